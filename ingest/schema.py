@@ -1,0 +1,228 @@
+"""The tables of a trace: one per declared event, and the few that ingest derives.
+
+Every table and column carries a comment in DuckDB. `create_schema` is all that is needed to make an empty trace, which
+is how the queries are tested.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import duckdb
+
+from kvtrace.events import ENUMS, EVENTS, Event, Field, FinishReason, Type, _snake
+
+TRACE_VERSION = 1
+"""Of the tables below. Readers refuse a trace of another version and name both."""
+
+_TEXT = Type("text", "", "VARCHAR")
+_BIGINT = Type("bigint", "", "BIGINT")
+_INTEGER = Type("integer", "", "INTEGER")
+_DOUBLE = Type("double", "", "DOUBLE")
+
+
+class Table(NamedTuple):
+    """A derived table or view. A view has the SQL that makes it."""
+
+    name: str
+    doc: str
+    fields: tuple[Field, ...]
+    view: str | None = None
+
+
+def _column(name: str, type_: Type, doc: str) -> Field:
+    return Field(name, type_, doc)
+
+
+RUN = Table(
+    "run",
+    "Facts about the recording as a whole, one a row.",
+    (
+        _column("key", _TEXT, "trace_version, kvtrace_version, vllm_version, command, started_ns, ended_ns, exit_code, "
+                              "source, ..."),
+        _column("value", _TEXT, "The fact as text."),
+    ),
+)  # fmt: skip
+
+PROCESS = Table(
+    "process",
+    "The vLLM processes that recorded.",
+    (
+        _column("process_id", _INTEGER, "Key used by all other tables (from 1, in order of start)."),
+        _column("roles", _TEXT, "Comma-separated: frontend, engine, worker."),
+        _column("host", _TEXT, "Host name."),
+        _column("pid", _INTEGER, "Process id on that host."),
+        _column("ppid", _INTEGER, "Parent's process id."),
+        _column("vllm_version", _TEXT, "vLLM's version."),
+        _column("dp_rank", _INTEGER, "Data-parallel rank."),
+        _column("tp_rank", _INTEGER, "Tensor-parallel rank (workers)."),
+        _column("pp_rank", _INTEGER, "Pipeline-parallel rank (workers)."),
+        _column("started_ns", _BIGINT, "When it began to record."),
+        _column("stopped", _TEXT, "Why recording stopped early; NULL if it did not."),
+    ),
+)
+
+ENGINE = Table(
+    "engine",
+    "Configuration of each engine (an EngineCore, or the part of an offline process that schedules).",
+    (
+        _column("engine_id", _INTEGER, "`process.process_id` of the engine."),
+        _column("model", _TEXT, "Model name or path."),
+        _column("block_size_tokens", _INTEGER, "Tokens a block."),
+        _column("blocks", _INTEGER, "GPU blocks that requests can use (the null block is not counted)."),
+        _column("kv_groups", _INTEGER, "KV cache groups."),
+        _column("max_batched_tokens", _INTEGER, "Most tokens a step."),
+        _column("max_seqs", _INTEGER, "Most running requests."),
+        _column("max_model_tokens", _INTEGER, "Longest sequence."),
+        _column("policy", _TEXT, "Scheduling policy."),
+        _column("prefix_caching", Type("bool", "", "BOOLEAN"), "Prefix caching is on."),
+        _column("chunked_prefill", Type("bool", "", "BOOLEAN"), "Chunked prefill is on."),
+        _column("async_scheduling", Type("bool", "", "BOOLEAN"), "Steps are scheduled ahead of their results."),
+        _column("block_bytes", _BIGINT, "Bytes of KV a block holds over all layers, on one rank; NULL if unknown."),
+        _column("connector", _TEXT, "KV connector, if any."),
+        _column("tp_size", _INTEGER, "Tensor-parallel size."),
+        _column("pp_size", _INTEGER, "Pipeline-parallel size."),
+        _column("dp_size", _INTEGER, "Data-parallel size."),
+    ),
+)
+
+REQUEST = Table(
+    "request",
+    "A request's life in one row, put together from request_arrival, request_queued and request_event.",
+    (
+        _column("request", _INTEGER, "Key used by all other tables."),
+        _column("engine_id", _INTEGER, "The engine that served it; NULL if it never reached one."),
+        _column("internal_id", _TEXT, "vLLM's internal id."),
+        _column("external_id", _TEXT, "The id the client knows; NULL if the API process was not recorded."),
+        _column("session", _TEXT, "Session tag, if the client passed one."),
+        _column("turn", _INTEGER, "Turn tag, if the client passed one."),
+        _column("priority", _BIGINT, "Priority."),
+        _column("prompt_tokens", _INTEGER, "Prompt length."),
+        _column("max_tokens", _INTEGER, "Most output tokens asked for."),
+        _column("output_tokens", _INTEGER, "Output tokens at its end, or the last known; NULL if never scheduled."),
+        _column("local_cached_tokens", _INTEGER, "Tokens found in the GPU prefix cache at its first admission."),
+        _column("external_cached_tokens", _INTEGER, "Tokens found by a KV connector at its first admission."),
+        _column("preemptions", _INTEGER, "Times it was preempted."),
+        _column("arrival_ns", _BIGINT, "vLLM's arrival time."),
+        _column("queued_ns", _BIGINT, "When it entered the scheduler's queue."),
+        _column("scheduled_ns", _BIGINT, "When it was first admitted."),
+        _column("first_token_ns", _BIGINT, "When its first output token came back from the model."),
+        _column("finished_ns", _BIGINT, "When it ended; NULL if it had not when the recording did."),
+        Field("finish_reason", Type("enum", "", "ENUM"), "Why it ended.", FinishReason),
+    ),
+)
+
+HOOK = Table(
+    "hook",
+    "Where kvtrace hooked into vLLM, by process.",
+    (
+        _column("process_id", _INTEGER, "The process."),
+        _column("hook", _TEXT, "The vLLM function, as module:Class.function."),
+        _column("state", _TEXT, "installed; absent: this vLLM has no such function; disabled: it failed and was cut off."),
+        _column("detail", _TEXT, "What is lost without it, or the error."),
+    ),
+)
+
+STREAM = Table(
+    "stream",
+    "What was read for each event and process.",
+    (
+        _column("process_id", _INTEGER, "The process."),
+        _column("event", _TEXT, "The event."),
+        _column("segments", _INTEGER, "Segment files."),
+        _column("records", _BIGINT, "Whole records read."),
+        _column("torn", _BIGINT, "Records that were being written when the process died."),
+        _column("dropped", _BIGINT, "Records lost after recording stopped (a full disk, say)."),
+    ),
+)
+
+CLOCK = Table(
+    "clock",
+    "Readings of both clocks, and how well one offset per host explains them.",
+    (
+        _column("process_id", _INTEGER, "The process that read them."),
+        _column("monotonic_ns", _BIGINT, "CLOCK_MONOTONIC."),
+        _column("realtime_ns", _BIGINT, "CLOCK_REALTIME at the same moment."),
+        _column("offset_ns", _BIGINT, "Offset that was applied: time_ns = monotonic + offset."),
+        _column("residual_ns", _BIGINT, "realtime_ns - (monotonic_ns + offset_ns): clock steps and drift show here."),
+    ),
+)
+
+JOIN_COUNT = Table(
+    "join_count",
+    "How many rows each join of the trace matched.",
+    (
+        _column("name", _TEXT, "The join."),
+        _column("matched", _BIGINT, "Rows with a partner."),
+        _column("unmatched", _BIGINT, "Rows without one."),
+    ),
+)
+
+STEP = Table(
+    "step",
+    "A scheduler step from `schedule` to its results: step_schedule joined with step_update.",
+    (
+        _column("update_ns", _BIGINT, "When the model's output was there; NULL if the recording ended before."),
+        _column("end_ns", _BIGINT, "When the results were processed."),
+        _column("duration_ns", _BIGINT, "end_ns - start_ns. Steps overlap under async scheduling."),
+        _column("interval_ns", _BIGINT, "Wall time the step added: end_ns - max(start_ns, end_ns of the step before)."),
+        _column("scheduled_requests", _INTEGER, "Requests scheduled, all phases."),
+        _column("scheduled_tokens", _INTEGER, "Tokens scheduled, all phases."),
+        _column("output_tokens", _INTEGER, "Tokens the model returned."),
+        _column("finished_requests", _INTEGER, "Requests that ended with it."),
+    ),
+    view="""
+        SELECT s.*, u.update_ns, u.end_ns,
+            u.end_ns - s.start_ns AS duration_ns,
+            u.end_ns - greatest(s.start_ns, lag(u.end_ns) OVER (PARTITION BY s.engine_id ORDER BY s.step))
+                AS interval_ns,
+            s.prefill_requests + s.chunked_prefill_requests + s.decode_requests + s.resumed_requests
+                AS scheduled_requests,
+            s.prefill_tokens + s.chunked_prefill_tokens + s.decode_tokens + s.resumed_tokens AS scheduled_tokens,
+            u.output_tokens, u.finished_requests
+        FROM step_schedule s LEFT JOIN step_update u USING (engine_id, step)
+    """,
+)
+
+TABLES: tuple[Table, ...] = (RUN, PROCESS, ENGINE, REQUEST, HOOK, STREAM, CLOCK, JOIN_COUNT, STEP)
+
+
+def event_columns(event: Event) -> tuple[Field, ...]:
+    """An event table's columns: the recording process, then the declared fields."""
+    role = "engine" if event.scope == "engine" else "process"
+    doc = f"The recording {role} (`process.process_id`)."
+    return (Field(event.process_column, _INTEGER, doc), *event.fields)
+
+
+def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create all enums, tables and views of an empty trace, with comments."""
+    for members in (*ENUMS, *(() if FinishReason in ENUMS else (FinishReason,))):
+        labels = ", ".join(f"'{member.name}'" for member in members)
+        connection.execute(f"CREATE TYPE e_{_snake(members.__name__)} AS ENUM ({labels})")
+    for event in EVENTS.values():
+        _create_table(connection, event.name, event.doc, event_columns(event))
+    for table in TABLES:
+        if table.view is None:
+            _create_table(connection, table.name, table.doc, table.fields)
+        else:
+            connection.execute(f"CREATE VIEW {table.name} AS {table.view}")
+            connection.execute(f"COMMENT ON VIEW {table.name} IS {_quote(table.doc)}")
+            _comment_columns(connection, table.name, table.fields)
+
+
+def _create_table(
+    connection: duckdb.DuckDBPyConnection, name: str, doc: str, fields: tuple[Field, ...]
+) -> None:
+    columns = ", ".join(f'"{field.name}" {field.sql_type}' for field in fields)
+    connection.execute(f"CREATE TABLE {name} ({columns})")
+    connection.execute(f"COMMENT ON TABLE {name} IS {_quote(doc)}")
+    _comment_columns(connection, name, fields)
+
+
+def _comment_columns(connection: duckdb.DuckDBPyConnection, table: str, fields: tuple[Field, ...]) -> None:
+    for field in fields:
+        connection.execute(f'COMMENT ON COLUMN {table}."{field.name}" IS {_quote(field.doc)}')
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

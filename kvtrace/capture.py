@@ -1,0 +1,324 @@
+"""The capture log's writing side: what runs inside vLLM's processes.
+
+Records are packed straight into memory-mapped, pre-allocated segment files, so whatever was written before a `kill -9`
+is there afterwards, and no thread, lock or system call is on the common path. A record's last byte is set after all
+others; a record without it is torn. A disk that cannot give another segment stops the recording, never the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import mmap
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kvtrace import __version__, layout
+from kvtrace.events import EVENTS, SCHEMA_VERSION, Event
+
+Emit = Callable[..., None]
+"""Appends one record: the event's field values in declared order."""
+
+FIRST_SEGMENT_BYTES = 1 << 18
+LARGEST_SEGMENT_BYTES = 1 << 24
+
+
+def clock_pair() -> dict[str, int]:
+    """Read both clocks at (nearly) the same moment: the realtime reading lies between two monotonic ones."""
+    before = time.monotonic_ns()
+    realtime = time.time_ns()
+    after = time.monotonic_ns()
+    return {"realtime_ns": realtime, "monotonic_ns": (before + after) // 2, "uncertainty_ns": (after - before + 1) // 2}
+
+
+class _Segment:
+    """A mapped segment: `next_offset()` reserves a record's place; one beyond `last` means it is full."""
+
+    __slots__ = ("last", "map", "next_offset")
+
+    def __init__(self, map_: mmap.mmap, record_bytes: int) -> None:
+        self.map = map_
+        self.last = len(map_) - record_bytes
+        self.next_offset = itertools.count(layout.SEGMENT_HEADER_BYTES, record_bytes).__next__
+
+
+class _NoSegment:
+    """Stands where no segment is open: always full."""
+
+    map: Any = None
+    last = -1
+
+    @staticmethod
+    def next_offset() -> int:
+        return 0
+
+
+_NO_SEGMENT = _NoSegment()
+
+
+class _Stream:
+    """One event's segments in this process."""
+
+    def __init__(self, recorder: Recorder, event: Event, index: int) -> None:
+        self.recorder = recorder
+        self.event = event
+        self.counters_offset = layout.COUNTERS_HEADER_BYTES + index * layout.COUNTERS_ENTRY.size
+        self.emit = self._counting_emit() if recorder.count_writes else self._emit()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the open segment, as after a fork: the parent goes on with it."""
+        self.segment: _Segment | _NoSegment = _NO_SEGMENT
+        self.sequence = 0
+        self.dropped = 0
+        self.written = 0
+
+    def _emit(self) -> Emit:
+        pack_into = self.event.struct.pack_into
+
+        def emit(*values: Any) -> None:
+            segment = self.segment
+            offset = segment.next_offset()
+            if offset > segment.last:
+                self._emit_in_next(segment, values)
+                return
+            pack_into(segment.map, offset, *values, 1)
+
+        return emit
+
+    def _counting_emit(self) -> Emit:
+        """Emit and count, for the tests that ask whether a crash lost anything."""
+        emit = self._emit()
+
+        def counting(*values: Any) -> None:
+            emit(*values)
+            if not self.recorder.stopped:
+                self.written += 1
+                self._store_counters()
+
+        return counting
+
+    def _emit_in_next(self, full: _Segment | _NoSegment, values: tuple[Any, ...]) -> None:
+        recorder = self.recorder
+        with recorder.lock:
+            if not recorder.stopped and self.segment is full:
+                try:
+                    recorder.open()
+                    self.segment = self._next_segment()
+                except OSError as error:
+                    recorder.stop(f"no new segment for {self.event.name}: {error}")
+            if recorder.stopped:
+                self.dropped += 1
+                self._store_counters()
+                return
+        self._emit()(*values)
+
+    def _next_segment(self) -> _Segment:
+        recorder = self.recorder
+        size = min(FIRST_SEGMENT_BYTES << (2 * self.sequence), recorder.largest_segment_bytes)
+        path = recorder.directory / layout.segment_name(self.event.name, self.sequence)
+        clock = clock_pair()
+        header = json.dumps(
+            {
+                "event": self.event.name,
+                "schema_version": SCHEMA_VERSION,
+                "fields": [[field.name, field.type.name, field.type.code] for field in self.event.fields],
+                "pid": os.getpid(),
+                "sequence": self.sequence,
+                **clock,
+            }
+        ).encode()
+        map_ = _allocate(path, size)
+        start = layout.SEGMENT_HEADER.size
+        map_[start : start + len(header)] = header
+        layout.SEGMENT_HEADER.pack_into(map_, 0, b"", layout.FORMAT_VERSION, self.event.struct.size, len(header))
+        map_[: len(layout.SEGMENT_MAGIC)] = layout.SEGMENT_MAGIC
+        self.sequence += 1
+        return _Segment(map_, self.event.struct.size)
+
+    def _store_counters(self) -> None:
+        counters = self.recorder.counters
+        if counters is not None:
+            layout.COUNTERS_ENTRY.pack_into(counters, self.counters_offset, self.dropped, self.written)
+
+
+def _allocate(path: Path, size: int) -> mmap.mmap:
+    """Create and map a file whose blocks are all allocated: a full disk is an OSError here, not a SIGBUS later."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            return mmap.mmap(descriptor, size)
+        except (OSError, ValueError):
+            os.unlink(path)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+class Recorder:
+    """This process's part of a recording.
+
+    Nothing is created until the process has something to say, so helper processes leave no trace. A forked child
+    records on its own, in a directory of its own.
+
+    Args:
+        run_dir: The run directory; it must exist.
+        largest_segment_bytes: Segments grow up to this size.
+        count_writes: Keep a count of written records beside them (tests only: it costs time).
+    """
+
+    def __init__(
+        self, run_dir: Path, *, largest_segment_bytes: int = LARGEST_SEGMENT_BYTES, count_writes: bool = False
+    ) -> None:
+        self.run_dir = run_dir
+        self.largest_segment_bytes = largest_segment_bytes
+        self.count_writes = count_writes
+        self._streams = [_Stream(self, event, index) for index, event in enumerate(EVENTS.values())]
+        self._by_name = {stream.event.name: stream for stream in self._streams}
+        self._reset()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _reset(self) -> None:
+        self.lock = threading.RLock()
+        self.stopped: str | None = None
+        self.directory = self.run_dir
+        self.counters: mmap.mmap | None = None
+        self._journal = -1
+        self._string_file = -1
+        self._strings: dict[str, int] = {}
+        self._next_string = itertools.count(1).__next__
+        self._pending: list[dict[str, Any]] = []
+        self._notes_before_fork: list[dict[str, Any]] = getattr(self, "_notes_before_fork", [])
+
+    def _after_fork(self) -> None:
+        for descriptor in (self._journal, self._string_file):
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        self._reset()
+        for stream in self._streams:
+            stream.reset()
+        self._pending.extend(self._notes_before_fork)
+
+    def stream(self, event: Event) -> Emit:
+        """The function that appends a record of `event`. It never raises for lack of space."""
+        return self._by_name[event.name].emit
+
+    def intern(self, text: str) -> int:
+        """A small number for a string, the same for as long as the string is not forgotten; 0 for an empty one."""
+        number = self._strings.get(text)
+        if number is not None:
+            return number
+        return self._intern_new(text)
+
+    def _intern_new(self, text: str) -> int:
+        if not text:
+            return 0
+        with self.lock:
+            self.open()
+            if self.stopped:
+                return 0
+            number = self._strings.get(text)
+            if number is None:
+                number = self._next_string()
+                self._append(self._string_file, [number, text])
+                self._strings[text] = number
+            return number
+
+    def forget(self, text: str) -> None:
+        """Drop a string that will not come again (a finished request's id), so that memory stays flat."""
+        self._strings.pop(text, None)
+
+    def note(self, kind: str, *, inherited: bool = False, **facts: Any) -> None:
+        """Write a rare fact to the journal.
+
+        It is kept back until the process has recorded an event or a role. With `inherited` forked children repeat it.
+        """
+        line = {"kind": kind, "monotonic_ns": time.monotonic_ns(), **facts}
+        with self.lock:
+            if inherited:
+                self._notes_before_fork.append(line)
+            if self.directory is self.run_dir:
+                self._pending.append(line)
+            elif not self.stopped:
+                self._append(self._journal, line)
+
+    def open(self) -> None:
+        """Create the process's directory and write what was kept back. Does nothing the second time."""
+        with self.lock:
+            if self.directory is not self.run_dir or self.stopped:
+                return
+            try:
+                self._open()
+            except OSError as error:
+                self.stop(f"cannot record in {self.run_dir}: {error}")
+                return
+            pending, self._pending = self._pending, []
+            for line in pending:
+                self._append(self._journal, line)
+
+    def _open(self) -> None:
+        host, pid, clock = socket.gethostname(), os.getpid(), clock_pair()
+        directory = self.run_dir / layout.PROCESSES / f"{host}-{pid}-{clock['monotonic_ns']}"
+        directory.mkdir(parents=True)
+        counters = _allocate(directory / layout.COUNTERS, layout.COUNTERS_BYTES)
+        layout.COUNTERS_HEADER.pack_into(counters, 0, layout.COUNTERS_MAGIC, layout.FORMAT_VERSION, 0)
+        self.counters = counters
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._journal = os.open(directory / layout.JOURNAL, flags, 0o644)
+        self._string_file = os.open(directory / layout.STRINGS, flags, 0o644)
+        self.directory = directory
+        self._append(
+            self._journal,
+            {
+                "kind": "process",
+                "format_version": layout.FORMAT_VERSION,
+                "kvtrace": __version__,
+                "python": sys.version.split()[0],
+                "host": host,
+                "boot_id": _boot_id(),
+                "pid": pid,
+                "ppid": os.getppid(),
+                "streams": list(EVENTS),
+                **clock,
+            },
+        )
+
+    def stop(self, reason: str) -> None:
+        """End recording in this process for good: from here on records are counted as dropped."""
+        with self.lock:
+            if self.stopped:
+                return
+            self.stopped = reason
+            for stream in self._streams:
+                stream.segment = _NO_SEGMENT
+            if self.counters is not None:
+                layout.COUNTERS_HEADER.pack_into(self.counters, 0, layout.COUNTERS_MAGIC, layout.FORMAT_VERSION, 1)
+            line = {"kind": "stopped", "reason": reason, **clock_pair()}
+            with contextlib.suppress(OSError):
+                os.write(self._journal, json.dumps(line).encode() + b"\n")
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"kvtrace: recording stopped in process {os.getpid()}: {reason}\n")
+
+    def _append(self, descriptor: int, line: object) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        try:
+            if os.write(descriptor, data) != len(data):
+                raise OSError("the disk is full")
+        except OSError as error:
+            self.stop(f"cannot write the journal: {error}")
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"

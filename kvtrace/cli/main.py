@@ -1,0 +1,45 @@
+"""Puts the subcommands together and turns `KvtraceError` into a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from kvtrace import __version__
+from kvtrace.errors import KvtraceError
+
+COMMANDS = ("record", "ingest", "query", "sql", "view")
+"""Modules of this package, in the order of a session; each has a `register(app)`."""
+
+app = typer.Typer(
+    name="kvtrace",
+    help="See what happens to the KV cache inside a running vLLM.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """See what happens to the KV cache inside a running vLLM."""
+    if version:
+        typer.echo(f"kvtrace {__version__}")
+        raise typer.Exit
+
+
+for command in COMMANDS:
+    importlib.import_module(f"kvtrace.cli.{command}").register(app)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except KvtraceError as error:
+        typer.echo(f"kvtrace: {error}", err=True)
+        sys.exit(error.exit_code)

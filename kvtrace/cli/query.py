@@ -1,0 +1,14 @@
+"""`kvtrace query`."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommand."""
+
+    @app.command()
+    def query() -> None:
+        """Not written yet."""
+        raise NotImplementedError

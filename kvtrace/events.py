@@ -1,0 +1,344 @@
+"""Every event kvtrace records, declared once.
+
+The capture layout, the DuckDB tables with their comments and the event reference page all derive from the
+declarations in this module. To add an event, add an `Event` to `EVENTS`; nothing else needs to know its fields.
+
+Times are captured as CLOCK_MONOTONIC nanoseconds and become UNIX nanoseconds at ingest.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+SCHEMA_VERSION = 1
+"""Raised when the meaning of an existing field changes; added fields do not raise it."""
+
+
+class Type(NamedTuple):
+    """How a field is stored: in a capture record (`code`, of `struct`) and in DuckDB (`sql`)."""
+
+    name: str
+    code: str
+    sql: str
+    null: int | None = None  # the captured value that means "none"
+
+
+TIME = Type("time", "q", "BIGINT", 0)
+I64 = Type("i64", "q", "BIGINT")
+I32 = Type("i32", "i", "INTEGER", -1)
+U8 = Type("u8", "B", "UTINYINT")
+HASH = Type("hash", "Q", "UBIGINT", 0)
+STRING = Type("string", "I", "VARCHAR", 0)  # index into the process's interned strings
+REQUEST = Type("request", "I", "INTEGER", 0)  # interned request id; `request.request` after ingest
+ENUM = Type("enum", "B", "ENUM", 0)
+BOOL = Type("bool", "?", "BOOLEAN")
+PROCESS = Type("process", "i", "INTEGER", 0)  # a pid; `process.process_id` after ingest
+
+
+class Phase(enum.IntEnum):
+    """What a request's scheduled tokens are for."""
+
+    prefill = 1  # the whole remaining prompt in one step
+    chunked_prefill = 2  # a part of the prompt
+    decode = 3  # new tokens
+    resumed = 4  # tokens computed again after a preemption
+
+
+class Limit(enum.IntEnum):
+    """Why the request at the head of the waiting queue was not admitted in a step."""
+
+    none = 1  # nothing was left waiting
+    token_budget = 2
+    kv_insufficient = 3
+    max_seqs = 4
+    preempted = 5  # the step preempted a running request, so nothing was admitted
+    paused = 6
+    other = 7  # e.g. a remote KV load, a grammar, a LoRA slot
+
+
+class BlockOp(enum.IntEnum):
+    """What happened to a KV cache block."""
+
+    allocate = 1  # taken from the free queue
+    hit = 2  # referenced again through a prefix-cache hit (vLLM's `touch`)
+    cache = 3  # became findable by its hash
+    evict = 4  # is no longer findable by its hash
+    free = 5  # one reference released; free for reuse once `ref_count` is 0
+    reset = 6  # the whole prefix cache was emptied (block_id is NULL)
+
+
+class RequestOp(enum.IntEnum):
+    """A turn in a request's life, as the scheduler sees it."""
+
+    schedule = 1  # admitted for the first time
+    first_token = 2  # the first output token came back from the model
+    preempt = 3  # thrown out of the batch; its KV is dropped and computed again
+    resume = 4  # admitted again after a preemption
+    finish = 5
+
+
+class FinishReason(enum.IntEnum):
+    """Why a request ended."""
+
+    stop = 1
+    length = 2
+    abort = 3
+    ignored = 4
+    error = 5
+    other = 6
+
+
+class TableOp(enum.IntEnum):
+    """How a block table changes."""
+
+    set = 1  # first entries of a request's table; what was there before is void
+    append = 2
+
+
+class GraphMode(enum.IntEnum):
+    """How the forward pass ran."""
+
+    eager = 1
+    piecewise = 2
+    full = 3
+
+
+Scope = Literal["engine", "worker", "frontend"]
+
+
+class Field(NamedTuple):
+    """A column: its name (unit included), type and meaning."""
+
+    name: str
+    type: Type
+    doc: str
+    enum: type[enum.IntEnum] | None = None
+
+    @property
+    def sql_type(self) -> str:
+        """The DuckDB type of the column."""
+        return f"e_{_snake(self.enum.__name__)}" if self.enum else self.type.sql
+
+
+@dataclass(frozen=True)
+class Event:
+    """A stream of fixed-width records.
+
+    `name` is the stream's, its segment files' and its DuckDB table's. `scope` is the vLLM process that records it:
+    tables of scope `engine` carry the recording process as `engine_id`, the others as `process_id`.
+    """
+
+    name: str
+    scope: Scope
+    doc: str
+    fields: tuple[Field, ...]
+
+    @cached_property
+    def struct(self) -> struct.Struct:
+        """A record's layout: the fields, packed, then one byte that is 1 once the record is whole."""
+        return struct.Struct("<" + "".join(field.type.code for field in self.fields) + "B")
+
+    @property
+    def process_column(self) -> str:
+        """The name of the column that holds the recording process."""
+        return "engine_id" if self.scope == "engine" else "process_id"
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+STEP = Field("step", I32, "Scheduler step, counted from 1 in each engine.")
+REQ = Field("request", REQUEST, "Request (key of table `request`).")
+
+STEP_SCHEDULE = Event(
+    "step_schedule",
+    "engine",
+    "A call of `Scheduler.schedule`: what it chose to run, what was left, and why the rest has to wait.",
+    (
+        Field("start_ns", TIME, "When `schedule` was entered."),
+        Field("scheduled_ns", TIME, "When `schedule` returned."),
+        STEP,
+        Field("running", I32, "Requests in the running queue after the call."),
+        Field("waiting", I32, "Requests in all waiting queues after the call."),
+        Field("prefill_requests", I32, "Scheduled requests that compute their whole remaining prompt."),
+        Field("prefill_tokens", I32, "Tokens scheduled for them."),
+        Field("chunked_prefill_requests", I32, "Scheduled requests that compute a part of their prompt."),
+        Field("chunked_prefill_tokens", I32, "Tokens scheduled for them."),
+        Field("decode_requests", I32, "Scheduled requests that generate."),
+        Field("decode_tokens", I32, "Tokens scheduled for them, drafts included."),
+        Field("resumed_requests", I32, "Scheduled requests that compute tokens again after a preemption."),
+        Field("resumed_tokens", I32, "Tokens scheduled for them."),
+        Field("budget_tokens", I32, "Most tokens the scheduler may schedule in a step."),
+        Field("budget_left_tokens", I32, "Tokens of that budget left unused."),
+        Field("free_blocks", I32, "Blocks in the GPU pool's free queue after the call (cached ones included)."),
+        Field("used_blocks", I32, "Blocks referenced by a request, a connector or a pin after the call."),
+        Field("cached_blocks", I32, "Blocks findable by hash after the call, in use or free."),
+        Field("preempted_requests", I32, "Requests preempted by the call."),
+        Field("limit", ENUM, "Why the head of the waiting queue was not admitted (inferred, see the docs).", Limit),
+        Field("limit_request", REQUEST, "The request at the head of the waiting queue."),
+        Field("limit_need_blocks", I32, "With kv_insufficient: blocks the refused allocation asked for."),
+        Field("limit_free_blocks", I32, "With kv_insufficient: blocks free at that moment."),
+    ),
+)
+
+STEP_UPDATE = Event(
+    "step_update",
+    "engine",
+    "A call of `Scheduler.update_from_output`: a step's results came back. Steps overlap under async scheduling.",
+    (
+        Field("update_ns", TIME, "When `update_from_output` was entered: the model's output is there."),
+        Field("end_ns", TIME, "When `update_from_output` returned."),
+        STEP,
+        Field("output_tokens", I32, "Tokens the model returned in this step."),
+        Field("finished_requests", I32, "Requests that ended in this call."),
+    ),
+)
+
+STEP_REQUEST = Event(
+    "step_request",
+    "engine",
+    "A request's share of a step.",
+    (
+        STEP,
+        REQ,
+        Field("phase", ENUM, "What the tokens are for.", Phase),
+        Field("scheduled_tokens", I32, "Tokens scheduled for the request in this step."),
+        Field("computed_tokens", I32, "Tokens of the request whose KV exists before this step."),
+        Field("new_blocks", I32, "Blocks added to its block table in this step, over all KV cache groups."),
+    ),
+)
+
+REQUEST_ARRIVAL = Event(
+    "request_arrival",
+    "frontend",
+    "A request got its internal id in the API process (or in the offline `LLM`).",
+    (
+        Field("time_ns", TIME, "When the id was assigned."),
+        REQ,
+        Field("external_id", STRING, "The id the client knows."),
+    ),
+)
+
+REQUEST_QUEUED = Event(
+    "request_queued",
+    "engine",
+    "A request entered the scheduler's waiting queue.",
+    (
+        Field("time_ns", TIME, "When it was queued."),
+        REQ,
+        Field("arrival_ns", I64, "vLLM's own arrival time of the request, UNIX nanoseconds."),
+        Field("prompt_tokens", I32, "Prompt length."),
+        Field("max_tokens", I32, "Most output tokens asked for."),
+        Field("priority", I64, "Priority (lower runs first) under the priority policy."),
+        Field("session", STRING, "Session tag: extra_args['kvtrace_session'], else vLLM's session_id."),
+        Field("turn", I32, "Turn tag: extra_args['kvtrace_turn']."),
+    ),
+)
+
+REQUEST_EVENT = Event(
+    "request_event",
+    "engine",
+    "A turn in a request's life in the scheduler.",
+    (
+        Field("time_ns", TIME, "When it happened."),
+        STEP,
+        REQ,
+        Field("op", ENUM, "What happened.", RequestOp),
+        Field("reason", ENUM, "With finish: why.", FinishReason),
+        Field("computed_tokens", I32, "Tokens whose KV existed (with preempt: that are thrown away)."),
+        Field("output_tokens", I32, "Output tokens so far."),
+        Field("local_cached_tokens", I32, "With schedule and resume: tokens found in the GPU prefix cache."),
+        Field("external_cached_tokens", I32, "With schedule and resume: tokens found by a KV connector."),
+        Field("blocks", I32, "Blocks in its block table (with preempt and finish: before they are released)."),
+    ),
+)
+
+BLOCK_EVENT = Event(
+    "block_event",
+    "engine",
+    "A change of one KV cache block, in the order of the block manager's own calls.",
+    (
+        Field("time_ns", TIME, "When it happened; blocks changed by one call share it."),
+        STEP,
+        Field("block_id", I32, "The block manager's id. Block 0 is vLLM's null block."),
+        Field("op", ENUM, "What happened.", BlockOp),
+        Field("ref_count", I32, "References held after it."),
+        REQ,
+        Field("block_hash", HASH, "With cache, evict: low 64 bits of the content hash (as in vLLM's KV events)."),
+        Field("kv_group", U8, "With cache, evict: KV cache group of the hash."),
+        Field("pool", U8, "0: the scheduler's GPU pool; others in the order they were first seen."),
+    ),
+)
+
+PREFIX_LOOKUP = Event(
+    "prefix_lookup",
+    "engine",
+    "A prefix-cache lookup of a waiting request. A blocked head of the queue repeats its lookup every step.",
+    (
+        Field("time_ns", TIME, "When the lookup returned."),
+        STEP,
+        REQ,
+        Field("queried_tokens", I32, "Tokens of the request (prompt, and outputs after a preemption)."),
+        Field("local_hit_tokens", I32, "Tokens found in the GPU prefix cache."),
+        Field("external_hit_tokens", I32, "Tokens a KV connector will supply beyond those; NULL if not asked."),
+        Field("first_missing_block", I32, "Position in the block table of the first block not found."),
+        Field("admitted", BOOL, "The allocation that followed succeeded: this lookup's hits were used."),
+        Field("repeat", I32, "Earlier lookups since the request was last queued or preempted."),
+        Field("resumed", BOOL, "The request had been preempted before."),
+        Field("enabled", BOOL, "Prefix caching was on for this request."),
+    ),
+)
+
+FORWARD = Event(
+    "forward",
+    "worker",
+    "A call of the model runner's `execute_model`, host side.",
+    (
+        Field("start_ns", TIME, "When it was entered."),
+        Field("end_ns", TIME, "When it returned; with a GPU the work may still be running there."),
+        Field("engine_id", PROCESS, "The engine that scheduled it."),
+        STEP,
+        Field("tokens", I32, "Tokens in the batch, without padding."),
+        Field("requests", I32, "Requests in the batch."),
+        Field("graph_mode", ENUM, "How it ran, where vLLM tells.", GraphMode),
+    ),
+)
+
+BLOCK_TABLE = Event(
+    "block_table",
+    "engine",
+    "Changes of the block tables sent to the workers with a step; everything else stays as it was.",
+    (
+        STEP,
+        REQ,
+        Field("kv_group", U8, "KV cache group."),
+        Field("op", ENUM, "How the table changes.", TableOp),
+        Field("position", I32, "Index in the request's block table."),
+        Field("block_id", I32, "The block at that position."),
+    ),
+)
+
+EVENTS: dict[str, Event] = {
+    event.name: event
+    for event in (
+        STEP_SCHEDULE,
+        STEP_UPDATE,
+        STEP_REQUEST,
+        REQUEST_ARRIVAL,
+        REQUEST_QUEUED,
+        REQUEST_EVENT,
+        BLOCK_EVENT,
+        PREFIX_LOOKUP,
+        FORWARD,
+        BLOCK_TABLE,
+    )
+}
+
+ENUMS: tuple[type[enum.IntEnum], ...] = tuple(
+    dict.fromkeys(field.enum for event in EVENTS.values() for field in event.fields if field.enum)
+)

@@ -1,0 +1,49 @@
+"""Where things lie in a run directory, and how its files are told apart.
+
+    RUN/manifest.json                       what was launched, with what, when, how it ended
+    RUN/processes/HOST-PID-START/           one directory a recorded process
+        journal.jsonl                       rare facts, a JSON object a line: roles, hooks, clocks, configuration
+        strings.jsonl                       interned strings, `[id, "text"]` a line
+        counters.bin                        what was dropped, and whether recording stopped
+        EVENT.NNNNN.seg                     fixed-width records of one event, in order
+"""
+
+from __future__ import annotations
+
+import struct
+
+RUN_DIR_VARIABLE = "KVTRACE_RUN_DIR"
+"""Environment variable that tells vLLM's processes where to record. Unset: kvtrace does nothing."""
+
+FORMAT_VERSION = 1
+"""Of segments, counters and journals. A reader refuses versions it does not know."""
+
+MANIFEST = "manifest.json"
+PROCESSES = "processes"
+JOURNAL = "journal.jsonl"
+STRINGS = "strings.jsonl"
+COUNTERS = "counters.bin"
+
+SEGMENT_MAGIC = b"KVTRACE\n"
+SEGMENT_HEADER = struct.Struct("<8sIII")
+"""Magic, format version, record size in bytes, length in bytes of the JSON that follows.
+
+The JSON holds `event`, `schema_version`, `fields` (a list of `[name, type, struct code]`), `pid`, `sequence` and the
+clock pair `realtime_ns`, `monotonic_ns`. Records start at `SEGMENT_HEADER_BYTES`. The magic is written last: a segment
+without it was being made when its process died, and holds nothing.
+"""
+SEGMENT_HEADER_BYTES = 4096
+
+COUNTERS_MAGIC = b"KVTCOUNT"
+COUNTERS_HEADER = struct.Struct("<8sII")
+"""Magic, format version, 1 if recording stopped early."""
+COUNTERS_ENTRY = struct.Struct("<QQ")
+"""Per stream, in the order of `streams` in the journal's `process` line: records dropped; records written, which is
+kept only when `KVTRACE_COUNT_WRITES=1` asks for it (the crash tests do)."""
+COUNTERS_HEADER_BYTES = 64
+COUNTERS_BYTES = 4096
+
+
+def segment_name(event: str, sequence: int) -> str:
+    """File name of an event's `sequence`-th segment (from 0) in a process directory."""
+    return f"{event}.{sequence:05d}.seg"
