@@ -1,0 +1,180 @@
+"""What kvtrace keeps about each scheduler of this process, and how a vLLM object leads to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.probes.hooks import Hook, Patches
+
+STEP_ATTRIBUTE = "_kvtrace_step"
+"""Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
+
+_QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+
+
+class LiveRequest:
+    """A request the scheduler knows."""
+
+    __slots__ = ("admitted", "external_hit", "local_hit", "lookups", "number", "preempted", "recompute_until", "table")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.admitted = False  # since it was queued or last preempted
+        self.preempted = False  # at least once
+        self.recompute_until = 0  # tokens that a preemption threw away end here
+        self.table: list[int] = []  # entries of its block table, by KV cache group
+        self.lookups = 0  # prefix lookups since it was queued or last preempted
+        self.local_hit = 0
+        self.external_hit = 0
+
+
+class Pool:
+    """A block pool. `index` 0 is the scheduler's own."""
+
+    def __init__(self, engine: Engine, block_pool: Any, index: int) -> None:
+        self.engine = engine
+        self.block_pool = block_pool  # kept, so that its id() cannot be given to another
+        self.index = index
+        self.cached = 0  # hashes that lead to a block
+
+
+class Engine:
+    """A scheduler's state as the probes follow it."""
+
+    def __init__(self, scheduler: Any, recorder: Recorder) -> None:
+        manager = scheduler.kv_cache_manager
+        self.scheduler = scheduler
+        self.block_pool = manager.block_pool
+        self.pool = Pool(self, self.block_pool, 0)
+        self.recorder = recorder
+        self.depth = 0  # of nested schedule() calls of a subclass
+        self.step = 0
+        self.acting_step = 0  # the step whose scheduling or results are being processed
+        self.owner = 0  # the request (interned) for which blocks change hands
+        self.preempted = 0  # in this step
+        self.finished = 0  # in this update
+        self.update_start = 0
+        self.requests: dict[str, LiveRequest] = {}
+        self.awaiting_first_token: dict[str, Any] = {}
+        self.lookup: tuple[int, Any, int] | None = None  # time, request, local hit tokens: not yet used
+        self.need_blocks = -1  # of the last allocation that was sized
+        self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
+        self.block_size = int(getattr(scheduler, "block_size", 0) or 0)
+        self.has_connector = getattr(scheduler, "connector", None) is not None
+
+    def request(self, request_id: str) -> LiveRequest:
+        """The state of a request, made when it is first seen."""
+        live = self.requests.get(request_id)
+        if live is None:
+            live = self.requests[request_id] = LiveRequest(self.recorder.intern(request_id))
+        return live
+
+    def waiting(self) -> int:
+        """Requests in all waiting queues. The queue objects may be replaced, so they are looked up by name."""
+        scheduler = self.scheduler
+        return sum(len(queue) for name in _QUEUES if (queue := getattr(scheduler, name, None)) is not None)
+
+    def head(self) -> Any:
+        """The request at the head of the waiting queues, or None."""
+        for name in ("kv_holding_waiting", "waiting", "skipped_waiting"):
+            queue = getattr(self.scheduler, name, None)
+            if queue:
+                return queue.peek_request()
+        return None
+
+
+class Engines:
+    """Finds an `Engine` or `Pool` by the vLLM object at hand."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.by_scheduler: dict[int, Engine] = {}
+        self.by_manager: dict[int, Engine] = {}
+        self.pools: dict[int, Pool] = {}
+        self._latest: Engine | None = None
+
+    def add(self, scheduler: Any) -> Engine:
+        """Start to follow a scheduler that has just been built."""
+        engine = Engine(scheduler, self.recorder)
+        self.by_scheduler[id(scheduler)] = engine
+        self.by_manager[id(scheduler.kv_cache_manager)] = engine
+        self.pools[id(engine.block_pool)] = engine.pool
+        self._latest = engine
+        return engine
+
+    def pool(self, block_pool: Any) -> Pool | None:
+        """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""
+        pool = self.pools.get(id(block_pool))
+        if pool is None and self._latest is not None:
+            index = sum(1 for other in self.pools.values() if other.engine is self._latest)
+            pool = self.pools[id(block_pool)] = Pool(self._latest, block_pool, index)
+        return pool
+
+
+def hooks(engines: Engines, patches: Patches, overridable: Callable[[], Iterable[Hook]]) -> list[Hook]:
+    """The hook that starts to follow a scheduler.
+
+    `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
+    """
+
+    def after_init(_: None, __: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        if id(scheduler) in engines.by_scheduler and engines.by_scheduler[id(scheduler)].scheduler is scheduler:
+            return
+        engine = engines.add(scheduler)
+        engines.recorder.note("role", role="engine")
+        engines.recorder.note("engine", **_facts(scheduler, engine))
+        _follow_overrides(type(scheduler), patches, overridable())
+
+    return [Hook(f"{_SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init)]
+
+
+def _follow_overrides(scheduler_class: type, patches: Patches, overridable: Iterable[Hook]) -> None:
+    for hook in overridable:
+        if not hook.target.startswith(_SCHEDULER):
+            continue
+        name = hook.path[-1]
+        for owner in scheduler_class.__mro__:
+            declared = vars(owner).get(name)
+            if declared is not None and not hasattr(declared, "__wrapped__"):
+                patches.patch(owner, name, hook)
+
+
+def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
+    config = scheduler.vllm_config
+    facts: dict[str, Callable[[], Any]] = {
+        "model": lambda: str(config.model_config.model),
+        "block_size_tokens": lambda: engine.block_size,
+        "blocks": lambda: engine.block_pool.num_gpu_blocks - 1,
+        "kv_groups": lambda: len(scheduler.kv_cache_config.kv_cache_groups),
+        "max_batched_tokens": lambda: scheduler.max_num_scheduled_tokens,
+        "max_seqs": lambda: scheduler.max_num_running_reqs,
+        "max_model_tokens": lambda: scheduler.max_model_len,
+        "policy": lambda: getattr(scheduler.policy, "value", str(scheduler.policy)),
+        "prefix_caching": lambda: bool(scheduler.kv_cache_manager.enable_caching),
+        "chunked_prefill": lambda: bool(scheduler.scheduler_config.enable_chunked_prefill),
+        "async_scheduling": lambda: bool(scheduler.scheduler_config.async_scheduling),
+        "block_bytes": lambda: _block_bytes(scheduler.kv_cache_config),
+        "connector": lambda: type(scheduler.connector).__name__ if scheduler.connector is not None else None,
+        "tp_size": lambda: config.parallel_config.tensor_parallel_size,
+        "pp_size": lambda: config.parallel_config.pipeline_parallel_size,
+        "dp_size": lambda: config.parallel_config.data_parallel_size,
+        "dp_rank": lambda: config.parallel_config.data_parallel_rank,
+        "pid": os.getpid,
+    }
+    found = {}
+    for name, read in facts.items():
+        try:
+            found[name] = read()
+        except Exception:  # another version calls it something else: the fact stays unknown
+            continue
+    return found
+
+
+def _block_bytes(kv_cache_config: Any) -> int:
+    """Bytes a block of the first KV cache group holds over its layers."""
+    group = kv_cache_config.kv_cache_groups[0]
+    return int(group.kv_cache_spec.page_size_bytes) * len(group.layer_names)

@@ -1,0 +1,35 @@
+"""The API process, or the offline `LLM`: which internal id a client's request got."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.events import REQUEST_ARRIVAL
+from kvtrace.probes.hooks import Hook
+
+
+def hooks(recorder: Recorder) -> list[Hook]:
+    """The hook on the assignment of internal ids."""
+    emit = recorder.stream(REQUEST_ARRIVAL)
+    announced: set[int] = set()
+
+    def after_assign(_: None, __: Any, request: Any, *args: Any, **kwargs: Any) -> None:
+        if os.getpid() not in announced:
+            announced.add(os.getpid())
+            recorder.note("role", role="frontend")
+        internal = recorder.intern(request.request_id)
+        external = recorder.intern(str(request.external_req_id))
+        emit(time.monotonic_ns(), internal, external)
+        recorder.forget(request.request_id)
+        recorder.forget(str(request.external_req_id))
+
+    return [
+        Hook(
+            "vllm.v1.engine.input_processor:InputProcessor.assign_request_id",
+            "the ids clients know",
+            after=after_assign,
+        )
+    ]

@@ -1,0 +1,187 @@
+"""How kvtrace gets between vLLM's calls: patches installed as modules are imported, guarded, and undone in one place.
+
+A hook's code runs before and after the original; the original always runs exactly once with its own arguments, result
+and exceptions. A hook that raises is cut off for good and reported; the engine never sees the exception.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NamedTuple
+
+Report = Callable[[str, str, str], None]
+"""Called with a hook's target, its state (installed, absent, disabled) and a detail."""
+
+_FAILED = object()
+
+
+class Hook(NamedTuple):
+    """A place in vLLM and what to do there.
+
+    Attributes:
+        target: `module:Class.function` or `module:function`.
+        lost: What a trace lacks without this hook, for the summary.
+        before: Called with the original's arguments; what it returns goes to `after`.
+        after: Called with that state, the original's result, then the original's arguments.
+        arguments: Replaces `(args, kwargs)` before anything else, for one-shot iterators.
+    """
+
+    target: str
+    lost: str
+    before: Callable[..., Any] | None = None
+    after: Callable[..., None] | None = None
+    arguments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+
+    @property
+    def module(self) -> str:
+        """The module the target is in."""
+        return self.target.partition(":")[0]
+
+    @property
+    def path(self) -> list[str]:
+        """The attributes that lead from the module to the function."""
+        return self.target.partition(":")[2].split(".")
+
+
+def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[..., Any]:
+    """The function that stands in for `original`."""
+    before, after, arguments = hook.before, hook.after, hook.arguments
+    alive = True
+
+    def disable(error: Exception) -> None:
+        nonlocal alive
+        alive = False
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = f" (line {place.tb_lineno} of {place.tb_frame.f_code.co_name})" if place else ""
+        report(hook.target, "disabled", f"{type(error).__name__}: {error}{where}; lost: {hook.lost}")
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not alive:
+            return original(*args, **kwargs)
+        state = None
+        try:
+            if arguments is not None:
+                args, kwargs = arguments(args, kwargs)
+            if before is not None:
+                state = before(*args, **kwargs)
+        except Exception as error:
+            disable(error)
+            state = _FAILED
+        result = original(*args, **kwargs)
+        if after is not None and state is not _FAILED:
+            try:
+                after(state, result, *args, **kwargs)
+            except Exception as error:
+                disable(error)
+        return result
+
+    return wrapper
+
+
+class Patches:
+    """All hooks of this process, installed and undone together."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._undo: list[Callable[[], None]] = []
+        self._finder: _ImportFinder | None = None
+
+    def install(self, hooks: Iterable[Hook]) -> None:
+        """Patch what is imported already, and the rest as soon as it is."""
+        waiting: dict[str, list[Hook]] = {}
+        for hook in hooks:
+            waiting.setdefault(hook.module, []).append(hook)
+        for name in [name for name in waiting if name in sys.modules]:
+            self.patch_module(sys.modules[name], waiting.pop(name))
+        if waiting:
+            self._finder = _ImportFinder(waiting, self)
+            sys.meta_path.insert(0, self._finder)
+
+    def patch_module(self, module: ModuleType, hooks: Iterable[Hook]) -> None:
+        """Install hooks whose module is there."""
+        for hook in hooks:
+            owner: Any = module
+            *parents, name = hook.path
+            for parent in parents:
+                owner = getattr(owner, parent, None)
+            if owner is None or not hasattr(owner, name):
+                self._report(hook.target, "absent", hook.lost)
+            else:
+                self.patch(owner, name, hook)
+                self._report(hook.target, "installed", "")
+
+    def patch(self, owner: Any, name: str, hook: Hook) -> None:
+        """Put a wrapper in place of `owner.name`, keeping static and class methods what they are."""
+        declared = inspect.getattr_static(owner, name)
+        own = name in vars(owner)
+        wrapper: Any = wrap(
+            declared.__func__ if isinstance(declared, staticmethod | classmethod) else declared, hook, self._report
+        )
+        if isinstance(declared, staticmethod | classmethod):
+            wrapper = type(declared)(wrapper)
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: setattr(owner, name, declared) if own else delattr(owner, name))
+
+    def uninstall(self) -> None:
+        """Put every original back."""
+        if self._finder is not None:
+            sys.meta_path.remove(self._finder)
+            self._finder = None
+        while self._undo:
+            self._undo.pop()()
+
+
+class _ImportFinder(MetaPathFinder):
+    """Lets the ordinary finders find a module, then patches it right after its code has run."""
+
+    def __init__(self, waiting: dict[str, list[Hook]], patches: Patches) -> None:
+        self._waiting = waiting
+        self._patches = patches
+        self._finding: set[str] = set()
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname not in self._waiting or fullname in self._finding:
+            return None
+        self._finding.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._finding.discard(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _PatchingLoader(spec.loader, self._waiting[fullname], self._patches)
+        return spec
+
+
+class _PatchingLoader(Loader):
+    def __init__(self, loader: Loader, hooks: list[Hook], patches: Patches) -> None:
+        self._loader = loader
+        self._hooks = hooks
+        self._patches = patches
+
+    def __getattr__(self, name: str) -> Any:  # resources, source inspection: as the loader it stands for
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        try:
+            self._patches.patch_module(module, self._hooks)
+        except Exception as error:  # kvtrace must not break an import of vLLM's
+            for hook in self._hooks:
+                self._patches._report(hook.target, "disabled", f"{type(error).__name__}: {error}")

@@ -1,0 +1,67 @@
+"""The entry point of group `vllm.general_plugins`: vLLM calls `load` in each of its processes.
+
+Without a run directory in the environment it returns at once. Nothing here may raise: vLLM calls it unguarded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from kvtrace.layout import RUN_DIR_VARIABLE
+
+_patches = None
+
+
+def load() -> None:
+    """Start to record if `kvtrace record` launched this process."""
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    if not run_dir or _patches is not None:
+        return
+    try:
+        _install(Path(run_dir))
+    except Exception as error:
+        sys.stderr.write(f"kvtrace: not recording in process {os.getpid()}: {type(error).__name__}: {error}\n")
+
+
+def unload() -> None:
+    """Put vLLM's own functions back. What was recorded stays."""
+    global _patches
+    if _patches is not None:
+        _patches.uninstall()
+        _patches = None
+
+
+def _install(run_dir: Path) -> None:
+    global _patches
+    from kvtrace.capture import Recorder
+    from kvtrace.probes import blocks, engine, frontend, lookups, requests, steps, worker
+    from kvtrace.probes.hooks import Patches
+
+    recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
+    recorder.note("vllm", inherited=True, version=_vllm_version())
+
+    def report(hook: str, state: str, detail: str) -> None:
+        recorder.note("hook", inherited=True, hook=hook, state=state, detail=detail)
+
+    patches = Patches(report)
+    engines = engine.Engines(recorder)
+    pending = lookups.Lookups(engines)
+    scheduling = [*steps.hooks(engines, pending), *requests.hooks(engines)]
+    patches.install(
+        [
+            *engine.hooks(engines, patches, lambda: scheduling),
+            *scheduling,
+            *lookups.hooks(engines, pending),
+            *blocks.hooks(engines),
+            *worker.hooks(recorder),
+            *frontend.hooks(recorder),
+        ]
+    )
+    _patches = patches
+
+
+def _vllm_version() -> str:
+    module = sys.modules.get("vllm")
+    return str(getattr(module, "__version__", "unknown"))

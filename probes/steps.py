@@ -1,0 +1,248 @@
+"""Scheduler steps: what each one chose, what it left waiting and why, and when its results came back."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from kvtrace.events import (
+    BLOCK_TABLE,
+    REQUEST_EVENT,
+    STEP_REQUEST,
+    STEP_SCHEDULE,
+    STEP_UPDATE,
+    Limit,
+    Phase,
+    RequestOp,
+    TableOp,
+)
+from kvtrace.probes.engine import STEP_ATTRIBUTE, Engine, Engines, LiveRequest
+from kvtrace.probes.hooks import Hook
+from kvtrace.probes.lookups import Lookups
+
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+_PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
+
+
+class Steps:
+    """Turns a `SchedulerOutput` into records."""
+
+    def __init__(self, engines: Engines, lookups: Lookups) -> None:
+        stream = engines.recorder.stream
+        self._emit_step = stream(STEP_SCHEDULE)
+        self._emit_share = stream(STEP_REQUEST)
+        self._emit_table = stream(BLOCK_TABLE)
+        self._emit_request = stream(REQUEST_EVENT)
+        self._lookups = lookups
+
+    def scheduled(self, engine: Engine, start_ns: int, output: Any) -> None:
+        """Record a step from what `schedule` returned."""
+        end_ns = time.monotonic_ns()
+        self._lookups.settle(engine, admitted=False)
+        new_blocks = self._block_tables(engine, output)
+        requests, tokens = self._shares(engine, start_ns, output, new_blocks)
+        scheduler, block_pool = engine.scheduler, engine.block_pool
+        budget = scheduler.max_num_scheduled_tokens
+        left = budget - output.total_num_scheduled_tokens
+        free = block_pool.get_num_free_blocks()
+        waiting = engine.waiting()
+        limit, head, need, free_then = self._limit(engine, left, waiting)
+        self._emit_step(
+            start_ns,
+            end_ns,
+            engine.step,
+            len(scheduler.running),
+            waiting,
+            requests[_PREFILL],
+            tokens[_PREFILL],
+            requests[_CHUNKED],
+            tokens[_CHUNKED],
+            requests[_DECODE],
+            tokens[_DECODE],
+            requests[_RESUMED],
+            tokens[_RESUMED],
+            budget,
+            left,
+            free,
+            block_pool.num_gpu_blocks - 1 - free,
+            engine.pool.cached,
+            engine.preempted,
+            limit,
+            head,
+            need,
+            free_then,
+        )
+
+    def _block_tables(self, engine: Engine, output: Any) -> dict[str, int]:
+        """Record what the step adds to block tables; blocks added by request id."""
+        added: dict[str, int] = {}
+        for data in output.scheduled_new_reqs:
+            added[data.req_id] = self._table(engine, data.req_id, data.block_ids, TableOp.set)
+        cached = output.scheduled_cached_reqs
+        resumed = cached.resumed_req_ids
+        for request_id, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if block_ids:
+                op = TableOp.set if request_id in resumed else TableOp.append
+                added[request_id] = self._table(engine, request_id, block_ids, op)
+        return added
+
+    def _table(self, engine: Engine, request_id: str, block_ids: tuple[list[int], ...], op: TableOp) -> int:
+        live, step, emit = engine.request(request_id), engine.step, self._emit_table
+        if op is TableOp.set or len(live.table) != len(block_ids):
+            live.table = [0] * len(block_ids)
+        for group, ids in enumerate(block_ids):
+            position = live.table[group]
+            for block_id in ids:
+                emit(step, live.number, group, op, position, block_id)
+                position += 1
+            live.table[group] = position
+        return sum(map(len, block_ids))
+
+    def _shares(
+        self, engine: Engine, start_ns: int, output: Any, new_blocks: dict[str, int]
+    ) -> tuple[list[int], list[int]]:
+        """Record each request's share; requests and tokens by phase."""
+        requests, tokens = [0] * 5, [0] * 5
+        known, live_requests, step, emit = engine.scheduler.requests, engine.requests, engine.step, self._emit_share
+        for request_id, scheduled in output.num_scheduled_tokens.items():
+            request = known[request_id]
+            live = live_requests.get(request_id) or engine.request(request_id)
+            computed_after = request.num_computed_tokens
+            computed = computed_after - scheduled
+            if not live.admitted:
+                self._admitted(engine, start_ns, live, request, computed)
+            if computed < live.recompute_until:
+                phase = _RESUMED
+            elif computed >= request.num_prompt_tokens:
+                phase = _DECODE
+            elif computed == live.local_hit + live.external_hit and computed_after >= request.num_prompt_tokens:
+                phase = _PREFILL
+            else:
+                phase = _CHUNKED
+            requests[phase] += 1
+            tokens[phase] += scheduled
+            emit(step, live.number, phase, scheduled, computed, new_blocks.get(request_id, 0))
+        return requests, tokens
+
+    def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> None:
+        live.admitted = True
+        op = RequestOp.resume if live.preempted else RequestOp.schedule
+        if op is RequestOp.schedule:
+            engine.awaiting_first_token[request.request_id] = request
+        self._emit_request(
+            start_ns,
+            engine.step,
+            live.number,
+            op,
+            0,
+            computed,
+            request.num_output_tokens,
+            live.local_hit,
+            live.external_hit,
+            sum(live.table),
+        )
+
+    @staticmethod
+    def _limit(engine: Engine, budget_left: int, waiting: int) -> tuple[int, int, int, int]:
+        """Why the head of the queue has to wait: vLLM keeps that to itself, so it is inferred from what it left."""
+        head = engine.head() if waiting else None
+        if head is None:
+            return Limit.none, 0, -1, -1
+        number = engine.request(head.request_id).number
+        scheduler = engine.scheduler
+        if engine.refused is not None and engine.refused[0] == head.request_id:
+            return Limit.kv_insufficient, number, engine.refused[1], engine.refused[2]
+        if engine.preempted:
+            return Limit.preempted, number, -1, -1
+        most = getattr(scheduler, "max_num_active_reqs", None) or scheduler.max_num_running_reqs
+        if len(scheduler.running) >= most:
+            return Limit.max_seqs, number, -1, -1
+        chunked = scheduler.scheduler_config.enable_chunked_prefill
+        if budget_left <= 0 or (not chunked and head.num_tokens - head.num_computed_tokens > budget_left):
+            return Limit.token_budget, number, -1, -1
+        if getattr(getattr(scheduler, "_pause_state", None), "name", "UNPAUSED") != "UNPAUSED":
+            return Limit.paused, number, -1, -1
+        return Limit.other, number, -1, -1
+
+
+def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
+    """The hooks on `Scheduler.schedule` and `Scheduler.update_from_output`."""
+    steps = Steps(engines, lookups)
+    schedulers = engines.by_scheduler
+    emit_update = engines.recorder.stream(STEP_UPDATE)
+    emit_request = engines.recorder.stream(REQUEST_EVENT)
+    now = time.monotonic_ns
+
+    def before_schedule(scheduler: Any, *args: Any, **kwargs: Any) -> tuple[Engine, int] | None:
+        engine = schedulers.get(id(scheduler))
+        if engine is None:
+            return None
+        engine.depth += 1
+        if engine.depth == 1:
+            engine.step += 1
+            engine.acting_step = engine.step
+            engine.preempted = 0
+            engine.refused = engine.lookup = None
+        return engine, now()
+
+    def after_schedule(state: tuple[Engine, int] | None, output: Any, *args: Any, **kwargs: Any) -> None:
+        if state is None:
+            return
+        engine, start_ns = state
+        engine.depth -= 1
+        if engine.depth == 0:
+            setattr(output, STEP_ATTRIBUTE, (os.getpid(), engine.step))
+            steps.scheduled(engine, start_ns, output)
+
+    def before_update(scheduler: Any, output: Any, *args: Any, **kwargs: Any) -> Engine | None:
+        engine = schedulers.get(id(scheduler))
+        if engine is None or engine.depth:
+            return None
+        engine.update_start = now()
+        engine.finished = 0
+        engine.acting_step = getattr(output, STEP_ATTRIBUTE, (0, engine.step))[1]
+        return engine
+
+    def after_update(
+        engine: Engine | None, _: Any, __: Any, output: Any, model_output: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        if engine is None:
+            return
+        step = engine.acting_step
+        first_tokens(engine, emit_request)
+        returned = sum(map(len, model_output.sampled_token_ids or ()))
+        emit_update(engine.update_start, now(), step, returned, engine.finished)
+        engine.acting_step = engine.step
+
+    return [
+        Hook(f"{_SCHEDULER}.schedule", "steps and everything they hold", before=before_schedule, after=after_schedule),
+        Hook(
+            f"{_SCHEDULER}.update_from_output",
+            "when steps end, first tokens",
+            before=before_update,
+            after=after_update,
+        ),
+    ]
+
+
+def first_tokens(engine: Engine, emit_request: Any) -> None:
+    """Record the first token of every admitted request that has one by now."""
+    if not engine.awaiting_first_token:
+        return
+    arrived = [request for request in engine.awaiting_first_token.values() if request.num_output_tokens > 0]
+    for request in arrived:
+        del engine.awaiting_first_token[request.request_id]
+        live = engine.request(request.request_id)
+        emit_request(
+            engine.update_start,
+            engine.acting_step,
+            live.number,
+            RequestOp.first_token,
+            0,
+            request.num_computed_tokens,
+            request.num_output_tokens,
+            -1,
+            -1,
+            sum(live.table),
+        )
