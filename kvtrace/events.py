@@ -18,6 +18,9 @@ SCHEMA_VERSION = 1
 """Raised when the meaning of an existing field changes; added fields do not raise it."""
 
 
+EnumType = type[enum.IntEnum]
+
+
 class Type(NamedTuple):
     """How a field is stored: in a capture record (`code`, of `struct`) and in DuckDB (`sql`)."""
 
@@ -116,7 +119,7 @@ class Field(NamedTuple):
     name: str
     type: Type
     doc: str
-    enum: type[enum.IntEnum] | None = None
+    enum: EnumType | None = None
 
     @property
     def sql_type(self) -> str:
@@ -339,6 +342,6 @@ EVENTS: dict[str, Event] = {
     )
 }
 
-ENUMS: tuple[type[enum.IntEnum], ...] = tuple(
+ENUMS: tuple[EnumType, ...] = tuple(
     dict.fromkeys(field.enum for event in EVENTS.values() for field in event.fields if field.enum)
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes.engine import Engines, Pool
-from kvtrace.probes.hooks import Hook
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 
 _POOL = "vllm.v1.core.block_pool:BlockPool"
 _MAP = "vllm.v1.core.block_pool:BlockHashToBlockMap"
@@ -30,58 +30,63 @@ def hooks(engines: Engines) -> list[Hook]:
                 return pool
         return None
 
-    def changed(op: BlockOp) -> Callable[..., None]:
+    def recorder_of(op: BlockOp) -> Callable[[Any, Iterable[Any]], None]:
         code = int(op)
 
-        def after(_: None, result: Any, block_pool: Any, blocks: Any, *args: Any, **kwargs: Any) -> None:
+        def record(block_pool: Any, blocks: Iterable[Any]) -> None:
             pool = engines.pool(block_pool)
             if pool is None:
                 return
             engine, index, moment = pool.engine, pool.index, now()
             step, owner = engine.acting_step, engine.owner
-            for block in result if result is not None else blocks:
+            for block in blocks:
                 if not block.is_null and getattr(block, "pool", None) in (None, block_pool):
                     emit(moment, step, block.block_id, code, block.ref_cnt, owner, 0, 0, index)
 
-        return after
+        return record
 
-    def after_insert(_: None, __: None, hash_map: Any, key: bytes, block: Any, *args: Any, **kwargs: Any) -> None:
-        pool = pool_of(hash_map)
+    def after_insert(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
+        pool = pool_of(args[0])
         if pool is not None:
             pool.cached += 1
+            key, block = argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block")
             hash_event(pool, BlockOp.cache, key, block)
 
-    def after_pop(_: None, block: Any, hash_map: Any, key: bytes, *args: Any, **kwargs: Any) -> None:
-        pool = pool_of(hash_map) if block is not None else None
+    def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
+        pool = pool_of(args[0]) if block is not None else None
         if pool is not None:
             pool.cached -= 1
-            hash_event(pool, BlockOp.evict, key, block)
+            hash_event(pool, BlockOp.evict, argument(args, kwargs, 1, "key"), block)
 
     def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
         engine = pool.engine
         low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
         emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner, low_hash, group, pool.index)
 
-    def after_reset(_: None, done: bool, block_pool: Any, *args: Any, **kwargs: Any) -> None:
-        pool = engines.pool(block_pool) if done else None
+    def after_reset(_: None, done: bool, args: Args, kwargs: Kwargs) -> None:
+        pool = engines.pool(args[0]) if done else None
         if pool is not None:
             pool.cached = 0
             maps.clear()
             emit(now(), pool.engine.acting_step, -1, BlockOp.reset, 0, 0, 0, 0, pool.index)
 
-    def listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def after_allocate(_: None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
+        allocated(args[0], blocks)
+
+    def after_touch(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
+        hit(args[0], argument(args, kwargs, 1, "blocks"))
+
+    def listed(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """`free_blocks` may be given an iterator that can be walked only once."""
-        if len(args) > 1:
-            return (args[0], list(args[1]), *args[2:]), kwargs
-        return args, {name: list(value) if name == "ordered_blocks" else value for name, value in kwargs.items()}
+        return (args[0], list(argument(args, kwargs, 1, "ordered_blocks"))), {}
 
-    def after_free(_: None, __: None, block_pool: Any, ordered_blocks: Any, *args: Any, **kwargs: Any) -> None:
-        released(None, ordered_blocks, block_pool, ordered_blocks)
+    def after_free(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
+        freed(args[0], args[1])
 
-    released = changed(BlockOp.free)
+    allocated, hit, freed = recorder_of(BlockOp.allocate), recorder_of(BlockOp.hit), recorder_of(BlockOp.free)
     return [
-        Hook(f"{_POOL}.get_new_blocks", "block allocations", after=changed(BlockOp.allocate)),
-        Hook(f"{_POOL}.touch", "references by prefix-cache hits", after=changed(BlockOp.hit)),
+        Hook(f"{_POOL}.get_new_blocks", "block allocations", after=after_allocate),
+        Hook(f"{_POOL}.touch", "references by prefix-cache hits", after=after_touch),
         Hook(f"{_POOL}.free_blocks", "block releases", after=after_free, arguments=listed),
         Hook(f"{_POOL}.reset_prefix_cache", "prefix cache resets", after=after_reset),
         Hook(f"{_MAP}.insert", "blocks becoming findable by hash", after=after_insert),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.hooks import Hook, Patches
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
@@ -16,14 +16,27 @@ _QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 
+NOT_ADMITTED = 1 << 62
+"""`LiveRequest.decode_from` of a request that waits: no number of computed tokens reaches it."""
+
+
 class LiveRequest:
     """A request the scheduler knows."""
 
-    __slots__ = ("admitted", "external_hit", "local_hit", "lookups", "number", "preempted", "recompute_until", "table")
+    __slots__ = (
+        "decode_from",
+        "external_hit",
+        "local_hit",
+        "lookups",
+        "number",
+        "preempted",
+        "recompute_until",
+        "table",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.admitted = False  # since it was queued or last preempted
+        self.decode_from = NOT_ADMITTED  # once it has computed this many tokens, it decodes
         self.preempted = False  # at least once
         self.recompute_until = 0  # tokens that a preemption threw away end here
         self.table: list[int] = []  # entries of its block table, by KV cache group
@@ -121,7 +134,8 @@ def hooks(engines: Engines, patches: Patches, overridable: Callable[[], Iterable
     `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
     """
 
-    def after_init(_: None, __: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
+        scheduler = args[0]
         if id(scheduler) in engines.by_scheduler and engines.by_scheduler[id(scheduler)].scheduler is scheduler:
             return
         engine = engines.add(scheduler)

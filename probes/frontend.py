@@ -8,7 +8,7 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import REQUEST_ARRIVAL
-from kvtrace.probes.hooks import Hook
+from kvtrace.probes.hooks import Args, Hook, Kwargs
 
 
 def hooks(recorder: Recorder) -> list[Hook]:
@@ -16,7 +16,8 @@ def hooks(recorder: Recorder) -> list[Hook]:
     emit = recorder.stream(REQUEST_ARRIVAL)
     announced: set[int] = set()
 
-    def after_assign(_: None, __: Any, request: Any, *args: Any, **kwargs: Any) -> None:
+    def after_assign(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+        request = args[-1] if args else kwargs["request"]
         if os.getpid() not in announced:
             announced.add(os.getpid())
             recorder.note("role", role="frontend")

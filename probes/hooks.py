@@ -17,10 +17,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 Report = Callable[[str, str, str], None]
 """Called with a hook's target, its state (installed, absent, disabled) and a detail."""
-
-_FAILED = object()
 
 
 class Hook(NamedTuple):
@@ -29,16 +29,18 @@ class Hook(NamedTuple):
     Attributes:
         target: `module:Class.function` or `module:function`.
         lost: What a trace lacks without this hook, for the summary.
-        before: Called with the original's arguments; what it returns goes to `after`.
-        after: Called with that state, the original's result, then the original's arguments.
+        before: Called with the original's `(args, kwargs)`; what it returns goes to `after`.
+        after: Called with that state, the original's result and its `(args, kwargs)`.
         arguments: Replaces `(args, kwargs)` before anything else, for one-shot iterators.
+
+    Arguments are handed over packed: unpacking and packing them again at every hand-over is most of a hook's cost.
     """
 
     target: str
     lost: str
-    before: Callable[..., Any] | None = None
-    after: Callable[..., None] | None = None
-    arguments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+    before: Callable[[Args, Kwargs], Any] | None = None
+    after: Callable[[Any, Any, Args, Kwargs], None] | None = None
+    arguments: Callable[[Args, Kwargs], tuple[Args, Kwargs]] | None = None
 
     @property
     def module(self) -> str:
@@ -49,6 +51,11 @@ class Hook(NamedTuple):
     def path(self) -> list[str]:
         """The attributes that lead from the module to the function."""
         return self.target.partition(":")[2].split(".")
+
+
+def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
+    """An argument that callers may pass by position or by name."""
+    return args[position] if len(args) > position else kwargs.get(name, default)
 
 
 def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[..., Any]:
@@ -65,8 +72,7 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
         where = f" (line {place.tb_lineno} of {place.tb_frame.f_code.co_name})" if place else ""
         report(hook.target, "disabled", f"{type(error).__name__}: {error}{where}; lost: {hook.lost}")
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
         if not alive:
             return original(*args, **kwargs)
         state = None
@@ -74,19 +80,19 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
             if arguments is not None:
                 args, kwargs = arguments(args, kwargs)
             if before is not None:
-                state = before(*args, **kwargs)
+                state = before(args, kwargs)
         except Exception as error:
             disable(error)
-            state = _FAILED
+            return original(*args, **kwargs)
         result = original(*args, **kwargs)
-        if after is not None and state is not _FAILED:
+        if after is not None:
             try:
-                after(state, result, *args, **kwargs)
+                after(state, result, args, kwargs)
             except Exception as error:
                 disable(error)
         return result
 
-    return wrapper
+    return functools.wraps(original)(guarded)
 
 
 class Patches:

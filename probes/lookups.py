@@ -7,10 +7,30 @@ from typing import Any
 
 from kvtrace.events import PREFIX_LOOKUP
 from kvtrace.probes.engine import Engine, Engines
-from kvtrace.probes.hooks import Hook
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 
 _MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
-_COORDINATOR = "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator"
+
+
+_SIZING = "get_num_blocks_to_allocate"
+
+
+def _note_sizing(engine: Engine, coordinator: Any) -> None:
+    """Note how many blocks an admission asks for.
+
+    Allocations of running requests are sized by the same method every step; they are left alone, so the method is
+    covered on the one object and for the one call.
+    """
+    method = getattr(type(coordinator), _SIZING, None)
+    if method is None:
+        return
+    size = method.__get__(coordinator)
+
+    def sized(*args: Any, **kwargs: Any) -> int:
+        engine.need_blocks = need = size(*args, **kwargs)
+        return need  # type: ignore[no-any-return]
+
+    setattr(coordinator, _SIZING, sized)
 
 
 class Lookups:
@@ -55,53 +75,41 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
     managers = engines.by_manager
     now = time.monotonic_ns
 
-    def after_lookup(_: None, found: tuple[Any, ...], manager: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-        engine = managers.get(id(manager))
+    def after_lookup(_: None, found: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
+        engine, request = managers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None:
             return
         if engine.lookup is not None and engine.lookup[1] is not request:
             lookups.settle(engine, admitted=False)
         engine.lookup = (now(), request, found[1])
 
-    def before_owned(manager: Any, request: Any, *args: Any, **kwargs: Any) -> tuple[Engine, int] | None:
-        engine = managers.get(id(manager))
+    def before_owned(args: Args, kwargs: Kwargs) -> Engine | None:
+        engine = managers.get(id(args[0]))
+        if engine is not None:
+            engine.owner = engine.request(argument(args, kwargs, 1, "request").request_id).number
+            if engine.lookup is not None:
+                _note_sizing(engine, args[0].coordinator)
+        return engine
+
+    def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
+        if engine is not None:
+            engine.owner = 0
+
+    def after_allocate(engine: Engine | None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is None:
-            return None
-        owner = engine.owner
-        engine.owner = engine.request(request.request_id).number
-        return engine, owner
-
-    def after_owned(state: tuple[Engine, int] | None, *args: Any, **kwargs: Any) -> None:
-        if state is not None:
-            engine, engine.owner = state
-
-    def after_allocate(
-        state: tuple[Engine, int] | None,
-        blocks: Any,
-        manager: Any,
-        request: Any,
-        num_new_tokens: int = 0,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: Any = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        if state is None:
             return
-        engine, engine.owner = state
-        if new_computed_blocks is None:  # a running request grows: no lookup belongs to it
+        engine.owner = 0
+        if blocks is not None and engine.lookup is None:  # a running request grew: no lookup belongs to it
             return
+        vars(args[0].coordinator).pop(_SIZING, None)
+        if argument(args, kwargs, 4, "new_computed_blocks") is None:
+            return
+        request = argument(args, kwargs, 1, "request")
         if engine.lookup is not None and engine.lookup[1] is request:
-            external = num_external_computed_tokens if engine.has_connector else -1
+            external = argument(args, kwargs, 6, "num_external_computed_tokens", 0) if engine.has_connector else -1
             lookups.settle(engine, admitted=blocks is not None, external_tokens=external)
         if blocks is None:
             engine.refused = (request.request_id, engine.need_blocks, engine.block_pool.get_num_free_blocks())
-
-    def after_sizing(_: None, need: int, *args: Any, **kwargs: Any) -> None:
-        for engine in managers.values():
-            engine.need_blocks = need
 
     return [
         Hook(f"{_MANAGER}.get_computed_blocks", "prefix lookups", after=after_lookup),
@@ -112,5 +120,4 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             after=after_allocate,
         ),
         Hook(f"{_MANAGER}.free", "which request blocks were released by", before=before_owned, after=after_owned),
-        Hook(f"{_COORDINATOR}.get_num_blocks_to_allocate", "blocks a refused request asked for", after=after_sizing),
     ]

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, FinishReason, RequestOp
-from kvtrace.probes.engine import Engine, Engines
-from kvtrace.probes.hooks import Hook
+from kvtrace.probes.engine import NOT_ADMITTED, Engine, Engines
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 from kvtrace.probes.steps import first_tokens
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -28,8 +28,8 @@ def hooks(engines: Engines) -> list[Hook]:
     emit_event = recorder.stream(REQUEST_EVENT)
     now = time.monotonic_ns
 
-    def before_add(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-        engine = schedulers.get(id(scheduler))
+    def before_add(args: Args, kwargs: Kwargs) -> None:
+        engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or request.request_id in engine.requests:  # a streaming session's next chunk
             return
         live = engine.request(request.request_id)
@@ -45,22 +45,22 @@ def hooks(engines: Engines) -> list[Hook]:
             turn,
         )
 
-    def before_preempt(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-        engine = schedulers.get(id(scheduler))
+    def before_preempt(args: Args, kwargs: Kwargs) -> None:
+        engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None:
             return
         live = engine.request(request.request_id)
         engine.preempted += 1
         event(engine, request, RequestOp.preempt, 0)
         live.preempted = True
-        live.admitted = False
+        live.decode_from = NOT_ADMITTED
         live.lookups = 0
         live.local_hit = live.external_hit = 0
         live.recompute_until = max(live.recompute_until, request.num_computed_tokens)
         live.table = []
 
-    def before_free(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-        engine = schedulers.get(id(scheduler))
+    def before_free(args: Args, kwargs: Kwargs) -> None:
+        engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or request.request_id not in engine.requests:
             return
         first_tokens(engine, emit_event)
@@ -68,20 +68,12 @@ def hooks(engines: Engines) -> list[Hook]:
         engine.finished += 1
         event(engine, request, RequestOp.finish, _REASONS.get(request.status.name, FinishReason.other))
 
-    def after_free(_: None, __: Any, scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-        engine = schedulers.get(id(scheduler))
-        if engine is not None and request.request_id not in scheduler.requests:
-            forget(engine, request)
-
-    def after_free_blocks(_: None, __: Any, scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-        """The end of a delayed free; otherwise `_free_request` is still at work and comes after."""
-        engine = schedulers.get(id(scheduler))
-        if engine is not None and request.request_id not in scheduler.requests:
-            forget(engine, request)
-
-    def forget(engine: Engine, request: Any) -> None:
-        if engine.requests.pop(request.request_id, None) is not None:
-            recorder.forget(request.request_id)
+    def after_free(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+        """Forget the request, unless its blocks are still held: then `_free_blocks` comes later."""
+        engine, request_id = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request").request_id
+        if engine is not None and request_id not in args[0].requests:
+            engine.requests.pop(request_id, None)
+            recorder.forget(request_id)
 
     def event(engine: Engine, request: Any, op: RequestOp, reason: int) -> None:
         live = engine.request(request.request_id)
@@ -92,7 +84,7 @@ def hooks(engines: Engines) -> list[Hook]:
         Hook(f"{_SCHEDULER}.add_request", "when requests are queued", before=before_add),
         Hook(f"{_SCHEDULER}._preempt_request", "preemptions", before=before_preempt),
         Hook(f"{_SCHEDULER}._free_request", "when and why requests end", before=before_free, after=after_free),
-        Hook(f"{_SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free_blocks),
+        Hook(f"{_SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free),
     ]
 
 
@@ -102,4 +94,4 @@ def _tags(request: Any) -> tuple[str, int]:
     extra = getattr(parameters, "extra_args", None) or getattr(parameters, "extra_kwargs", None) or {}
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
     turn = extra.get("kvtrace_turn")
-    return ("" if session is None else str(session)), (int(turn) if str(turn).isdigit() else -1)
+    return ("" if session is None else str(session)), (int(str(turn)) if str(turn).isdigit() else -1)

@@ -17,8 +17,8 @@ from kvtrace.events import (
     RequestOp,
     TableOp,
 )
-from kvtrace.probes.engine import STEP_ATTRIBUTE, Engine, Engines, LiveRequest
-from kvtrace.probes.hooks import Hook
+from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engine, Engines, LiveRequest
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 from kvtrace.probes.lookups import Lookups
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -106,27 +106,29 @@ class Steps:
         requests, tokens = [0] * 5, [0] * 5
         known, live_requests, step, emit = engine.scheduler.requests, engine.requests, engine.step, self._emit_share
         for request_id, scheduled in output.num_scheduled_tokens.items():
-            request = known[request_id]
+            computed = known[request_id].num_computed_tokens - scheduled
             live = live_requests.get(request_id) or engine.request(request_id)
-            computed_after = request.num_computed_tokens
-            computed = computed_after - scheduled
-            if not live.admitted:
-                self._admitted(engine, start_ns, live, request, computed)
-            if computed < live.recompute_until:
-                phase = _RESUMED
-            elif computed >= request.num_prompt_tokens:
+            if computed >= live.decode_from:
                 phase = _DECODE
-            elif computed == live.local_hit + live.external_hit and computed_after >= request.num_prompt_tokens:
-                phase = _PREFILL
             else:
-                phase = _CHUNKED
+                phase = self._phase(engine, start_ns, live, known[request_id], computed)
             requests[phase] += 1
             tokens[phase] += scheduled
             emit(step, live.number, phase, scheduled, computed, new_blocks.get(request_id, 0))
         return requests, tokens
 
+    def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> int:
+        if live.decode_from == NOT_ADMITTED:
+            self._admitted(engine, start_ns, live, request, computed)
+        if computed < live.recompute_until:
+            return _RESUMED
+        if computed >= live.decode_from:
+            return _DECODE
+        whole = request.num_computed_tokens >= request.num_prompt_tokens
+        return _PREFILL if whole and computed == live.local_hit + live.external_hit else _CHUNKED
+
     def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> None:
-        live.admitted = True
+        live.decode_from = max(request.num_prompt_tokens, live.recompute_until)
         op = RequestOp.resume if live.preempted else RequestOp.schedule
         if op is RequestOp.schedule:
             engine.awaiting_first_token[request.request_id] = request
@@ -174,8 +176,8 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
     emit_request = engines.recorder.stream(REQUEST_EVENT)
     now = time.monotonic_ns
 
-    def before_schedule(scheduler: Any, *args: Any, **kwargs: Any) -> tuple[Engine, int] | None:
-        engine = schedulers.get(id(scheduler))
+    def before_schedule(args: Args, kwargs: Kwargs) -> tuple[Engine, int] | None:
+        engine = schedulers.get(id(args[0]))
         if engine is None:
             return None
         engine.depth += 1
@@ -186,7 +188,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             engine.refused = engine.lookup = None
         return engine, now()
 
-    def after_schedule(state: tuple[Engine, int] | None, output: Any, *args: Any, **kwargs: Any) -> None:
+    def after_schedule(state: tuple[Engine, int] | None, output: Any, args: Args, kwargs: Kwargs) -> None:
         if state is None:
             return
         engine, start_ns = state
@@ -195,22 +197,22 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             setattr(output, STEP_ATTRIBUTE, (os.getpid(), engine.step))
             steps.scheduled(engine, start_ns, output)
 
-    def before_update(scheduler: Any, output: Any, *args: Any, **kwargs: Any) -> Engine | None:
-        engine = schedulers.get(id(scheduler))
+    def before_update(args: Args, kwargs: Kwargs) -> Engine | None:
+        engine = schedulers.get(id(args[0]))
         if engine is None or engine.depth:
             return None
         engine.update_start = now()
         engine.finished = 0
+        output = argument(args, kwargs, 1, "scheduler_output")
         engine.acting_step = getattr(output, STEP_ATTRIBUTE, (0, engine.step))[1]
         return engine
 
-    def after_update(
-        engine: Engine | None, _: Any, __: Any, output: Any, model_output: Any, *args: Any, **kwargs: Any
-    ) -> None:
+    def after_update(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is None:
             return
         step = engine.acting_step
         first_tokens(engine, emit_request)
+        model_output = argument(args, kwargs, 2, "model_runner_output")
         returned = sum(map(len, model_output.sampled_token_ids or ()))
         emit_update(engine.update_start, now(), step, returned, engine.finished)
         engine.acting_step = engine.step

@@ -9,7 +9,7 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.engine import STEP_ATTRIBUTE
-from kvtrace.probes.hooks import Hook
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
@@ -23,13 +23,12 @@ def hooks(recorder: Recorder) -> list[Hook]:
     mode = [0]  # of the forward pass under way; 0 before it is known
     announced: set[int] = set()
 
-    def before_forward(
-        runner: Any, scheduler_output: Any, intermediate: Any = None, dummy_run: bool = False, *args: Any, **kwargs: Any
-    ) -> int:
+    def before_forward(args: Args, kwargs: Kwargs) -> int:
         mode[0] = 0
-        return 0 if dummy_run else now()
+        return 0 if argument(args, kwargs, 3, "dummy_run", False) else now()
 
-    def after_forward(start_ns: int, _: Any, __: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> None:
+    def after_forward(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+        scheduler_output = argument(args, kwargs, 1, "scheduler_output")
         step = getattr(scheduler_output, STEP_ATTRIBUTE, None)
         if not start_ns or step is None:
             return
@@ -37,15 +36,15 @@ def hooks(recorder: Recorder) -> list[Hook]:
         tokens = scheduler_output.total_num_scheduled_tokens
         emit(start_ns, now(), step[0], step[1], tokens, len(scheduled), mode[0])
 
-    def before_context(*args: Any, **kwargs: Any) -> None:
+    def before_context(args: Args, kwargs: Kwargs) -> None:
         graph_mode = kwargs.get("cudagraph_runtime_mode")
         if graph_mode is not None and not mode[0]:
             mode[0] = _MODES.get(graph_mode.name, 0)
 
-    def before_full_graph(*args: Any, **kwargs: Any) -> None:
+    def before_full_graph(args: Args, kwargs: Kwargs) -> None:
         mode[0] = mode[0] or GraphMode.full
 
-    def after_caches(_: None, __: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+    def after_caches(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         if os.getpid() not in announced:
             announced.add(os.getpid())
             recorder.note("role", role="worker")
@@ -54,7 +53,9 @@ def hooks(recorder: Recorder) -> list[Hook]:
     found = []
     for module in _RUNNERS:
         found += [
-            Hook(f"{module}:GPUModelRunner.execute_model", "forward passes", before=before_forward, after=after_forward),
+            Hook(
+                f"{module}:GPUModelRunner.execute_model", "forward passes", before=before_forward, after=after_forward
+            ),
             Hook(f"{module}:GPUModelRunner.initialize_kv_cache", "which rank a worker is", after=after_caches),
             Hook(f"{module}:set_forward_context", "the graph mode of forward passes", before=before_context),
         ]
@@ -62,10 +63,10 @@ def hooks(recorder: Recorder) -> list[Hook]:
     return found
 
 
-def _ranks() -> dict[str, int]:
+def _ranks() -> dict[str, Any]:
     from vllm.distributed import parallel_state
 
-    ranks = {"tp_rank": parallel_state.get_tensor_model_parallel_rank()}
+    ranks: dict[str, Any] = {"tp_rank": parallel_state.get_tensor_model_parallel_rank()}
     for name, group in (("pp_rank", "get_pp_group"), ("dp_rank", "get_dp_group")):
         try:
             ranks[name] = getattr(parallel_state, group)().rank_in_group

