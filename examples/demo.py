@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 MODEL = Path(__file__).parent / "tiny-llama"
 SESSIONS, TURNS = 8, 4
