@@ -1,6 +1,6 @@
 """Engines to be killed: imports vLLM once, then forks an engine for every line on standard input.
 
-A line names a run directory. The child records there, says `up PID` once it generates, and generates until it is killed.
+A line names a run directory. The child records there, says `up PID` once it generates, and goes on until it is killed.
 """
 
 from __future__ import annotations
