@@ -23,8 +23,8 @@ def redact(command: Sequence[str]) -> list[str]:
     """The command with every value that its name marks as secret replaced by `***`.
 
     A name is secret if it contains key, token, secret, password, passwd, credential or auth. Values are found in
-    `--name value...`, `--name=value`, `NAME=value`, in JSON and in shell text given as one argument; so are passwords in
-    URLs and tokens of a known shape. Tokenizers and numbers of tokens (`--max-num-batched-tokens 8192`) are kept.
+    `--name value...`, `--name=value`, `NAME=value`, in JSON and in shell text given as one argument; so are passwords
+    in URLs and tokens of a known shape. Tokenizers and numbers of tokens (`--max-num-batched-tokens 8192`) are kept.
     """
     result: list[str] = []
     hiding = False

@@ -51,7 +51,9 @@ def make_run_dir(path: Path, *, force: bool) -> bool:
                 )
             _empty(path)
     except OSError as error:
-        raise KvtraceError(f"Cannot use the run directory {path}: {error.strerror}. Use -o to name another.", 2) from error
+        raise KvtraceError(
+            f"Cannot use the run directory {path}: {error.strerror}. Use -o to name another.", 2
+        ) from error
     return False
 
 
@@ -74,7 +76,7 @@ def _empty(path: Path) -> None:
     pid = facts.get("pid") if facts and "ended_ns" not in facts else None
     if isinstance(pid, int) and Path(f"/proc/{pid}").exists():
         raise KvtraceError(
-            f"{path} seems to be recorded to by process {pid}, which is still there. Stop it, or use -o to name another.",
+            f"{path} seems to be in use: its command, process {pid}, is still there. Stop it, or use -o to name another.",
             2,
         )
     for entry in path.iterdir():
