@@ -76,7 +76,7 @@ def _empty(path: Path) -> None:
     pid = facts.get("pid") if facts and "ended_ns" not in facts else None
     if isinstance(pid, int) and Path(f"/proc/{pid}").exists():
         raise KvtraceError(
-            f"{path} seems to be in use: its command, process {pid}, is still there. Stop it, or use -o to name another.",
+            f"{path} seems to be in use: its command, process {pid}, still runs. Stop it, or use -o to name another.",
             2,
         )
     for entry in path.iterdir():

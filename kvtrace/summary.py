@@ -55,9 +55,9 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
     disk_bytes = _disk_bytes(ending.run_dir)
     counts = _count(processes, exactly=disk_bytes <= _COUNT_EXACTLY_BYTES)
     versions = sorted({process.vllm_version for process in processes if process.vllm_version})
-    how_many = _several(len(processes), "process", "processes")
+    how_many, version = _several(len(processes), "process", "processes"), ", ".join(versions) or "(version unknown)"
     lines = [
-        f"recorded {how_many} of vLLM {', '.join(versions) or '(version unknown)'} in {ending.elapsed_ns / 1e9:,.1f} s; "
+        f"recorded {how_many} of vLLM {version} in {ending.elapsed_ns / 1e9:,.1f} s; "
         f"the command {_how_it_ended(ending.exit_code)}",
         *(f"  {_describe(process)}" for process in processes),
         *_hooks(processes),
