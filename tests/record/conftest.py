@@ -2,67 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
-import select
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-DEADLINE_S = 60
-KVTRACE = (sys.executable, "-c", "from kvtrace.cli.main import main; main()")
-ENGINE = """
-    import os, sys
-    from pathlib import Path
-    from kvtrace.capture import Recorder
-    from kvtrace.events import EVENTS
-
-    recorder = Recorder(Path(os.environ["KVTRACE_RUN_DIR"]))
-    schedule = recorder.stream(EVENTS["step_schedule"])
-
-    def step(count):
-        for _ in range(count):
-            schedule(*[1] * len(EVENTS["step_schedule"].fields))
-
-    recorder.note("vllm", version="0.32.0")
-    recorder.note("role", role="engine")
-    recorder.open()
-"""
-
-
-class Output:
-    """What a process writes to a descriptor, read as it comes."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.data = b""
-
-    def read_until(self, pattern: bytes) -> bytes:
-        """Wait until what was written, from the start, matches; all of it is returned.
-
-        With an empty pattern it is read to its end.
-        """
-        deadline = time.monotonic() + DEADLINE_S
-        while not (pattern and re.search(pattern, self.data)):
-            ready, _, _ = select.select([self.descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise AssertionError(f"{pattern!r} was not written in {DEADLINE_S} s, but: {self.data!r}")
-            try:
-                chunk = os.read(self.descriptor, 65536)
-            except OSError:  # how a pseudo-terminal ends
-                chunk = b""
-            if not chunk:
-                if pattern:
-                    raise AssertionError(f"ended without {pattern!r}: {self.data!r}")
-                break
-            self.data += chunk
-        return self.data
+from tests.record.processes import DEADLINE_S, ENGINE, KVTRACE, Engine, Run, Script, Start
 
 
 @pytest.fixture
@@ -73,7 +24,7 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def record(tmp_path: Path, environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+def record(tmp_path: Path, environment: dict[str, str]) -> Run:
     """Run `kvtrace record` to its end, in an empty directory."""
 
     def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -85,7 +36,7 @@ def record(tmp_path: Path, environment: dict[str, str]) -> Callable[..., subproc
 
 
 @pytest.fixture
-def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Start]:
     """Start `kvtrace record` in a session of its own; what is left of that at the end is killed."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -97,15 +48,12 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[...,
 
     yield popen
     for process in started:
-        with process:
-            try:
-                os.killpg(process.pid, 9)
-            except ProcessLookupError:
-                pass
+        with process, contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[..., str]:
+def script(tmp_path: Path) -> Script:
     """Write a Python program and give its path."""
 
     def write(source: str, *before: str, name: str = "program.py") -> str:
@@ -117,10 +65,10 @@ def script(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def engine(script: Callable[..., str]) -> Callable[[str], Sequence[str]]:
+def engine(script: Script) -> Engine:
     """A command that records as a vLLM engine does and goes on with `source`; `step(n)` records steps."""
 
-    def command(source: str) -> Sequence[str]:
+    def command(source: str) -> list[str]:
         return [sys.executable, script(source, ENGINE)]
 
     return command

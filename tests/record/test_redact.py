@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,9 @@ FORMS = st.sampled_from(
 
 
 @given(PLAIN, PLAIN, NAMES, SECRETS, FORMS)
-def test_a_secret_is_never_in_the_result(before, after, name, secret, form):
+def test_a_secret_is_never_in_the_result(
+    before: list[str], after: list[str], name: str, secret: str, form: Callable[[str, str], list[str]]
+) -> None:
     result = redact([*before, *form(name, secret), *after])
 
     assert secret not in " ".join(result)
@@ -39,7 +42,7 @@ def test_a_secret_is_never_in_the_result(before, after, name, secret, form):
 
 
 @given(PLAIN)
-def test_a_command_without_secrets_stays_as_it_is(command):
+def test_a_command_without_secrets_stays_as_it_is(command: list[str]) -> None:
     assert redact(command) == command
 
 
@@ -53,7 +56,7 @@ def test_a_command_without_secrets_stays_as_it_is(command):
         ["python", "bench.py", "--hf-overrides", '{"num_hidden_layers": 2}'],
     ],
 )
-def test_what_only_looks_like_a_secret_is_kept(command):
+def test_what_only_looks_like_a_secret_is_kept(command: list[str]) -> None:
     assert redact(command) == command
 
 
@@ -70,5 +73,5 @@ def test_what_only_looks_like_a_secret_is_kept(command):
         (["x", "--api-key"], ["x", "--api-key"]),
     ],
 )
-def test_forms(command, expected):
+def test_forms(command: list[str], expected: list[str]) -> None:
     assert redact(command) == expected
