@@ -16,7 +16,7 @@ from kvtrace.manifest import Manifest
 from kvtrace.meter import Meter
 from kvtrace.redact import redact
 from kvtrace.rundir import default_run_dir, make_run_dir
-from kvtrace.status import INTERVAL_S, StatusLine, is_usable, status_text
+from kvtrace.status import INTERVAL_S, StatusLine, begin_line, is_usable, status_text
 from kvtrace.summary import Ending, summarize
 from kvtrace.supervise import Child
 
@@ -69,7 +69,10 @@ def record(launch: Launch) -> int:
     code = _watch(child, run_dir, started_ns, quiet=launch.quiet)
     elapsed_ns = time.monotonic_ns() - started_ns
     _update(replace(manifest, ended_ns=time.time_ns(), exit_code=code), run_dir)
-    for line in summarize(Ending(run_dir, code, elapsed_ns, interpreter is not None), quiet=launch.quiet):
+    lines = summarize(Ending(run_dir, code, elapsed_ns, interpreter is not None), quiet=launch.quiet)
+    if lines:
+        begin_line(_STDERR, os.environ)
+    for line in lines:
         _say(line)
     return code
 

@@ -63,6 +63,17 @@ def is_usable(descriptor: int, environment: Mapping[str, str]) -> bool:
     return os.isatty(descriptor) and environment.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
+def begin_line(descriptor: int, environment: Mapping[str, str]) -> None:
+    """Begin a line on the terminal if the command left its last one open.
+
+    Where the cursor is cannot be asked without reading the command's input, but a row of spaces goes on to the next row
+    only from elsewhere than the first column.
+    """
+    if is_usable(descriptor, environment) and _in_foreground(descriptor):
+        with suppress(OSError):
+            os.write(descriptor, b" " * os.get_terminal_size(descriptor).columns + b"\r\x1b[K")
+
+
 def status_text(reading: Reading | None, elapsed_ns: int) -> Text:
     """One line about the recording so far."""
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -71,7 +82,7 @@ def status_text(reading: Reading | None, elapsed_ns: int) -> Text:
     if reading is None:
         return text.append("  the recording cannot be read at the moment", style="yellow")
     if not reading.processes:
-        return text.append("  no vLLM process has recorded yet", style="dim")
+        return text.append("  nothing recorded yet: that begins with the first request", style="dim")
     rate = "-" if reading.steps_per_s is None else f"{reading.steps_per_s:,.1f}"
     noun = "process" if reading.processes == 1 else "processes"
     text.append(f"  {reading.processes} {noun}  {reading.records:,} records  {size(reading.bytes)}  {rate} steps/s  ")

@@ -150,7 +150,7 @@ def _why_nothing(ending: Ending) -> Iterator[str]:
     yield f"no vLLM process recorded anything; the command {_how_it_ended(ending.exit_code)}. It may be that"
     if ending.exit_code:
         yield "  - it failed before vLLM started: see its own messages above"
-    yield "  - it did not start vLLM, or ended before the engine was made"
+    yield "  - it did not start vLLM, or no request reached the engine"
     if not ending.asked:
         yield "  - vLLM runs on a Python without kvtrace: install kvtrace with the pip of that very environment"
     yield "  - vLLM starts in a container, over ssh, sudo or Ray: KVTRACE_RUN_DIR and the run directory must get there"

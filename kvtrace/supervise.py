@@ -73,8 +73,9 @@ class Child:
             self._witness.close()
 
     def _pass_on(self, info: signal.struct_siginfo) -> None:
-        everybody_has_it = self._witness.saw(info.si_signo)
-        if not everybody_has_it and info.si_code != _FROM_KERNEL and info.si_pid != self.pid:
+        if self._witness.saw(info.si_signo):
+            signal.sigtimedwait({info.si_signo}, 0)  # `timeout` signals its child, then the group: both may be here
+        elif info.si_code != _FROM_KERNEL and info.si_pid != self.pid:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, info.si_signo)
 

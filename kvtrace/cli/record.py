@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
         command: Annotated[
             list[str],
             typer.Argument(
-                metavar="COMMAND...", show_default=False, help="Any command that starts vLLM, with its options."
+                metavar="COMMAND", show_default=False, help="Any command that starts vLLM, with its options."
             ),
         ],
         output: Annotated[

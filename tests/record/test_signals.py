@@ -90,6 +90,18 @@ def test_a_signal_to_the_whole_group_reaches_the_command_once(tells: Tells, numb
     end(process, said)
 
 
+def test_a_signal_to_kvtrace_and_then_to_the_group_reaches_the_command_once(tells: Tells) -> None:
+    """So does `timeout`."""
+    process, said = tells()
+    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    said.read_until(b"<SIGINT>")
+    process.send_signal(signal.SIGUSR2)
+    said.read_until(b"<SIGUSR2>")
+
+    assert end(process, said) == b"<SIGINT><SIGUSR2>end"
+
+
 def test_a_signal_to_the_command_alone_is_not_repeated(tells: Tells) -> None:
     process, said = tells()
     pid = int(said.data.partition(b"pid ")[2].partition(b".")[0])

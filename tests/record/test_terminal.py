@@ -162,7 +162,14 @@ def test_no_status_line_when_not_wanted_or_not_possible(
     window = terminal("-o", "run", *options, "sleep", "1.2", **changes)
     code, shown = window.end()
     assert code == 0
-    assert b"\x1b" not in shown
+    assert not STATUS.search(shown)
+    assert not re.search(REGION_SET, shown)
+
+
+def test_the_summary_begins_on_a_line_of_its_own(terminal: Open) -> None:
+    for command, expected in (("printf open", b"open" + b" " * 100), ("echo whole", b"whole\r\n" + b" " * 100)):
+        _, shown = terminal("sh", "-c", command).end()
+        assert expected + b"\r\x1b[Kkvtrace: " in shown
 
 
 def test_no_status_line_where_stderr_is_not_a_terminal(record: Run) -> None:
