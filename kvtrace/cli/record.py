@@ -2,13 +2,60 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
 
-    @app.command()
-    def record() -> None:
-        """Not written yet."""
-        raise NotImplementedError
+    @app.command(
+        context_settings={"allow_interspersed_args": False},
+        options_metavar="[-o RUN] [OPTIONS]",
+    )
+    def record(
+        command: Annotated[
+            list[str],
+            typer.Argument(
+                metavar="COMMAND", show_default=False, help="Any command that starts vLLM, with its options."
+            ),
+        ],
+        output: Annotated[
+            Path | None,
+            typer.Option(
+                "-o",
+                "--output",
+                metavar="RUN",
+                help="Run directory to make. Default: kvtrace-run-DATE-TIME.",
+                show_default=False,
+            ),
+        ] = None,
+        force: Annotated[bool, typer.Option("--force", help="Replace an older recording in RUN.")] = False,
+        quiet: Annotated[
+            bool, typer.Option("--quiet", help="Show no status line, and only problems at the end.")
+        ] = False,
+        no_preflight: Annotated[
+            bool,
+            typer.Option(
+                "--no-preflight", help="Do not ask the command's Python first whether it has vLLM and kvtrace."
+            ),
+        ] = False,
+    ) -> None:
+        """Run COMMAND and record the KV cache of every vLLM in it.
+
+        The command keeps its own streams, signals and exit code. Everything after its first word is its own.
+        Read the recording with `kvtrace ingest RUN`.
+
+        Exits with the command's code; with 127 or 126 if there is no such command or it cannot be executed, and with 2
+        if recording cannot begin.
+        """  # fmt: skip
+        from kvtrace.launch import Launch
+        from kvtrace.launch import record as run
+        from kvtrace.supervise import die_by
+
+        code = run(Launch(command, output, force=force, quiet=quiet, check_first=not no_preflight))
+        if code < 0:
+            die_by(-code)
+        raise typer.Exit(code)

@@ -1,0 +1,144 @@
+"""`kvtrace record` without the command line: makes the run directory, runs the command, tells what was recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kvtrace import layout, preflight
+from kvtrace.errors import KvtraceError
+from kvtrace.manifest import Manifest
+from kvtrace.meter import Meter
+from kvtrace.redact import redact
+from kvtrace.rundir import default_run_dir, make_run_dir
+from kvtrace.status import INTERVAL_S, StatusLine, begin_line, is_usable, status_text
+from kvtrace.summary import Ending, summarize
+from kvtrace.supervise import Child
+
+_PLUGINS_VARIABLE = "VLLM_PLUGINS"
+_PLUGIN = "kvtrace"
+_STDERR = 2
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to record and how.
+
+    `quiet` leaves out the status line and everything of the summary but problems.
+    """
+
+    command: Sequence[str]
+    run_dir: Path | None = None
+    force: bool = False
+    quiet: bool = False
+    check_first: bool = True
+
+
+def record(launch: Launch) -> int:
+    """Run the command to its end and record the vLLM in it.
+
+    Signals that this process blocks meanwhile stay blocked, so that nothing but the command's end ends it.
+
+    Returns:
+        The command's exit code; negative, the signal that killed it.
+
+    Raises:
+        KvtraceError: the command did not start.
+    """
+    environment = dict(os.environ)
+    program = preflight.find_program(launch.command[0], environment)
+    interpreter = preflight.find_interpreter(program, launch.command[1:], environment) if launch.check_first else None
+    if interpreter is not None and (warning := preflight.check(interpreter, environment)):
+        _say(warning)
+    run_dir = launch.run_dir or default_run_dir()
+    is_new = make_run_dir(run_dir, force=launch.force)
+    manifest = Manifest(command=redact(launch.command), started_ns=time.time_ns())
+    manifest.write(run_dir)
+    started_ns = time.monotonic_ns()
+    try:
+        child = Child(program, launch.command, child_environment(environment, run_dir))
+    except KvtraceError:
+        _remove_unused(run_dir, is_new=is_new)
+        raise
+    manifest = _update(replace(manifest, pid=child.pid), run_dir)
+    code = _watch(child, run_dir, started_ns, quiet=launch.quiet)
+    elapsed_ns = time.monotonic_ns() - started_ns
+    _update(replace(manifest, ended_ns=time.time_ns(), exit_code=code), run_dir)
+    lines = summarize(Ending(run_dir, code, elapsed_ns, interpreter is not None), quiet=launch.quiet)
+    if lines:
+        begin_line(_STDERR, os.environ)
+    for line in lines:
+        _say(line)
+    return code
+
+
+def child_environment(environment: Mapping[str, str], run_dir: Path) -> dict[str, str]:
+    """The command's environment: where to record, and leave for vLLM to load kvtrace if only some plugins may load."""
+    result = {**environment, layout.RUN_DIR_VARIABLE: str(run_dir.absolute())}
+    plugins = result.get(_PLUGINS_VARIABLE)
+    if plugins is not None and _PLUGIN not in plugins.split(","):
+        result[_PLUGINS_VARIABLE] = f"{plugins},{_PLUGIN}" if plugins else _PLUGIN
+    return result
+
+
+def _watch(child: Child, run_dir: Path, started_ns: int, *, quiet: bool) -> int:
+    if quiet or not is_usable(_STDERR, os.environ):
+        return child.wait(_nothing, _nothing, None)
+    line, meter = StatusLine(_STDERR), Meter(run_dir)
+
+    def draw() -> None:
+        now_ns = time.monotonic_ns()
+        line.draw(status_text(meter.read(now_ns), now_ns - started_ns))
+
+    try:
+        return child.wait(_unless_failing(draw), line.clear, INTERVAL_S)
+    finally:
+        line.clear()
+
+
+def _unless_failing(draw: Callable[[], None]) -> Callable[[], None]:
+    """A status line is not worth the command: the first failure is the last."""
+    failed = False
+
+    def guarded() -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            draw()
+        except Exception as error:
+            failed = True
+            _say(f"no status line any more: {error!r}")
+
+    return guarded
+
+
+def _nothing() -> None:
+    pass
+
+
+def _update(manifest: Manifest, run_dir: Path) -> Manifest:
+    """Write the manifest again. Whatever happens to the run directory, the command has started and goes on."""
+    try:
+        manifest.write(run_dir)
+    except KvtraceError as error:
+        _say(str(error))
+    return manifest
+
+
+def _remove_unused(run_dir: Path, *, is_new: bool) -> None:
+    with suppress(OSError):
+        (run_dir / layout.MANIFEST).unlink()
+        if is_new:
+            run_dir.rmdir()
+
+
+def _say(line: str) -> None:
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"kvtrace: {line}\n")
+        sys.stderr.flush()

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvtrace import layout
+from kvtrace.capture import Recorder
+from kvtrace.events import EVENTS
+from kvtrace.manifest import Manifest
+from kvtrace.summary import Ending, summarize
+
+DAMAGES = {
+    "journal": lambda process: (process / layout.JOURNAL).write_bytes(b"\xff not json\n{}\n"),
+    "journal is empty": lambda process: (process / layout.JOURNAL).write_bytes(b""),
+    "segment": lambda process: (process / "step_schedule.00000.seg").write_bytes(b"x" * 9000),
+    "segment is short": lambda process: os.truncate(process / "step_schedule.00000.seg", 5000),
+    "counters": lambda process: (process / layout.COUNTERS).write_bytes(b"x"),
+    "manifest": lambda process: (process.parent.parent / layout.MANIFEST).write_bytes(b"{"),
+    "foreign directory": lambda process: (process.parent / "other").mkdir(),
+    "foreign file": lambda process: (process.parent / "other").write_bytes(b"x"),
+    "everything": lambda process: subprocess.run(["rm", "-r", str(process.parent.parent)], check=True),
+}
+
+
+UNNOTICED = {"segment is short", "foreign file"}
+"""Damage that takes nothing from the summary: three records are counted, or the file is none of kvtrace's."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run directory that a process which has ended recorded in."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    Manifest(["vllm"], 1, pid=1, ended_ns=2, exit_code=0).write(run_dir)
+    return run_dir
+
+
+def record(run: Path, source: str) -> int:
+    """Run a program with a `recorder` there; its pid."""
+    program = f"""
+import os, sys
+from pathlib import Path
+from kvtrace.capture import Recorder
+from kvtrace.events import EVENTS
+recorder = Recorder(Path({str(run)!r}))
+def step(count):
+    for _ in range(count):
+        recorder.stream(EVENTS["step_schedule"])(*[1] * len(EVENTS["step_schedule"].fields))
+print(os.getpid())
+{source}
+"""
+    return int(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
+
+
+def summary(run: Path, *, quiet: bool = False, code: int = 0, asked: bool = True) -> str:
+    return "\n".join(summarize(Ending(run, code, 1_500_000_000, asked), quiet=quiet))
+
+
+def test_processes_are_told_by_role_pid_and_rank(run: Path) -> None:
+    engine = record(run, "recorder.note('role', role='engine'); step(2)")
+    worker = record(
+        run, "recorder.note('role', role='worker'); recorder.note('rank', dp_rank=0, tp_rank=1, pp_rank=0); step(1)"
+    )
+    text = summary(run)
+
+    lines = [line.split() for line in text.splitlines()]
+    assert ["engine", "pid", str(engine)] in lines
+    assert ["worker", "pid", str(worker), "dp", "0", "tp", "1", "pp", "0"] in lines
+    assert "2 processes" in text
+    assert "3 (step_schedule 3)" in text
+
+
+def test_hooks_that_are_missing_are_told_with_what_is_lost(run: Path) -> None:
+    source = """
+recorder.note("vllm", version="0.99")
+recorder.note("hook", hook="m:A.f", state="installed", detail="")
+recorder.note("hook", hook="m:A.g", state="absent", detail="evictions")
+recorder.note("hook", hook="m:A.h", state="installed", detail="")
+recorder.note("hook", hook="m:A.h", state="disabled", detail="TypeError: boom")
+step(1)
+"""
+    pids = {record(run, source), record(run, source)}
+    text = summary(run)
+
+    assert "vLLM 0.99" in text
+    assert "1 installed, 1 not in this vLLM" in text
+    assert "m:A.g (lost: evictions)" in text
+    assert text.count("m:A.h") == 1
+    assert "TypeError: boom" in text
+    assert all(str(pid) in text for pid in pids)
+    assert "TypeError: boom" in summary(run, quiet=True)
+    assert "m:A.g" not in summary(run, quiet=True)
+
+
+def test_drops_and_their_reason_are_problems(run: Path) -> None:
+    pid = record(run, "step(3); recorder.stop('no new segment for step_schedule: No space left'); step(5)")
+    text = summary(run, quiet=True)
+
+    assert f"process {pid}" in text
+    assert "No space left" in text
+    assert "5 (step_schedule 5) records were dropped" in text
+
+
+def test_a_torn_record_is_told(run: Path) -> None:
+    record(run, "step(3)")
+    (segment,) = run.glob("processes/*/*.seg")
+    with segment.open("r+b") as file:
+        file.seek(layout.SEGMENT_HEADER_BYTES + 3 * EVENTS["step_schedule"].struct.size)
+        file.write(b"\x07")
+    assert "left out: 1 " in summary(run)
+
+
+def test_a_process_without_records_is_a_problem(run: Path) -> None:
+    record(run, "recorder.note('role', role='engine'); recorder.open()")
+    assert "recorded no event" in summary(run, quiet=True)
+
+
+def test_this_live_process_is_named_as_a_leftover(run: Path) -> None:
+    Recorder(run).open()
+    assert f"process {os.getpid()} " in summary(run, quiet=True)
+
+
+def test_a_pid_used_again_is_no_leftover(run: Path) -> None:
+    """The journal's clock says that the recorded process began long before the one that has its pid."""
+    Recorder(run).open()
+    (journal,) = run.glob(f"processes/*/{layout.JOURNAL}")
+    line, _, rest = journal.read_text().partition("\n")
+    head, _, _ = line.rpartition('"realtime_ns"')
+    journal.write_text(f'{head}"realtime_ns": 1, "monotonic_ns": 1, "uncertainty_ns": 0}}\n{rest}')
+    assert "outlived" not in summary(run, quiet=True)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_why_nothing_was_recorded_depends_on_what_is_known(run: Path, asked: bool) -> None:
+    text = summary(run, asked=asked, code=1, quiet=True)
+    assert "exit code 1" in text
+    assert "failed before vLLM started" in text
+    assert ("a Python without kvtrace" in text) is not asked
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("quiet", [False, True])
+def test_no_damage_makes_the_summary_fail(run: Path, damage: str, quiet: bool) -> None:
+    record(run, "step(3)")
+    (process,) = run.glob("processes/*")
+    DAMAGES[damage](process)
+    text = summary(run, quiet=quiet)
+
+    assert "Traceback" not in text
+    if damage not in UNNOTICED:
+        assert str(run) in text
