@@ -118,7 +118,9 @@ HOOK = Table(
     (
         _column("process_id", _INTEGER, "The process."),
         _column("hook", _TEXT, "The vLLM function, as module:Class.function."),
-        _column("state", _TEXT, "installed; absent: this vLLM has no such function; disabled: it failed and was cut off."),
+        _column(
+            "state", _TEXT, "installed; absent: this vLLM has no such function; disabled: it failed and was cut off."
+        ),
         _column("detail", _TEXT, "What is lost without it, or the error."),
     ),
 )
@@ -210,9 +212,7 @@ def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
             _comment_columns(connection, table.name, table.fields)
 
 
-def _create_table(
-    connection: duckdb.DuckDBPyConnection, name: str, doc: str, fields: tuple[Field, ...]
-) -> None:
+def _create_table(connection: duckdb.DuckDBPyConnection, name: str, doc: str, fields: tuple[Field, ...]) -> None:
     columns = ", ".join(f'"{field.name}" {field.sql_type}' for field in fields)
     connection.execute(f"CREATE TABLE {name} ({columns})")
     connection.execute(f"COMMENT ON TABLE {name} IS {_quote(doc)}")

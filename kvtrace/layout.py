@@ -1,11 +1,11 @@
 """Where things lie in a run directory, and how its files are told apart.
 
-    RUN/manifest.json                       what was launched, with what, when, how it ended
-    RUN/processes/HOST-PID-START/           one directory a recorded process
-        journal.jsonl                       rare facts, a JSON object a line: roles, hooks, clocks, configuration
-        strings.jsonl                       interned strings, `[id, "text"]` a line
-        counters.bin                        what was dropped, and whether recording stopped
-        EVENT.NNNNN.seg                     fixed-width records of one event, in order
+RUN/manifest.json                       what was launched, with what, when, how it ended
+RUN/processes/HOST-PID-START/           one directory a recorded process
+    journal.jsonl                       rare facts, a JSON object a line: roles, hooks, clocks, configuration
+    strings.jsonl                       interned strings, `[id, "text"]` a line
+    counters.bin                        what was dropped, and whether recording stopped
+    EVENT.NNNNN.seg                     fixed-width records of one event, in order
 """
 
 from __future__ import annotations
