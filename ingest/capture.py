@@ -147,7 +147,7 @@ def _expression(field: Field, offset_ns: int) -> str:
         return f"CASE {column} {cases} END"
     if field.type is BOOL:
         return f"{column} <> 0"
-    if field.type.null is None:
+    if field.type.null is None or field.type is STRING:
         return column
     null = field.type.null + (offset_ns if field.type is TIME else 0)
     return f"nullif({column}, {null})"
