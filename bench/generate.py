@@ -89,7 +89,9 @@ class Tiles:
         self.next_block[list(first.free)] = list(later.free)
         left, left_later = ([tile.hash_of.get(block) for block in tile.free] for tile in (first, later))
         if left != left_later or (first.step, first.requests) != (later.step, later.requests):
-            raise AssertionError("a tile does not leave the pool as it found it: more sessions or fewer blocks are needed")
+            raise AssertionError(
+                "a tile does not leave the pool as it found it: more sessions or fewer blocks are needed"
+            )
 
     def __iter__(self) -> Iterator[Arrays]:
         yield {name: self._globalise(_drop_order(array, self.records), 0) for name, array in self.first.items()}

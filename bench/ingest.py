@@ -33,7 +33,13 @@ def main() -> None:
     for records in options.records:
         with tempfile.TemporaryDirectory(dir=options.where) as directory:
             run = Path(directory) / "run"
-            generate = [sys.executable, str(Path(__file__).with_name("generate.py")), str(run), "--records", str(records)]
+            generate = [
+                sys.executable,
+                str(Path(__file__).with_name("generate.py")),
+                str(run),
+                "--records",
+                str(records),
+            ]
             subprocess.run(generate, check=True, stdout=subprocess.DEVNULL)
             # A process of its own: the peak is the ingest's alone.
             subprocess.run([sys.executable, __file__, "--run", str(run)], check=True)
@@ -47,7 +53,10 @@ def measure(run: Path) -> None:
         trace_mb = summary.target.stat().st_size / 1e6
     capture_mb = sum(path.stat().st_size for path in run.rglob("*.seg")) / 1e6
     speed = summary.records / seconds / 1e6
-    print(f"{summary.records:12,} {capture_mb:10.0f} {trace_mb:9.0f} {seconds:8.2f} {speed:11.2f} {peak_mb():8.0f}", flush=True)
+    print(
+        f"{summary.records:12,} {capture_mb:10.0f} {trace_mb:9.0f} {seconds:8.2f} {speed:11.2f} {peak_mb():8.0f}",
+        flush=True,
+    )
 
 
 def peak_mb() -> float:

@@ -165,7 +165,15 @@ class Tile:
             self.free.pop(block, None)
             self.ref_count[block] += 1
             self._block(block, BlockOp.hit, request)
-            self.emit("block_table", self.step, request.number, 0, TableOp.append if position else TableOp.set, position, block)
+            self.emit(
+                "block_table",
+                self.step,
+                request.number,
+                0,
+                TableOp.append if position else TableOp.set,
+                position,
+                block,
+            )
         request.blocks = list(hits)
         request.cached_blocks = len(hits)
         request.computed_tokens = len(hits) * BLOCK_TOKENS
@@ -230,7 +238,9 @@ class Tile:
         free = len(self.free)
         pool = (free, self.blocks - free, len(self.hash_of), self.preempted)
         queues = (self.step, len(self.running), len(self.waiting))
-        self.emit("step_schedule", self.start_ns, self.now_ns, *queues, *by_phase, BUDGET_TOKENS, budget, *pool, *self.limit)
+        self.emit(
+            "step_schedule", self.start_ns, self.now_ns, *queues, *by_phase, BUDGET_TOKENS, budget, *pool, *self.limit
+        )
 
     @staticmethod
     def _phase(request: Request, tokens: int) -> Phase:

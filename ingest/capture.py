@@ -20,7 +20,8 @@ from kvtrace.layout import SEGMENT_HEADER_BYTES
 from kvtrace.recording import Segment
 from kvtrace.segment import map_segment
 
-BATCH_RECORDS = 1 << 18
+BATCH_RECORDS = 2 * 122_880
+"""Whole row groups of DuckDB: others would be written twice, and make the trace half as large again."""
 
 _NUMPY = {"q": "<i8", "i": "<i4", "I": "<u4", "Q": "<u8", "B": "u1", "?": "u1"}
 _ARROW: dict[str, pa.DataType] = {
@@ -130,7 +131,8 @@ def _column(field: Field, records: npt.NDArray[np.void], source: Source) -> pa.A
         values += source.offset_ns
     elif field.enum is not None and values.max(initial=0) > max(field.enum):
         source.ids.unknown[label] += int((values > max(field.enum)).sum())
-    array: pa.Array[Any] = pa.array(values)
+    type_ = _schema(source.event).field(field.name).type
+    array: pa.Array[Any] = pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
     return array
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 
@@ -75,15 +76,22 @@ ORDER BY request
 
 def insert_requests(connection: duckdb.DuckDBPyConnection, internal_ids: Sequence[str]) -> None:
     """Fill table `request`: one row a key, in order of keys (from 1)."""
-    keys = pa.table({
-        "request": pa.array(range(1, len(internal_ids) + 1), pa.int32()),
-        "internal_id": pa.array(internal_ids, pa.large_string()),
-    })  # fmt: skip
-    connection.register("request_key", keys)
+    connection.register("request_key", _keys(internal_ids))
     try:
         connection.execute(_INSERT_REQUESTS)
     finally:
         connection.unregister("request_key")
+
+
+def _keys(internal_ids: Sequence[str]) -> pa.RecordBatchReader:
+    keys = np.arange(1, len(internal_ids) + 1, dtype=np.int32)
+    columns = {
+        "request": pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(keys)]),
+        "internal_id": pa.array(internal_ids, pa.large_string()),
+    }
+    batch = pa.RecordBatch.from_pydict(columns)
+    # A reader, not a table: registering a table makes DuckDB import pyarrow.dataset and pandas, which takes a second.
+    return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 
 
 def count_joins(connection: duckdb.DuckDBPyConnection) -> list[JoinCount]:
