@@ -119,7 +119,7 @@ def _column(field: Field, records: npt.NDArray[np.void], source: Source) -> pa.A
     if field.name not in names:
         nothing: pa.Array[Any] = pa.nulls(len(records), _schema(source.event).field(field.name).type)
         return nothing
-    values: Any = np.ascontiguousarray(records[field.name])
+    values: Any = records[field.name].copy()
     label = f"{source.event.name}.{field.name}"
     if field.type is REQUEST:
         values = source.ids.requests(values, label)
