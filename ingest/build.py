@@ -47,6 +47,12 @@ def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterat
         _beside(target, ".wal").unlink(missing_ok=True)
         partial.replace(target)
         _sync(target.parent)
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":  # what DuckDB's module makes of a Ctrl-C while a query runs
+            raise KeyboardInterrupt from error
+        raise
     except duckdb.Error as error:
         raise KvtraceError(f"{target} was not made: DuckDB says: {_first_line(error)}") from error
     except OSError as error:

@@ -19,9 +19,9 @@ def test_it_ends_with_rows_and_joins(small_run: Path) -> None:
     result = kvtrace("ingest", small_run)
     assert result.returncode == 0, result.stderr
     assert (small_run / "trace.duckdb").exists()
-    lines = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line.split()}
-    assert lines["block_event"] == ["100", "0", "0"]
-    assert "block_event -> request_queued" in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["block_event", "100", "0", "0"] in lines
+    assert ["block_event", "->", "request_queued", "100", "0"] in lines
     assert "101 records" in result.stdout
     assert result.stderr == ""
 

@@ -80,7 +80,9 @@ def test_an_interrupt_leaves_the_old_trace(generated: Path, small_run: Path, sig
     trace = generated / "trace.duckdb"
     shutil.copy(ingest(small_run).target, trace)
     before = trace.read_bytes()
-    process = subprocess.Popen([*CLI, "ingest", str(generated)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*CLI, "ingest", str(generated)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     wait_until_partly_written(process, generated)
     process.send_signal(signum)
     _, errors = process.communicate(timeout=60)
@@ -144,6 +146,10 @@ class TestTargets:
         closed.mkdir(mode=0o555)
         with pytest.raises(KvtraceError, match="closed is not writable"):
             ingest(small_run, closed / "t.duckdb")
+
+    def test_a_place_that_takes_no_files(self, small_run: Path) -> None:
+        with pytest.raises(KvtraceError, match=r"/t.duckdb was not made|not writable"):
+            ingest(small_run, Path("/proc/self/t.duckdb"))
 
     def test_a_trace_that_another_process_writes(self, small_run: Path) -> None:
         trace = ingest(small_run).target
