@@ -35,8 +35,13 @@ def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterat
     check_replaceable(target)
     partial = target.with_name(f"{target.name}.partial")
     _remove_stale(partial)
+    ours = True
     try:
-        connection = _open(partial, memory_limit_mb)
+        try:
+            connection = _open(partial, memory_limit_mb)
+        except duckdb.IOException as error:
+            ours = not _is_locked(error)
+            raise
         try:
             create_schema(connection)
             yield connection
@@ -58,7 +63,8 @@ def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterat
     except OSError as error:
         raise KvtraceError(f"{target} was not made: {error}") from error
     finally:
-        _remove(partial)
+        if ours:
+            _remove(partial)
 
 
 def check_replaceable(target: Path) -> None:
@@ -87,12 +93,17 @@ def _is_trace(path: Path) -> bool:
     except duckdb.CatalogException:
         return False
     except duckdb.Error as error:
-        if "lock" in str(error) or isinstance(error, duckdb.ConnectionException):
+        if _is_locked(error) or isinstance(error, duckdb.ConnectionException):
             raise KvtraceError(
                 f"{path} is open for writing elsewhere; close it there first: {_first_line(error)}"
             ) from error
         return False
     return found is not None
+
+
+def _is_locked(error: duckdb.Error) -> bool:
+    """Whether another process has the database open; DuckDB has no error class for it."""
+    return "Could not set lock" in str(error)
 
 
 def _open(path: Path, memory_limit_mb: int) -> duckdb.DuckDBPyConnection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -84,8 +84,8 @@ def insert_requests(connection: duckdb.DuckDBPyConnection, internal_ids: Sequenc
 
 
 def _keys(internal_ids: Sequence[str]) -> pa.RecordBatchReader:
-    keys = np.arange(1, len(internal_ids) + 1, dtype=np.int32)
-    columns = {
+    keys: Any = np.arange(1, len(internal_ids) + 1, dtype=np.int32)
+    columns: dict[str, pa.Array[Any]] = {
         "request": pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(keys)]),
         "internal_id": pa.array(internal_ids, pa.large_string()),
     }

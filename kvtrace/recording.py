@@ -28,7 +28,10 @@ _LARGEST_PID = (1 << 31) - 1
 
 @dataclass
 class ProcessRecording:
-    """What one process recorded. Journal facts are read on opening, segments and counters when asked for."""
+    """What one process recorded. Journal facts are read on opening, segments, strings and counters when asked for.
+
+    `warnings` is the recording's list: what is read later adds to it.
+    """
 
     directory: Path
     facts: dict[str, Any]
@@ -169,8 +172,7 @@ def _read_manifest(path: Path, warnings: list[str]) -> dict[str, Any]:
 
 def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | None:
     path = directory / layout.JOURNAL
-    torn: list[str] = []
-    lines = list(read_json_lines(path, torn)) if path.exists() else []
+    lines = list(read_json_lines(path, warnings)) if path.exists() else []
     if not lines:
         if any(directory.glob("*.seg")):
             raise KvtraceError(
@@ -178,7 +180,7 @@ def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | No
             )
         warnings.append(f"{directory} holds nothing: its process ended while it began to record")
         return None
-    process = ProcessRecording(directory, _process_facts(path, lines[0]), warnings=torn)
+    process = ProcessRecording(directory, _process_facts(path, lines[0]), warnings=warnings)
     for line in lines:
         if not isinstance(line, dict):
             raise KvtraceError(f"{path} is damaged: {line!r:.60} is not a JSON object")
@@ -186,7 +188,6 @@ def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | No
     counters = _read_counters(directory / layout.COUNTERS)
     if process.stopped is None and counters is not None and layout.COUNTERS_HEADER.unpack_from(counters)[2]:
         process.stopped = "recording stopped early; the reason could not be written"
-    warnings.extend(torn)
     return process
 
 

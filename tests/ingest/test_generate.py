@@ -61,7 +61,8 @@ def test_a_block_is_evicted_with_the_hash_it_was_cached_with(summary: Summary, q
     rows = query(summary.target)("""
         WITH life AS (
             SELECT op, block_hash, lag(op) OVER block AS before, lag(block_hash) OVER block AS hash_before
-            FROM block_event WHERE op IN ('cache', 'evict') WINDOW block AS (PARTITION BY engine_id, block_id ORDER BY rowid)
+            FROM block_event WHERE op IN ('cache', 'evict')
+            WINDOW block AS (PARTITION BY engine_id, block_id ORDER BY rowid)
         )
         SELECT DISTINCT op, before, hash_before = block_hash FROM life WHERE before IS NOT NULL ORDER BY ALL
     """)

@@ -55,12 +55,14 @@ def test_a_failed_ingest_leaves_the_old_trace(
 def test_a_trace_with_a_stale_write_ahead_log_is_replaced_with_it(small_run: Path, query: Callable) -> None:
     trace = ingest(small_run).target
     wal = trace.with_name("trace.duckdb.wal")
-    process = subprocess.run(
-        [sys.executable, "-c", f"import duckdb, os; c = duckdb.connect({str(trace)!r}); c.execute('CREATE TABLE x (i INT)')"
-         "; c.execute('INSERT INTO x VALUES (1)'); os._exit(0)"],
-        check=True,
-    )  # fmt: skip
-    assert process.returncode == 0
+    code = f"""
+import duckdb, os
+connection = duckdb.connect({str(trace)!r})
+connection.execute("CREATE TABLE x (i INT)")
+connection.execute("INSERT INTO x VALUES (1)")
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert wal.exists()
     ingest(small_run)
     assert not wal.exists()
