@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kvtrace.events import BOOL, ENUM, EVENTS, PROCESS, REQUEST, STRING, TIME, Event, Field, Type
+from kvtrace.ingest import columns
 from kvtrace.ingest.ids import ProcessIds
 from kvtrace.layout import SEGMENT_HEADER_BYTES
 from kvtrace.recording import Segment
@@ -85,8 +86,8 @@ class _Reader:
         try:
             for segment in self.source.segments:
                 for records in self._records(segment):
-                    columns = [_column(field, records, self.source) for field in self.source.event.fields]
-                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                    arrays = [_column(field, records, self.source) for field in self.source.event.fields]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                     self.progress(len(records))
         except BaseException as error:
             self.error = error
@@ -131,9 +132,7 @@ def _column(field: Field, records: npt.NDArray[np.void], source: Source) -> pa.A
         values += source.offset_ns
     elif field.enum is not None and values.max(initial=0) > max(field.enum):
         source.ids.unknown[label] += int((values > max(field.enum)).sum())
-    type_ = _schema(source.event).field(field.name).type
-    array: pa.Array[Any] = pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
-    return array
+    return columns.numbers(values, _schema(source.event).field(field.name).type)
 
 
 def _insert(source: Source) -> str:
@@ -149,7 +148,9 @@ def _expression(field: Field, offset_ns: int) -> str:
         return f"CASE {column} {cases} END"
     if field.type is BOOL:
         return f"{column} <> 0"
-    if field.type.null is None or field.type is STRING:
+    if field.type is STRING:
+        return f"nullif({column}, '')"
+    if field.type.null is None:
         return column
     null = field.type.null + (offset_ns if field.type is TIME else 0)
     return f"nullif({column}, {null})"

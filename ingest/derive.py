@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+
+from kvtrace.ingest import columns
 
 
 class Join(NamedTuple):
@@ -84,12 +86,12 @@ def insert_requests(connection: duckdb.DuckDBPyConnection, internal_ids: Sequenc
 
 
 def _keys(internal_ids: Sequence[str]) -> pa.RecordBatchReader:
-    keys: Any = np.arange(1, len(internal_ids) + 1, dtype=np.int32)
-    columns: dict[str, pa.Array[Any]] = {
-        "request": pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(keys)]),
-        "internal_id": pa.array(internal_ids, pa.large_string()),
+    keys = np.arange(1, len(internal_ids) + 1, dtype=np.int32)
+    arrays = {
+        "request": columns.numbers(keys, pa.int32()),
+        "internal_id": columns.texts(internal_ids),
     }
-    batch = pa.RecordBatch.from_pydict(columns)
+    batch = pa.RecordBatch.from_pydict(arrays)
     # A reader, not a table: registering a table makes DuckDB import pyarrow.dataset and pandas, which takes a second.
     return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 

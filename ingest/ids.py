@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kvtrace.ingest import columns
 from kvtrace.recording import ProcessRecording
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
@@ -54,10 +55,10 @@ class ProcessIds:
         return keys
 
     def strings(self, ids: Ids, column: str) -> pa.Array[Any]:
-        """Interned strings to their text; 0 is null."""
+        """Interned strings to their text; an empty one is null."""
         if self._arrow_strings is None:
-            self._arrow_strings = pa.array([None, *self._strings[1:]], pa.large_string())
-        return self._arrow_strings.take(self._known(ids, column).astype(np.int64))
+            self._arrow_strings = columns.texts(self._strings)
+        return self._arrow_strings.take(columns.numbers(self._known(ids, column), pa.uint32()))
 
     def processes(self, pids: npt.NDArray[np.int32], column: str) -> Keys:
         """Pids to `process.process_id`; 0 is null."""
