@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, Event, Field, FinishReason, Type, _snake
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, _snake
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
@@ -32,6 +32,13 @@ class Table(NamedTuple):
 
 def _column(name: str, type_: Type, doc: str) -> Field:
     return Field(name, type_, doc)
+
+
+def event_columns(event: Event) -> tuple[Field, ...]:
+    """An event table's columns: the recording process, then the declared fields."""
+    role = "engine" if event.scope == "engine" else "process"
+    doc = f"The recording {role} (`process.process_id`)."
+    return (Field(event.process_column, _INTEGER, doc), *event.fields)
 
 
 RUN = Table(
@@ -164,6 +171,7 @@ STEP = Table(
     "step",
     "A scheduler step from `schedule` to its results: step_schedule joined with step_update.",
     (
+        *event_columns(STEP_SCHEDULE),
         _column("update_ns", _BIGINT, "When the model's output was there; NULL if the recording ended before."),
         _column("end_ns", _BIGINT, "When the results were processed."),
         _column("duration_ns", _BIGINT, "end_ns - start_ns. Steps overlap under async scheduling."),
@@ -187,13 +195,6 @@ STEP = Table(
 )
 
 TABLES: tuple[Table, ...] = (RUN, PROCESS, ENGINE, REQUEST, HOOK, STREAM, CLOCK, JOIN_COUNT, STEP)
-
-
-def event_columns(event: Event) -> tuple[Field, ...]:
-    """An event table's columns: the recording process, then the declared fields."""
-    role = "engine" if event.scope == "engine" else "process"
-    doc = f"The recording {role} (`process.process_id`)."
-    return (Field(event.process_column, _INTEGER, doc), *event.fields)
 
 
 def create_schema(connection: duckdb.DuckDBPyConnection) -> None:

@@ -132,6 +132,7 @@ class _Stream:
                 "fields": [[field.name, field.type.name, field.type.code] for field in self.event.fields],
                 "pid": os.getpid(),
                 "sequence": self.sequence,
+                "segment_bytes": size,
                 **clock,
             }
         ).encode()

@@ -28,9 +28,10 @@ SEGMENT_MAGIC = b"KVTRACE\n"
 SEGMENT_HEADER = struct.Struct("<8sIII")
 """Magic, format version, record size in bytes, length in bytes of the JSON that follows.
 
-The JSON holds `event`, `schema_version`, `fields` (a list of `[name, type, struct code]`), `pid`, `sequence` and the
-clock pair `realtime_ns`, `monotonic_ns`. Records start at `SEGMENT_HEADER_BYTES`. The magic is written last: a segment
-without it was being made when its process died, and holds nothing.
+The JSON holds `event`, `schema_version`, `fields` (a list of `[name, type, struct code]`), `pid`, `sequence`,
+`segment_bytes` (the file's size, by which a truncated one is told) and the clock pair `realtime_ns`, `monotonic_ns`.
+Records start at `SEGMENT_HEADER_BYTES`. The magic is written last: a segment without it was being made when its process
+died, and holds nothing.
 """
 SEGMENT_HEADER_BYTES = 4096
 

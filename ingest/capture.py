@@ -1,0 +1,160 @@
+"""The importer of kvtrace's own capture log: segments to event tables.
+
+Segments are mapped and cut into columns batch by batch; DuckDB pulls the batches, so memory does not grow with the
+recording. What numpy can only do slowly (nulls, enums) is left to the INSERT's expressions, which run in parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kvtrace.events import BOOL, ENUM, EVENTS, PROCESS, REQUEST, STRING, TIME, Event, Field, Type
+from kvtrace.ingest import columns
+from kvtrace.ingest.ids import ProcessIds
+from kvtrace.layout import SEGMENT_HEADER_BYTES
+from kvtrace.recording import Segment
+from kvtrace.segment import map_segment
+
+BATCH_RECORDS = 2 * 122_880
+"""Whole row groups of DuckDB: others would be written twice, and make the trace half as large again."""
+
+_NUMPY = {"q": "<i8", "i": "<i4", "I": "<u4", "Q": "<u8", "B": "u1", "?": "u1"}
+_ARROW: dict[str, pa.DataType] = {
+    "q": pa.int64(),
+    "i": pa.int32(),
+    "I": pa.uint32(),
+    "Q": pa.uint64(),
+    "B": pa.uint8(),
+    "?": pa.uint8(),
+}
+_ARROW_OF_TYPE: dict[Type, pa.DataType] = {REQUEST: pa.int32(), STRING: pa.large_string()}
+
+Progress = Callable[[int], None]
+"""Told how many more records were read."""
+
+
+class Source(NamedTuple):
+    """One process's segments of one event, with what is needed to translate them."""
+
+    event: Event
+    process_id: int
+    segments: list[Segment]
+    ids: ProcessIds
+    offset_ns: int
+
+
+class Imported(NamedTuple):
+    """What was read of a source."""
+
+    records: int
+    torn: int
+
+
+def import_source(connection: duckdb.DuckDBPyConnection, source: Source, progress: Progress) -> Imported:
+    """Append a source's whole records to its event table, in the order they were captured in."""
+    reader = _Reader(source, progress)
+    connection.register("captured", pa.RecordBatchReader.from_batches(_schema(source.event), reader.batches()))
+    try:
+        connection.execute(_insert(source))
+    except BaseException:
+        if reader.error is not None:  # DuckDB wraps what goes wrong while it pulls; say the real thing
+            raise reader.error from None
+        raise
+    finally:
+        connection.unregister("captured")
+    return Imported(reader.records, reader.torn)
+
+
+class _Reader:
+    """Turns segments into record batches."""
+
+    def __init__(self, source: Source, progress: Progress) -> None:
+        self.source = source
+        self.progress = progress
+        self.records = 0
+        self.torn = 0
+        self.error: BaseException | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        schema = _schema(self.source.event)
+        try:
+            for segment in self.source.segments:
+                for records in self._records(segment):
+                    arrays = [_column(field, records, self.source) for field in self.source.event.fields]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                    self.progress(len(records))
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _records(self, segment: Segment) -> Iterator[npt.NDArray[np.void]]:
+        scan = segment.scan()
+        self.records += scan.records
+        self.torn += scan.torn
+        if not scan.records:
+            return
+        with_torn = scan.records != scan.used_slots
+        slots = np.frombuffer(map_segment(segment), _dtype(segment), scan.used_slots, offset=SEGMENT_HEADER_BYTES)
+        for start in range(0, scan.used_slots, BATCH_RECORDS):
+            batch = slots[start : start + BATCH_RECORDS]
+            yield batch[batch["whole"] == 1] if with_torn else batch
+
+
+def _dtype(segment: Segment) -> np.dtype[np.void]:
+    return np.dtype([*((field.name, _NUMPY[field.code]) for field in segment.fields), ("whole", "u1")])
+
+
+def _schema(event: Event) -> pa.Schema:
+    return pa.schema([(field.name, _ARROW_OF_TYPE.get(field.type, _ARROW[field.type.code])) for field in event.fields])
+
+
+def _column(field: Field, records: npt.NDArray[np.void], source: Source) -> pa.Array[Any]:
+    """A field of some records as an Arrow array, ids translated and times as UNIX time."""
+    names: Any = records.dtype.names
+    if field.name not in names:
+        nothing: pa.Array[Any] = pa.nulls(len(records), _schema(source.event).field(field.name).type)
+        return nothing
+    values: Any = records[field.name].copy()
+    label = f"{source.event.name}.{field.name}"
+    if field.type is REQUEST:
+        values = source.ids.requests(values, label)
+    elif field.type is STRING:
+        return source.ids.strings(values, label)
+    elif field.type is PROCESS:
+        values = source.ids.processes(values, label)
+    elif field.type is TIME:
+        values += source.offset_ns
+    elif field.enum is not None and values.max(initial=0) > max(field.enum):
+        source.ids.unknown[label] += int((values > max(field.enum)).sum())
+    return columns.numbers(values, _schema(source.event).field(field.name).type)
+
+
+def _insert(source: Source) -> str:
+    expressions = ", ".join(_expression(field, source.offset_ns) for field in source.event.fields)
+    return f"INSERT INTO {source.event.name} SELECT {source.process_id}, {expressions} FROM captured"
+
+
+def _expression(field: Field, offset_ns: int) -> str:
+    """SQL that makes the column of a captured field: what means "none" becomes NULL, bytes become enum values."""
+    column = f'"{field.name}"'
+    if field.type is ENUM and field.enum is not None:
+        cases = " ".join(f"WHEN {member.value} THEN '{member.name}'::{field.sql_type}" for member in field.enum)
+        return f"CASE {column} {cases} END"
+    if field.type is BOOL:
+        return f"{column} <> 0"
+    if field.type is STRING:
+        return f"nullif({column}, '')"
+    if field.type.null is None:
+        return column
+    null = field.type.null + (offset_ns if field.type is TIME else 0)
+    return f"nullif({column}, {null})"
+
+
+EVENT_ORDER: tuple[str, ...] = tuple(dict.fromkeys(("request_arrival", "request_queued", *(name for name in EVENTS))))
+"""The order events are imported in: those that bring requests first, so that keys follow the order of arrival."""

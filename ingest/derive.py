@@ -1,0 +1,115 @@
+"""What follows from the events: table `request`, and how many rows each join of the trace matches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from kvtrace.ingest import columns
+
+
+class Join(NamedTuple):
+    """Rows of `left` that look for a partner in `right` by `keys`."""
+
+    left: str
+    right: str
+    keys: tuple[str, ...]
+    where: str = "true"
+
+    @property
+    def name(self) -> str:
+        """As users see it."""
+        return f"{self.left} -> {self.right}"
+
+
+class JoinCount(NamedTuple):
+    """How a join went."""
+
+    name: str
+    matched: int
+    unmatched: int
+
+
+JOINS = (
+    Join("step_update", "step_schedule", ("engine_id", "step")),
+    Join("step_request", "step_schedule", ("engine_id", "step")),
+    Join("forward", "step_schedule", ("engine_id", "step")),
+    Join("request_arrival", "request_queued", ("request",)),
+    Join("request_queued", "request_arrival", ("request",)),
+    Join("request_event", "request_queued", ("engine_id", "request")),
+    Join("step_request", "request_queued", ("engine_id", "request")),
+    Join("prefix_lookup", "request_queued", ("engine_id", "request")),
+    Join("block_table", "request_queued", ("engine_id", "request")),
+    Join("block_event", "request_queued", ("engine_id", "request"), "request IS NOT NULL"),
+)
+
+_INSERT_REQUESTS = """
+INSERT INTO request
+WITH arrival AS (
+    SELECT request, arg_min(external_id, time_ns) AS external_id FROM request_arrival GROUP BY request
+), queued AS (
+    SELECT DISTINCT ON (request) * FROM request_queued WHERE request IS NOT NULL ORDER BY request, time_ns
+), life AS (
+    SELECT request,
+        arg_min(engine_id, time_ns) AS engine_id,
+        max(output_tokens) FILTER (op <> 'finish' OR output_tokens > 0) AS output_tokens,
+        arg_min(local_cached_tokens, time_ns) FILTER (op = 'schedule') AS local_cached_tokens,
+        arg_min(external_cached_tokens, time_ns) FILTER (op = 'schedule') AS external_cached_tokens,
+        count(*) FILTER (op = 'preempt') AS preemptions,
+        min(time_ns) FILTER (op = 'schedule') AS scheduled_ns,
+        min(time_ns) FILTER (op = 'first_token') AS first_token_ns,
+        max(time_ns) FILTER (op = 'finish') AS finished_ns,
+        arg_max(reason, time_ns) FILTER (op = 'finish') AS finish_reason
+    FROM request_event WHERE request IS NOT NULL GROUP BY request
+)
+SELECT request, coalesce(queued.engine_id, life.engine_id), key.internal_id, arrival.external_id, queued.session,
+    queued.turn, queued.priority, queued.prompt_tokens, queued.max_tokens, life.output_tokens,
+    life.local_cached_tokens, life.external_cached_tokens, coalesce(life.preemptions, 0), nullif(queued.arrival_ns, 0),
+    queued.time_ns, life.scheduled_ns, life.first_token_ns, life.finished_ns, life.finish_reason
+FROM request_key AS key
+    LEFT JOIN arrival USING (request) LEFT JOIN queued USING (request) LEFT JOIN life USING (request)
+ORDER BY request
+"""
+
+
+def insert_requests(connection: duckdb.DuckDBPyConnection, internal_ids: Sequence[str]) -> None:
+    """Fill table `request`: one row a key, in order of keys (from 1)."""
+    connection.register("request_key", _keys(internal_ids))
+    try:
+        connection.execute(_INSERT_REQUESTS)
+    finally:
+        connection.unregister("request_key")
+
+
+def _keys(internal_ids: Sequence[str]) -> pa.RecordBatchReader:
+    keys = np.arange(1, len(internal_ids) + 1, dtype=np.int32)
+    arrays = {
+        "request": columns.numbers(keys, pa.int32()),
+        "internal_id": columns.texts(internal_ids),
+    }
+    batch = pa.RecordBatch.from_pydict(arrays)
+    # A reader, not a table: registering a table makes DuckDB import pyarrow.dataset and pandas, which takes a second.
+    return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+
+
+def count_joins(connection: duckdb.DuckDBPyConnection) -> list[JoinCount]:
+    """Count what each join matches, keep it in table `join_count`, and return it."""
+    counts = []
+    for join in JOINS:
+        rows = f"FROM {join.left} AS l WHERE {join.where}"
+        total = _number(connection, f"SELECT count(*) {rows}")
+        keys = " AND ".join(f"l.{key} = r.{key}" for key in join.keys)
+        partner = f"SELECT 1 FROM {join.right} AS r WHERE {keys}"
+        matched = _number(connection, f"SELECT count(*) {rows} AND EXISTS ({partner})")
+        counts.append(JoinCount(join.name, matched, total - matched))
+        connection.execute("INSERT INTO join_count VALUES (?, ?, ?)", list(counts[-1]))
+    return counts
+
+
+def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
+    row = connection.execute(sql).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,98 @@
+"""The small tables that say what was recorded: run, process, engine, hook, stream and clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import duckdb
+
+from kvtrace import __version__
+from kvtrace.events import Field
+from kvtrace.ingest.clock import Reading
+from kvtrace.ingest.schema import ENGINE, PROCESS, TRACE_VERSION
+from kvtrace.recording import ProcessRecording, Recording
+
+_INTEGER_BITS = {"INTEGER": 31, "BIGINT": 63}
+
+
+def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Append a few rows to a table."""
+    for row in rows:
+        connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", list(row))
+
+
+def insert_run(connection: duckdb.DuckDBPyConnection, recording: Recording, warnings: Sequence[str]) -> None:
+    """Fill table `run`: the manifest's facts, versions, and what could not be relied on."""
+    manifest = recording.manifest
+    versions = sorted({process.vllm_version for process in recording.processes if process.vllm_version})
+    facts: dict[str, Any] = {
+        "trace_version": TRACE_VERSION,
+        "kvtrace_version": manifest.get("kvtrace_version") or __version__,
+        "ingest_version": __version__,
+        "source": "capture",
+        "vllm_version": ", ".join(versions) or None,
+        **{key: manifest.get(key) for key in ("command", "started_ns", "ended_ns", "exit_code", "pid")},
+        "warnings": "\n".join(warnings).replace(f"{recording.run_dir}/", "") or None,
+    }
+    insert_rows(connection, "run", ((key, _text(value)) for key, value in facts.items() if value is not None))
+
+
+def insert_processes(
+    connection: duckdb.DuckDBPyConnection, processes: Sequence[ProcessRecording], offsets_ns: Sequence[int]
+) -> list[str]:
+    """Fill tables `process`, `engine` and `hook`; returns warnings about facts that are not what they should be."""
+    warnings: list[str] = []
+    for process_id, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
+        facts = {
+            **process.facts,
+            **process.rank,
+            "process_id": process_id,
+            "roles": ",".join(process.roles),
+            "vllm_version": process.vllm_version,
+            "started_ns": process.clocks[0].monotonic_ns + offset_ns,
+            "stopped": process.stopped,
+        }
+        where = str(process.directory)
+        insert_rows(connection, "process", [_fit(PROCESS.fields, facts, where, warnings)])
+        if "engine" in process.roles or process.engine:
+            facts = {**process.engine, "engine_id": process_id}
+            insert_rows(connection, "engine", [_fit(ENGINE.fields, facts, where, warnings)])
+        hooks = ((process_id, hook, state, detail or None) for hook, (state, detail) in process.hooks.items())
+        insert_rows(connection, "hook", hooks)
+    return warnings
+
+
+def insert_clocks(connection: duckdb.DuckDBPyConnection, readings: Iterable[Reading]) -> None:
+    """Fill table `clock`."""
+    insert_rows(
+        connection,
+        "clock",
+        ((r.process_id, r.clock.monotonic_ns, r.clock.realtime_ns, r.offset_ns, r.residual_ns) for r in readings),
+    )
+
+
+def _fit(fields: Sequence[Field], facts: dict[str, Any], where: str, warnings: list[str]) -> list[Any]:
+    """The facts as a row of a table. One of another type than its column's is left out, and said so."""
+    row = []
+    for field in fields:
+        value = facts.get(field.name)
+        if value is not None and not _fits(value, field.type.sql):
+            warnings.append(f"{where}: {field.name} is {value!r:.60}, expected a {field.type.sql}; it was left out")
+            value = None
+        row.append(value)
+    return row
+
+
+def _fits(value: Any, sql_type: str) -> bool:
+    if sql_type == "BOOLEAN":
+        return isinstance(value, bool)
+    if sql_type == "VARCHAR":
+        return isinstance(value, str)
+    bound = 1 << _INTEGER_BITS[sql_type]
+    return isinstance(value, int) and not isinstance(value, bool) and -bound <= value < bound
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

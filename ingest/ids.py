@@ -1,0 +1,98 @@
+"""From captured ids to the trace's: interned strings, requests and process ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kvtrace.ingest import columns
+from kvtrace.recording import ProcessRecording
+
+Ids = npt.NDArray[np.unsignedinteger[Any]]
+Keys = npt.NDArray[np.int32]
+
+
+class RequestKeys:
+    """Hands out the keys of table `request`: one for each internal id, whichever processes recorded it."""
+
+    def __init__(self) -> None:
+        self.internal_ids: list[str] = []
+        self._keys: dict[str, int] = {}
+
+    def key(self, internal_id: str) -> int:
+        """The request's key, from 1, in order of first use."""
+        key = self._keys.setdefault(internal_id, len(self.internal_ids) + 1)
+        if key > len(self.internal_ids):
+            self.internal_ids.append(internal_id)
+        return key
+
+
+class ProcessIds:
+    """Translates the ids that one process captured. What cannot be translated becomes null and is counted."""
+
+    def __init__(self, strings: Sequence[str], requests: RequestKeys, processes: dict[int, int]) -> None:
+        self.unknown: Counter[str] = Counter()
+        self._strings = strings
+        self._arrow_strings: pa.Array[Any] | None = None
+        self._requests = requests
+        self._processes = processes
+        self._key_of = np.zeros(len(strings), np.int32)
+
+    def requests(self, ids: Ids, column: str) -> Keys:
+        """Interned request ids to keys of table `request`; 0 is null."""
+        ids = self._known(ids, column)
+        keys = self._key_of[ids]
+        new = ids[(keys == 0) & (ids != 0)]
+        if new.size:
+            for number in dict.fromkeys(new.tolist()):
+                self._key_of[number] = self._requests.key(self._strings[number])
+            keys = self._key_of[ids]
+        return keys
+
+    def strings(self, ids: Ids, column: str) -> pa.Array[Any]:
+        """Interned strings to their text; an empty one is null."""
+        if self._arrow_strings is None:
+            self._arrow_strings = columns.texts(self._strings)
+        return self._arrow_strings.take(columns.numbers(self._known(ids, column), pa.uint32()))
+
+    def processes(self, pids: npt.NDArray[np.int32], column: str) -> Keys:
+        """Pids to `process.process_id`; 0 is null."""
+        distinct, inverse, counts = np.unique(pids, return_inverse=True, return_counts=True)
+        for pid, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            if pid and pid not in self._processes:
+                self.unknown[column] += count
+        keys = np.array([self._processes.get(pid, 0) for pid in distinct.tolist()], np.int32)
+        return keys[inverse]
+
+    def _known(self, ids: Ids, column: str) -> Ids:
+        beyond = ids >= len(self._strings)
+        if not beyond.any():
+            return ids
+        self.unknown[column] += int(beyond.sum())
+        return np.where(beyond, 0, ids).astype(ids.dtype)
+
+
+def process_of_pid(recorder: ProcessRecording, processes: Sequence[ProcessRecording]) -> dict[int, int]:
+    """`process.process_id` by pid, as seen from a recording process: that of the same host.
+
+    Where a pid came again, the engine that began to record nearest to the recorder is meant.
+    """
+
+    def distance(other: ProcessRecording) -> tuple[bool, int]:
+        apart_ns = abs(other.clocks[0].realtime_ns - recorder.clocks[0].realtime_ns)
+        return "engine" not in other.roles, apart_ns
+
+    here = [(number, other) for number, other in enumerate(processes, 1) if _host(other) == _host(recorder)]
+    found: dict[int, int] = {}
+    for number, other in sorted(here, key=lambda item: distance(item[1])):
+        found.setdefault(other.pid, number)
+    return found
+
+
+def _host(process: ProcessRecording) -> tuple[object, object]:
+    return process.facts.get("host"), process.facts.get("boot_id")

@@ -1,0 +1,155 @@
+"""The whole way from a run directory to a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from kvtrace.errors import KvtraceError
+from kvtrace.events import EVENTS
+from kvtrace.ingest import build, capture, clock, derive, facts
+from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
+from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
+
+TRACE_NAME = "trace.duckdb"
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many records are through, and how many there are (an estimate)."""
+
+
+class StreamCount(NamedTuple):
+    """A row of table `stream`."""
+
+    process_id: int
+    event: str
+    segments: int
+    records: int
+    torn: int
+    dropped: int
+
+
+@dataclass
+class Summary:
+    """What an ingest did."""
+
+    target: Path
+    streams: list[StreamCount] = field(default_factory=list)
+    joins: list[derive.JoinCount] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        """Records in the trace, over all streams."""
+        return sum(stream.records for stream in self.streams)
+
+
+def ingest(run_dir: Path, target: Path | None = None, progress: Progress | None = None) -> Summary:
+    """Make the trace of a run directory, replacing an earlier one atomically.
+
+    Args:
+        run_dir: What `kvtrace record -o` was given.
+        target: The DuckDB file to make; `run_dir`/trace.duckdb unless given.
+        progress: Called now and then, possibly from another thread.
+
+    Raises:
+        KvtraceError: Nothing was recorded, an input is damaged or of a newer kvtrace, or `target` cannot be written.
+            `target` is then as it was.
+    """
+    recording = open_recording(run_dir)
+    if not recording.processes:
+        raise KvtraceError(
+            f"{run_dir} holds no recorded process: no vLLM process of the run loaded kvtrace's plugin, or the run "
+            "ended before one started; `kvtrace record` says at its end what it saw"
+        )
+    summary = Summary(target or run_dir / TRACE_NAME)
+    with build.new_trace(summary.target) as connection:
+        _fill(connection, recording, summary, progress or (lambda what, done, total: None))
+    return summary
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, recording: Recording, summary: Summary, progress: Progress) -> None:
+    processes = recording.processes
+    by_host = clock.offsets(processes)
+    offsets_ns = [by_host[clock.host_of(process)] for process in processes]
+    requests = RequestKeys()
+    misfits = facts.insert_processes(connection, processes, offsets_ns)
+    for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
+        facts.insert_clocks(connection, clock.residuals(number, process, offset_ns))
+    summary.streams, unknown = _import_events(connection, processes, offsets_ns, requests, progress)
+    progress("requests and joins", summary.records, summary.records)
+    derive.insert_requests(connection, requests.internal_ids)
+    summary.joins = derive.count_joins(connection)
+    facts.insert_rows(connection, "stream", summary.streams)
+    summary.warnings = [*recording.warnings, *misfits, *unknown, *_recording_warnings(processes, summary.streams)]
+    facts.insert_run(connection, recording, summary.warnings)
+
+
+def _import_events(
+    connection: duckdb.DuckDBPyConnection,
+    processes: list[ProcessRecording],
+    offsets_ns: list[int],
+    requests: RequestKeys,
+    progress: Progress,
+) -> tuple[list[StreamCount], list[str]]:
+    segments = [process.segments() for process in processes]
+    ids = [ProcessIds(process.strings(), requests, process_of_pid(process, processes)) for process in processes]
+    dropped = [process.dropped() for process in processes]
+    total = sum(s.committed_estimate() for by_event in segments for found in by_event.values() for s in found)
+    done = 0
+    counts = []
+    for name in capture.EVENT_ORDER:
+
+        def advance(records: int, name: str = name) -> None:
+            nonlocal done
+            done += records
+            progress(name, done, total)
+
+        for index in range(len(processes)):
+            found = segments[index].get(name, [])
+            if not found and not dropped[index].get(name):
+                continue
+            source = capture.Source(EVENTS[name], index + 1, found, ids[index], offsets_ns[index])
+            read = capture.import_source(connection, source, advance)
+            counts.append(StreamCount(index + 1, name, len(found), *read, dropped[index].get(name, 0)))
+    return counts, _id_warnings(processes, segments, ids)
+
+
+def _id_warnings(
+    processes: list[ProcessRecording], segments: list[dict[str, list[Segment]]], ids: list[ProcessIds]
+) -> list[str]:
+    warnings = []
+    for process, by_event, translated in zip(processes, segments, ids, strict=True):
+        for column, count in translated.unknown.items():
+            warnings.append(f"{process.directory.name}: {count} values of {column} mean nothing known; they are NULL")
+        for event, found in by_event.items():
+            warnings.extend(_field_warnings(process, event, found))
+    return warnings
+
+
+def _field_warnings(process: ProcessRecording, event: str, segments: list[Segment]) -> list[str]:
+    declared = {field.name for field in EVENTS[event].fields}
+    captured = {field.name for segment in segments for field in segment.fields}
+    warnings = []
+    if foreign := sorted(captured - declared):
+        warnings.append(f"{process.directory.name}: this kvtrace does not know {event}.{', '.join(foreign)}; left out")
+    if missing := sorted(declared - captured):
+        warnings.append(f"{process.directory.name}: {event}.{', '.join(missing)} was not recorded; it is NULL")
+    return warnings
+
+
+def _recording_warnings(processes: list[ProcessRecording], streams: list[StreamCount]) -> list[str]:
+    warnings = []
+    for number, process in enumerate(processes, 1):
+        name = process.directory.name
+        torn = sum(stream.torn for stream in streams if stream.process_id == number)
+        dropped = sum(stream.dropped for stream in streams if stream.process_id == number)
+        if process.stopped:
+            warnings.append(f"{name}: recording stopped early ({process.stopped}); {dropped} records were dropped")
+        if torn:
+            warnings.append(f"{name}: {torn} torn records were left out: the process died while it wrote them")
+        warnings.extend(f"{name}: segment {missing} is missing" for missing in process.missing_segments())
+    return warnings
