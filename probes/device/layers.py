@@ -23,6 +23,7 @@ class LayerRecorder:
         self._drain: Drain | None = None
         self._undo: list[Callable[[], None]] = []
         self._raw_stream: Callable[[int], int] = lambda device: 0
+        self._alive = True
         self._capturing: Callable[[], bool] = lambda: False
         self._device = 0
 
@@ -74,17 +75,24 @@ class LayerRecorder:
         raw_stream, device, capturing = self._raw_stream, self._device, self._capturing
 
         def stamped(*args: Any, **kwargs: Any) -> Any:
-            stream = raw_stream(device)
             # In a full graph nothing runs between the write, whose end stamp opened this window, and the attention;
             # launched from Python, the attention starts when Python gets to it.
-            if not (follows and capturing()):
-                before(stream)
+            if self._alive and not (follows and capturing()):
+                self._launch(before, raw_stream(device))
             result = original(*args, **kwargs)
-            after(stream)
+            if self._alive:
+                self._launch(after, raw_stream(device))
             return result
 
         setattr(owner, name, stamped)
         self._undo.append(lambda: delattr(owner, name))
+
+    def _launch(self, stamp: Callable[[int], None], stream: int) -> None:
+        try:
+            stamp(stream)
+        except Exception as error:  # never the engine's problem
+            self._alive = False
+            self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 
     def begin(self, step: int, engine_pid: int) -> None:
         """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""

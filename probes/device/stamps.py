@@ -1,7 +1,7 @@
 """The CUDA side: stamps of the global timer, a ring of windows in device memory, and their launch.
 
-Launches go through the driver with arguments packed once, since a stamp outside a CUDA graph is launched from Python for
-every layer of every step. Everything works on memory that torch allocated, on whatever stream is current.
+Launches go through the driver with arguments packed once, since a stamp outside a CUDA graph is launched from Python
+for every layer of every step. Everything works on memory that torch allocated, on whatever stream is current.
 """
 
 from __future__ import annotations
