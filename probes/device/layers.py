@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kvtrace.capture import Recorder
+from kvtrace.probes.device.branch import Branch
 from kvtrace.probes.device.drain import Drain
-from kvtrace.probes.device.stamps import ATTENTION, NONE, WRITE, Stamps
+from kvtrace.probes.device.stamps import Launch, Stamps
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
@@ -22,10 +23,9 @@ class LayerRecorder:
         self._stamps: Stamps | None = None
         self._drain: Drain | None = None
         self._undo: list[Callable[[], None]] = []
-        self._raw_stream: Callable[[int], int] = lambda device: 0
+        self._step = 0
         self._alive = True
-        self._capturing: Callable[[], bool] = lambda: False
-        self._device = 0
+        self._branch: Branch
 
     def attach(self, runner: Any) -> None:
         """Put stamps into the model runner's layers. Does nothing without a CUDA device."""
@@ -39,9 +39,8 @@ class LayerRecorder:
         except ImportError:
             self._recorder.note("device", state="absent", detail="CuPy is not installed: pip install 'kvtrace[gpu]'")
             return
-        self._device = torch.cuda.current_device()
-        self._raw_stream = torch._C._cuda_getCurrentRawStream
-        self._capturing = torch.cuda.is_current_stream_capturing
+        self._branch = Branch()
+        self._undo.append(self._branch.undo)
         for index, (name, layer) in enumerate(layers):
             self._wrap(index, layer.impl)
             self._recorder.note("layer", index=index, name=name, **_cache_facts(layer))
@@ -51,62 +50,61 @@ class LayerRecorder:
             level="layer",
             name=torch.cuda.get_device_name(),
             backend=type(layers[0][1].impl).__name__ if layers else "",
-            memory_bytes=torch.cuda.get_device_properties(self._device).total_memory,
+            memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
         )
         atexit.register(self.finish)
 
-    def _wrap(self, index: int, implementation: Any) -> None:
+    def _wrap(self, layer: int, implementation: Any) -> None:
         assert self._stamps is not None
-        begin_write = self._stamps.stamp(index, NONE, WRITE)
-        end_write = self._stamps.stamp(index, WRITE, ATTENTION)
-        end_attention = self._stamps.stamp(index, ATTENTION, NONE)
-        begin_attention = self._stamps.stamp(index, NONE, ATTENTION)
+        write_start, write_end, attention_start, attention_end = (
+            self._stamps.stamp(layer, place) for place in range(4)
+        )
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
-            self._between(implementation, "do_kv_cache_update", begin_write, end_write)
+            self._between(implementation, "do_kv_cache_update", write_start, write_end)
         for name in _ATTENTION_CALLS:
             if callable(getattr(implementation, name, None)):
-                self._between(
-                    implementation, name, begin_attention, end_attention, follows=writes and name == "forward"
-                )
+                follows = writes and name == "forward"
+                self._between(implementation, name, attention_start, attention_end, follows)
 
-    def _between(self, owner: Any, name: str, before: Any, after: Any, follows: bool = False) -> None:
+    def _between(self, owner: Any, name: str, before: Launch, after: Launch, follows: bool = False) -> None:
         original = getattr(owner, name)
-        raw_stream, device, capturing = self._raw_stream, self._device, self._capturing
 
         def stamped(*args: Any, **kwargs: Any) -> Any:
-            # In a full graph nothing runs between the write, whose end stamp opened this window, and the attention;
-            # launched from Python, the attention starts when Python gets to it.
-            if self._alive and not (follows and capturing()):
-                self._launch(before, raw_stream(device))
+            # In one graph nothing runs between the write, whose end has a stamp, and the attention; launched from
+            # Python, the attention starts when Python gets to it.
+            if not (follows and self._branch.capturing):
+                self._stamp(before)
             result = original(*args, **kwargs)
-            if self._alive:
-                self._launch(after, raw_stream(device))
+            self._stamp(after)
             return result
 
         setattr(owner, name, stamped)
         self._undo.append(lambda: delattr(owner, name))
 
-    def _launch(self, stamp: Callable[[int], None], stream: int) -> None:
+    def _stamp(self, launch: Launch) -> None:
+        if not self._alive:
+            return
         try:
-            stamp(stream)
+            launch(self._branch.stream())
         except Exception as error:  # never the engine's problem
             self._alive = False
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 
     def begin(self, step: int, engine_pid: int) -> None:
         """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
-        if self._stamps is None:
+        if self._stamps is None or not self._alive:
             return
+        self._step = step
         if step and self._drain is None:  # not before the first real step: graphs are being captured until then
             self._drain = Drain(self._stamps, self._recorder, engine_pid)
             self._drain.start()
-        self._stamps.begin_step(step, self._raw_stream(self._device))
+        self._stamps.clear(self._branch.main())
 
     def end(self) -> None:
         """The forward pass has been enqueued."""
-        if self._stamps is not None:
-            self._stamps.publish(self._raw_stream(self._device))
+        if self._stamps is not None and self._alive and self._step:
+            self._stamps.publish(self._step, self._branch.main())
 
     def finish(self) -> None:
         """Bring home what is left on the device."""
