@@ -111,6 +111,8 @@ class Drain(threading.Thread):
         """A step's windows into the log."""
         times = slot[1:].reshape(-1, 2)
         kept = times[:, 0] > 0
+        if not kept.any():  # a step without tokens
+            return
         rows = self._rows[kept]
         rows["step"] = slot[0]
         rows["start_ns"] = times[kept, 0] + self._offset_ns
