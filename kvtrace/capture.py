@@ -77,6 +77,7 @@ class _Stream:
         """Forget the open segment, as after a fork: the parent goes on with it."""
         self.segment: _Segment | _NoSegment = _NO_SEGMENT
         self.sequence = 0
+        self.appended_to = 0
         self.dropped = 0
         self.written = 0
 
@@ -106,19 +107,23 @@ class _Stream:
         return counting
 
     def _emit_in_next(self, full: _Segment | _NoSegment, values: tuple[Any, ...]) -> None:
+        if self._roll(full):
+            self._emit()(*values)
+        else:
+            self.drop(1)
+
+    def _roll(self, full: _Segment | _NoSegment) -> bool:
+        """Open the next segment unless another thread did; False once recording has stopped."""
         recorder = self.recorder
         with recorder.lock:
             if not recorder.stopped and self.segment is full:
                 try:
                     recorder.open()
-                    self.segment = self._next_segment()
+                    if not recorder.stopped:
+                        self.segment = self._next_segment()
                 except OSError as error:
                     recorder.stop(f"no new segment for {self.event.name}: {error}")
-            if recorder.stopped:
-                self.dropped += 1
-                self._store_counters()
-                return
-        self._emit()(*values)
+            return not recorder.stopped
 
     def _next_segment(self) -> _Segment:
         recorder = self.recorder
@@ -143,6 +148,37 @@ class _Stream:
         map_[: len(layout.SEGMENT_MAGIC)] = layout.SEGMENT_MAGIC
         self.sequence += 1
         return _Segment(map_, self.event.struct.size)
+
+    def append(self, rows: Any) -> None:
+        """Append whole records made elsewhere: a contiguous array of bytes, a row a record.
+
+        Only for streams that nothing is emitted to, from one thread: reserving a run of places is not atomic.
+        """
+        size = self.event.struct.size
+        done = 0
+        while done < len(rows):
+            segment = self.segment
+            room = 0 if segment is _NO_SEGMENT else (len(segment.map) - self.appended_to) // size
+            if not room:
+                if not self._roll(segment):
+                    self.drop(len(rows) - done)
+                    return
+                self.appended_to = layout.SEGMENT_HEADER_BYTES
+                continue
+            part = rows[done : done + room]
+            start, end = self.appended_to, self.appended_to + len(part) * size
+            segment.map[start:end] = part.tobytes()  # not whole yet: the last byte of each row is 0
+            segment.map[start + size - 1 : end : size] = b"\1" * len(part)
+            self.appended_to = end
+            done += len(part)
+            if self.recorder.count_writes:
+                self.written += len(part)
+                self._store_counters()
+
+    def drop(self, records: int) -> None:
+        """Count records that are lost."""
+        self.dropped += records
+        self._store_counters()
 
     def _store_counters(self) -> None:
         counters = self.recorder.counters
@@ -212,6 +248,18 @@ class Recorder:
     def stream(self, event: Event) -> Emit:
         """The function that appends a record of `event`. It never raises for lack of space."""
         return self._by_name[event.name].emit
+
+    def append(self, event: Event, rows: Any) -> None:
+        """Append records made elsewhere, such as on a GPU: a contiguous array of bytes, a row a record, commit byte 0.
+
+        For an event that is only ever appended, from one thread.
+        """
+        self._by_name[event.name].append(rows)
+
+    def drop(self, event: Event, records: int) -> None:
+        """Count records of an event that were lost before they came here."""
+        self.open()
+        self._by_name[event.name].drop(records)
 
     def intern(self, text: str) -> int:
         """A small number for a string, the same for as long as the string is not forgotten; 0 for an empty one."""

@@ -110,6 +110,13 @@ class GraphMode(enum.IntEnum):
     full = 3
 
 
+class WindowKind(enum.IntEnum):
+    """What a layer did with the KV cache in a window of GPU time."""
+
+    write = 1  # stored the new tokens' K and V
+    attention = 2  # read K and V of all tokens attended to
+
+
 Scope = Literal["engine", "worker", "frontend"]
 
 
@@ -326,6 +333,20 @@ BLOCK_TABLE = Event(
     ),
 )
 
+KV_WINDOW = Event(
+    "kv_window",
+    "worker",
+    "A layer's KV write or attention, timed on the GPU by stamps around it on its own stream (observed).",
+    (
+        Field("start_ns", TIME, "GPU global timer before the first kernel of the window."),
+        Field("end_ns", TIME, "GPU global timer after the last."),
+        Field("engine_id", PROCESS, "The engine that scheduled it."),
+        STEP,
+        Field("layer", I32, "Index of the layer among those that own a KV cache, in the order of the model."),
+        Field("kind", ENUM, "What the layer did.", WindowKind),
+    ),
+)
+
 EVENTS: dict[str, Event] = {
     event.name: event
     for event in (
@@ -339,6 +360,7 @@ EVENTS: dict[str, Event] = {
         PREFIX_LOOKUP,
         FORWARD,
         BLOCK_TABLE,
+        KV_WINDOW,
     )
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import FORWARD, GraphMode
+from kvtrace.probes.device.layers import LayerRecorder, level
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 
@@ -20,12 +21,17 @@ def hooks(recorder: Recorder) -> list[Hook]:
     """The hooks on both model runners. CPU runners inherit the first."""
     emit = recorder.stream(FORWARD)
     now = time.monotonic_ns
+    layers = LayerRecorder(recorder) if level() == "layer" else None
     mode = [0]  # of the forward pass under way; 0 before it is known
     announced: set[int] = set()
 
     def before_forward(args: Args, kwargs: Kwargs) -> int:
         mode[0] = 0
-        return 0 if argument(args, kwargs, 3, "dummy_run", False) else now()
+        dummy = argument(args, kwargs, 3, "dummy_run", False)
+        if layers is not None:
+            step = None if dummy else getattr(argument(args, kwargs, 1, "scheduler_output"), STEP_ATTRIBUTE, None)
+            layers.begin(step[1] if step else 0, step[0] if step else 0)
+        return 0 if dummy else now()
 
     def after_forward(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         scheduler_output = argument(args, kwargs, 1, "scheduler_output")
@@ -34,6 +40,8 @@ def hooks(recorder: Recorder) -> list[Hook]:
             return
         scheduled = scheduler_output.num_scheduled_tokens
         tokens = scheduler_output.total_num_scheduled_tokens
+        if layers is not None:
+            layers.end()
         emit(start_ns, now(), step[0], step[1], tokens, len(scheduled), mode[0])
 
     def before_context(args: Args, kwargs: Kwargs) -> None:
@@ -45,10 +53,13 @@ def hooks(recorder: Recorder) -> list[Hook]:
         mode[0] = mode[0] or GraphMode.full
 
     def after_caches(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
-        if os.getpid() not in announced:
-            announced.add(os.getpid())
-            recorder.note("role", role="worker")
-            recorder.note("rank", **_ranks())
+        if os.getpid() in announced or argument(args, kwargs, 2, "is_profiling", False):
+            return
+        announced.add(os.getpid())
+        recorder.note("role", role="worker")
+        recorder.note("rank", **_ranks())
+        if layers is not None:
+            layers.attach(args[0])
 
     found = []
     for module in _RUNNERS:

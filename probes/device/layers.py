@@ -1,0 +1,135 @@
+"""Stamps around every layer's KV write and attention, whatever the attention backend."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.probes.device.branch import Branch
+from kvtrace.probes.device.drain import Drain
+from kvtrace.probes.device.stamps import Launch, Stamps
+
+_ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
+
+
+class LayerRecorder:
+    """Wraps the attention implementations of a worker's layers; names steps on the device."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._stamps: Stamps | None = None
+        self._drain: Drain | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._step = 0
+        self._alive = True
+        self._branch: Branch
+
+    def attach(self, runner: Any) -> None:
+        """Put stamps into the model runner's layers. Does nothing without a CUDA device."""
+        import torch
+
+        if self._stamps is not None or not torch.cuda.is_available() or runner.device.type != "cuda":
+            return
+        layers = _kv_layers(runner)
+        try:
+            self._stamps = Stamps(len(layers))
+        except ImportError:
+            self._recorder.note("device", state="absent", detail="CuPy is not installed: pip install 'kvtrace[gpu]'")
+            return
+        self._branch = Branch()
+        self._undo.append(self._branch.undo)
+        for index, (name, layer) in enumerate(layers):
+            self._wrap(index, layer.impl)
+            self._recorder.note("layer", index=index, name=name, **_cache_facts(layer))
+        self._recorder.note(
+            "device",
+            state="recording",
+            level="layer",
+            name=torch.cuda.get_device_name(),
+            backend=type(layers[0][1].impl).__name__ if layers else "",
+            memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
+        )
+        atexit.register(self.finish)
+
+    def _wrap(self, layer: int, implementation: Any) -> None:
+        assert self._stamps is not None
+        write_start, write_end, attention_start, attention_end = (
+            self._stamps.stamp(layer, place) for place in range(4)
+        )
+        writes = hasattr(implementation, "do_kv_cache_update")
+        if writes:
+            self._between(implementation, "do_kv_cache_update", write_start, write_end)
+        for name in _ATTENTION_CALLS:
+            if callable(getattr(implementation, name, None)):
+                follows = writes and name == "forward"
+                self._between(implementation, name, attention_start, attention_end, follows)
+
+    def _between(self, owner: Any, name: str, before: Launch, after: Launch, follows: bool = False) -> None:
+        original = getattr(owner, name)
+
+        def stamped(*args: Any, **kwargs: Any) -> Any:
+            # In one graph nothing runs between the write, whose end has a stamp, and the attention; launched from
+            # Python, the attention starts when Python gets to it.
+            if not (follows and self._branch.capturing):
+                self._stamp(before)
+            result = original(*args, **kwargs)
+            self._stamp(after)
+            return result
+
+        setattr(owner, name, stamped)
+        self._undo.append(lambda: delattr(owner, name))
+
+    def _stamp(self, launch: Launch) -> None:
+        if not self._alive:
+            return
+        try:
+            launch(self._branch.stream())
+        except Exception as error:  # never the engine's problem
+            self._alive = False
+            self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
+
+    def begin(self, step: int, engine_pid: int) -> None:
+        """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
+        if self._stamps is None or not self._alive:
+            return
+        self._step = step
+        if step and self._drain is None:  # not before the first real step: graphs are being captured until then
+            self._drain = Drain(self._stamps, self._recorder, engine_pid)
+            self._drain.start()
+        self._stamps.clear(self._branch.main())
+
+    def end(self) -> None:
+        """The forward pass has been enqueued."""
+        if self._stamps is not None and self._alive and self._step:
+            self._stamps.publish(self._step, self._branch.main())
+
+    def finish(self) -> None:
+        """Bring home what is left on the device."""
+        if self._drain is not None and self._drain.is_alive():
+            self._drain.finish()
+
+
+def level() -> str:
+    """The recording level asked for: `host`, or `layer` where there is a GPU."""
+    return os.environ.get("KVTRACE_KV_LEVEL", "layer")
+
+
+def _kv_layers(runner: Any) -> list[tuple[str, Any]]:
+    """The layers that own a KV cache, in the order of the model."""
+    context = runner.compilation_config.static_forward_context
+    return [(name, layer) for name, layer in context.items() if getattr(layer, "impl", None) is not None]
+
+
+def _cache_facts(layer: Any) -> dict[str, Any]:
+    """Where a layer's KV lies: address, shape, strides and type, so that block and head give an address."""
+    cache = layer.kv_cache
+    tensor = cache[0] if isinstance(cache, list | tuple) else cache
+    return {
+        "address": tensor.data_ptr(),
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+    }

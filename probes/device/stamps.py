@@ -1,0 +1,156 @@
+"""The CUDA side: stamps of the global timer, a ring of steps in device memory, and their launch.
+
+A stamp is a one-thread kernel that stores the time in a place of its own, so stamps share nothing and wait for nothing.
+After the forward pass one kernel moves all of them into the ring as one step. On an H200 a stamp in a CUDA graph's main
+line costs 0.9 us; on a branch of its own beside the main line it costs nothing measurable (docs/overhead.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+RING_BYTES = 8 << 20
+
+WRITE_START, WRITE_END, ATTENTION_START, ATTENTION_END = range(4)
+"""A layer's four places. A write's end is the attention's start where that has no stamp of its own."""
+
+WINDOWS = 2
+"""Windows a layer and step: write, attention."""
+
+SOURCE = r"""
+typedef unsigned long long u64;
+
+__device__ __forceinline__ u64 now() {
+    u64 t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t) :: "memory");
+    return t;
+}
+
+extern "C" __global__ void kvt_stamp(u64* place) { *place = now(); }
+
+// Forgets the stamps of what ran before: a dummy run, a draft model.
+extern "C" __global__ void kvt_clear(u64* places, unsigned int count) {
+    for (unsigned int i = threadIdx.x; i < count; i += blockDim.x) places[i] = 0;
+}
+
+// Appends a step to the ring: its number, then start and end of each layer's write and attention; 0, 0 for one that
+// did not run. Then tells the host, through pinned memory, how many steps there are.
+extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, volatile u64* published, u64 step,
+                                       unsigned int layers, unsigned int slots) {
+    u64 count = *appended;
+    u64* slot = ring + (count % slots) * (1 + 4 * layers);
+    for (unsigned int layer = threadIdx.x; layer < layers; layer += blockDim.x) {
+        u64* place = places + 4 * layer;
+        u64 write_start = place[0], write_end = place[1], start = place[2] ? place[2] : place[1], end = place[3];
+        u64* out = slot + 1 + 4 * layer;
+        bool wrote = write_start && write_end, attended = start && end;
+        out[0] = wrote ? write_start : 0;
+        out[1] = wrote ? write_end : 0;
+        out[2] = attended ? start : 0;
+        out[3] = attended ? end : 0;
+        place[0] = place[1] = place[2] = place[3] = 0;
+    }
+    if (threadIdx.x == 0) slot[0] = step;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *appended = count + 1;
+        __threadfence_system();
+        *published = count + 1;
+    }
+}
+
+// Answers each number the host writes to `asked` with the global timer; gives up after a millisecond without one.
+extern "C" __global__ void kvt_answer(volatile u64* asked, volatile u64* answers, unsigned int count) {
+    for (unsigned int i = 0; i < count; ++i) {
+        u64 since = now();
+        while (asked[0] <= i)
+            if (now() - since > 1000000ULL) return;
+        answers[i] = now();
+        __threadfence_system();
+    }
+}
+"""
+
+
+class Launch:
+    """A kernel with its arguments packed once, to be launched on any stream as one block."""
+
+    def __init__(self, driver: Any, function: int, threads: int, arguments: tuple[Any, ...]) -> None:
+        self._launch = driver.launchKernel
+        self._function = function
+        self._threads = threads
+        self._arguments = arguments  # kept alive: the driver reads them at each launch
+        self._pointers = (ctypes.c_void_p * len(arguments))(
+            *(ctypes.cast(ctypes.pointer(argument), ctypes.c_void_p).value for argument in arguments)
+        )
+        self._address = ctypes.addressof(self._pointers)
+
+    def __call__(self, stream: int) -> None:
+        """Launch on a stream, given by its handle."""
+        self._launch(self._function, 1, 1, 1, self._threads, 1, 1, 0, stream, self._address, 0)
+
+
+class Stamps:
+    """The places, the ring and the launches of one device.
+
+    Args:
+        layers: Layers that own a KV cache.
+        ring_bytes: Device memory for the ring; it holds at least 16 steps.
+
+    Raises:
+        ImportError: CuPy is not installed.
+    """
+
+    def __init__(self, layers: int, ring_bytes: int = RING_BYTES) -> None:
+        import cupy
+        import torch
+
+        self.layers = layers
+        self.words = 1 + 2 * WINDOWS * layers
+        self.slots = max(16, ring_bytes // (8 * self.words))
+        device = torch.cuda.current_device()
+        with torch.inference_mode(False):
+            self.places = torch.zeros(4 * layers, dtype=torch.int64, device=device)
+            self.ring = torch.zeros((self.slots, self.words), dtype=torch.int64, device=device)
+            self.appended = torch.zeros(1, dtype=torch.int64, device=device)
+            self.published = torch.zeros(1, dtype=torch.int64, pin_memory=True)
+            self.asked = torch.zeros(1, dtype=torch.int64, pin_memory=True)
+            self.answers = torch.zeros(64, dtype=torch.int64, pin_memory=True)
+            torch.cuda.current_stream().synchronize()
+        self._module = cupy.RawModule(code=SOURCE, options=("-std=c++17",))
+        self._driver = cupy.cuda.driver
+        pointer, count = ctypes.c_void_p, ctypes.c_uint32
+        self._step = ctypes.c_uint64(0)
+        places = pointer(self.places.data_ptr())
+        self.clear = self._launch("kvt_clear", 128, places, count(4 * layers))
+        self._publish = self._launch(
+            "kvt_publish",
+            128,
+            places,
+            pointer(self.ring.data_ptr()),
+            pointer(self.appended.data_ptr()),
+            pointer(self.published.data_ptr()),
+            self._step,
+            count(layers),
+            count(self.slots),
+        )
+        self.answer = self._launch(
+            "kvt_answer",
+            1,
+            pointer(self.asked.data_ptr()),
+            pointer(self.answers.data_ptr()),
+            count(len(self.answers)),
+        )
+
+    def _launch(self, kernel: str, threads: int, *arguments: Any) -> Launch:
+        return Launch(self._driver, self._module.get_function(kernel).kernel.ptr, threads, arguments)
+
+    def stamp(self, layer: int, place: int) -> Launch:
+        """The launch that stores the time in a place of a layer."""
+        return self._launch("kvt_stamp", 1, ctypes.c_void_p(self.places.data_ptr() + 8 * (4 * layer + place)))
+
+    def publish(self, step: int, stream: int) -> None:
+        """Append the stamps so far as a step. The driver copies the argument, so it may change right after."""
+        self._step.value = step
+        self._publish(stream)
