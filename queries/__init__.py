@@ -1,7 +1,7 @@
 """Canned SQL, one file a question, and the reader of a trace.
 
-    with kvtrace.open("trace.duckdb") as trace:
-        print(trace.query("step-regression"))
+with kvtrace.open("trace.duckdb") as trace:
+    print(trace.query("step-regression"))
 """
 
 if __name__ != "kvtrace.queries":

@@ -141,7 +141,9 @@ def _paragraphs(name: str, header: list[str]) -> tuple[list[str], list[tuple[str
         elif entries and line.startswith("     "):
             entries[-1] = (entries[-1][0], f"{entries[-1][1]} {text}")
         elif entries:
-            raise KvtraceError(f"{name}.sql: expected `needs:`, `param:`, `column:` or an indented line, found {text!r}")
+            raise KvtraceError(
+                f"{name}.sql: expected `needs:`, `param:`, `column:` or an indented line, found {text!r}"
+            )
         elif fresh:
             prose.append(text)
             fresh = False

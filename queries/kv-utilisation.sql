@@ -29,16 +29,18 @@ WITH held AS (
         time_ns,
         rowid AS place,
         engine_id::BIGINT << 32 | block_id AS block,
-        (op IN ('allocate', 'evict'))::INTEGER AS uncached
+        (op IN ('allocate', 'evict'))::TINYINT AS uncached
     FROM block_event
     WHERE pool = 0
         AND (op IN ('allocate', 'cache') OR (op = 'free' AND ref_count = 0) OR (op = 'evict' AND ref_count > 0))
 ), change AS (
     SELECT
-        engine_id, time_ns, uncached - lag(uncached, 1, 0) OVER (PARTITION BY block ORDER BY place) AS uncached_blocks
+        engine_id,
+        time_ns,
+        uncached - coalesce(lag(uncached) OVER (PARTITION BY block ORDER BY place), 0) AS uncached_blocks
     FROM held
 ), step_change AS (
-    SELECT s.engine_id, s.step, sum(c.uncached_blocks) AS uncached_blocks
+    SELECT s.engine_id, s.step, sum(c.uncached_blocks)::INTEGER AS uncached_blocks
     FROM (SELECT * FROM change WHERE uncached_blocks <> 0) c
     ASOF JOIN step_schedule s ON c.engine_id = s.engine_id AND s.scheduled_ns >= c.time_ns
     GROUP BY s.engine_id, s.step
@@ -50,10 +52,9 @@ WITH held AS (
         s.used_blocks,
         s.free_blocks,
         coalesce(e.blocks, s.used_blocks + s.free_blocks) AS blocks,
-        CASE WHEN s.engine_id IN (SELECT engine_id FROM block_event) THEN
-            s.cached_blocks - s.used_blocks + sum(coalesce(c.uncached_blocks, 0)) OVER (
-                PARTITION BY s.engine_id ORDER BY s.step
-            )
+        CASE WHEN count(c.uncached_blocks) OVER (PARTITION BY s.engine_id) > 0 THEN
+            s.cached_blocks - s.used_blocks
+            + sum(coalesce(c.uncached_blocks, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step)
         END AS cached_free_blocks,
         CASE WHEN $bucket_ms > 0
             THEN (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT

@@ -198,13 +198,18 @@ def _spill_directory() -> str:
     """Where DuckDB puts what does not fit in memory: beside the trace it could collide with another reader's."""
     directory = tempfile.mkdtemp(prefix="kvtrace-")
     owner = os.getpid()
-    atexit.register(lambda: owner == os.getpid() and shutil.rmtree(directory, ignore_errors=True))
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
     return directory
 
 
 def _lock_holder(error: duckdb.Error) -> str:
     text = str(error)
-    return text[text.find("PID") :].split(")")[0] if "PID" in text else "unknown"
+    return text[text.find("PID") :].split(")", maxsplit=1)[0] if "PID" in text else "unknown"
 
 
 def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
