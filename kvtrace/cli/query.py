@@ -1,14 +1,90 @@
-"""`kvtrace query`."""
+"""`kvtrace query`: the canned queries' catalogue, their documentation, their answers."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+from kvtrace.cli.output import FormatOption, LimitOption, OutputOption, chosen_format, quiet_pipe, write_result
+from kvtrace.errors import KvtraceError, needs_analysis
+
+if TYPE_CHECKING:
+    from kvtrace.queries import Query, Trace
+
+NameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The query. Without it: a list of them.")]
+TraceArgument = Annotated[
+    Path | None, typer.Argument(metavar="[TRACE]", help="The trace. Without it: what the query computes.")
+]
+ParamOption = Annotated[
+    list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the query; repeatable.")
+]
+HelpOption = Annotated[bool, typer.Option("--help-query", help="Show what the query computes and end.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
+    app.command()(query)
 
-    @app.command()
-    def query() -> None:
-        """Not written yet."""
-        raise NotImplementedError
+
+def query(  # noqa: PLR0917 - the command line's own
+    name: NameArgument = None,
+    trace: TraceArgument = None,
+    param: ParamOption = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name
+    output: OutputOption = None,
+    limit: LimitOption = None,
+    help_query: HelpOption = False,
+) -> None:
+    """Answer a question about a trace from the catalogue of canned queries."""
+    with needs_analysis():
+        from kvtrace.queries import Trace, find
+    if name is None:
+        return _list()
+    if name.endswith(".duckdb") and Path(name).exists():
+        raise KvtraceError(f"{name} is a trace; name the query first: kvtrace query NAME {name}")
+    found = find(name)
+    if trace is None or help_query:
+        return _document(found)
+    params = _params(param or [])
+    kind = chosen_format(format, output, trace)
+    with needs_analysis(), Trace(trace) as opened:
+        _warn_of_missing(found, opened)
+        units = {column.name: column.unit for column in found.columns if column.unit}
+        write_result(opened.query(name, format="batches", **params), kind, output, limit, units)
+    return None
+
+
+def _list() -> None:
+    from kvtrace.cli.terminal import print_catalogue
+    from kvtrace.queries import catalogue
+
+    with quiet_pipe() as stdout:
+        print_catalogue(catalogue().values(), stdout)
+
+
+def _document(found: Query) -> None:
+    from kvtrace.cli.terminal import print_query
+
+    with quiet_pipe() as stdout:
+        print_query(found, stdout)
+
+
+def _params(texts: list[str]) -> dict[str, str]:
+    params: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise KvtraceError(f"--param {text!r}: expected NAME=VALUE")
+        params[name] = value
+    return params
+
+
+def _warn_of_missing(found: Query, trace: Trace) -> None:
+    if missing := trace.missing(found.name):
+        typer.echo(
+            f"kvtrace: {trace.path} has no rows in {', '.join(missing)}, which {found.name} needs; "
+            f'`kvtrace sql {trace.path} "FROM hook"` shows what was recorded',
+            err=True,
+        )

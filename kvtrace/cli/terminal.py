@@ -1,0 +1,117 @@
+"""Tables for people: a result, the catalogue, a query's documentation. All text from a trace is made inert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvtrace.queries.text import inert
+
+if TYPE_CHECKING:
+    from kvtrace.queries import Query
+
+LONGEST_CELL = 80
+_INDENT = (0, 0, 0, 2)
+
+
+def print_result(
+    columns: Sequence[str],
+    numeric: Sequence[bool],
+    rows: Iterable[Sequence[Any]],
+    units: Mapping[str, str],
+    file: TextIO,
+) -> None:
+    """Print rows as a table, numbers to the right, units under the names. It is never squeezed: it may be wider."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, number in zip(columns, numeric, strict=True):
+        table.add_column(Text(_heading(name, units.get(name))), justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    console = _console(file)
+    console.width = max(
+        console.width, console.measure(table, options=console.options.update(max_width=1 << 16)).maximum
+    )
+    console.print(table)
+
+
+def print_catalogue(queries: Iterable[Query], file: TextIO) -> None:
+    """Print the queries' names and questions."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for query in queries:
+        table.add_row(query.name, Text(query.title))
+    console = _console(file)
+    console.print(table)
+    console.print(Text("\nkvtrace query NAME          what a query computes, its parameters and columns"))
+    console.print(Text("kvtrace query NAME TRACE    its answer"))
+
+
+def print_query(query: Query, file: TextIO) -> None:
+    """Print a query's documentation: its header."""
+    console = _console(file)
+    console.print(Text(f"{query.name}: {query.title}\n", style="bold"))
+    if query.description:
+        console.print(Text(f"{query.description}\n"))
+    console.print(Text(f"Needs: {', '.join(query.needs)}\n"))
+    if query.params:
+        params = ((f"{param.name}", f"{param.type}, {_default(param)}", param.meaning) for param in query.params)
+        _print_section("Parameters (--param NAME=VALUE)", params, console)
+    columns = ((column.name, column.unit or "", f"{column.meaning} ({column.source})") for column in query.columns)
+    _print_section("Columns", columns, console)
+
+
+def cell(value: Any) -> str:
+    """A value in a table: six significant digits of a fraction, `-` for NULL, long text cut off and marked so."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return _number(value)
+    text = inert(str(value))
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.6g}"
+    decimals = max(0, 5 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _heading(name: str, unit: str | None) -> str:
+    implied = unit is None or name.endswith("_" + unit)
+    return inert(name) if implied else f"{inert(name)}\n[{unit}]"
+
+
+def _default(param: Any) -> str:
+    return "required" if param.required else f"default {'NULL' if param.default is None else param.default}"
+
+
+def _print_section(title: str, rows: Iterable[tuple[str, str, str]], console: Console) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(Text(title))
+    console.print(Padding(table, _INDENT))
+    console.print()
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller; Rich would exit with 1."""
+        raise BrokenPipeError
+
+
+def _console(file: TextIO) -> Console:
+    return _Console(file=file, markup=False, highlight=False, emoji=False)

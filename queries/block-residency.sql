@@ -1,0 +1,106 @@
+-- How long does content stay in a block, and how long does it lie unused before it is evicted?
+--
+-- One row an engine and kind of stay, over the blocks of the GPU pool, in time and in blocks allocated meanwhile by any
+-- request.
+--
+-- evicted: from a block's allocation to its eviction. reallocated: from its allocation to the next one without an
+-- eviction in between, so it was never cached, or the prefix cache was reset. unended: from an allocation to the last
+-- block event of the engine, for content still there when the recording ended; its stays are cut short.
+-- idle_before_eviction: from the last release to the eviction, the end of stays of kind evicted.
+--
+-- needs: block_event
+-- column: engine_id recorded | The engine.
+-- column: kind derived | evicted, reallocated, unended or idle_before_eviction.
+-- column: stays derived | Stays of that kind.
+-- column: mean_ms [ms] derived | Mean length.
+-- column: p10_ms [ms] derived | A tenth of the stays were at most this long.
+-- column: p50_ms [ms] derived | Median length.
+-- column: p90_ms [ms] derived | Nine tenths of the stays were at most this long.
+-- column: p99_ms [ms] derived | 99 of 100 stays were at most this long.
+-- column: max_ms [ms] derived | Longest.
+-- column: mean_allocated_blocks [blocks] derived | Mean number of blocks allocated meanwhile.
+-- column: p50_allocated_blocks [blocks] derived | Median.
+-- column: p90_allocated_blocks [blocks] derived | Nine tenths of the stays saw at most so many.
+-- column: max_allocated_blocks [blocks] derived | Most.
+
+WITH event AS NOT MATERIALIZED (
+    SELECT engine_id, engine_id::BIGINT << 32 | block_id AS block, op, ref_count, time_ns, rowid AS place
+    FROM block_event
+    WHERE pool = 0
+), engines AS (
+    SELECT min(engine_id) IS DISTINCT FROM max(engine_id) AS several FROM block_event
+), ended AS (
+    SELECT
+        engine_id,
+        max(time_ns) FILTER (block_id IS NOT NULL) AS ended_ns,
+        count(*) FILTER (op = 'allocate') AS allocated
+    FROM block_event
+    WHERE pool = 0
+    GROUP BY engine_id
+), numbered AS NOT MATERIALIZED (
+    -- Counting allocations in table order streams; only rows of several engines have to be sorted apart first.
+    SELECT *, (count(*) FILTER (op = 'allocate') OVER (ROWS UNBOUNDED PRECEDING))::INTEGER AS allocated
+    FROM event WHERE NOT (SELECT several FROM engines)
+    UNION ALL
+    SELECT *, (sum((op = 'allocate')::INTEGER) OVER (PARTITION BY engine_id ORDER BY place))::INTEGER
+    FROM event WHERE (SELECT several FROM engines)
+), content AS (
+    SELECT
+        block >> 32 AS engine_id,
+        op,
+        lead(op) OVER life AS next_op,
+        time_ns,
+        lead(time_ns) OVER life AS next_ns,
+        allocated,
+        lead(allocated) OVER life AS next_allocated
+    FROM numbered
+    WHERE op IN ('allocate', 'evict')
+    WINDOW life AS (PARTITION BY block ORDER BY place)
+), idle AS (
+    SELECT
+        block >> 32 AS engine_id,
+        op = 'free' AND lead(op) OVER life = 'evict' AS last_release,
+        lead(time_ns) OVER life - time_ns AS ns,
+        lead(allocated) OVER life - allocated AS blocks
+    FROM numbered
+    WHERE ref_count = 0 AND op IN ('free', 'evict')
+    WINDOW life AS (PARTITION BY block ORDER BY place)
+), stay AS (
+    SELECT
+        c.engine_id,
+        CASE c.next_op WHEN 'evict' THEN 'evicted' WHEN 'allocate' THEN 'reallocated' ELSE 'unended' END AS kind,
+        coalesce(c.next_ns, e.ended_ns) - c.time_ns AS ns,
+        -- The allocation that takes a block over is no part of the stay it ends.
+        coalesce(c.next_allocated - (c.next_op = 'allocate')::INTEGER, e.allocated) - c.allocated AS blocks
+    FROM content c JOIN ended e USING (engine_id)
+    WHERE c.op = 'allocate'
+    UNION ALL
+    SELECT engine_id, 'idle_before_eviction', ns, blocks FROM idle WHERE last_release
+), distribution AS (
+    SELECT
+        engine_id::INTEGER AS engine_id,
+        kind,
+        count(*) AS stays,
+        avg(ns) AS mean_ns,
+        quantile_disc(ns, [0.1, 0.5, 0.9, 0.99, 1.0]) AS ns,
+        avg(blocks) AS mean_blocks,
+        quantile_disc(blocks, [0.5, 0.9, 1.0]) AS blocks
+    FROM stay
+    GROUP BY engine_id, kind
+)
+SELECT
+    engine_id,
+    kind,
+    stays,
+    mean_ns / 1e6 AS mean_ms,
+    ns[1] / 1e6 AS p10_ms,
+    ns[2] / 1e6 AS p50_ms,
+    ns[3] / 1e6 AS p90_ms,
+    ns[4] / 1e6 AS p99_ms,
+    ns[5] / 1e6 AS max_ms,
+    mean_blocks AS mean_allocated_blocks,
+    blocks[1]::BIGINT AS p50_allocated_blocks,
+    blocks[2]::BIGINT AS p90_allocated_blocks,
+    blocks[3]::BIGINT AS max_allocated_blocks
+FROM distribution
+ORDER BY engine_id, kind

@@ -1,0 +1,173 @@
+"""The canned queries and what their headers say about them.
+
+A query is a file `NAME.sql` in this folder: a header of comments, then one SELECT.
+
+    -- A question, in one sentence?
+    --
+    -- A few lines on what is computed, from what, and what is left out.
+    --
+    -- needs: TABLE, TABLE
+    -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given.
+    -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
+    --     indented by four more spaces.
+
+Parameters are `$NAME` in the SQL; each use is cast to the declared type. SOURCE says how a value came about:
+`recorded` (copied from the trace), `derived` (computed from recorded values) or `inferred` (a guess by a rule).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from kvtrace.errors import KvtraceError
+
+PARAM_TYPES = ("BIGINT", "BOOLEAN", "DOUBLE", "INTEGER", "VARCHAR")
+SOURCES = ("recorded", "derived", "inferred")
+UNITS = ("ns", "us", "ms", "s", "tokens", "blocks", "requests", "steps", "ratio", "ms/token", "us/token")
+
+_PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
+_COLUMN = re.compile(r"(?P<name>[a-z]\w*)(?: \[(?P<unit>[^\]]+)\])? (?P<source>[a-z]+) \| (?P<meaning>.+)")
+_ENTRY = re.compile(r"(needs|param|column): (.+)")
+
+
+@dataclass(frozen=True)
+class Param:
+    """A query's parameter. `default` is text that DuckDB casts to `type`; None means NULL."""
+
+    name: str
+    type: str
+    meaning: str
+    default: str | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a query's result: its unit, if it has one, and where the value comes from (one of `SOURCES`)."""
+
+    name: str
+    unit: str | None
+    source: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """A canned query: a question, its documentation and its SQL. `needs` are the tables it cannot answer without."""
+
+    name: str
+    title: str
+    description: str
+    needs: tuple[str, ...]
+    params: tuple[Param, ...]
+    columns: tuple[Column, ...]
+    body: str = field(repr=False)
+
+    @property
+    def sql(self) -> str:
+        """The SELECT as DuckDB gets it: every `$name` cast to its declared type."""
+        types = {param.name: param.type for param in self.params}
+
+        def cast(use: re.Match[str]) -> str:
+            return f"CAST({use[0]} AS {types[use[1]]})" if use[1] in types else use[0]
+
+        return re.sub(r"\$([a-z]\w*)", cast, self.body)
+
+
+@cache
+def catalogue() -> dict[str, Query]:
+    """All canned queries by name, in alphabetical order."""
+    files = (file for file in resources.files("kvtrace.queries").iterdir() if file.name.endswith(".sql"))
+    queries = (parse(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)
+    return {query.name: query for query in sorted(queries, key=lambda query: query.name)}
+
+
+def find(name: str) -> Query:
+    """The query of that name.
+
+    Raises:
+        KvtraceError: there is none; the message offers the nearest names.
+    """
+    queries = catalogue()
+    if name in queries:
+        return queries[name]
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), queries, n=3, cutoff=0.5)
+    advice = f"did you mean {' or '.join(near)}?" if near else "`kvtrace query` lists them"
+    raise KvtraceError(f"no query is named {name!r}; {advice}")
+
+
+def parse(name: str, text: str) -> Query:
+    """Read a query file.
+
+    Raises:
+        KvtraceError: the header does not follow the format in this module's docstring.
+    """
+    header, body = _split(text)
+    prose, entries = _paragraphs(name, header)
+    if not prose or not body.strip():
+        raise KvtraceError(f"{name}.sql: expected a header of comments that starts with a question, then a SELECT")
+    return Query(
+        name=name,
+        title=prose[0],
+        description="\n\n".join(prose[1:]),
+        needs=tuple(table.strip() for kind, entry in entries if kind == "needs" for table in entry.split(",")),
+        params=tuple(_param(name, entry) for kind, entry in entries if kind == "param"),
+        columns=tuple(_column(name, entry) for kind, entry in entries if kind == "column"),
+        body=body,
+    )
+
+
+def _split(text: str) -> tuple[list[str], str]:
+    lines = text.splitlines()
+    end = next((number for number, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    return [line[2:] for line in lines[:end]], "\n".join(lines[end:]).strip() + "\n"
+
+
+def _paragraphs(name: str, header: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The header's paragraphs, each on one line, and its entries with their continuations."""
+    prose: list[str] = []
+    entries: list[tuple[str, str]] = []
+    fresh = True
+    for line in header:
+        text = line.strip()
+        if not text:
+            fresh = True
+        elif entry := _ENTRY.fullmatch(text):
+            entries.append((entry[1], entry[2]))
+        elif entries and line.startswith("     "):
+            entries[-1] = (entries[-1][0], f"{entries[-1][1]} {text}")
+        elif entries:
+            raise KvtraceError(
+                f"{name}.sql: expected `needs:`, `param:`, `column:` or an indented line, found {text!r}"
+            )
+        elif fresh:
+            prose.append(text)
+            fresh = False
+        else:
+            prose[-1] = f"{prose[-1]} {text}"
+    return prose, entries
+
+
+def _param(name: str, entry: str) -> Param:
+    match = _PARAM.fullmatch(entry)
+    if match is None or match["type"] not in PARAM_TYPES:
+        raise KvtraceError(
+            f"{name}.sql: `param: {entry}` is not NAME TYPE = DEFAULT | MEANING with a type of {', '.join(PARAM_TYPES)}"
+        )
+    default = match["default"]
+    value = None if default in (None, "NULL") else default.strip("'")
+    return Param(match["name"], match["type"], match["meaning"], value, required=default is None)
+
+
+def _column(name: str, entry: str) -> Column:
+    match = _COLUMN.fullmatch(entry)
+    if match is None or match["source"] not in SOURCES or match["unit"] not in (None, *UNITS):
+        raise KvtraceError(
+            f"{name}.sql: `column: {entry}` is not NAME [UNIT] SOURCE | MEANING "
+            f"with a unit of {', '.join(UNITS)} and a source of {', '.join(SOURCES)}"
+        )
+    return Column(match["name"], match["unit"], match["source"], match["meaning"])

@@ -1,0 +1,55 @@
+-- Where did each request's time go: the API process, the queue, prefill or decode?
+--
+-- One row a request, in order of arrival. frontend_ms + queue_ms + prefill_ms + decode_ms = total_ms for a request that
+-- generated and ended. A part whose beginning or end was not recorded is NULL. Times are those at which the
+-- scheduler saw a token, before it was sent to the client.
+--
+-- needs: request
+-- column: engine_id recorded | The engine that served it.
+-- column: request recorded | Key of table `request`.
+-- column: external_id recorded | The id the client knows.
+-- column: session recorded | Session tag, if the client passed one.
+-- column: turn recorded | Turn tag, if the client passed one.
+-- column: arrival_ns [ns] recorded | vLLM's arrival time, UNIX time.
+-- column: prompt_tokens [tokens] recorded | Prompt length.
+-- column: output_tokens [tokens] recorded | Output tokens.
+-- column: frontend_ms [ms] derived | From arrival to the scheduler's queue. The two ends are read on different clocks.
+-- column: queue_ms [ms] derived | From the queue to the first admission.
+-- column: prefill_ms [ms] derived | From the first admission to the first token.
+-- column: decode_ms [ms] derived | From the first token to the end.
+-- column: total_ms [ms] derived | From arrival to the end.
+-- column: ttft_ms [ms] derived | From arrival to the first token.
+-- column: tpot_ms [ms/token] derived | decode_ms over the output tokens after the first; NULL with one token.
+-- column: preemptions recorded | Times it was preempted.
+-- column: preempted_ms [ms] derived | Time it was out of the batch after preemptions; a part of prefill_ms and
+--     decode_ms.
+-- column: finish_reason recorded | Why it ended; NULL if it had not when the recording did.
+
+WITH turn AS (
+    SELECT request, op, time_ns, lead(time_ns) OVER (PARTITION BY request ORDER BY time_ns, rowid) AS next_ns
+    FROM request_event
+    WHERE op IN ('preempt', 'resume', 'finish')
+), out_of_batch AS (
+    SELECT request, sum(next_ns - time_ns)::BIGINT AS preempted_ns FROM turn WHERE op = 'preempt' GROUP BY request
+)
+SELECT
+    r.engine_id,
+    r.request,
+    r.external_id,
+    r.session,
+    r.turn,
+    r.arrival_ns,
+    r.prompt_tokens,
+    r.output_tokens,
+    (r.queued_ns - r.arrival_ns) / 1e6 AS frontend_ms,
+    (r.scheduled_ns - r.queued_ns) / 1e6 AS queue_ms,
+    (r.first_token_ns - r.scheduled_ns) / 1e6 AS prefill_ms,
+    (r.finished_ns - r.first_token_ns) / 1e6 AS decode_ms,
+    (r.finished_ns - r.arrival_ns) / 1e6 AS total_ms,
+    (r.first_token_ns - r.arrival_ns) / 1e6 AS ttft_ms,
+    CASE WHEN r.output_tokens > 1 THEN (r.finished_ns - r.first_token_ns) / 1e6 / (r.output_tokens - 1) END AS tpot_ms,
+    r.preemptions,
+    CASE WHEN r.preemptions = 0 THEN 0 ELSE o.preempted_ns / 1e6 END AS preempted_ms,
+    r.finish_reason
+FROM request r LEFT JOIN out_of_batch o USING (request)
+ORDER BY coalesce(r.arrival_ns, r.queued_ns), r.request
