@@ -286,10 +286,11 @@ class Recorder:
         """Drop a string that will not come again (a finished request's id), so that memory stays flat."""
         self._strings.pop(text, None)
 
-    def note(self, kind: str, *, inherited: bool = False, **facts: Any) -> None:
+    def note(self, kind: str, *, inherited: bool = False, opens: bool = False, **facts: Any) -> None:
         """Write a rare fact to the journal.
 
-        It is kept back until the process has recorded an event or a role. With `inherited` forked children repeat it.
+        It is kept back until the process has recorded an event or a role (`opens`), so that helper processes leave no
+        trace. With `inherited` forked children repeat it.
         """
         line = {"kind": kind, "monotonic_ns": time.monotonic_ns(), **facts}
         with self.lock:
@@ -299,6 +300,8 @@ class Recorder:
                 self._pending.append(line)
             elif not self.stopped:
                 self._append(self._journal, line)
+            if opens:
+                self.open()
 
     def open(self) -> None:
         """Create the process's directory and write what was kept back. Does nothing the second time."""

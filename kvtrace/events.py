@@ -189,7 +189,12 @@ STEP_SCHEDULE = Event(
         Field("used_blocks", I32, "Blocks referenced by a request, a connector or a pin after the call."),
         Field("cached_blocks", I32, "Blocks findable by hash after the call, in use or free."),
         Field("preempted_requests", I32, "Requests preempted by the call."),
-        Field("limit", ENUM, "Why the head of the waiting queue was not admitted (inferred, see the docs).", Limit),
+        Field(
+            "admission_limit",
+            ENUM,
+            "Why the head of the waiting queue was not admitted (inferred, see the docs).",
+            Limit,
+        ),
         Field("limit_request", REQUEST, "The request at the head of the waiting queue."),
         Field("limit_need_blocks", I32, "With kv_insufficient: blocks the refused allocation asked for."),
         Field("limit_free_blocks", I32, "With kv_insufficient: blocks free at that moment."),

@@ -139,7 +139,7 @@ def hooks(engines: Engines, patches: Patches, overridable: Callable[[], Iterable
         if id(scheduler) in engines.by_scheduler and engines.by_scheduler[id(scheduler)].scheduler is scheduler:
             return
         engine = engines.add(scheduler)
-        engines.recorder.note("role", role="engine")
+        engines.recorder.note("role", opens=True, role="engine")
         engines.recorder.note("engine", **_facts(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
 

@@ -20,7 +20,7 @@ def hooks(recorder: Recorder) -> list[Hook]:
         request = args[-1] if args else kwargs["request"]
         if os.getpid() not in announced:
             announced.add(os.getpid())
-            recorder.note("role", role="frontend")
+            recorder.note("role", opens=True, role="frontend")
         internal = recorder.intern(request.request_id)
         external = recorder.intern(str(request.external_req_id))
         emit(time.monotonic_ns(), internal, external)

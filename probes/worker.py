@@ -56,7 +56,7 @@ def hooks(recorder: Recorder) -> list[Hook]:
         if os.getpid() in announced or argument(args, kwargs, 2, "is_profiling", False):
             return
         announced.add(os.getpid())
-        recorder.note("role", role="worker")
+        recorder.note("role", opens=True, role="worker")
         recorder.note("rank", **_ranks())
         if layers is not None:
             layers.attach(args[0])

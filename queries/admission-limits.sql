@@ -6,7 +6,7 @@
 --
 -- needs: step_schedule
 -- column: engine_id recorded | The engine.
--- column: limit inferred | Why the head of the waiting queue was not admitted.
+-- column: admission_limit inferred | Why the head of the waiting queue was not admitted.
 -- column: steps [steps] derived | Steps with that reason.
 -- column: step_share [ratio] derived | Share of the engine's steps.
 -- column: wall_ms [ms] derived | Wall time of those steps.
@@ -19,7 +19,7 @@
 WITH grouped AS (
     SELECT
         engine_id,
-        "limit",
+        admission_limit,
         count(*) AS steps,
         coalesce(sum(interval_ns), 0)::BIGINT AS wall_ns,
         count(DISTINCT limit_request) AS requests,
@@ -27,11 +27,11 @@ WITH grouped AS (
         avg(limit_need_blocks) AS mean_need_blocks,
         avg(limit_free_blocks) AS mean_free_blocks
     FROM step
-    GROUP BY engine_id, "limit"
+    GROUP BY engine_id, admission_limit
 )
 SELECT
     engine_id,
-    "limit",
+    admission_limit,
     steps,
     steps / sum(steps) OVER engine AS step_share,
     wall_ns / 1e6 AS wall_ms,
@@ -42,4 +42,4 @@ SELECT
     mean_free_blocks
 FROM grouped
 WINDOW engine AS (PARTITION BY engine_id)
-ORDER BY engine_id, steps DESC, "limit"
+ORDER BY engine_id, steps DESC, admission_limit

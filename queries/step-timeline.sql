@@ -27,7 +27,7 @@
 -- column: free_blocks [blocks] recorded | Blocks in the free queue after scheduling, cached ones included.
 -- column: preempted_requests [requests] recorded | Requests preempted by the step.
 -- column: finished_requests [requests] recorded | Requests that ended with the step.
--- column: limit inferred | Why the head of the waiting queue was not admitted.
+-- column: admission_limit inferred | Why the head of the waiting queue was not admitted.
 -- column: limit_request recorded | That request.
 -- column: limit_need_blocks [blocks] recorded | With kv_insufficient: blocks the refused allocation asked for.
 -- column: limit_free_blocks [blocks] recorded | With kv_insufficient: blocks free at that moment.
@@ -52,7 +52,7 @@ SELECT
     free_blocks,
     preempted_requests,
     finished_requests,
-    "limit",
+    admission_limit,
     limit_request,
     limit_need_blocks,
     limit_free_blocks

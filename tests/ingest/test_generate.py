@@ -72,5 +72,5 @@ def test_a_block_is_evicted_with_the_hash_it_was_cached_with(summary: Summary, q
 def test_there_is_something_to_see(summary: Summary, query: Callable) -> None:
     select = query(summary.target)
     assert select("SELECT count(*) > 0 FROM request_event WHERE op = 'preempt'") == [(True,)]
-    assert select('SELECT count(DISTINCT "limit") >= 4 FROM step_schedule') == [(True,)]
+    assert select("SELECT count(DISTINCT admission_limit) >= 4 FROM step_schedule") == [(True,)]
     assert select("SELECT avg(local_cached_tokens) > 0 FROM request WHERE turn > 1") == [(True,)]
