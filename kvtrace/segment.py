@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -45,7 +46,8 @@ class Scan(NamedTuple):
     used_slots: int
 
 
-class Segment(NamedTuple):
+@dataclass(frozen=True)
+class Segment:
     """A segment file with a sound header. `followed` says that the process went on to a later segment."""
 
     path: Path

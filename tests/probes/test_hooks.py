@@ -135,7 +135,7 @@ def test_a_one_shot_iterator_reaches_both_the_hook_and_the_original() -> None:
         after=lambda state, result, args, kwargs: seen.append(list(args[0])),
         arguments=lambda args, kwargs: ((list(args[0]),), {}),
     )
-    wrapped = wrap(lambda items: sum(items), hook, Reports())
+    wrapped = wrap(sum, hook, Reports())
     assert wrapped(iter([1, 2, 3])) == 6
     assert seen == [[1, 2, 3]]
 

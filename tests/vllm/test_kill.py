@@ -63,9 +63,10 @@ def check(run: Path, open_trace: object) -> int:
     [process] = open_recording(run).processes
     written = process.written()
     with open_trace(run / "trace.duckdb") as trace:  # type: ignore[operator]
-        found = dict(trace.sql("SELECT event, records FROM stream").fetchall())
-        [(steps,)] = trace.sql("SELECT count(*) FROM step_schedule").fetchall()
-    assert steps > 0
+        found = dict(
+            zip(*trace.sql("SELECT event, records FROM stream", format="arrow").to_pydict().values(), strict=True)
+        )
+    assert found["step_schedule"] > 0
     for event, count in written.items():
         # One record may be in the log whose count the process did not live to raise.
         assert count <= found.get(event, 0) <= count + 1, event

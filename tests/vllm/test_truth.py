@@ -17,7 +17,8 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 
 def rows(recorded: Recorded, sql: str) -> list[tuple]:
-    return recorded.trace.sql(sql).fetchall()
+    columns = recorded.trace.sql(sql, format="arrow").columns
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def hashes(recorded: Recorded, op: str) -> Counter[int]:
