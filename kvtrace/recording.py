@@ -10,6 +10,7 @@ Only the standard library is needed; `kvtrace record` uses this for its status l
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,7 @@ class ProcessRecording:
                 name = layout.segment_name(event, sequence)
                 segment = self._segment(name)
                 if segment is not None:
-                    found.setdefault(event, []).append(segment._replace(followed=sequence < sequences[-1]))
+                    found.setdefault(event, []).append(dataclasses.replace(segment, followed=sequence < sequences[-1]))
                 elif sequence < sequences[-1]:
                     raise KvtraceError(f"{self.directory / name} is damaged: it is empty, but later segments exist")
         return found
