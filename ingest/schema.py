@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, _snake
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, WindowKind, _snake
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
@@ -194,7 +194,77 @@ STEP = Table(
     """,
 )
 
-TABLES: tuple[Table, ...] = (RUN, PROCESS, ENGINE, REQUEST, HOOK, STREAM, CLOCK, JOIN_COUNT, STEP)
+STEP_BLOCK = Table(
+    "step_block",
+    "The blocks each request had in its block table in each step it ran in, put together from the deltas. Exact for "
+    "models with one KV cache group; a sliding window reads fewer of them.",
+    (
+        _column("engine_id", _INTEGER, "The engine (`process.process_id`)."),
+        _column("step", _INTEGER, "Scheduler step."),
+        _column("request", _INTEGER, "Request."),
+        _column("kv_group", Type("u8", "", "UTINYINT"), "KV cache group."),
+        _column("position", _INTEGER, "Index in the request's block table."),
+        _column("block_id", _INTEGER, "The block there."),
+        _column("written", Type("bool", "", "BOOLEAN"), "Holds some of the tokens computed in this step."),
+    ),
+    view="""
+        WITH tables AS (
+            SELECT engine_id, request, step AS since,
+                lead(step) OVER (PARTITION BY engine_id, request ORDER BY step) AS until
+            FROM (SELECT DISTINCT engine_id, request, step FROM block_table WHERE op = 'set')
+        ), entries AS (
+            SELECT t.*, tables.until FROM block_table t ASOF JOIN tables
+            ON t.engine_id = tables.engine_id AND t.request = tables.request AND t.step >= tables.since
+        )
+        SELECT r.engine_id, r.step, r.request, e.kv_group, e.position, e.block_id,
+            (e.position + 1) * g.block_size_tokens > r.computed_tokens AS written
+        FROM step_request r
+        JOIN entries e ON e.engine_id = r.engine_id AND e.request = r.request
+            AND e.step <= r.step AND (e.until IS NULL OR r.step < e.until)
+        JOIN engine g ON g.engine_id = r.engine_id
+        WHERE e.position * g.block_size_tokens < r.computed_tokens + r.scheduled_tokens
+    """,
+)
+
+KV_ACCESS = Table(
+    "kv_access",
+    "Which layer read or wrote which block for which request, in GPU time: kv_window spread over step_block. Ask for a "
+    "few steps at a time: it has layers x blocks rows a step.",
+    (
+        _column("process_id", _INTEGER, "The worker (`process.process_id`)."),
+        _column("engine_id", _INTEGER, "The engine."),
+        _column("step", _INTEGER, "Scheduler step."),
+        _column("layer", _INTEGER, "Layer."),
+        _column("request", _INTEGER, "Request."),
+        _column("kv_group", Type("u8", "", "UTINYINT"), "KV cache group."),
+        _column("position", _INTEGER, "Index in the request's block table."),
+        _column("block_id", _INTEGER, "The block."),
+        Field("kind", Type("enum", "", "ENUM"), "write: new K and V stored; attention: K and V read.", WindowKind),
+        _column("start_ns", _BIGINT, "Start of the layer's window (observed)."),
+        _column("end_ns", _BIGINT, "End of the layer's window (observed)."),
+        _column("observed", Type("bool", "", "BOOLEAN"), "The access itself was observed; false: derived."),
+    ),
+    view="""
+        SELECT w.process_id, w.engine_id, w.step, w.layer, b.request, b.kv_group, b.position, b.block_id, w.kind,
+            w.start_ns, w.end_ns, false AS observed
+        FROM kv_window w JOIN step_block b ON w.engine_id = b.engine_id AND w.step = b.step
+        WHERE w.kind = 'attention' OR b.written
+    """,
+)
+
+TABLES: tuple[Table, ...] = (
+    RUN,
+    PROCESS,
+    ENGINE,
+    REQUEST,
+    HOOK,
+    STREAM,
+    CLOCK,
+    JOIN_COUNT,
+    STEP,
+    STEP_BLOCK,
+    KV_ACCESS,
+)
 
 
 def create_schema(connection: duckdb.DuckDBPyConnection) -> None:

@@ -114,7 +114,7 @@ class WindowKind(enum.IntEnum):
     """What a layer did with the KV cache in a window of GPU time."""
 
     write = 1  # stored the new tokens' K and V
-    attention = 2  # read K and V of all tokens attended to
+    attention = 2  # read K and V of the tokens attended to
 
 
 Scope = Literal["engine", "worker", "frontend"]

@@ -46,7 +46,7 @@ class Branch:
         """The current stream."""
         return self._raw_stream(self._device)
 
-    def stream(self) -> int:
+    def side(self) -> int:
         """The stream for a stamp of this moment; in a capture, one that has waited for the current stream."""
         if not self.capturing:
             return self._raw_stream(self._device)

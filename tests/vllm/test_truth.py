@@ -130,6 +130,24 @@ def test_block_tables_hold_what_their_requests_hold(recorded: Recorded) -> None:
     assert rows(recorded, "SELECT count(*) > 0 FROM block_table") == [(True,)]
 
 
+def test_block_tables_cover_every_token_of_every_step(recorded: Recorded) -> None:
+    """Put together from the deltas, a request's table has one block for every block_size tokens, none missing."""
+    wrong = rows(
+        recorded,
+        """
+        WITH have AS (
+            SELECT step, request, count(*) AS blocks, max(position) + 1 AS length, count_if(written) AS written
+            FROM step_block GROUP BY ALL
+        )
+        SELECT r.step, r.request FROM step_request r LEFT JOIN have h USING (step, request), engine e
+        WHERE coalesce(h.blocks, 0) <> ceil((r.computed_tokens + r.scheduled_tokens) / e.block_size_tokens)
+           OR h.length <> h.blocks
+           OR h.written <> h.blocks - r.computed_tokens // e.block_size_tokens
+        """,
+    )
+    assert wrong == []
+
+
 def test_shares_add_up_to_their_step(recorded: Recorded) -> None:
     wrong = rows(
         recorded,
