@@ -1,0 +1,61 @@
+"""Writes the event reference page from the declarations: `python -m kvtrace.ingest.reference > docs/events.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from kvtrace.events import ENUMS, EVENTS, Field
+from kvtrace.ingest.schema import TABLES, event_columns
+
+_HEAD = """\
+# Events and tables
+
+Generated from the declarations by `make docs`; a test compares the two. What is declared once in `kvtrace/events.py`
+is the capture record, the DuckDB table and this page.
+
+Times are int64 nanoseconds since the UNIX epoch. A column without a value is NULL. In a trace, `DESCRIBE` and the
+comments (`SELECT * FROM duckdb_columns()`) say the same as this page.
+"""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([_HEAD, *_events(), *_tables(), *_enums()]).rstrip() + "\n"
+
+
+def _events() -> Iterator[str]:
+    yield "## Events\n"
+    for event in EVENTS.values():
+        yield f"### {event.name}\n"
+        yield f"{event.doc} Recorded by the {event.scope}, {event.struct.size} bytes a record.\n"
+        yield from _columns(event_columns(event))
+
+
+def _tables() -> Iterator[str]:
+    yield "## Derived tables and views\n"
+    for table in TABLES:
+        yield f"### {table.name}{' (view)' if table.view else ''}\n"
+        yield f"{table.doc}\n"
+        yield from _columns(table.fields)
+
+
+def _enums() -> Iterator[str]:
+    yield "## Values\n"
+    for members in ENUMS:
+        yield f"### {members.__name__}\n"
+        yield f"{(members.__doc__ or '').strip()}\n"
+        yield ", ".join(f"`{member.name}`" for member in members) + "\n"
+
+
+def _columns(fields: Iterable[Field]) -> Iterator[str]:
+    yield "| column | type | meaning |"
+    yield "|---|---|---|"
+    for field in fields:
+        kind = field.enum.__name__ if field.enum else field.sql_type
+        yield f"| {field.name} | {kind} | {field.doc.replace('|', '/')} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
