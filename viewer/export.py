@@ -38,12 +38,13 @@ def export(path: Path, max_step_rows: int = MAX_STEP_ROWS, max_requests: int = M
             "format": FORMAT,
             "version": VERSION,
             "kvtrace_version": __version__,
-            "origin": "start of the recording" if started.isdigit() else "first event",
+            "origin": "recording start" if started.isdigit() else "first event",
             "origin_ns": str(origin_ns),
             "first_ns": None if first_ns is None else first_ns - origin_ns,
             "last_ns": None if last_ns is None else last_ns - origin_ns,
             "states": STATES,
             "run": facts,
+            "processes": summary.processes(source),
             "notes": summary.notes(source, facts),
             "engines": [
                 _export_engine(

@@ -53,7 +53,7 @@ def _after(state: str, op: str, generating: bool) -> str:
     working = "decode" if generating else "prefill"
     match op:
         case "queued":
-            return "queued"
+            return state or "queued"
         case "schedule":
             return "prefill"
         case "preempt":

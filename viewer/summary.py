@@ -52,6 +52,13 @@ def span(source: Source) -> tuple[int | None, int | None]:
     return row["first_ns"], row["last_ns"]
 
 
+def processes(source: Source) -> list[dict[str, Any]]:
+    """The processes that recorded. Host names stay in the trace: pages are passed on."""
+    return source.rows("""
+        SELECT process_id, roles, pid, vllm_version, dp_rank, tp_rank, pp_rank FROM process ORDER BY process_id
+    """)
+
+
 def engines(source: Source) -> list[dict[str, Any]]:
     """Configuration of every engine that has one or that recorded a step or a request."""
     return source.rows("""

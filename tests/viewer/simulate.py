@@ -105,7 +105,7 @@ class Simulation:
             if request.arrival_ns <= self.now:
                 self.arrivals.remove(request)
                 self.waiting.append(request)
-                request.facts = {"arrival_ns": request.arrival_ns, "queued_ns": request.arrival_ns + 400_000}
+                request.facts = {"arrival_ns": request.arrival_ns - 400_000, "queued_ns": request.arrival_ns}
 
     def _one_step(self) -> None:
         self.step += 1

@@ -2,7 +2,7 @@
 
 const PHASES = [
   ["decode", "decode", "decode"], ["prefill", "prefill", "prefill"],
-  ["chunked_prefill", "chunked prefill", "chunked"], ["resumed", "resumed (computed again)", "resumed"],
+  ["chunked_prefill", "chunked prefill", "chunked"], ["resumed", "resumed", "resumed"],
 ];
 const LIMITS = [
   ["kv_insufficient", "KV insufficient", "kv-insufficient"], ["preempted", "preempted", "preempted"],
@@ -43,6 +43,14 @@ function utc(originNs, ns) {
   const total = BigInt(originNs) + BigInt(Math.round(ns));
   return new Date(Number(total / 1000000n)).toISOString().replace("T", " ").replace("Z", " UTC");
 }
+
+// The date too only where it is not the origin's.
+function utcTime(originNs, ns) {
+  const zero = utc(originNs, 0), time = utc(originNs, ns);
+  return time.slice(0, 10) === zero.slice(0, 10) ? time.slice(11, -4) : time.slice(0, -4);
+}
+
+const times = (number) => (number === 1 ? "once" : `${count(number)} times`);
 
 function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

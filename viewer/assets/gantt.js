@@ -1,6 +1,6 @@
 // A lane for each request that is listed; only those in sight are drawn.
 
-const ROW = 15, BAR = 10;
+const ROW = 13, BAR = 9;
 
 function drawGantt() {
   const scroller = document.getElementById("gantt");

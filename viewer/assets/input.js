@@ -10,6 +10,16 @@ const KEYS = [
   [", and .", "previous and next step, or request"], ["/", "search; Enter pins the first match"], ["?", "this help"],
 ];
 
+const WORDS = [
+  ["prefill", "tokens of a prompt whose rest fits in the step"], ["chunked prefill", "a part of a prompt"],
+  ["resumed", "tokens computed again because a preemption threw their KV away"],
+  ["queued", "waiting for its first admission"], ["preempted", "thrown out of the batch, waiting to be admitted again"],
+  ["KV insufficient", "the head of the waiting queue needs more blocks than are free"],
+  ["token budget", "the step's tokens were used up"], ["max seqs", "as many requests run as may"],
+  ["free, still cached", "free for reuse, and findable by its hash until then"],
+  ["evicted", "a cached block was taken for something else"],
+];
+
 const DRAG_PIXELS = 4;
 
 function listen() {
@@ -125,8 +135,7 @@ function find({ x, y, lane }) {
     return row === null ? null : { kind: "request", row };
   }
   if (x < LEFT || lane === null || lane === "axis" || !state.engine.rows) return null;
-  let row = state.peaks?.[Math.floor(x - LEFT)] ?? -1;
-  if (row < 0 && (lane === "kv" || lane === "queue")) row = lastAtMost(state.engine.steps.columns.start_ns, toTime(x));
+  const row = state.picked[lane]?.[Math.floor(x - LEFT)] ?? -1;
   return row < 0 ? null : { kind: "step", row };
 }
 
@@ -170,6 +179,6 @@ function neighbour(by) {
     if (next !== undefined) pinRequest(next);
   } else if (state.engine.rows) {
     const from = state.pinned?.row ?? Math.max(0, lastAtMost(state.engine.steps.columns.start_ns, state.from));
-    pin("step", Math.max(0, Math.min(state.engine.rows - 1, from + by)));
+    pinStep(Math.max(0, Math.min(state.engine.rows - 1, from + by)));
   }
 }

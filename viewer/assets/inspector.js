@@ -33,11 +33,11 @@ function describeRun() {
     ...section("Run", [
       ["command", commandLine(run.get("command"))], ["vLLM", own.vllm_version ?? run.get("vllm_version")],
       ["kvtrace", run.get("kvtrace_version")], ["exit code", run.get("exit_code")],
-      ["time zero", page.origin], ["UNIX time zero", `${page.origin_ns} ns`],
+      ["time zero", page.origin],
     ]),
     ...section(`Engine ${own.engine_id}`, [
       ["model", own.model], ["block size", known(own.block_size_tokens, " tokens")], ["GPU blocks", known(own.blocks)],
-      ["block", own.block_bytes ? bytes(own.block_bytes) : null], ["KV cache groups", known(own.kv_groups)],
+      ["pool", own.block_bytes && own.blocks ? bytes(own.block_bytes * own.blocks) : null], ["KV cache groups", known(own.kv_groups)],
       ["token budget", known(own.max_batched_tokens, " tokens")], ["max seqs", known(own.max_seqs)],
       ["max length", known(own.max_model_tokens, " tokens")], ["policy", own.policy],
       ["prefix caching", yes(own.prefix_caching)], ["chunked prefill", yes(own.chunked_prefill)],
@@ -45,6 +45,27 @@ function describeRun() {
       ["TP / PP / DP", [own.tp_size, own.pp_size, own.dp_size].map((size) => size ?? "?").join(" / ")],
       ["DP rank", known(own.dp_rank)], ["pid", own.pid === null || own.pid === undefined ? null : String(own.pid)],
     ]),
+    ...describeTimes(),
+  ];
+}
+
+// Sums over the requests the page holds, so they can be fewer than were recorded.
+function describeTimes() {
+  const { segments, columns } = state.engine.requests, names = state.document.states;
+  const sums = names.map(() => 0);
+  segments.state.forEach((which, i) => { sums[which] += segments.duration_ns[i]; });
+  const all = sums.reduce((sum, ns) => sum + ns, 0);
+  if (!all) return [];
+  const bar = element("div", null, ...names.map((name, i) => {
+    const part = element("span");
+    part.style.flex = `${sums[i] / all} 0 0`;
+    part.style.background = `var(--${STATES.get(name) ?? "other"})`;
+    return part;
+  }));
+  bar.className = "bar";
+  return [
+    element("h3", `Where the time of ${count(columns.request.length)} requests went`), bar,
+    facts(names.map((name, i) => [name, `${duration(sums[i])} (${share(sums[i], all)})`])),
   ];
 }
 
@@ -77,8 +98,8 @@ function describeStep(row) {
   const most = many ? "most " : "";
   const buttons = [
     action("Zoom to it", () => show(at("start_ns") - 2 * span(row), at("start_ns") + 3 * span(row))),
-    action("< Previous", () => pin("step", Math.max(0, row - 1))),
-    action("Next >", () => pin("step", Math.min(engine.rows - 1, row + 1))),
+    action("< Previous", () => pinStep(Math.max(0, row - 1))),
+    action("Next >", () => pinStep(Math.min(engine.rows - 1, row + 1))),
     action("Unpin", () => pin(null)),
   ];
   if (head !== undefined) buttons.push(action("Request that waits", () => pinRequest(head)));
@@ -87,7 +108,7 @@ function describeStep(row) {
     ...(many ? [element("p", `${count(at("steps"))} steps drawn as one: tokens are those of the step with the most, ` +
       "blocks those of the step that used the most, evictions, preemptions and outputs their sums.")] : []),
     ...section("Time", [
-      ["start", clock(at("start_ns"), 1e3)], ["", utc(state.document.origin_ns, at("start_ns"))],
+      ["start", clock(at("start_ns"), 1e3)], ["UTC", utcTime(state.document.origin_ns, at("start_ns"))],
       [`${many ? "longest step" : "duration"}`, duration(at("duration_ns"))],
       [`${most}in schedule`, duration(at("schedule_ns"))], [`${most}until output`, duration(at("model_ns"))],
       [`${most}in update`, duration(at("update_ns"))],
@@ -120,6 +141,12 @@ const span = (row) => {
   const { start_ns: starts, end_ns: ends } = state.engine.steps.columns;
   return Math.max(1e4, (ends[row] ?? starts[row]) - starts[row]);
 };
+
+function pinStep(row) {
+  const start = state.engine.steps.columns.start_ns[row], width = state.to - state.from;
+  if (start > state.to || start + span(row) < state.from) show(start - width / 2, start + width / 2);
+  pin("step", row);
+}
 
 function pinRequest(row) {
   const start = state.engine.requests.columns.start_ns[row], end = state.engine.endOf[row];
@@ -159,12 +186,12 @@ function describeRequest(row) {
       ["first scheduled", clock(at("scheduled_ns"), 1e5)], ["first token", clock(at("first_token_ns"), 1e5)],
       ["finished", at("finished_ns") === null ? "not in this recording" : clock(at("finished_ns"), 1e5)],
       ["to first token", between("queued_ns", "first_token_ns")], ["end to end", between("queued_ns", "finished_ns")],
-      ["", utc(state.document.origin_ns, start)],
+      ["arrival, UTC", at("arrival_ns") === null ? null : utcTime(state.document.origin_ns, at("arrival_ns"))],
     ]),
     ...section("Scheduling", [
       ["steps", at("steps") === null ? UNKNOWN
         : `${count(at("steps"))} (${count(at("first_step"))} to ${count(at("last_step"))})`],
-      ["preempted", at("preemptions") === null ? null : `${count(at("preemptions"))} times`],
+      ["preempted", !at("preemptions") ? null : times(at("preemptions"))],
       ["ended by", at("finish_reason")],
     ]),
   ];
@@ -197,6 +224,6 @@ function requestHint(row, time) {
       : "not alive here"),
     element("span", `${count(columns.prompt_tokens[row])} prompt (${count(columns.local_cached_tokens[row])} cached), ` +
       `${count(columns.output_tokens[row])} output tokens`),
-    ...(columns.preemptions[row] ? [element("span", `preempted ${count(columns.preemptions[row])} times`)] : []),
+    ...(columns.preemptions[row] ? [element("span", `preempted ${times(columns.preemptions[row])}`)] : []),
   ];
 }

@@ -113,8 +113,12 @@ function eachRun(picked, paint) {
 function drawSteps() {
   const [context, height] = begin("steps");
   drawTimeGrid(context, height);
-  const { tokens, steps: { columns } } = state.engine;
-  const picked = state.peaks = pickRows((row) => tokens[row], false);
+  const { tokens, rows, steps: { columns } } = state.engine;
+  if (!rows) {
+    context.fillStyle = state.colours.soft;
+    context.fillText("No scheduler steps were recorded for this engine.", LEFT + 8, height / 2);
+  }
+  const picked = state.picked.steps = pickRows((row) => tokens[row], false);
   const most = Math.max(1, ...picked.map((row) => (row < 0 ? 0 : tokens[row])));
   const toY = drawScale(context, height, most, wholeTicks(most, 4));
   eachRun(picked, (row, x, width) => {
@@ -143,17 +147,21 @@ function drawPinnedStep(context, height) {
 
 function drawLimits() {
   const [context] = begin("limits");
-  const limits = state.engine.steps.columns.limit;
+  const { limit: limits, limited_steps: limited, steps } = state.engine.steps.columns;
   const rank = (row) => LIMIT_RANK.get(limits[row]) ?? LIMITS.length - 2;
-  const picked = pickRows((row) => -rank(row), false).map((row) => (row < 0 ? -1 : rank(row)));
-  context.textAlign = "left";
-  eachRun(picked, (which, x, width) => {
-    const [, name, colour] = LIMITS[which];
-    context.fillStyle = state.colours[colour];
+  const picked = state.picked.limits = pickRows((row) => -rank(row), false);
+  eachRun(picked, (row, x, width) => {
+    const tall = Math.max(2, 14 * limited[row] / steps[row]);
+    context.fillStyle = state.colours.none;
     context.fillRect(x, 4, width, 14);
-    if (colour === "none" || width < context.measureText(name).width + 8) return;
-    context.fillStyle = "#000";
-    context.fillText(name, x + 4, 11.5);
+    context.fillStyle = state.colours[LIMITS[rank(row)][2]];
+    if (limited[row]) context.fillRect(x, 18 - tall, width, tall);
+  });
+  context.textAlign = "left";
+  context.fillStyle = "#000";
+  eachRun(picked.map((row) => (row < 0 || limited[row] < steps[row] ? -1 : rank(row))), (which, x, width) => {
+    const name = LIMITS[which][1];
+    if (width > context.measureText(name).width + 8) context.fillText(name, x + 4, 11.5);
   });
 }
 
@@ -164,7 +172,8 @@ function drawQueue() {
   const most = Math.max(1, greatest(running), greatest(waiting));
   const toY = drawScale(context, height, most, wholeTicks(most, 2));
   for (const [values, colour] of [[waiting, "waiting"], [running, "running"]]) {
-    drawStairs(context, pickRows((row) => values[row], true), (row) => toY(values[row]), state.colours[colour]);
+    state.picked.queue = pickRows((row) => values[row], true);
+    drawStairs(context, state.picked.queue, (row) => toY(values[row]), state.colours[colour]);
   }
 }
 
@@ -190,7 +199,8 @@ function drawPool() {
     context.fillStyle = state.colours[colour];
     context.fillRect(x, Math.round(toY(to)), width, Math.round(toY(from)) - Math.round(toY(to)));
   };
-  eachRun(pickRows((row) => columns.used_blocks[row], true), (row, x, width) => {
+  state.picked.kv = pickRows((row) => columns.used_blocks[row], true);
+  eachRun(state.picked.kv, (row, x, width) => {
     const used = columns.used_blocks[row], cached = columns.free_cached_blocks[row] ?? 0;
     fill(0, used, x, width, "used");
     fill(used, used + cached, x, width, "cached");
@@ -206,7 +216,8 @@ function drawChurn() {
   const most = Math.max(1, greatest(evicted));
   const toY = drawScale(context, height, most, [0, most]);
   context.fillStyle = state.colours.evicted;
-  eachRun(pickRows((row) => evicted[row], false), (row, x, width) => {
+  state.picked.churn = pickRows((row) => evicted[row], false);
+  eachRun(state.picked.churn, (row, x, width) => {
     if (evicted[row]) context.fillRect(x, toY(evicted[row]), width > 3 ? width - 1 : width, toY(0) - toY(evicted[row]));
   });
   context.fillStyle = state.colours.preempted;

@@ -42,9 +42,15 @@ function fail(text) {
   document.documentElement.dataset.state = "failed";
 }
 
-const NOTHING_RECORDED = `Nothing to draw: this trace holds no engine, no scheduler step and no request.
+function nothingRecorded() {
+  const roles = state.document.processes.map((process) => process.roles || "unknown role");
+  return `Nothing to draw: this trace holds no engine, no scheduler step and no request.
+Processes that recorded: ${roles.length ? `${count(roles.length)} (${roles.join("; ")})` : "none"}.
 
-Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
+${REASONS}`;
+}
+
+const REASONS = `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
 environment vLLM ran in. The summary that kvtrace record printed at its end lists the processes and hooks it saw.`;
 
 // #engine=0&from=1.5&to=2.5&request=ID&step=12 opens the page there; times in seconds.
@@ -58,7 +64,7 @@ function openAddress() {
   const row = state.engine.requests.columns.external_id.indexOf(wanted.get("request"));
   if (wanted.has("request") && row >= 0) pinRequest(row);
   const step = lastAtMost(state.engine.steps.columns.step, Number(wanted.get("step") ?? 0));
-  if (wanted.has("step") && step >= 0) pin("step", step);
+  if (wanted.has("step") && step >= 0) pinStep(step);
 }
 
 async function start() {
@@ -72,11 +78,13 @@ async function start() {
   showHead();
   showNotes(null);
   if (!state.document.engines.length) {
-    fail(NOTHING_RECORDED);
+    fail(nothingRecorded());
     return;
   }
   document.getElementById("main").hidden = document.getElementById("tools").hidden = false;
-  document.getElementById("keys").replaceChildren(...KEYS.flatMap(([key, what]) => [element("dt", key), element("dd", what)]));
+  for (const [id, entries] of [["keys", KEYS], ["words", WORDS]]) {
+    document.getElementById(id).replaceChildren(...entries.flatMap(([word, what]) => [element("dt", word), element("dd", what)]));
+  }
   readColours();
   offerEngines();
   openAddress();

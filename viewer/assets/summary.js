@@ -8,7 +8,9 @@ function showHead() {
   const what = document.getElementById("what");
   what.replaceChildren(element("bdi", parts.join("  ·  ")));
   what.title = parts.join("\n");
-  if (page.origin_ns !== "0") document.getElementById("when").textContent = `0 s = ${utc(page.origin_ns, 0)}`;
+  const when = document.getElementById("when");
+  if (page.origin_ns !== "0") when.textContent = `0 s = ${utc(page.origin_ns, 0)}`;
+  when.title = `${page.origin_ns} ns since the UNIX epoch`;
   document.title = model ? `kvtrace: ${shorten(model, 40)}` : "kvtrace";
 }
 
@@ -39,7 +41,7 @@ function engineNotes({ steps, requests, totals }) {
   return notes.map((text) => ({ level: "info", text }));
 }
 
-function showCards({ totals, facts: own, steps, pool }) {
+function showCards({ totals, pool }) {
   const limited = Object.entries(totals.limits).filter(([limit]) => limit !== "none");
   const [worst, times] = limited.sort((a, b) => b[1] - a[1])[0] ?? [null, 0];
   const seconds = totals.span_ns / 1e9;
@@ -48,20 +50,25 @@ function showCards({ totals, facts: own, steps, pool }) {
     ["Requests", count(totals.requests), `${count(totals.finished_requests)} finished`],
     ["Prompt tokens", count(totals.prompt_tokens), "of all requests"],
     ["Output tokens", count(totals.output_tokens),
-      seconds && totals.output_tokens !== null ? `${count(totals.output_tokens / seconds)} a second` : ""],
+      seconds && totals.output_tokens !== null ? `${count(totals.output_tokens / seconds)} per second` : "",
+      "from the first step's start to the last one's end"],
     ["Steps", count(totals.steps), totals.median_step_ns === null ? "" : `median ${duration(totals.median_step_ns)}`],
     ["Prefix hit rate", share(totals.prefix_hit_tokens ?? 0, totals.prefix_queried_tokens),
-      `${count(totals.prefix_hit_tokens)} of ${count(totals.prefix_queried_tokens)} tokens`],
+      `${count(totals.prefix_hit_tokens)} / ${count(totals.prefix_queried_tokens)}`,
+      "tokens found in the GPU prefix cache at each request's first admission"],
     ["Peak KV use", share(peak ?? 0, peak === null ? 0 : pool), `${count(peak)} of ${count(pool)} blocks`],
-    ["Evicted blocks", totals.block_events ? count(totals.evictions) : UNKNOWN, "dropped from the prefix cache"],
-    ["Preemptions", count(totals.preemptions), `${count(totals.discarded_tokens ?? 0)} tokens thrown away`],
+    ["Evicted blocks", totals.block_events ? count(totals.evictions) : UNKNOWN, "from prefix cache",
+      "blocks that were taken for new content and so are no longer findable by hash"],
+    ["Preemptions", count(totals.preemptions), `${count(totals.discarded_tokens ?? 0)} tokens lost`,
+      "tokens whose KV was dropped by preemptions"],
     ["Admission limited", share(limited.reduce((sum, [, n]) => sum + n, 0), totals.steps),
-      worst ? `of steps; ${LIMITS[LIMIT_RANK.get(worst)]?.[1] ?? worst} ${count(times)}` : "of steps"],
+      worst ? `${LIMITS[LIMIT_RANK.get(worst)]?.[1] ?? worst}: ${count(times)}` : "of all steps",
+      "share of steps after which the head of the waiting queue had to wait, and the most frequent reason"],
   ];
-  document.getElementById("cards").replaceChildren(...cards.map(([name, value, more]) => {
+  document.getElementById("cards").replaceChildren(...cards.map(([name, value, more, meaning]) => {
     const card = element("div", null, element("span", name), element("b", value), element("span", more));
     card.className = "card";
-    card.title = `${name}: ${value} ${more}`;
+    card.title = `${name}: ${value}${more ? `, ${more}` : ""}${meaning ? ` (${meaning})` : ""}`;
     return card;
   }));
 }
@@ -75,17 +82,19 @@ function legend(id, entries) {
   }));
 }
 
-function showLegends({ totals, facts: own, pool }) {
+function showLegends({ totals, facts: own, pool, steps }) {
   legend("legend-steps", PHASES.map(([, name, colour]) => [name, colour]));
   legend("legend-limits", LIMITS.filter(([limit]) => totals.limits[limit])
     .map(([limit, name, colour]) => [`${name}: ${count(totals.limits[limit])} steps`, colour]));
   legend("legend-queue", [["running", "running", "line"], ["waiting", "waiting", "line"]]);
   legend("legend-kv", [["used by requests", "used"], ["free, still cached", "cached"], ["free", "free"]]);
-  legend("legend-churn", [["per step", "evicted"], ["▼ request preempted", "preempted"]]);
+  legend("legend-churn", [["▼ request preempted", "preempted"]]);
   legend("legend-gantt", [...STATES].map(([name, colour]) =>
     [name, colour, name === "queued" || name === "preempted" ? "line" : ""]));
-  const tokens = own.block_size_tokens ? `${count(pool * own.block_size_tokens)} tokens` : null;
-  const size = own.block_bytes ? bytes(pool * own.block_bytes) : null;
-  document.getElementById("kv-unit").textContent = ["blocks", [tokens, size].filter(Boolean).join(", ")]
-    .filter(Boolean).join("; ");
+  document.getElementById("kv-unit").textContent =
+    own.block_size_tokens ? `blocks of ${count(own.block_size_tokens)} tokens` : "blocks";
+  const bar = steps.per_row > 1;
+  document.getElementById("steps-unit").textContent = bar ? `largest of ${count(steps.per_row)} steps` : "per scheduler step";
+  document.getElementById("churn-unit").textContent = bar ? `sum of ${count(steps.per_row)} steps` : "per step";
+  document.getElementById("axis-unit").textContent = `since the ${state.document.origin}`;
 }

@@ -5,7 +5,7 @@ const MARGIN = 0.01;
 
 const state = {
   document: null, engine: null, from: 0, to: 1, first: 0, last: 1, width: 800,
-  pinned: null, query: "", order: "arrival", inWindow: true, listed: [], colours: {}, peaks: null,
+  pinned: null, query: "", order: "arrival", inWindow: true, listed: [], colours: {}, picked: {},
 };
 
 let drawing = false;
