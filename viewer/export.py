@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,18 @@ MAX_STEP_ROWS = 20_000
 MAX_REQUESTS = 5_000
 
 
+@dataclass(frozen=True)
+class _Bounds:
+    """What every engine of a page shares: time zero, the end (UNIX ns), and how much of each may be drawn."""
+
+    origin_ns: int
+    last_ns: int
+    max_step_rows: int
+    max_requests: int
+
+
 def export(path: Path, max_step_rows: int = MAX_STEP_ROWS, max_requests: int = MAX_REQUESTS) -> Document:
-    """The document for the trace at `path`; the limits are for all engines together.
+    """Read the document for the trace at `path`; the limits are for all engines together.
 
     Raises:
         KvtraceError: the file is missing or is not a trace this kvtrace reads.
@@ -30,10 +41,11 @@ def export(path: Path, max_step_rows: int = MAX_STEP_ROWS, max_requests: int = M
     with Source(path) as source:
         facts = summary.run_facts(source)
         first_ns, last_ns = summary.span(source)
-        started = dict(map(tuple, facts)).get("started_ns", "")
+        started = dict(facts).get("started_ns") or ""
         origin_ns = int(started) if started.isdigit() else first_ns or 0
         engines = summary.engines(source)
         share = max(1, len(engines))
+        bounds = _Bounds(origin_ns, last_ns or origin_ns, -(-max_step_rows // share), -(-max_requests // share))
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -46,22 +58,15 @@ def export(path: Path, max_step_rows: int = MAX_STEP_ROWS, max_requests: int = M
             "run": facts,
             "processes": summary.processes(source),
             "notes": summary.notes(source, facts),
-            "engines": [
-                _export_engine(
-                    source, engine, origin_ns, last_ns or origin_ns, -(-max_step_rows // share), -(-max_requests // share)
-                )
-                for engine in engines
-            ],
+            "engines": [_export_engine(source, engine, bounds) for engine in engines],
         }
 
 
-def _export_engine(
-    source: Source, facts: dict[str, Any], origin_ns: int, last_ns: int, max_step_rows: int, max_requests: int
-) -> dict[str, Any]:
+def _export_engine(source: Source, facts: dict[str, Any], bounds: _Bounds) -> dict[str, Any]:
     engine = facts["engine_id"]
     return {
         "facts": facts,
         "totals": summary.engine_totals(source, engine),
-        "steps": export_steps(source, engine, origin_ns, max_step_rows),
-        "requests": export_requests(source, engine, origin_ns, last_ns, max_requests),
+        "steps": export_steps(source, engine, bounds.origin_ns, bounds.max_step_rows),
+        "requests": export_requests(source, engine, bounds.origin_ns, bounds.last_ns, bounds.max_requests),
     }

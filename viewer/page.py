@@ -24,7 +24,12 @@ def render(document: Document) -> str:
     modules = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     script = f'"use strict";\n(() => {{\n{modules}\n}})();\n'
     page = _asset("page.html")
-    for mark, text in {"CSP": _policy(style, script), "STYLE": style, "SCRIPT": script, "DATA": encode(document)}.items():
+    for mark, text in {
+        "CSP": _policy(style, script),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": encode(document),
+    }.items():
         page = page.replace(f"@{mark}@", text, 1)
     return page
 
@@ -52,12 +57,16 @@ def write(page: str, path: Path, *, force: bool = False) -> int:
         KvtraceError: the file exists and is not a page of kvtrace's (`force` replaces it), or cannot be written.
     """
     if path.exists() and not force and not is_page(path):
-        raise KvtraceError(f"{path}: exists and is not a kvtrace page; choose another name or use --force to replace it")
+        raise KvtraceError(
+            f"{path}: exists and is not a kvtrace page; choose another name or use --force to replace it"
+        )
     data = page.encode()
     try:
         _replace(path, data)
     except OSError as error:
-        raise KvtraceError(f"{path}: cannot be written: {error.strerror or error}; choose another place with -o") from error
+        raise KvtraceError(
+            f"{path}: cannot be written: {error.strerror or error}; choose another place with -o"
+        ) from error
     return len(data)
 
 

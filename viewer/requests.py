@@ -41,20 +41,23 @@ _TURNS = """
         SELECT request, time_ns, step, op::VARCHAR AS op
         FROM request_event WHERE engine_id = {engine} AND request IN (SELECT request FROM chosen)
     ),
-    again AS (
-        SELECT r.request, r.step, u.end_ns
+    resume AS (FROM turn WHERE op = 'resume'),
+    share AS (
+        SELECT r.request, r.step, r.phase = 'resumed' AS again, u.end_ns
         FROM step_request r LEFT JOIN step_update u ON u.engine_id = r.engine_id AND u.step = r.step
-        WHERE r.engine_id = {engine} AND r.phase = 'resumed' AND r.request IN (SELECT request FROM chosen)
+        WHERE r.engine_id = {engine} AND r.request IN (SELECT request FROM resume)
     ),
     recomputed AS (
-        SELECT t.request, max(a.end_ns) AS time_ns
-        FROM again a ASOF JOIN (FROM turn WHERE op = 'resume') t ON a.request = t.request AND a.step >= t.step
-        GROUP BY t.request, t.step HAVING count(*) = count(a.end_ns)
+        SELECT t.request, coalesce(max(s.end_ns) FILTER (s.again), t.time_ns) AS time_ns
+        FROM share s ASOF JOIN resume t ON s.request = t.request AND s.step >= t.step
+        GROUP BY t.request, t.step, t.time_ns HAVING NOT bool_or(s.again AND s.end_ns IS NULL)
     )
     SELECT request, start_ns AS time_ns, 'queued' AS op FROM chosen
     UNION ALL SELECT request, time_ns, op FROM turn
     UNION ALL SELECT request, time_ns, 'recomputed' FROM recomputed
 """
+"""A resumed request computes tokens again in steps of that phase. It has none where all its KV was still in the prefix
+cache, and then goes on at once."""
 
 
 def export_requests(source: Source, engine: int, origin_ns: int, last_ns: int, max_rows: int) -> dict[str, Any]:

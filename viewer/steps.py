@@ -84,9 +84,11 @@ _STEPS = """
         min(used_blocks) AS least_used_blocks,
         sum(evicted_blocks)::BIGINT AS evicted_blocks,
         sum(preempted_requests)::BIGINT AS preempted_requests,
-        coalesce(mode("limit"::VARCHAR) FILTER ("limit" <> 'none'), any_value("limit"::VARCHAR)) AS "limit",
-        count(*) FILTER ("limit" <> 'none') AS limited_steps,
-        arg_max(limit_request, step) FILTER ("limit" <> 'none') AS limit_request,
+        coalesce(
+            mode(admission_limit::VARCHAR) FILTER (admission_limit <> 'none'), any_value(admission_limit::VARCHAR)
+        ) AS admission_limit,
+        count(*) FILTER (admission_limit <> 'none') AS limited_steps,
+        arg_max(limit_request, step) FILTER (admission_limit <> 'none') AS limit_request,
         arg_max(limit_need_blocks, step) FILTER (limit_need_blocks IS NOT NULL) AS limit_need_blocks,
         arg_max(limit_free_blocks, step) FILTER (limit_need_blocks IS NOT NULL) AS limit_free_blocks,
         count(*) FILTER (findable <> cached_blocks) AS cache_mismatches

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from kvtrace.viewer.source import Source
+
+Facts = list[tuple[str, str | None]]
 
 Note = dict[str, str]
 """`level` (warning or info) and `text`: something the reader of the page has to know."""
@@ -40,10 +43,10 @@ _TOTALS = """
 _FIRST_ADMISSION = "admitted AND enabled AND NOT resumed"
 
 
-def run_facts(source: Source) -> list[list[str]]:
+def run_facts(source: Source) -> Facts:
     """The recording's facts as pairs of key and value."""
     facts = source.columns("SELECT key, value FROM run")
-    return [list(pair) for pair in zip(facts["key"], facts["value"], strict=True)]
+    return list(zip(facts["key"], facts["value"], strict=True))
 
 
 def span(source: Source) -> tuple[int | None, int | None]:
@@ -60,8 +63,11 @@ def processes(source: Source) -> list[dict[str, Any]]:
 
 
 def engines(source: Source) -> list[dict[str, Any]]:
-    """Configuration of every engine that has one or that recorded a step or a request."""
-    return source.rows("""
+    """Configuration of every engine that has one or that recorded a step or a request.
+
+    Of a model loaded from disk only the folder's name goes on: pages are passed on.
+    """
+    found = source.rows("""
         SELECT id AS engine_id, e.* EXCLUDE (engine_id), p.dp_rank, p.pid, p.vllm_version
         FROM (
             SELECT engine_id AS id FROM engine UNION SELECT engine_id FROM step_schedule
@@ -69,23 +75,28 @@ def engines(source: Source) -> list[dict[str, Any]]:
         )
         LEFT JOIN engine e ON e.engine_id = id LEFT JOIN process p ON p.process_id = id ORDER BY id
     """)
+    return [{**engine, "model": _without_folder(engine["model"])} for engine in found]
+
+
+def _without_folder(model: str | None) -> str | None:
+    return PurePath(model).name if model and PurePath(model).is_absolute() else model
 
 
 def engine_totals(source: Source, engine: int) -> dict[str, Any]:
     """An engine's counts over the whole recording, however much of it the page draws."""
     totals = source.row(_TOTALS.format(where=f"WHERE engine_id = {engine}", first=_FIRST_ADMISSION))
     limits = source.rows(f"""
-        SELECT "limit"::VARCHAR AS "limit", count(*) AS steps FROM step_schedule
-        WHERE engine_id = {engine} AND "limit" IS NOT NULL GROUP BY "limit" ORDER BY "limit"
+        SELECT admission_limit::VARCHAR AS name, count(*) AS steps FROM step_schedule
+        WHERE engine_id = {engine} AND admission_limit IS NOT NULL GROUP BY ALL ORDER BY name
     """)
-    return {**totals, "limits": {row["limit"]: row["steps"] for row in limits}}
+    return {**totals, "limits": {row["name"]: row["steps"] for row in limits}}
 
 
-def notes(source: Source, facts: list[list[str]]) -> list[Note]:
+def notes(source: Source, facts: Facts) -> list[Note]:
     """What is missing from the recording or went wrong with it."""
     return [
-        *[_warning(value) for key, value in facts if key.startswith("warning")],
-        *_ending(dict(map(tuple, facts))),
+        *[_warning(value) for key, value in facts if value and key.startswith("warning")],
+        *_ending(dict(facts)),
         *_losses(source),
         *_hooks(source),
         *_joins(source),
@@ -97,7 +108,7 @@ def _warning(text: str) -> Note:
     return {"level": "warning", "text": text}
 
 
-def _ending(facts: dict[str, str]) -> list[Note]:
+def _ending(facts: dict[str, str | None]) -> list[Note]:
     code = facts.get("exit_code")
     return [] if code in {None, "0"} else [_warning(f"The recorded command ended with exit code {code}.")]
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from .chromium import Chromium
 
 
-def take(page: Path, picture: Path, width: int = 1280, height: int = 900, dark: bool = False, fragment: str = "") -> None:
+def take(
+    page: Path, picture: Path, width: int = 1280, height: int = 900, dark: bool = False, fragment: str = ""
+) -> None:
     """Write what a browser of that size shows of a page as PNG. `fragment` is the page's address after `#`."""
     with Chromium(width, height, dark) as browser:
         browser.open(page, fragment)

@@ -14,6 +14,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+
 from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 
 from .pool import BlockPool, content_hash
@@ -157,21 +158,26 @@ class Simulation:
             request = self.waiting[0]
             head = {"limit_request": request.number}
             if preempted:
-                return {"limit": "preempted", **head}
+                return {"admission_limit": "preempted", **head}
             if len(self.running) == MAX_SEQS:
-                return {"limit": "max_seqs", **head}
+                return {"admission_limit": "max_seqs", **head}
             if not budget:
-                return {"limit": "token_budget", **head}
+                return {"admission_limit": "token_budget", **head}
             found = self._look_up(request)
             count = min(request.tokens - len(found) * BLOCK_SIZE, budget)
             need = -(-(len(found) * BLOCK_SIZE + count) // BLOCK_SIZE) - len(found)
             free = len(self.pool.free) - sum(self.pool.references[block] == 0 for block in found)
             self._note_lookup(request, len(found), need <= free)
             if need > free:
-                return {"limit": "kv_insufficient", **head, "limit_need_blocks": need, "limit_free_blocks": free}
+                return {
+                    "admission_limit": "kv_insufficient",
+                    **head,
+                    "limit_need_blocks": need,
+                    "limit_free_blocks": free,
+                }
             scheduled.append(self._start(request, found, count))
             budget -= count
-        return {"limit": "none"}
+        return {"admission_limit": "none"}
 
     def _hashes(self, request: Request, tokens: int) -> list[int]:
         return [content_hash(request.session, index, SHARED_BLOCKS) for index in range(tokens // BLOCK_SIZE)]

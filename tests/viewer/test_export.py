@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+
 from kvtrace.errors import KvtraceError
 from kvtrace.viewer.encode import undelta
 from kvtrace.viewer.export import export
@@ -75,7 +77,7 @@ def test_a_reset_of_the_prefix_cache_leaves_no_block_findable(tmp_path: Path) ->
         facts = {"engine_id": 1, "step": 9999}
         insert(connection, "block_event", [{**facts, "time_ns": last + 10, "op": "reset", "pool": 0}])
         more = {"start_ns": last + 20, "scheduled_ns": last + 30, "used_blocks": 0, "free_blocks": 88}
-        insert(connection, "step_schedule", [{**facts, **more, "cached_blocks": 0, "limit": "none"}])
+        insert(connection, "step_schedule", [{**facts, **more, "cached_blocks": 0, "admission_limit": "none"}])
     # THEN that step has free blocks, and none of them is cached
     document = export(path)
     assert steps_of(document)["free_cached_blocks"] == replay_free_cached(path)
@@ -130,7 +132,7 @@ def test_lanes_last_from_queue_to_end_without_a_gap(trace: Path) -> None:
     for request, queued, finished in ask(trace, "SELECT request, queued_ns, finished_ns FROM request"):
         lane = lanes[request]
         assert (lane[0][0], lane[-1][1]) == (queued, finished)
-        assert all(before[1] == after[0] for before, after in zip(lane, lane[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in pairwise(lane))
 
 
 def test_resumed_time_ends_with_the_last_step_that_recomputed(trace: Path) -> None:
@@ -160,6 +162,22 @@ def test_resumed_time_ends_with_the_last_step_that_recomputed(trace: Path) -> No
     """
     assert found <= set(ask(trace, ends)) | set(ask(trace, preempted_again))
     assert len(found) >= 10
+
+
+def test_a_resumed_request_that_found_all_its_kv_in_the_cache_goes_on_at_once(tmp_path: Path) -> None:
+    path = create_trace(tmp_path / "trace.duckdb")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE step_request SET phase = 'decode' WHERE phase = 'resumed'")
+    document = export(path)
+    assert document["states"].index("resumed") not in document["engines"][0]["requests"]["segments"]["state"]
+    assert document["states"].index("preempted") in document["engines"][0]["requests"]["segments"]["state"]
+
+
+def test_no_machine_path_of_the_model_is_passed_on(tmp_path: Path) -> None:
+    path = create_trace(tmp_path / "trace.duckdb")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE engine SET model = '/home/someone/models/tiny-llama/'")
+    assert export(path)["engines"][0]["facts"]["model"] == "tiny-llama"
 
 
 def test_totals_are_of_the_whole_trace_however_little_is_drawn(trace: Path) -> None:

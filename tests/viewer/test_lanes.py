@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kvtrace.viewer.lanes import Segment, Turn, segments
 
 
@@ -29,7 +30,9 @@ def test_a_preempted_request_computes_again_before_it_generates() -> None:
 
 
 def test_preempted_before_its_first_token_it_goes_on_with_its_prompt() -> None:
-    found = lane((0, "queued"), (1, "schedule"), (8, "preempt"), (20, "resume"), (25, "recomputed"), (30, "first_token"))
+    found = lane(
+        (0, "queued"), (1, "schedule"), (8, "preempt"), (20, "resume"), (25, "recomputed"), (30, "first_token")
+    )
     assert [segment.state for segment in found] == ["queued", "prefill", "preempted", "resumed", "prefill", "decode"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
+
 from kvtrace.viewer.export import export
 from kvtrace.viewer.page import render, write
 
@@ -78,7 +79,7 @@ def test_the_page_holds_what_the_trace_holds(chromium: Chromium, page: Path, tra
     steps = chromium.evaluate(f"{engine}.steps.columns")
     assert steps["step"] == column(trace, "SELECT step FROM step ORDER BY step")
     assert steps["used_blocks"] == column(trace, "SELECT used_blocks FROM step ORDER BY step")
-    assert steps["limit"] == column(trace, 'SELECT "limit"::VARCHAR FROM step ORDER BY step')
+    assert steps["admission_limit"] == column(trace, "SELECT admission_limit::VARCHAR FROM step ORDER BY step")
     assert chromium.evaluate(f"{engine}.tokens") == column(trace, "SELECT scheduled_tokens FROM step ORDER BY step")
     starts = column(trace, "SELECT end_ns - interval_ns - 1760000000000000000 FROM step ORDER BY step")
     assert steps["start_ns"] == starts
@@ -101,7 +102,9 @@ def test_cards_say_the_totals(chromium: Chromium, page: Path, trace: Path) -> No
 
 def test_a_steps_bar_has_the_colour_of_its_phase(chromium: Chromium, page: Path, trace: Path) -> None:
     # GIVEN a step that did little but compute lost tokens again, alone in the window
-    only_resumed = "FROM step WHERE resumed_tokens > 0.7 * scheduled_tokens AND resumed_tokens > 100 ORDER BY step LIMIT 1"
+    only_resumed = (
+        "FROM step WHERE resumed_tokens > 0.7 * scheduled_tokens AND resumed_tokens > 100 ORDER BY step LIMIT 1"
+    )
     start = (column(trace, f"SELECT end_ns - interval_ns {only_resumed}")[0] - 1760000000000000000) / 1e9
     end = (column(trace, f"SELECT end_ns {only_resumed}")[0] - 1760000000000000000) / 1e9
     chromium.open(page, f"from={start}&to={end}")
@@ -109,7 +112,8 @@ def test_a_steps_bar_has_the_colour_of_its_phase(chromium: Chromium, page: Path,
     chromium.frame()
     drawn = chromium.evaluate("""(() => {
         const canvas = document.querySelector('[data-lane=steps] canvas');
-        return [...canvas.getContext('2d').getImageData(canvas.width / 2 + 90, canvas.height / 4, 1, 1).data].slice(0, 3);
+        const pixel = canvas.getContext('2d').getImageData(canvas.width / 2 + 90, canvas.height / 4, 1, 1);
+        return [...pixel.data].slice(0, 3);
     })()""")
     legend = chromium.evaluate("""(() => {
         const item = [...document.querySelectorAll('#legend-steps li')].find((li) => li.innerText.trim() === 'resumed');

@@ -29,14 +29,14 @@ function duration(ns) {
   if (size < 1e3) return `${ns} ns`;
   if (size < 1e6) return `${(ns / 1e3).toPrecision(3)} µs`;
   if (size < 1e9) return `${(ns / 1e6).toFixed(size < 1e7 ? 2 : 1)} ms`;
-  return `${(ns / 1e9).toFixed(size < 1e10 ? 3 : 1)} s`;
+  return `${size < 6e10 ? (ns / 1e9).toFixed(size < 1e10 ? 3 : 1) : count(ns / 1e9)} s`;
 }
 
 // A time on the axis, precise enough for ticks or steps `resolution` ns apart.
 function clock(ns, resolution) {
   if (ns === null || ns === undefined) return UNKNOWN;
   const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(resolution / 1e9))));
-  return `${(ns / 1e9).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} s`;
+  return `${(ns / 1e9 || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} s`;
 }
 
 function utc(originNs, ns) {

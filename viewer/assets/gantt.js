@@ -1,6 +1,6 @@
 // A lane for each request that is listed; only those in sight are drawn.
 
-const ROW = 13, BAR = 9;
+const ROW = 13, BAR = 9, LABEL = 30;
 
 function drawGantt() {
   const scroller = document.getElementById("gantt");
@@ -30,7 +30,7 @@ function drawRequest(context, row, y) {
   const pinned = state.pinned?.kind === "request" && state.pinned.row === row;
   context.textAlign = "right";
   context.fillStyle = pinned ? state.colours.ink : state.colours.soft;
-  context.fillText(isolated(shorten(requestName(state.engine, row), 30)), LEFT - 6, y + ROW / 2 - 1, LEFT - 14);
+  context.fillText(laneLabel(row), LEFT - 6, y + ROW / 2 - 1, LEFT - 14);
   for (const segment of state.engine.segmentsOf[row]) {
     if (segment.end >= state.from && segment.start <= state.to) drawSegment(context, segment, y);
   }
@@ -38,6 +38,13 @@ function drawRequest(context, row, y) {
   context.strokeStyle = state.colours.accent;
   context.lineWidth = 1;
   context.strokeRect(LEFT + 0.5, y - 0.5, plotWidth() - 1, ROW - 1);
+}
+
+// The name, and the session where there is room for it.
+function laneLabel(row) {
+  const { session, turn } = state.engine.requests.columns, name = isolated(shorten(requestName(state.engine, row), LABEL));
+  const tag = session[row] === null || session[row].length + name.length > LABEL - 8 ? "" : isolated(session[row]);
+  return tag ? `${tag}${turn[row] === null ? "" : ` turn ${turn[row]}`} · ${name}` : name;
 }
 
 function drawSegment(context, segment, y) {

@@ -84,7 +84,7 @@ function stepTitle(row) {
 }
 
 function limitText(row) {
-  const columns = state.engine.steps.columns, limit = columns.limit[row];
+  const columns = state.engine.steps.columns, limit = columns.admission_limit[row];
   if (limit === null) return UNKNOWN;
   const name = LIMITS[LIMIT_RANK.get(limit)]?.[1] ?? limit;
   return limit === "kv_insufficient" && columns.limit_need_blocks[row] !== null

@@ -39,7 +39,7 @@ function niceTick(span, most) {
 function timeTicks() {
   const tick = niceTick(state.to - state.from, Math.max(2, plotWidth() / 110));
   const times = [];
-  for (let time = Math.ceil(state.from / tick) * tick; time <= state.to; time += tick) times.push(time);
+  for (let time = Math.ceil(state.from / tick) * tick; time <= state.to; time += tick) times.push(time || 0);
   return [times, tick];
 }
 
@@ -147,7 +147,7 @@ function drawPinnedStep(context, height) {
 
 function drawLimits() {
   const [context] = begin("limits");
-  const { limit: limits, limited_steps: limited, steps } = state.engine.steps.columns;
+  const { admission_limit: limits, limited_steps: limited, steps } = state.engine.steps.columns;
   const rank = (row) => LIMIT_RANK.get(limits[row]) ?? LIMITS.length - 2;
   const picked = state.picked.limits = pickRows((row) => -rank(row), false);
   eachRun(picked, (row, x, width) => {

@@ -54,15 +54,16 @@ function showCards({ totals, pool }) {
       "from the first step's start to the last one's end"],
     ["Steps", count(totals.steps), totals.median_step_ns === null ? "" : `median ${duration(totals.median_step_ns)}`],
     ["Prefix hit rate", share(totals.prefix_hit_tokens ?? 0, totals.prefix_queried_tokens),
-      `${count(totals.prefix_hit_tokens)} / ${count(totals.prefix_queried_tokens)}`,
+      totals.prefix_queried_tokens === null ? "no lookup recorded"
+        : `${count(totals.prefix_hit_tokens)} / ${count(totals.prefix_queried_tokens)}`,
       "tokens found in the GPU prefix cache at each request's first admission"],
-    ["Peak KV use", share(peak ?? 0, peak === null ? 0 : pool), `${count(peak)} of ${count(pool)} blocks`],
+    ["Peak KV use", share(peak ?? 0, peak === null ? 0 : pool), `${count(peak)} / ${count(pool)}`],
     ["Evicted blocks", totals.block_events ? count(totals.evictions) : UNKNOWN, "from prefix cache",
       "blocks that were taken for new content and so are no longer findable by hash"],
     ["Preemptions", count(totals.preemptions), `${count(totals.discarded_tokens ?? 0)} tokens lost`,
       "tokens whose KV was dropped by preemptions"],
     ["Admission limited", share(limited.reduce((sum, [, n]) => sum + n, 0), totals.steps),
-      worst ? `${LIMITS[LIMIT_RANK.get(worst)]?.[1] ?? worst}: ${count(times)}` : "of all steps",
+      worst ? `${LIMITS[LIMIT_RANK.get(worst)]?.[1] ?? worst} ${Math.round(100 * times / totals.steps)}%` : "of all steps",
       "share of steps after which the head of the waiting queue had to wait, and the most frequent reason"],
   ];
   document.getElementById("cards").replaceChildren(...cards.map(([name, value, more, meaning]) => {
@@ -85,7 +86,7 @@ function legend(id, entries) {
 function showLegends({ totals, facts: own, pool, steps }) {
   legend("legend-steps", PHASES.map(([, name, colour]) => [name, colour]));
   legend("legend-limits", LIMITS.filter(([limit]) => totals.limits[limit])
-    .map(([limit, name, colour]) => [`${name}: ${count(totals.limits[limit])} steps`, colour]));
+    .map(([limit, name, colour]) => [`${name} ${count(totals.limits[limit])}`, colour]));
   legend("legend-queue", [["running", "running", "line"], ["waiting", "waiting", "line"]]);
   legend("legend-kv", [["used by requests", "used"], ["free, still cached", "cached"], ["free", "free"]]);
   legend("legend-churn", [["▼ request preempted", "preempted"]]);
