@@ -20,15 +20,17 @@ _CHOSEN = """
 _REQUESTS = """
     WITH {chosen},
     share AS (
-        SELECT request, min(step) AS first_step, max(step) AS last_step, count(*) AS steps
+        SELECT request, min(step) AS first_step, max(step) AS last_step, count(*) AS steps,
+            coalesce(sum(scheduled_tokens) FILTER (phase = 'resumed'), 0)::BIGINT AS recomputed_tokens
         FROM step_request WHERE engine_id = {engine} AND request IN (SELECT request FROM chosen) GROUP BY request
     ),
     loss AS (
-        SELECT request, sum(computed_tokens)::BIGINT AS discarded_tokens
+        SELECT request, sum(computed_tokens)::BIGINT AS released_tokens
         FROM request_event WHERE engine_id = {engine} AND op = 'preempt' GROUP BY request
     )
     SELECT c.request, internal_id, external_id, session, turn, priority, prompt_tokens, max_tokens, output_tokens,
-        local_cached_tokens, external_cached_tokens, preemptions, discarded_tokens, first_step, last_step, steps,
+        local_cached_tokens, external_cached_tokens, preemptions, released_tokens,
+        recomputed_tokens, first_step, last_step, steps,
         finish_reason::VARCHAR AS finish_reason,
         start_ns, arrival_ns, queued_ns, scheduled_ns, first_token_ns, finished_ns
     FROM chosen c LEFT JOIN share USING (request) LEFT JOIN loss USING (request)

@@ -185,6 +185,7 @@ def test_totals_are_of_the_whole_trace_however_little_is_drawn(trace: Path) -> N
     assert totals["requests"] == 40
     assert (totals["output_tokens"],) == ask(trace, "SELECT sum(output_tokens)::INT FROM request")[0]
     assert (totals["preemptions"],) == ask(trace, "SELECT sum(preemptions)::INT FROM request")[0]
+    assert (totals["recomputed_tokens"],) == ask(trace, "SELECT sum(resumed_tokens)::INT FROM step")[0]
     hits = ask(trace, "SELECT sum(local_cached_tokens)::INT, sum(prompt_tokens)::INT FROM request")[0]
     assert (totals["prefix_hit_tokens"], totals["prefix_queried_tokens"]) == hits
     assert sum(totals["limits"].values()) == totals["steps"]

@@ -130,7 +130,7 @@ function describeStep(row) {
     ]),
     ...section("KV blocks after scheduling", [
       ["used", `${count(at("used_blocks"))} (${share(at("used_blocks"), engine.pool)})`],
-      ["free, cached", count(at("free_cached_blocks"))], ["free", count(at("free_blocks"))],
+      ["free", count(at("free_blocks"))], ["of these still cached", count(at("free_cached_blocks"))],
       ["cached in all", count(at("cached_blocks"))],
       ...(many ? [["least used", count(at("least_used_blocks"))]] : []), ["evicted", count(at("evicted_blocks"))],
     ]),
@@ -166,7 +166,7 @@ function describeRequest(row) {
   }
   const start = at("start_ns"), end = engine.endOf[row], around = (end - start) * 0.1;
   return [
-    element("h2", null, element("bdi", requestName(engine, row))),
+    element("h2", "Request", element("bdi", requestName(engine, row))),
     actions(action("Zoom to it", () => show(start - around, end + around)), action("Unpin", () => pin(null))),
     facts([
       ["session", at("session")], ["turn", known(at("turn"))], ["internal id", at("internal_id")],
@@ -178,7 +178,8 @@ function describeRequest(row) {
         : `${count(at("local_cached_tokens"))} (${share(at("local_cached_tokens"), at("prompt_tokens"))})`],
       ["cached outside", known(at("external_cached_tokens"))],
       ["output", `${count(at("output_tokens"))} of at most ${count(at("max_tokens"))}`],
-      ["thrown away", at("preemptions") ? count(at("discarded_tokens")) : null],
+      ["released by preemption", at("preemptions") ? count(at("released_tokens")) : null],
+      ["computed again", at("preemptions") ? count(at("recomputed_tokens")) : null],
     ]),
     ...section("Where its time went", [...spent].map(([name, ns]) => [name, duration(ns)])),
     ...section("Times", [
@@ -206,8 +207,8 @@ function stepHint(row) {
     element("span", `${clock(at("start_ns"), 1e5)}, ${columns.steps[row] > 1 ? "longest " : ""}${duration(at("duration_ns"))}`),
     element("span", `${count(state.engine.tokens[row])} tokens${phases ? `: ${phases}` : ""}`),
     element("span", `${count(at("running"))} running, ${count(at("waiting"))} waiting; limit: ${limitText(row)}`),
-    element("span", `${count(at("used_blocks"))} used, ${count(at("free_cached_blocks"))} free and cached, ` +
-      `${count(at("free_blocks"))} free blocks`),
+    element("span", `${count(at("used_blocks"))} blocks used, ${count(at("free_blocks"))} free, ` +
+      `${count(at("free_cached_blocks"))} of them still cached`),
     ...(at("evicted_blocks") || at("preempted_requests")
       ? [element("span", `${count(at("evicted_blocks"))} evicted, ${count(at("preempted_requests"))} preempted`)] : []),
   ];
