@@ -1,0 +1,46 @@
+"""Hands out a trace's columns: the only module of the viewer that knows how a trace is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kvtrace.queries import Trace
+
+Columns = dict[str, list[Any]]
+"""Column values by name, all of one length."""
+
+
+class Source:
+    """An open trace. A context manager; closing it lets others write the file again."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` read-only.
+
+        Raises:
+            KvtraceError: the file is missing, is not a trace, or is of another version.
+        """
+        self._trace = Trace(path)
+
+    def columns(self, query: str) -> Columns:
+        """Ask for a result by column."""
+        result: Columns = self._trace.sql(query, "arrow").to_pydict()
+        return result
+
+    def row(self, query: str) -> dict[str, Any]:
+        """Ask for a result of one row."""
+        return {name: values[0] for name, values in self.columns(query).items()}
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """Ask for a result by row; for small results."""
+        result = self.columns(query)
+        return [dict(zip(result, values, strict=True)) for values in zip(*result.values(), strict=True)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._trace.close()
