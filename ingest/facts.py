@@ -1,4 +1,4 @@
-"""The small tables that say what was recorded: run, process, engine, hook, stream and clock."""
+"""The small tables that say what was recorded: run, process, engine, hook, the GPU, clocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import duckdb
 from kvtrace import __version__
 from kvtrace.events import Field
 from kvtrace.ingest.clock import Reading
-from kvtrace.ingest.schema import ENGINE, PROCESS, TRACE_VERSION
+from kvtrace.ingest.schema import ENGINE, GPU_CLOCK, KV_LAYER, PROCESS, TRACE_VERSION
 from kvtrace.recording import ProcessRecording, Recording
 
 _INTEGER_BITS = {"INTEGER": 31, "BIGINT": 63}
@@ -61,6 +61,13 @@ def insert_processes(
             insert_rows(connection, "engine", [_fit(ENGINE.fields, facts, where, warnings)])
         hooks = ((process_id, hook, state, detail or None) for hook, (state, detail) in process.hooks.items())
         insert_rows(connection, "hook", hooks)
+        for layer in process.layers:
+            facts = {**layer, "process_id": process_id, "layer": layer.get("index")}
+            facts |= {name: json.dumps(layer.get(name)) for name in ("shape", "stride")}
+            insert_rows(connection, "kv_layer", [_fit(KV_LAYER.fields, facts, where, warnings)])
+        for clock in process.gpu_clocks:
+            facts = {**clock, "process_id": process_id, "time_ns": clock["monotonic_ns"] + offset_ns}
+            insert_rows(connection, "gpu_clock", [_fit(GPU_CLOCK.fields, facts, where, warnings)])
     return warnings
 
 

@@ -157,6 +157,32 @@ CLOCK = Table(
     ),
 )
 
+KV_LAYER = Table(
+    "kv_layer",
+    "Where each layer's KV lies on the GPU, so that layer, block and head give an address.",
+    (
+        _column("process_id", _INTEGER, "The worker."),
+        _column("layer", _INTEGER, "Index of the layer, as in kv_window."),
+        _column("name", _TEXT, "vLLM's name of the layer."),
+        _column("address", _BIGINT, "Device address of the KV tensor."),
+        _column("shape", _TEXT, "Its shape, a JSON list."),
+        _column("stride", _TEXT, "Its strides in elements, a JSON list."),
+        _column("dtype", _TEXT, "Its element type."),
+    ),
+)
+
+GPU_CLOCK = Table(
+    "gpu_clock",
+    "Calibrations of the GPU's global timer against the host's clock.",
+    (
+        _column("process_id", _INTEGER, "The worker."),
+        _column("time_ns", _BIGINT, "When it was calibrated."),
+        _column("offset_ns", _BIGINT, "CLOCK_MONOTONIC minus global timer, applied until the next one."),
+        _column("uncertainty_ns", _BIGINT, "Half the round trip it was read in: the offset's bound."),
+        _column("moved_ns", _BIGINT, "How far the offset had moved since the one before: drift and uncertainty."),
+    ),
+)
+
 JOIN_COUNT = Table(
     "join_count",
     "How many rows each join of the trace matched.",
@@ -260,6 +286,8 @@ TABLES: tuple[Table, ...] = (
     HOOK,
     STREAM,
     CLOCK,
+    KV_LAYER,
+    GPU_CLOCK,
     JOIN_COUNT,
     STEP,
     STEP_BLOCK,

@@ -29,7 +29,8 @@ _STDERR = 2
 class Launch:
     """What to record and how.
 
-    `quiet` leaves out the status line and everything of the summary but problems.
+    `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or `layer` to
+    time KV accesses on a GPU too where there is one.
     """
 
     command: Sequence[str]
@@ -37,6 +38,7 @@ class Launch:
     force: bool = False
     quiet: bool = False
     check_first: bool = True
+    kv_level: str = "layer"
 
 
 def record(launch: Launch) -> int:
@@ -61,7 +63,7 @@ def record(launch: Launch) -> int:
     manifest.write(run_dir)
     started_ns = time.monotonic_ns()
     try:
-        child = Child(program, launch.command, child_environment(environment, run_dir))
+        child = Child(program, launch.command, child_environment(environment, run_dir, launch.kv_level))
     except KvtraceError:
         _remove_unused(run_dir, is_new=is_new)
         raise
@@ -77,9 +79,13 @@ def record(launch: Launch) -> int:
     return code
 
 
-def child_environment(environment: Mapping[str, str], run_dir: Path) -> dict[str, str]:
+def child_environment(environment: Mapping[str, str], run_dir: Path, kv_level: str = "layer") -> dict[str, str]:
     """The command's environment: where to record, and leave for vLLM to load kvtrace if only some plugins may load."""
-    result = {**environment, layout.RUN_DIR_VARIABLE: str(run_dir.absolute())}
+    result = {
+        **environment,
+        layout.RUN_DIR_VARIABLE: str(run_dir.absolute()),
+        layout.KV_LEVEL_VARIABLE: kv_level,
+    }
     plugins = result.get(_PLUGINS_VARIABLE)
     if plugins is not None and _PLUGIN not in plugins.split(","):
         result[_PLUGINS_VARIABLE] = f"{plugins},{_PLUGIN}" if plugins else _PLUGIN

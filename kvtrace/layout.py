@@ -15,6 +15,9 @@ import struct
 RUN_DIR_VARIABLE = "KVTRACE_RUN_DIR"
 """Environment variable that tells vLLM's processes where to record. Unset: kvtrace does nothing."""
 
+KV_LEVEL_VARIABLE = "KVTRACE_KV_LEVEL"
+"""Environment variable that tells them how deep to look: `host` or `layer`."""
+
 FORMAT_VERSION = 1
 """Of segments, counters and journals. A reader refuses versions it does not know."""
 

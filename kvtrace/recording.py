@@ -42,6 +42,9 @@ class ProcessRecording:
     engine: dict[str, Any] = field(default_factory=dict)
     rank: dict[str, Any] = field(default_factory=dict)
     clocks: list[Clock] = field(default_factory=list)
+    device: dict[str, Any] = field(default_factory=dict)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
     warnings: list[str] = field(default_factory=list)
     _read: dict[str, Segment] = field(default_factory=dict, repr=False)
@@ -223,6 +226,12 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.hooks[hook] = (state, str(line.get("detail") or ""))
         case {"kind": "engine"}:
             process.engine.update(facts)
+        case {"kind": "device"}:
+            process.device.update(facts)
+        case {"kind": "layer"}:
+            process.layers.append(facts)
+        case {"kind": "gpu_clock", "monotonic_ns": int()}:
+            process.gpu_clocks.append(line)
         case {"kind": "stopped"}:
             process.stopped = str(line.get("reason"))
     if line.get("kind") in ("process", "clock", "stopped") and (clock := clock_of(line)):

@@ -61,6 +61,7 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
         f"the command {_how_it_ended(ending.exit_code)}",
         *(f"  {_describe(process)}" for process in processes),
         *_hooks(processes),
+        *_devices(processes),
         f"  records: {_by_stream(counts.records)}",
         *([f"  left out: {counts.torn:,} that were being written when their process died"] if counts.torn else []),
         f"  on disk: {size(disk_bytes)} in {ending.run_dir}",
@@ -112,6 +113,18 @@ def _hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:
         yield f"  hooks: {len(installed)} installed" + (f", {len(absent)} not in this vLLM:" if absent else "")
     for hook, detail in sorted(absent):
         yield f"    {hook}" + (f" (lost: {detail})" if detail else "")
+
+
+def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
+    for process in processes:
+        device = process.device
+        match device.get("state"):
+            case "recording":
+                yield f"  GPU: {device.get('name')}, KV windows of {len(process.layers)} layers ({device.get('backend')})"
+            case "overrun":
+                yield f"  GPU: {device.get('dropped_steps')} steps of KV windows came too fast to be copied"
+            case "absent" | "stopped" as state:
+                yield f"  GPU: KV windows {state}: {device.get('detail')}"
 
 
 def _disabled_hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class KvLevel(enum.StrEnum):
+    """How deep to look."""
+
+    host = "host"
+    layer = "layer"
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +40,12 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = None,
+        kv_level: Annotated[
+            KvLevel,
+            typer.Option(
+                "--kv-level", help="host: no GPU records. layer: also time KV writes and attention on the GPU."
+            ),
+        ] = KvLevel.layer,
         force: Annotated[bool, typer.Option("--force", help="Replace an older recording in RUN.")] = False,
         quiet: Annotated[
             bool, typer.Option("--quiet", help="Show no status line, and only problems at the end.")
@@ -55,7 +69,9 @@ def register(app: typer.Typer) -> None:
         from kvtrace.launch import record as run
         from kvtrace.supervise import die_by
 
-        code = run(Launch(command, output, force=force, quiet=quiet, check_first=not no_preflight))
+        code = run(
+            Launch(command, output, force=force, quiet=quiet, check_first=not no_preflight, kv_level=kv_level.value)
+        )
         if code < 0:
             die_by(-code)
         raise typer.Exit(code)

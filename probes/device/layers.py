@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvtrace.capture import Recorder
+from kvtrace.layout import KV_LEVEL_VARIABLE
 from kvtrace.probes.device.branch import Branch
 from kvtrace.probes.device.drain import Drain
 from kvtrace.probes.device.stamps import Launch, Stamps
@@ -124,7 +125,7 @@ class LayerRecorder:
 
 def level() -> str:
     """The recording level asked for: `host`, or `layer` where there is a GPU."""
-    return os.environ.get("KVTRACE_KV_LEVEL", "layer")
+    return os.environ.get(KV_LEVEL_VARIABLE, "layer")
 
 
 def _kv_layers(runner: Any) -> list[tuple[str, Any]]:

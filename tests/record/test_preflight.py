@@ -95,7 +95,10 @@ def test_a_python_without_vllm_is_named(bare_python: str, clean: dict[str, str])
     assert caught.value.exit_code == 2
 
 
-def test_a_python_without_kvtrace_gets_its_install_command(bare_python: str, clean: dict[str, str]) -> None:
+def test_a_python_without_kvtrace_gets_its_install_command(
+    bare_python: str, clean: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a checkout has kvtrace's metadata, and `python -m` looks there
     site = install(bare_python, "vllm")
     try:
         with pytest.raises(KvtraceError, match=f"pip install --python {bare_python} kvtrace"):
