@@ -120,7 +120,8 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
         device = process.device
         match device.get("state"):
             case "recording":
-                yield f"  GPU: {device.get('name')}, KV windows of {len(process.layers)} layers ({device.get('backend')})"
+                layers = f"KV windows of {len(process.layers)} layers ({device.get('backend')})"
+                yield f"  GPU: {device.get('name')}, {layers}"
             case "overrun":
                 yield f"  GPU: {device.get('dropped_steps')} steps of KV windows came too fast to be copied"
             case "absent" | "stopped" as state:

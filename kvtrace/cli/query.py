@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command()(query)
 
 
-def query(  # noqa: PLR0917 - the command line's own
+def query(
     name: NameArgument = None,
     trace: TraceArgument = None,
     param: ParamOption = None,

@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
         kv_level: Annotated[
             KvLevel,
             typer.Option(
-                "--kv-level", help="host: no GPU records. layer: also time KV writes and attention on the GPU."
+                "--kv-level", help="host: nothing on the GPU. layer: also time KV writes and attention there."
             ),
         ] = KvLevel.layer,
         force: Annotated[bool, typer.Option("--force", help="Replace an older recording in RUN.")] = False,
