@@ -183,7 +183,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     except duckdb.ConnectionException as error:
         raise KvtraceError(f"{path} is open for writing in this process; close that connection first") from error
     except duckdb.Error as error:
-        if "lock" in str(error):
+        if "set lock" in str(error):
             raise KvtraceError(
                 f"{path} is being written by another process ({_lock_holder(error)}); try again when it has ended"
             ) from error

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from kvtrace.errors import KvtraceError
+
 
 class Limited:
     """The batches of a result up to a number of rows; `more` counts those that were left out, once it is read.
@@ -55,6 +57,7 @@ def write_json(result: Limited, file: BinaryIO) -> None:
 
     JSON has no NaN, infinities, binary data or dates: those become text.
     """
+    _check_names(result)
     separator = "["
     for batch in result:
         for row in batch.to_pylist():
@@ -65,10 +68,17 @@ def write_json(result: Limited, file: BinaryIO) -> None:
 
 def write_parquet(result: Limited, file: BinaryIO) -> None:
     """Write Parquet, with DuckDB's types as Arrow has them; intervals become text."""
+    _check_names(result)
     schema = pa.schema([pa.field(column.name, _parquet_type(column.type)) for column in result.schema])
     with pa.parquet.ParquetWriter(file, schema) as writer:
         for batch in result:
             writer.write_batch(_simplified(batch, schema))
+
+
+def _check_names(result: Limited) -> None:
+    names = result.schema.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise KvtraceError(f"two columns are named {twice[0]!r}: give one another name with AS, or write CSV")
 
 
 def _move(text: io.BytesIO, file: BinaryIO) -> None:
@@ -110,7 +120,9 @@ def _jsonable(value: Any) -> Any:
     """`value` in what JSON has."""
     if isinstance(value, dict):
         return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+    if isinstance(value, pa.MonthDayNano):
+        return f"{value.months} months {value.days} days {value.nanoseconds} ns"
+    if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
