@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kvtrace.errors import KvtraceError
+from kvtrace.queries.text import inert
 
 
 class Limited:
@@ -23,6 +24,9 @@ class Limited:
     Args:
         reader: The result. It is read to its end: DuckDB wants that before the next query.
         rows: Most rows to pass on; None for all.
+
+    Raises:
+        KvtraceError: while iterating, DuckDB could not go on.
     """
 
     def __init__(self, reader: pa.RecordBatchReader, rows: int | None = None) -> None:
@@ -32,13 +36,24 @@ class Limited:
         self._left = rows
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._reader:
+        for batch in self._read():
             passed = batch if self._left is None else batch.slice(0, self._left)
             if self._left is not None:
                 self._left -= passed.num_rows
             self.more += batch.num_rows - passed.num_rows
             if passed.num_rows:
                 yield passed
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """The reader's batches; what goes wrong in DuckDB on the way is its error, not one of writing."""
+        while True:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except (OSError, pa.ArrowException) as error:
+                raise KvtraceError("\n".join(map(inert, str(error).splitlines()))) from error
+            yield batch
 
 
 def write_csv(result: Limited, file: BinaryIO) -> None:

@@ -182,7 +182,7 @@ def test_failed_write_leaves_the_old_file(make_trace: MakeTrace, tmp_path: Path)
     done = kvtrace("sql", make_trace(), failing, "-o", out)
 
     assert done.returncode == 1
-    assert "late" in done.stderr
+    assert done.stderr == "kvtrace: Invalid Input Error: late\n"
     assert out.read_text() == "old"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.csv", "trace.duckdb"]
 
