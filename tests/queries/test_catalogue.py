@@ -53,11 +53,11 @@ def test_header_is_read_as_written() -> None:
     assert query.columns[0].meaning == "Number, counted."
 
 
-def test_parameters_are_cast_to_their_declared_type() -> None:
-    sql = parse("how-many", GOOD).sql
+def test_parameters_become_values_of_their_declared_type() -> None:
+    sql = parse("how-many", GOOD).sql({"engine": None, "name": "x", "width_ms": "1' OR '2"})
 
-    assert "CAST($engine AS INTEGER) IS NULL" in sql
-    assert "CAST($width_ms AS DOUBLE) > 0" in sql
+    assert "CAST(NULL AS INTEGER) IS NULL" in sql
+    assert "CAST('1'' OR ''2' AS DOUBLE) > 0" in sql
 
 
 @pytest.mark.parametrize(

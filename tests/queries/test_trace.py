@@ -51,6 +51,18 @@ def test_parameters_are_typed_or_text(make_trace: MakeTrace) -> None:
             trace.query("step-timeline", format="polars")  # type: ignore[call-overload]
 
 
+def test_text_parameter_is_only_ever_a_value(make_trace: MakeTrace) -> None:
+    tag = "it's; DROP TABLE run --\\ $session"
+    lookups = """
+        INSERT INTO prefix_lookup (engine_id, request, admitted) VALUES (1, 1, true), (1, 2, true);
+        INSERT INTO request (request, session) VALUES (1, 'it''s; DROP TABLE run --\\ $session'), (2, 'other');
+    """
+    with Trace(make_trace(lookups)) as trace:
+        found = trace.query("prefix-hit-rate", format="arrow", session=tag).to_pylist()
+
+    assert [(row["request"], row["session"]) for row in found] == [(1, tag)]
+
+
 def test_a_query_can_follow_one_whose_batches_were_not_read(make_trace: MakeTrace) -> None:
     with Trace(make_trace(ONE_STEP)) as trace:
         trace.query("step-timeline", format="batches").close()
