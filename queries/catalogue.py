@@ -11,7 +11,7 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
     --     indented by four more spaces.
 
-Parameters are `$NAME` in the SQL; each use is cast to the declared type. SOURCE says how a value came about:
+Parameters are `$NAME` in the SQL; each use becomes the value, cast to its type. SOURCE says how a value came about:
 `recorded` (copied from the trace), `derived` (computed from recorded values) or `inferred` (a guess by a rule).
 """
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -67,15 +68,20 @@ class Query:
     columns: tuple[Column, ...]
     body: str = field(repr=False)
 
-    @property
-    def sql(self) -> str:
-        """The SELECT as DuckDB gets it: every `$name` cast to its declared type."""
+    def sql(self, values: Mapping[str, str | None]) -> str:
+        """The SELECT with every `$name` replaced by its value, as text, cast to the declared type.
+
+        They are literals and not prepared parameters because DuckDB 1.5 converts the whole result of a relation with
+        parameters row by row.
+        """
         types = {param.name: param.type for param in self.params}
 
-        def cast(use: re.Match[str]) -> str:
-            return f"CAST({use[0]} AS {types[use[1]]})" if use[1] in types else use[0]
+        def literal(use: re.Match[str]) -> str:
+            value = values[use[1]]
+            text = "NULL" if value is None else "'" + value.replace("'", "''") + "'"
+            return f"CAST({text} AS {types[use[1]]})"
 
-        return re.sub(r"\$([a-z]\w*)", cast, self.body)
+        return re.sub(r"\$([a-z]\w*)", literal, self.body)
 
 
 @cache

@@ -54,7 +54,7 @@ WITH held AS (
         coalesce(e.blocks, s.used_blocks + s.free_blocks) AS blocks,
         CASE WHEN count(c.uncached_blocks) OVER (PARTITION BY s.engine_id) > 0 THEN
             s.cached_blocks - s.used_blocks
-            + sum(coalesce(c.uncached_blocks, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step)
+            + (sum(coalesce(c.uncached_blocks, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step))::BIGINT
         END AS cached_free_blocks,
         CASE WHEN $bucket_ms > 0
             THEN (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT

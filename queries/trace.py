@@ -94,7 +94,7 @@ class Trace:
             KvtraceError: no such query or parameter, or a value of the wrong type.
         """
         query = find(name)
-        return self._result(query.sql, self._bind(query, params), format)
+        return self._result(query.sql(self._bind(query, params)), format)
 
     @overload
     def sql(self, text: str, format: Literal["pandas"] = "pandas") -> pd.DataFrame: ...
@@ -119,7 +119,7 @@ class Trace:
                 f"{statements[0].type.name} is not allowed: a trace is opened read-only. "
                 "Use SELECT, DESCRIBE, SHOW, SUMMARIZE or EXPLAIN; `-o FILE` writes a result"
             )
-        return self._result(statements[0].query, {}, format)
+        return self._result(statements[0].query, format)
 
     def missing(self, name: str) -> tuple[str, ...]:
         """The tables a canned query needs that have no rows in this trace."""
@@ -128,7 +128,7 @@ class Trace:
     def _exists(self, select: str) -> bool:
         return bool(self._connection.sql(f"SELECT EXISTS ({select})").fetchall()[0][0])
 
-    def _bind(self, query: Query, given: Mapping[str, object]) -> dict[str, object]:
+    def _bind(self, query: Query, given: Mapping[str, object]) -> dict[str, str | None]:
         declared = {param.name: param for param in query.params}
         if unknown := [name for name in given if name not in declared]:
             valid = ", ".join(declared) or "none"
@@ -137,19 +137,21 @@ class Trace:
             raise KvtraceError(f"query {query.name} needs a value for {', '.join(absent)}: --param {absent[0]}=VALUE")
         return {name: self._cast(param, given.get(name, param.default)) for name, param in declared.items()}
 
-    def _cast(self, param: Param, value: object) -> object:
+    def _cast(self, param: Param, value: object) -> str | None:
+        """Check a value against its declared type; DuckDB's text of it."""
+        cast = f"SELECT CAST(CAST($value AS {param.type}) AS VARCHAR)"
         try:
-            rows = self._connection.sql(f"SELECT CAST($value AS {param.type})", params={"value": value}).fetchall()
+            text: str | None = self._connection.sql(cast, params={"value": value}).fetchall()[0][0]
         except duckdb.Error as error:
             raise KvtraceError(f"parameter {param.name}: {value!r} is no {param.type} ({param.meaning})") from error
-        return rows[0][0]
+        return text
 
-    def _result(self, sql: str, params: dict[str, object], format_: Format) -> Any:
+    def _result(self, sql: str, format_: Format) -> Any:
         if format_ not in ("pandas", "arrow", "batches"):
             raise KvtraceError(f"format is {format_!r}; expected pandas, arrow or batches")
         with needs_analysis():
             try:
-                relation = self._connection.sql(sql, params=params) if params else self._connection.sql(sql)
+                relation = self._connection.sql(sql)
                 if format_ == "pandas":
                     return relation.df()
                 return relation.to_arrow_table() if format_ == "arrow" else relation.to_arrow_reader(BATCH_ROWS)
@@ -183,7 +185,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     except duckdb.ConnectionException as error:
         raise KvtraceError(f"{path} is open for writing in this process; close that connection first") from error
     except duckdb.Error as error:
-        if "lock" in str(error):
+        if "set lock" in str(error):
             raise KvtraceError(
                 f"{path} is being written by another process ({_lock_holder(error)}); try again when it has ended"
             ) from error

@@ -14,6 +14,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from kvtrace.errors import KvtraceError
+from kvtrace.queries.text import inert
+
 
 class Limited:
     """The batches of a result up to a number of rows; `more` counts those that were left out, once it is read.
@@ -21,6 +24,9 @@ class Limited:
     Args:
         reader: The result. It is read to its end: DuckDB wants that before the next query.
         rows: Most rows to pass on; None for all.
+
+    Raises:
+        KvtraceError: while iterating, DuckDB could not go on.
     """
 
     def __init__(self, reader: pa.RecordBatchReader, rows: int | None = None) -> None:
@@ -30,13 +36,24 @@ class Limited:
         self._left = rows
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._reader:
+        for batch in self._read():
             passed = batch if self._left is None else batch.slice(0, self._left)
             if self._left is not None:
                 self._left -= passed.num_rows
             self.more += batch.num_rows - passed.num_rows
             if passed.num_rows:
                 yield passed
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """The reader's batches; what goes wrong in DuckDB on the way is its error, not one of writing."""
+        while True:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except (OSError, pa.ArrowException) as error:
+                raise KvtraceError("\n".join(map(inert, str(error).splitlines()))) from error
+            yield batch
 
 
 def write_csv(result: Limited, file: BinaryIO) -> None:
@@ -55,6 +72,7 @@ def write_json(result: Limited, file: BinaryIO) -> None:
 
     JSON has no NaN, infinities, binary data or dates: those become text.
     """
+    _check_names(result)
     separator = "["
     for batch in result:
         for row in batch.to_pylist():
@@ -65,10 +83,17 @@ def write_json(result: Limited, file: BinaryIO) -> None:
 
 def write_parquet(result: Limited, file: BinaryIO) -> None:
     """Write Parquet, with DuckDB's types as Arrow has them; intervals become text."""
+    _check_names(result)
     schema = pa.schema([pa.field(column.name, _parquet_type(column.type)) for column in result.schema])
     with pa.parquet.ParquetWriter(file, schema) as writer:
         for batch in result:
             writer.write_batch(_simplified(batch, schema))
+
+
+def _check_names(result: Limited) -> None:
+    names = result.schema.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise KvtraceError(f"two columns are named {twice[0]!r}: give one another name with AS, or write CSV")
 
 
 def _move(text: io.BytesIO, file: BinaryIO) -> None:
@@ -110,7 +135,9 @@ def _jsonable(value: Any) -> Any:
     """`value` in what JSON has."""
     if isinstance(value, dict):
         return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+    if isinstance(value, pa.MonthDayNano):
+        return f"{value.months} months {value.days} days {value.nanoseconds} ns"
+    if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value

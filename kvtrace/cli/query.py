@@ -13,9 +13,9 @@ from kvtrace.errors import KvtraceError, needs_analysis
 if TYPE_CHECKING:
     from kvtrace.queries import Query, Trace
 
-NameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The query. Without it: a list of them.")]
+NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The query. Without it: a list of them.")]
 TraceArgument = Annotated[
-    Path | None, typer.Argument(metavar="[TRACE]", help="The trace. Without it: what the query computes.")
+    Path | None, typer.Argument(metavar="TRACE", help="The trace. Without it: what the query computes.")
 ]
 ParamOption = Annotated[
     list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the query; repeatable.")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -28,17 +28,31 @@ def print_result(
     units: Mapping[str, str],
     file: TextIO,
 ) -> None:
-    """Print rows as a table, numbers to the right, units under the names. It is never squeezed: it may be wider."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, number in zip(columns, numeric, strict=True):
-        table.add_column(Text(_heading(name, units.get(name))), justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+    """Print rows as a table, numbers to the right, units under the names. It is never squeezed: it may be wide."""
+    heads = [_heading(name, units.get(name)) for name in columns]
+    cells = [[cell(value) for value in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*_lines(heads), *cells, strict=True)]
+
+    def line(texts: Sequence[str]) -> str:
+        parts = (_padded(text, width, number) for text, width, number in zip(texts, widths, numeric, strict=True))
+        return "  ".join(parts).rstrip()
+
     console = _console(file)
-    console.width = max(
-        console.width, console.measure(table, options=console.options.update(max_width=1 << 16)).maximum
-    )
-    console.print(table)
+    for head in _lines(heads):
+        if any(head):
+            console.print(Text(line(head), style="bold"), soft_wrap=True)
+    console.print(Text("  ".join("-" * width for width in widths), style="dim"), soft_wrap=True)
+    file.writelines(line(row) + "\n" for row in cells)
+
+
+def _lines(heads: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
+    """The names, then the units."""
+    return [tuple(name for name, _ in heads), tuple(unit for _, unit in heads)]
+
+
+def _padded(text: str, width: int, number: bool) -> str:
+    padding = " " * (width - cell_len(text))
+    return padding + text if number else text + padding
 
 
 def print_catalogue(queries: Iterable[Query], file: TextIO) -> None:
@@ -86,9 +100,10 @@ def _number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _heading(name: str, unit: str | None) -> str:
+def _heading(name: str, unit: str | None) -> tuple[str, str]:
+    """The name and, unless it ends in it, the unit."""
     implied = unit is None or name.endswith("_" + unit)
-    return inert(name) if implied else f"{inert(name)}\n[{unit}]"
+    return inert(name), "" if implied else f"[{unit}]"
 
 
 def _default(param: Any) -> str:

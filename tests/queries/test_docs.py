@@ -1,0 +1,27 @@
+"""The page on adding a query is followed to the letter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kvtrace.queries import Trace
+from kvtrace.queries.catalogue import parse
+
+from .conftest import MakeTrace
+
+PAGE = Path(__file__).parents[2] / "docs" / "add-a-query.md"
+
+
+def test_the_pages_example_is_a_query(make_trace: MakeTrace) -> None:
+    example = re.search(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert example
+    query = parse("example", example[1])
+    requests = "INSERT INTO request (request, arrival_ns, first_token_ns) VALUES (1, 0, 4000000), (2, 0, 9000000)"
+
+    with Trace(make_trace(requests)) as trace:
+        rows = trace.sql(query.sql({"at_least_ms": "5"}), format="arrow").to_pylist()
+
+    assert rows == [{"request": 2, "ttft_ms": 9.0}]
+    assert [column.name for column in query.columns] == ["request", "ttft_ms"]
+    assert [(param.name, param.default) for param in query.params] == [("at_least_ms", "0")]
