@@ -21,7 +21,7 @@ from .conftest import MakeTrace
 
 MAIN = [sys.executable, "-c", "from kvtrace.cli.main import main; main()"]
 STEPS = """
-    INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns, decode_tokens, "limit")
+    INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns, decode_tokens, admission_limit)
     SELECT 1, i, 9007199254740993 + i, 9007199254741993 + i, i, 'none' FROM range(1, 121) t(i);
 """
 HOSTILE = (

@@ -1,6 +1,6 @@
 -- Four steps of engine 1: two short of blocks (10 ms and 30 ms), one with nothing waiting (60 ms), one without results.
 INSERT INTO step_schedule
-    (engine_id, start_ns, scheduled_ns, step, waiting, "limit", limit_request, limit_need_blocks, limit_free_blocks)
+    (engine_id, start_ns, scheduled_ns, step, waiting, admission_limit, limit_request, limit_need_blocks, limit_free_blocks)
 VALUES
     (1, 0, 1000, 1, 2, 'kv_insufficient', 5, 10, 4),
     (1, 20000000, 20001000, 2, 4, 'kv_insufficient', 5, 20, 5),

@@ -6,7 +6,7 @@ INSERT INTO step_schedule BY NAME SELECT * FROM (VALUES
     (2, 2000000, 2000500, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 160, 159, 40, 10, 6, 0, NULL, NULL, NULL, NULL)
 ) AS t(engine_id, start_ns, scheduled_ns, step, running, waiting, prefill_requests, prefill_tokens,
     chunked_prefill_requests, chunked_prefill_tokens, decode_requests, decode_tokens, resumed_requests, resumed_tokens,
-    budget_tokens, budget_left_tokens, free_blocks, used_blocks, cached_blocks, preempted_requests, "limit",
+    budget_tokens, budget_left_tokens, free_blocks, used_blocks, cached_blocks, preempted_requests, admission_limit,
     limit_request, limit_need_blocks, limit_free_blocks);
 INSERT INTO step_update VALUES
     (1, 4900000, 5000000, 1, 1, 0),
