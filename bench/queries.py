@@ -36,7 +36,11 @@ EVENTS_OF_LIFETIME = 6.18
 def build(path: Path, block_events: int) -> None:
     """Write a trace of about `block_events` block events and the other tables in proportion."""
     lifetimes = max(1, round(block_events / EVENTS_OF_LIFETIME / BLOCKS))
-    with duckdb.connect(str(path)) as con:
+    with duckdb.connect() as con:
+        # The storage version that ingest writes, which DuckDB 1.5 can read too.
+        version = "(STORAGE_VERSION 'v1.5.0')" if duckdb.__version__ >= "2" else ""
+        con.execute(f"ATTACH '{path}' AS new_trace {version}")
+        con.execute("USE new_trace")
         create_schema(con)
         con.execute("CREATE MACRO roll(a, b, sides) AS (hash(a, b) % sides)::BIGINT")
         con.execute(f"SET VARIABLE epoch = {EPOCH_NS}::BIGINT")

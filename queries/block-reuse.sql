@@ -28,15 +28,24 @@ WITH event AS NOT MATERIALIZED (
     SELECT engine_id, engine_id::BIGINT << 32 | block_id AS block, op, ref_count, time_ns, rowid AS place
     FROM block_event
     WHERE pool = 0
-), engines AS (
-    SELECT min(engine_id) IS DISTINCT FROM max(engine_id) AS several FROM block_event
+), engine_rows AS (
+    SELECT
+        engine_id,
+        min(rowid) AS first_place,
+        max(rowid) AS last_place,
+        count(*) AS events
+    FROM block_event
+    GROUP BY engine_id
+), layout AS (
+    SELECT coalesce(bool_or(last_place - first_place + 1 <> events), false) AS mixed FROM engine_rows
 ), numbered AS NOT MATERIALIZED (
-    -- Counting allocations in table order streams; only rows of several engines have to be sorted apart first.
+    -- Only differences between rows of one engine are used. So where each engine's rows lie together, as ingest writes
+    -- them, one count in table order will do, and that streams; where they are mixed, they must be sorted apart.
     SELECT *, (count(*) FILTER (op = 'allocate') OVER (ROWS UNBOUNDED PRECEDING))::INTEGER AS allocated
-    FROM event WHERE NOT (SELECT several FROM engines)
+    FROM event WHERE NOT (SELECT mixed FROM layout)
     UNION ALL
     SELECT *, (sum((op = 'allocate')::INTEGER) OVER (PARTITION BY engine_id ORDER BY place))::INTEGER
-    FROM event WHERE (SELECT several FROM engines)
+    FROM event WHERE (SELECT mixed FROM layout)
 ), distance AS (
     SELECT
         op,

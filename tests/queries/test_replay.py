@@ -27,11 +27,13 @@ def pools(request: pytest.FixtureRequest) -> list[Pool]:
     return [lived(engine, 10 * request.param + engine) for engine in range(1, 2 + request.param % 3)]
 
 
-@pytest.fixture
-def trace(pools: list[Pool], make_trace: MakeTrace) -> Trace:
-    """Their events in one table, the engines' rows mixed by time."""
+@pytest.fixture(params=["engine by engine", "mixed by time"])
+def trace(request: pytest.FixtureRequest, pools: list[Pool], make_trace: MakeTrace) -> Trace:
+    """Their events in one table."""
     path = make_trace("")
-    events = sorted((row for pool in pools for row in pool.events), key=lambda row: row[1])
+    events = [row for pool in reversed(pools) for row in pool.events]
+    if request.param == "mixed by time":
+        events.sort(key=lambda row: row[1])
     with duckdb.connect(str(path)) as connection:
         connection.executemany(
             "INSERT INTO block_event (engine_id, time_ns, step, block_id, op, ref_count, pool)"
