@@ -19,7 +19,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs bench clean
+.PHONY: demo test check format lint types docs pictures bench clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -56,6 +56,10 @@ types: $(READY)
 docs: $(READY)
 	@echo "== generated pages"
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
+
+pictures: demo
+	@echo "== pictures of the README (needs chromium)"
+	$(BIN)/python -m tests.viewer.screenshot $(RUN)/trace.html docs/images/page.png --width 1280 --height 900
 
 bench: $(READY)
 	@echo "== a host record"

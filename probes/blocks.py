@@ -38,7 +38,7 @@ def hooks(engines: Engines) -> list[Hook]:
             if pool is None:
                 return
             engine, index, moment = pool.engine, pool.index, now()
-            step, owner = engine.acting_step, engine.owner
+            step, owner = engine.acting_step, engine.owner()
             for block in blocks:
                 if not block.is_null and getattr(block, "pool", None) in (None, block_pool):
                     emit(moment, step, block.block_id, code, block.ref_cnt, owner, 0, 0, index)
@@ -61,7 +61,7 @@ def hooks(engines: Engines) -> list[Hook]:
     def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
         engine = pool.engine
         low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
-        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner, low_hash, group, pool.index)
+        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
 
     def after_reset(_: None, done: bool, args: Args, kwargs: Kwargs) -> None:
         pool = engines.pool(args[0]) if done else None

@@ -64,10 +64,11 @@ class Engine:
         self.block_pool = manager.block_pool
         self.pool = Pool(self, self.block_pool, 0)
         self.recorder = recorder
+        self.pid = os.getpid()
         self.depth = 0  # of nested schedule() calls of a subclass
         self.step = 0
         self.acting_step = 0  # the step whose scheduling or results are being processed
-        self.owner = 0  # the request (interned) for which blocks change hands
+        self.actor: Any = None  # the vLLM request for which blocks change hands
         self.preempted = 0  # in this step
         self.finished = 0  # in this update
         self.update_start = 0
@@ -85,6 +86,10 @@ class Engine:
         if live is None:
             live = self.requests[request_id] = LiveRequest(self.recorder.intern(request_id))
         return live
+
+    def owner(self) -> int:
+        """The number of the request for which blocks change hands; 0 for none."""
+        return 0 if self.actor is None else self.request(self.actor.request_id).number
 
     def waiting(self) -> int:
         """Requests in all waiting queues. The queue objects may be replaced, so they are looked up by name."""

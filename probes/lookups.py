@@ -86,19 +86,19 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
     def before_owned(args: Args, kwargs: Kwargs) -> Engine | None:
         engine = managers.get(id(args[0]))
         if engine is not None:
-            engine.owner = engine.request(argument(args, kwargs, 1, "request").request_id).number
+            engine.actor = argument(args, kwargs, 1, "request")
             if engine.lookup is not None:
                 _note_sizing(engine, args[0].coordinator)
         return engine
 
     def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is not None:
-            engine.owner = 0
+            engine.actor = None
 
     def after_allocate(engine: Engine | None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is None:
             return
-        engine.owner = 0
+        engine.actor = None
         if blocks is not None and engine.lookup is None:  # a running request grew: no lookup belongs to it
             return
         vars(args[0].coordinator).pop(_SIZING, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -31,7 +30,7 @@ class Steps:
     def __init__(self, engines: Engines, lookups: Lookups) -> None:
         stream = engines.recorder.stream
         self._emit_step = stream(STEP_SCHEDULE)
-        self._emit_share = stream(STEP_REQUEST)
+        self._emit_shares = engines.recorder.rows_stream(STEP_REQUEST)
         self._emit_table = stream(BLOCK_TABLE)
         self._emit_request = stream(REQUEST_EVENT)
         self._lookups = lookups
@@ -104,7 +103,8 @@ class Steps:
     ) -> tuple[list[int], list[int]]:
         """Record each request's share; requests and tokens by phase."""
         requests, tokens = [0] * 5, [0] * 5
-        known, live_requests, step, emit = engine.scheduler.requests, engine.requests, engine.step, self._emit_share
+        known, live_requests, step = engine.scheduler.requests, engine.requests, engine.step
+        rows: list[int] = []
         for request_id, scheduled in output.num_scheduled_tokens.items():
             computed = known[request_id].num_computed_tokens - scheduled
             live = live_requests.get(request_id) or engine.request(request_id)
@@ -114,7 +114,9 @@ class Steps:
                 phase = self._phase(engine, start_ns, live, known[request_id], computed)
             requests[phase] += 1
             tokens[phase] += scheduled
-            emit(step, live.number, phase, scheduled, computed, new_blocks.get(request_id, 0))
+            rows += (step, live.number, phase, scheduled, computed, new_blocks.get(request_id, 0), 1)
+        if rows:
+            self._emit_shares(rows, sum(requests))
         return requests, tokens
 
     def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> int:
@@ -194,7 +196,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         engine, start_ns = state
         engine.depth -= 1
         if engine.depth == 0:
-            setattr(output, STEP_ATTRIBUTE, (os.getpid(), engine.step))
+            setattr(output, STEP_ATTRIBUTE, (engine.pid, engine.step))
             steps.scheduled(engine, start_ns, output)
 
     def before_update(args: Args, kwargs: Kwargs) -> Engine | None:
