@@ -1,10 +1,12 @@
-"""What recording costs a real engine: tokens/s without kvtrace, with it installed but off, and recording.
+"""What recording costs a real engine on the CPU.
 
-One process imports vLLM once and forks a child a measurement, so that each has an engine of its own and nothing but
-kvtrace differs. Frontend, engine and worker share the child's one process, so the cost of every hook is on the engine's
-path. `--cpu` counts the process's CPU time instead of wall time, which other load on the machine disturbs less.
+Recording: one engine, whose hooks are taken out and put back batch by batch, so that pairs of batches differ in nothing
+else. Installed but off: engines with and without kvtrace's entry point, each forked from one process that has imported
+vLLM. Frontend, engine and worker share a process and a thread, so the cost of every hook is on the engine's path.
 
-    python bench/throughput.py [--cpu] [ROUNDS] [SECONDS]
+    python bench/throughput.py [PAIRS] [SECONDS]
+
+Figures are given by wall time, and by the process's CPU time, which other load on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -16,25 +18,16 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MODEL = Path(__file__).parent.parent / "examples" / "tiny-llama"
-CPU_TIME = "--cpu" in sys.argv
-KINDS = ("without", "installed", "recording")
+Figures = list[tuple[float, float]]
 
 
-def measure(kind: str, seconds: float, run_dir: str) -> float:
-    """Tokens/s of a fresh engine in this (forked) process."""
-    from kvtrace.layout import RUN_DIR_VARIABLE
-    from kvtrace.probes import plugin
-
-    os.environ.pop(RUN_DIR_VARIABLE, None)
-    if kind == "recording":
-        os.environ[RUN_DIR_VARIABLE] = run_dir
-    if kind != "without":
-        plugin.load()
-    os.environ["VLLM_PLUGINS"] = ""  # loaded above, or not at all
-
+def engine() -> Callable[[], int]:
+    """A fresh engine in this process; a function that runs a batch on it and returns its tokens."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(
@@ -49,10 +42,11 @@ def measure(kind: str, seconds: float, run_dir: str) -> float:
         gpu_memory_utilization=0.1,
     )
     parameters = SamplingParams(max_tokens=64, ignore_eos=True, detokenize=False)
+    number = 0
 
-    clock = time.process_time if CPU_TIME else time.perf_counter
-
-    def batch(number: int) -> int:
+    def batch() -> int:
+        nonlocal number
+        number += 1
         prompts = [
             {"prompt_token_ids": [7] * 64 + [(number * 31 + session * 7 + i) % 500 for i in range(64)]}
             for session in range(32)
@@ -60,61 +54,100 @@ def measure(kind: str, seconds: float, run_dir: str) -> float:
         outputs = llm.generate(prompts, parameters, use_tqdm=False)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
-    batch(0)
-    tokens, number, begun, start = 0, 0, time.perf_counter(), clock()
-    while time.perf_counter() - begun < seconds:
-        number += 1
-        tokens += batch(number)
-    return tokens / (clock() - start)
+    batch()
+    return batch
 
 
-def in_child(kind: str, seconds: float) -> float:
-    """Fork, measure, bring the figure back."""
-    reader, writer = os.pipe()
+def rate(batch: Callable[[], int], seconds: float) -> tuple[float, float]:
+    """Tokens/s by wall and by CPU time."""
+    tokens = 0
+    wall, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < seconds:
+        tokens += batch()
+    return tokens / (time.perf_counter() - wall), tokens / (time.process_time() - cpu)
+
+
+def recording_pairs(pairs: int, seconds: float) -> dict[str, Figures]:
+    """Batches with the hooks out and in, in turns, on one engine."""
+    from kvtrace.layout import RUN_DIR_VARIABLE
+    from kvtrace.probes import plugin
+
     with tempfile.TemporaryDirectory() as run_dir:
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(BaseException):
-                log = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(log, 1)
-                os.write(writer, json.dumps(measure(kind, seconds, run_dir)).encode())
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader) as answer:
-            figure = answer.read()
-        os.waitpid(pid, 0)
-    if not figure:
-        raise SystemExit(f"the {kind!r} measurement failed")
-    return float(json.loads(figure))
+        os.environ[RUN_DIR_VARIABLE] = run_dir
+        plugin.load()
+        patches: Any = plugin._patches
+        batch = engine()
+        figures: dict[str, Figures] = {"off": [], "recording": []}
+        for pair in range(pairs):
+            for kind in list(figures) if pair % 2 == 0 else list(figures)[::-1]:
+                patches.uninstall()
+                if kind == "recording":
+                    patches.install(patches.hooks)
+                batch()
+                figures[kind].append(rate(batch, seconds))
+        return figures
 
 
-def main(rounds: int = 7, seconds: float = 6) -> None:
+def fresh_engine(kind: str, seconds: float) -> dict[str, Figures]:
+    """An engine that loads kvtrace's entry point with nothing to record, or none."""
+    if kind == "installed":
+        from kvtrace.probes import plugin
+
+        plugin.load()
+    return {kind: [rate(engine(), seconds)]}
+
+
+def in_child(measure: Callable[[], dict[str, Figures]]) -> dict[str, Figures]:
+    """Fork, measure, bring the figures back."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.write(writer, json.dumps(measure()).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        figures = answer.read()
+    os.waitpid(pid, 0)
+    if not figures:
+        raise SystemExit("a measurement failed")
+    return {kind: [(wall, cpu) for wall, cpu in values] for kind, values in json.loads(figures).items()}
+
+
+def report(figures: dict[str, Figures]) -> None:
+    """Print medians, and the ratios of pairs."""
+    base = next(iter(figures.values()))
+    for column, unit in enumerate(("tokens/s", "tokens/CPU s")):
+        for kind, values in figures.items():
+            ratios = [value[column] / first[column] for value, first in zip(values, base, strict=True)]
+            print(
+                f"{kind:10} {unit:>13} {statistics.median(value[column] for value in values):8.0f} "
+                f"{statistics.median(ratios):14.3f} {min(ratios):7.3f} {max(ratios):8.3f}",
+                flush=True,
+            )
+
+
+def main(pairs: int = 7, seconds: float = 5) -> None:
     os.environ.update(
         HF_HUB_OFFLINE="1",
         VLLM_NO_USAGE_STATS="1",
         VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         VLLM_LOGGING_LEVEL="ERROR",
+        VLLM_PLUGINS="",  # loaded by hand, or not at all
         OMP_NUM_THREADS="1",
-        VLLM_WORKER_MULTIPROC_METHOD="fork",
     )
     import vllm.entrypoints.llm  # noqa: F401 - once, before the forks
 
-    figures: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for round_ in range(rounds):
-        order = KINDS if round_ % 2 == 0 else KINDS[::-1]
-        for kind in order:
-            figures[kind].append(in_child(kind, seconds))
-            print(f"round {round_ + 1}  {kind:10} {figures[kind][-1]:8.0f} tokens/s", flush=True)
-    print(f"\n{'':10} {'tokens/s':>9} {'ratio, median':>14} {'lowest':>7} {'highest':>8}")
-    for kind in KINDS:
-        ratios = [figure / base for figure, base in zip(figures[kind], figures["without"], strict=True)]
-        print(
-            f"{kind:10} {statistics.median(figures[kind]):9.0f} {statistics.median(ratios):14.3f} "
-            f"{min(ratios):7.3f} {max(ratios):8.3f}"
-        )
+    print(f"{'':10} {'':>13} {'median':>8} {'ratio, median':>14} {'lowest':>7} {'highest':>8}")
+    report(in_child(lambda: recording_pairs(pairs, seconds)))
+    installed: dict[str, Figures] = {"without": [], "installed": []}
+    for pair in range(pairs):
+        for kind in list(installed) if pair % 2 == 0 else list(installed)[::-1]:
+            installed[kind] += in_child(lambda kind=kind: fresh_engine(kind, seconds))[kind]  # type: ignore[misc]
+    report(installed)
 
 
 if __name__ == "__main__":
-    numbers = [text for text in sys.argv[1:] if text != "--cpu"]
-    main(*(kind(text) for kind, text in zip((int, float), numbers, strict=False)))
+    main(*(kind(text) for kind, text in zip((int, float), sys.argv[1:], strict=False)))

@@ -99,6 +99,7 @@ class Patches:
     """All hooks of this process, installed and undone together."""
 
     def __init__(self, report: Report) -> None:
+        self.hooks: list[Hook] = []
         self._report = report
         self._undo: list[Callable[[], None]] = []
         self._finder: _ImportFinder | None = None
@@ -106,7 +107,8 @@ class Patches:
     def install(self, hooks: Iterable[Hook]) -> None:
         """Patch what is imported already, and the rest as soon as it is."""
         waiting: dict[str, list[Hook]] = {}
-        for hook in hooks:
+        self.hooks = list(hooks)
+        for hook in self.hooks:
             waiting.setdefault(hook.module, []).append(hook)
         for name in [name for name in waiting if name in sys.modules]:
             self.patch_module(sys.modules[name], waiting.pop(name))
@@ -140,7 +142,7 @@ class Patches:
         self._undo.append(lambda: setattr(owner, name, declared) if own else delattr(owner, name))
 
     def uninstall(self) -> None:
-        """Put every original back."""
+        """Put every original back. `install(patches.hooks)` patches them again."""
         if self._finder is not None:
             sys.meta_path.remove(self._finder)
             self._finder = None
