@@ -86,7 +86,11 @@ def record_offline(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Re
 
     def record(name: str, *, events: bool = True, environment: dict[str, str] | None = None, **engine: Any) -> Recorded:
         folder = tmp_path_factory.mktemp(name)
-        config = {**WORKLOAD, "engine": {**ENGINE, **engine}, "kv_events_port": free_port() if events else None}
+        config = {
+            **WORKLOAD,
+            "engine": {**ENGINE, **engine},
+            "kv_events_ports": [free_port(), free_port()] if events else None,
+        }
         script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
         done = kvtrace(
             "record", "-o", folder / "run", "--", *script, env=vllm_environment(**(environment or {})), timeout=300
@@ -124,11 +128,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     from tests.vllm.truth import KvEvents
 
     folder = tmp_path_factory.mktemp("served")
-    port, events_port = free_port(), free_port()
-    publish = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{events_port}"}
+    port, ports = free_port(), [free_port(), free_port()]
     engine = {name: value for name, value in ENGINE.items() if name != "disable_log_stats"}
-    engine |= {"kv_events_config": publish, "enable_prompt_tokens_details": True}
-    events = KvEvents(events_port, engine["block_size"])
+    engine |= {"kv_events_config": KvEvents.config(ports), "enable_prompt_tokens_details": True}
+    events = KvEvents(ports, engine["block_size"])
     log = folder / "server.log"
     try:
         with serve(folder / "run", engine, port, log, vllm_environment()) as server:

@@ -17,12 +17,12 @@ def main(config: dict[str, Any], output: Path) -> None:
     from truth import SENTINEL, KvEvents
     from vllm import LLM, SamplingParams
 
-    port = config.get("kv_events_port")
+    ports = config.get("kv_events_ports")
     engine = dict(config["engine"])
     block_size = engine["block_size"]
-    if port:
-        engine["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{port}"}
-    events = KvEvents(port, block_size) if port else None
+    if ports:
+        engine["kv_events_config"] = KvEvents.config(ports)
+    events = KvEvents(ports, block_size) if ports else None
     llm = LLM(**engine)
     outputs = []
     histories = [[7] * config["shared_tokens"] + [20 + session] * 20 for session in range(config["sessions"])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -14,41 +14,51 @@ SENTINEL = 511
 
 
 class KvEvents:
-    """Subscribes to vLLM's KV events until the sentinel block is stored."""
+    """vLLM's KV events, asked for again from the first: a subscriber may connect too late for it.
 
-    def __init__(self, port: int, block_size: int) -> None:
+    `ports` are those of the publisher and of its replay endpoint.
+    """
+
+    def __init__(self, ports: list[int], block_size: int) -> None:
         self.stored: Counter[int] = Counter()
         self.removed: Counter[int] = Counter()
         self.cleared = 0
-        self.batches: list[int] = []
         self._sentinel = [SENTINEL] * block_size
-        self._done = threading.Event()
-        socket = zmq.Context.instance().socket(zmq.SUB)
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.subscribe(b"")
-        socket.connect(f"tcp://127.0.0.1:{port}")
-        self._thread = threading.Thread(target=self._run, args=(socket,), daemon=True)
-        self._thread.start()
+        self._ended = False
+        self._replay_port = ports[1]
+
+    @staticmethod
+    def config(ports: list[int]) -> dict[str, Any]:
+        """VLLM's `kv_events_config` for these ports."""
+        endpoints = {"endpoint": f"tcp://*:{ports[0]}", "replay_endpoint": f"tcp://*:{ports[1]}"}
+        return {"enable_kv_cache_events": True, "publisher": "zmq", **endpoints}
 
     def wait(self, seconds: float = 60) -> dict[str, Any]:
-        """The events up to the sentinel; fails if one is missing."""
-        assert self._done.wait(seconds), "the sentinel block never came"
-        assert self.batches == list(range(len(self.batches))), "vLLM's KV events have gaps"
+        """The events up to the sentinel."""
+        socket = zmq.Context.instance().socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{self._replay_port}")
+        deadline, expected = time.monotonic() + seconds, 0
+        while not self._ended:
+            socket.send_multipart([b"", expected.to_bytes(8, "big")])
+            while socket.poll(1000 * max(0, deadline - time.monotonic())):
+                sequence, payload = socket.recv_multipart()[-2:]
+                if not payload:  # the end of what there is so far
+                    break
+                assert int.from_bytes(sequence, "big") == expected, "vLLM's KV events have gaps"
+                expected += 1
+                for event in msgspec.msgpack.decode(payload)[1]:
+                    self._take(event)
+            assert time.monotonic() < deadline, "the sentinel block never came"
+        socket.close()
         return {"stored": list(self.stored.items()), "removed": list(self.removed.items()), "cleared": self.cleared}
-
-    def _run(self, socket: zmq.Socket[bytes]) -> None:
-        while not self._done.is_set():
-            _, sequence, payload = socket.recv_multipart()
-            self.batches.append(int.from_bytes(sequence, "big"))
-            for event in msgspec.msgpack.decode(payload)[1]:
-                self._take(event)
 
     def _take(self, event: dict[str, Any]) -> None:
         match event["type"]:
             case "BlockStored":
                 self.stored.update(event["block_hashes"])
                 if event["token_ids"] == self._sentinel:
-                    self._done.set()
+                    self._ended = True
             case "BlockRemoved":
                 self.removed.update(event["block_hashes"])
             case "AllBlocksCleared":
