@@ -86,11 +86,8 @@ def record_offline(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Re
 
     def record(name: str, *, events: bool = True, environment: dict[str, str] | None = None, **engine: Any) -> Recorded:
         folder = tmp_path_factory.mktemp(name)
-        config = {
-            **WORKLOAD,
-            "engine": {**ENGINE, **engine},
-            "kv_events_ports": [free_port(), free_port()] if events else None,
-        }
+        ports = [free_port(), free_port()] if events else None
+        config = {**WORKLOAD, "engine": {**ENGINE, **engine}, "kv_events_ports": ports}
         script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
         done = kvtrace(
             "record", "-o", folder / "run", "--", *script, env=vllm_environment(**(environment or {})), timeout=300
