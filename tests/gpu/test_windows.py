@@ -1,0 +1,150 @@
+"""On a GPU with vLLM: what `--kv-level layer` records, in every graph mode, against the engine's own word.
+
+    python -m pytest tests/gpu
+
+A model of the Llama-3.1-8B shape with dummy weights, prefix sharing, chunked prefill, eviction and preemption.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "tie_word_embeddings": False,
+}
+ENGINE = {
+    "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    "block_size": 16,
+    "max_model_len": 1024,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 512,
+    "num_gpu_blocks_override": 72,
+    "gpu_memory_utilization": 0.5,
+    "disable_log_stats": False,
+}
+WORKLOAD = {"sessions": 8, "turns": 3, "shared_tokens": 400, "output_tokens": 64}
+MODES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "piecewise": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
+    "eager": {"enforce_eager": True},
+    "triton": {"attention_backend": "TRITON_ATTN"},
+}
+LAYERS = LLAMA_8B["num_hidden_layers"]
+
+
+def has_gpu() -> bool:
+    if importlib.util.find_spec("vllm") is None or importlib.util.find_spec("cupy") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs a CUDA device, vLLM and CuPy")]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
+    engine = {**ENGINE, "model": str(folder / "model"), **MODES[request.param]}
+    config = {**WORKLOAD, "engine": engine, "kv_events_ports": [free_port(), free_port()]}
+    script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
+    environment = vllm_environment(VLLM_LOGGING_LEVEL="ERROR")
+    done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    yield ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
+
+
+def rows(recorded: Recorded, sql: str) -> list[tuple[Any, ...]]:
+    columns = recorded.trace.sql(sql, format="arrow").columns
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def test_every_step_has_both_windows_of_every_layer(recorded: Recorded) -> None:
+    [(steps,)] = rows(recorded, "SELECT count(*) FROM step WHERE scheduled_tokens > 0")
+    per_step = rows(recorded, "SELECT step, count(DISTINCT (layer, kind)), count(*) FROM kv_window GROUP BY step")
+    assert len(per_step) == steps > 100
+    assert {(distinct, count) for _, distinct, count in per_step} == {(2 * LAYERS, 2 * LAYERS)}
+
+
+def test_windows_follow_each_other_layer_by_layer(recorded: Recorded) -> None:
+    overlapping = rows(
+        recorded,
+        """
+        SELECT step, layer FROM (
+            SELECT step, layer, start_ns, end_ns, lead(start_ns) OVER (PARTITION BY step ORDER BY layer, kind) AS next_ns
+            FROM kv_window
+        ) WHERE end_ns < start_ns OR end_ns > next_ns
+        """,
+    )
+    assert overlapping == []
+
+
+def test_windows_lie_between_scheduling_and_results(recorded: Recorded) -> None:
+    outside = rows(
+        recorded,
+        "SELECT w.step FROM kv_window w JOIN step s USING (engine_id, step) "
+        "WHERE w.start_ns < s.start_ns OR w.end_ns > s.update_ns",
+    )
+    assert outside == []
+
+
+def test_accesses_cover_every_token_of_every_request(recorded: Recorded) -> None:
+    wrong = rows(
+        recorded,
+        """
+        WITH have AS (
+            SELECT step, request, count(*) AS blocks, count_if(written) AS written FROM step_block GROUP BY ALL
+        )
+        SELECT r.step, r.request FROM step_request r LEFT JOIN have h USING (step, request), engine e
+        WHERE coalesce(h.blocks, 0) <> ceil((r.computed_tokens + r.scheduled_tokens) / e.block_size_tokens)
+           OR h.written <> h.blocks - r.computed_tokens // e.block_size_tokens
+        """,
+    )
+    assert wrong == []
+
+
+def test_blocks_and_preemptions_equal_vllms_own(recorded: Recorded) -> None:
+    for op, event in (("cache", "stored"), ("evict", "removed")):
+        found = rows(recorded, f"SELECT block_hash, count(*) FROM block_event WHERE op = '{op}' GROUP BY 1")
+        assert Counter(dict(found)) == Counter(dict(recorded.truth["events"][event])), op
+    [(preemptions,)] = rows(recorded, "SELECT count(*) FROM request_event WHERE op = 'preempt'")
+    assert preemptions == recorded.truth["counters"]["vllm:num_preemptions"] > 0
+
+
+def test_the_gpus_clock_is_known_to_a_few_microseconds(recorded: Recorded) -> None:
+    assert rows(recorded, "SELECT max(uncertainty_ns) < 5000 FROM gpu_clock") == [(True,)]
+
+
+def test_nothing_failed(recorded: Recorded) -> None:
+    assert rows(recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []
+    assert rows(recorded, "SELECT * FROM stream WHERE dropped > 0 OR torn > 0") == []
+    assert f"KV windows of {LAYERS} layers" in recorded.record_stderr
