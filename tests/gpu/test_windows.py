@@ -100,9 +100,9 @@ def test_windows_follow_each_other_layer_by_layer(recorded: Recorded) -> None:
         recorded,
         """
         SELECT step, layer FROM (
-            SELECT step, layer, start_ns, end_ns, lead(start_ns) OVER (PARTITION BY step ORDER BY layer, kind) AS next_ns
+            SELECT step, layer, start_ns, end_ns, lead(start_ns) OVER (PARTITION BY step ORDER BY layer, kind) AS next
             FROM kv_window
-        ) WHERE end_ns < start_ns OR end_ns > next_ns
+        ) WHERE end_ns < start_ns OR end_ns > next
         """,
     )
     assert overlapping == []
