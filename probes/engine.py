@@ -26,6 +26,7 @@ class LiveRequest:
     __slots__ = (
         "decode_from",
         "external_hit",
+        "finished",
         "local_hit",
         "lookups",
         "number",
@@ -38,6 +39,7 @@ class LiveRequest:
         self.number = number
         self.decode_from = NOT_ADMITTED  # once it has computed this many tokens, it decodes
         self.preempted = False  # at least once
+        self.finished = False
         self.recompute_until = 0  # tokens that a preemption threw away end here
         self.table: list[int] = []  # entries of its block table, by KV cache group
         self.lookups = 0  # prefix lookups since it was queued or last preempted
@@ -65,7 +67,8 @@ class Engine:
         self.pool = Pool(self, self.block_pool, 0)
         self.recorder = recorder
         self.pid = os.getpid()
-        self.depth = 0  # of nested schedule() calls of a subclass
+        self.depth = 0  # of nested schedule() calls, as of a subclass that calls its parent's
+        self.updating = False  # inside update_from_output(), which may be nested likewise
         self.step = 0
         self.acting_step = 0  # the step whose scheduling or results are being processed
         self.actor: Any = None  # the vLLM request for which blocks change hands

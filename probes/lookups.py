@@ -87,8 +87,12 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         engine = managers.get(id(args[0]))
         if engine is not None:
             engine.actor = argument(args, kwargs, 1, "request")
-            if engine.lookup is not None:
-                _note_sizing(engine, args[0].coordinator)
+        return engine
+
+    def before_allocate(args: Args, kwargs: Kwargs) -> Engine | None:
+        engine = before_owned(args, kwargs)
+        if engine is not None and engine.lookup is not None:
+            _note_sizing(engine, args[0].coordinator)
         return engine
 
     def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
@@ -116,7 +120,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         Hook(
             f"{_MANAGER}.allocate_slots",
             "which request blocks were allocated for, external hits, refusals for lack of KV",
-            before=before_owned,
+            before=before_allocate,
             after=after_allocate,
         ),
         Hook(f"{_MANAGER}.free", "which request blocks were released by", before=before_owned, after=after_owned),

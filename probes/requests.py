@@ -39,7 +39,7 @@ def hooks(engines: Engines) -> list[Hook]:
             live.number,
             int(request.arrival_time * 1e9),
             request.num_prompt_tokens,
-            request.max_tokens,
+            -1 if request.max_tokens is None else request.max_tokens,
             request.priority,
             recorder.intern(session),
             turn,
@@ -50,6 +50,8 @@ def hooks(engines: Engines) -> list[Hook]:
         if engine is None:
             return
         live = engine.request(request.request_id)
+        if live.decode_from == NOT_ADMITTED:  # the call of a subclass's parent: it is waiting already
+            return
         engine.preempted += 1
         event(engine, request, RequestOp.preempt, 0)
         live.preempted = True
@@ -61,8 +63,10 @@ def hooks(engines: Engines) -> list[Hook]:
 
     def before_free(args: Args, kwargs: Kwargs) -> None:
         engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
-        if engine is None or request.request_id not in engine.requests:
+        live = engine.requests.get(request.request_id) if engine is not None else None
+        if engine is None or live is None or live.finished:
             return
+        live.finished = True
         first_tokens(engine, emit_event)
         engine.awaiting_first_token.pop(request.request_id, None)
         engine.finished += 1

@@ -201,8 +201,9 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
 
     def before_update(args: Args, kwargs: Kwargs) -> Engine | None:
         engine = schedulers.get(id(args[0]))
-        if engine is None or engine.depth:
+        if engine is None or engine.updating:
             return None
+        engine.updating = True
         engine.update_start = now()
         engine.finished = 0
         output = argument(args, kwargs, 1, "scheduler_output")
@@ -218,6 +219,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         returned = sum(map(len, model_output.sampled_token_ids or ()))
         emit_update(engine.update_start, now(), step, returned, engine.finished)
         engine.acting_step = engine.step
+        engine.updating = False
 
     return [
         Hook(f"{_SCHEDULER}.schedule", "steps and everything they hold", before=before_schedule, after=after_schedule),

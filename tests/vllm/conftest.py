@@ -112,6 +112,13 @@ def uncached(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
 
 
 @pytest.fixture(scope="session")
+def subclassed(record_offline: Callable[..., Recorded]) -> Recorded:
+    """A `--scheduler-cls` that overrides what kvtrace hooks, and calls its parent's."""
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+    return record_offline("subclassed", environment=environment, scheduler_cls="subclass_scheduler.SubclassScheduler")
+
+
+@pytest.fixture(scope="session")
 def tensor_parallel(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
     """Two workers."""
     environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.vllm.conftest import Recorded
 
-RUNS = ["cached", "uncached", "tensor_parallel", "served"]
+RUNS = ["cached", "uncached", "tensor_parallel", "served", "subclassed"]
 
 
 @pytest.fixture(params=RUNS)
