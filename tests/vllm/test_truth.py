@@ -165,11 +165,12 @@ def test_shares_add_up_to_their_step(recorded: Recorded) -> None:
 def test_every_forward_pass_has_its_step_on_every_worker(recorded: Recorded) -> None:
     workers = rows(recorded, "SELECT count(*) FROM process WHERE contains(roles, 'worker')")[0][0]
     [(steps,)] = rows(recorded, "SELECT count(*) FROM step WHERE scheduled_tokens > 0")
+    # The engine waits for the output of rank 0 only: another rank may return from a step a little after it ended.
     matched = rows(
         recorded,
         "SELECT f.process_id, count(*) FROM forward f JOIN step s ON f.engine_id = s.engine_id AND f.step = s.step "
-        "WHERE f.tokens = s.scheduled_tokens AND f.start_ns >= s.scheduled_ns AND f.end_ns <= s.end_ns "
-        "AND f.tokens > 0 GROUP BY 1",
+        "JOIN process p USING (process_id) WHERE f.tokens = s.scheduled_tokens AND f.tokens > 0 "
+        "AND f.start_ns >= s.scheduled_ns AND (f.end_ns <= s.end_ns OR p.tp_rank > 0) GROUP BY 1",
     )
     assert sorted(count for _, count in matched) == [steps] * workers
     assert workers == rows(recorded, "SELECT max(tp_size) FROM engine")[0][0]
