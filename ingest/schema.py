@@ -297,7 +297,7 @@ TABLES: tuple[Table, ...] = (
 
 def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Create all enums, tables and views of an empty trace, with comments."""
-    for members in (*ENUMS, *(() if FinishReason in ENUMS else (FinishReason,))):
+    for members in ENUMS:
         labels = ", ".join(f"'{member.name}'" for member in members)
         connection.execute(f"CREATE TYPE e_{_snake(members.__name__)} AS ENUM ({labels})")
     for event in EVENTS.values():

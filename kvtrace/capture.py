@@ -262,6 +262,7 @@ class Recorder:
         self.count_writes = count_writes
         self._streams = [_Stream(self, event, index) for index, event in enumerate(EVENTS.values())]
         self._by_name = {stream.event.name: stream for stream in self._streams}
+        self._notes_before_fork: list[dict[str, Any]] = []
         self._reset()
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -275,7 +276,6 @@ class Recorder:
         self._strings: dict[str, int] = {}
         self._next_string = itertools.count(1).__next__
         self._pending: list[dict[str, Any]] = []
-        self._notes_before_fork: list[dict[str, Any]] = getattr(self, "_notes_before_fork", [])
 
     def _after_fork(self) -> None:
         for descriptor in (self._journal, self._string_file):
