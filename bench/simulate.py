@@ -108,7 +108,7 @@ class Tile:
         self._record_step(budget, shares)
         self._update(shares)
 
-    def _schedule_running(self, budget: int, shares: list[tuple[Request, int, int]]):  # noqa: ANN202
+    def _schedule_running(self, budget: int, shares: list[tuple[Request, int, int]]):
         for request in list(self.running):
             if request not in self.running or not budget:
                 continue

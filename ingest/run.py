@@ -11,7 +11,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
-from kvtrace.ingest import build, capture, clock, derive, facts
+from kvtrace.ingest import build, capture, clock, derive, facts, tile_tables, tiles
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
 
@@ -47,13 +47,16 @@ class Summary:
         return sum(stream.records for stream in self.streams)
 
 
-def ingest(run_dir: Path, target: Path | None = None, progress: Progress | None = None) -> Summary:
+def ingest(
+    run_dir: Path, target: Path | None = None, progress: Progress | None = None, *, all_tiles: bool = False
+) -> Summary:
     """Make the trace of a run directory, replacing an earlier one atomically.
 
     Args:
         run_dir: What `kvtrace record -o` was given.
         target: The DuckDB file to make; `run_dir`/trace.duckdb unless given.
         progress: Called now and then, possibly from another thread.
+        all_tiles: Take the tiles of every recorded step, however many there are.
 
     Raises:
         KvtraceError: Nothing was recorded, an input is damaged or of a newer kvtrace, or `target` cannot be written.
@@ -67,11 +70,18 @@ def ingest(run_dir: Path, target: Path | None = None, progress: Progress | None 
         )
     summary = Summary(target or run_dir / TRACE_NAME)
     with build.new_trace(summary.target) as connection:
-        _fill(connection, recording, summary, progress or (lambda what, done, total: None))
+        _fill(connection, recording, summary, progress or (lambda what, done, total: None), all_tiles=all_tiles)
     return summary
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, recording: Recording, summary: Summary, progress: Progress) -> None:
+def _fill(
+    connection: duckdb.DuckDBPyConnection,
+    recording: Recording,
+    summary: Summary,
+    progress: Progress,
+    *,
+    all_tiles: bool,
+) -> None:
     processes = recording.processes
     by_host = clock.offsets(processes)
     offsets_ns = [by_host[clock.host_of(process)] for process in processes]
@@ -80,11 +90,18 @@ def _fill(connection: duckdb.DuckDBPyConnection, recording: Recording, summary: 
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
         facts.insert_clocks(connection, clock.residuals(number, process, offset_ns))
     summary.streams, unknown = _import_events(connection, processes, offsets_ns, requests, progress)
+    tile_warnings = _import_tiles(connection, processes, offsets_ns, progress, all_tiles=all_tiles)
     progress("requests and joins", summary.records, summary.records)
     derive.insert_requests(connection, requests.internal_ids)
     summary.joins = derive.count_joins(connection)
     facts.insert_rows(connection, "stream", summary.streams)
-    summary.warnings = [*recording.warnings, *misfits, *unknown, *_recording_warnings(processes, summary.streams)]
+    summary.warnings = [
+        *recording.warnings,
+        *misfits,
+        *unknown,
+        *tile_warnings,
+        *_recording_warnings(processes, summary.streams),
+    ]
     facts.insert_run(connection, recording, summary.warnings)
 
 
@@ -116,6 +133,28 @@ def _import_events(
             read = capture.import_source(connection, source, advance)
             counts.append(StreamCount(index + 1, name, len(found), *read, dropped[index].get(name, 0)))
     return counts, _id_warnings(processes, segments, ids)
+
+
+def _import_tiles(
+    connection: duckdb.DuckDBPyConnection,
+    processes: list[ProcessRecording],
+    offsets_ns: list[int],
+    progress: Progress,
+    *,
+    all_tiles: bool,
+) -> list[str]:
+    warnings = []
+    for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
+        if not tiles.has_tiles(process.directory):
+            continue
+        engines = process_of_pid(process, processes)
+        most = None if all_tiles else tile_tables.DEFAULT_TILES
+        counts = tile_tables.import_tiles(
+            connection, process.directory, engines.get, number, offset_ns, most_tiles=most, progress=progress
+        )
+        warnings += [f"{process.directory.name}: {text}" for text in counts.warnings()]
+    derive.insert_tile_windows(connection)
+    return warnings
 
 
 def _id_warnings(

@@ -6,11 +6,11 @@ is how the queries are tested.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, Event, Field, FinishReason, Type, _snake
+from kvtrace.ingest.table import Table
+from kvtrace.ingest.tile_schema import TILE_TABLES
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
@@ -19,15 +19,6 @@ _TEXT = Type("text", "", "VARCHAR")
 _BIGINT = Type("bigint", "", "BIGINT")
 _INTEGER = Type("integer", "", "INTEGER")
 _DOUBLE = Type("double", "", "DOUBLE")
-
-
-class Table(NamedTuple):
-    """A derived table or view. A view has the SQL that makes it."""
-
-    name: str
-    doc: str
-    fields: tuple[Field, ...]
-    view: str | None = None
 
 
 def _column(name: str, type_: Type, doc: str) -> Field:
@@ -254,26 +245,64 @@ STEP_BLOCK = Table(
 
 KV_ACCESS = Table(
     "kv_access",
-    "Which layer read or wrote which block for which request, in GPU time: kv_window spread over step_block. Ask for a "
-    "few steps at a time: it has layers x blocks rows a step.",
+    "Which layer read or wrote which block for which request, in GPU time. Where tiles were recorded, a row a "
+    "program, tile and block (observed); else kv_window spread over step_block (derived). Ask for few steps at a time.",
     (
         _column("process_id", _INTEGER, "The worker (`process.process_id`)."),
         _column("engine_id", _INTEGER, "The engine."),
         _column("step", _INTEGER, "Scheduler step."),
         _column("layer", _INTEGER, "Layer."),
+        _column("head", _INTEGER, "KV head of this rank; NULL: all."),
         _column("request", _INTEGER, "Request."),
         _column("kv_group", Type("u8", "", "UTINYINT"), "KV cache group."),
         _column("position", _INTEGER, "Index in the request's block table."),
-        _column("block_id", _INTEGER, "The block."),
-        Field("kind", Type("enum", "", "ENUM"), "write: new K and V stored; attention: K and V read.", WindowKind),
-        _column("start_ns", _BIGINT, "Start of the layer's window (observed)."),
-        _column("end_ns", _BIGINT, "End of the layer's window (observed)."),
+        _column("block_id", _INTEGER, "The block, as the block manager counts."),
+        Field("kind", Type("enum", "", "ENUM"), "What was done with the block.", AccessKind),
+        _column("start_ns", _BIGINT, "Start: of the layer's window, or when the program turned to the tile."),
+        _column("end_ns", _BIGINT, "End: of the layer's window, or when the tile had been used or its store issued."),
         _column("observed", Type("bool", "", "BOOLEAN"), "The access itself was observed; false: derived."),
     ),
     view="""
-        SELECT w.process_id, w.engine_id, w.step, w.layer, b.request, b.kv_group, b.position, b.block_id, w.kind,
-            w.start_ns, w.end_ns, false AS observed
-        FROM kv_window w JOIN step_block b ON w.engine_id = b.engine_id AND w.step = b.step
+        WITH rows AS (
+            SELECT DISTINCT process_id, step AS since FROM batch_row
+        ), batches AS (
+            SELECT t.process_id, t.step, r.since FROM tile_step t ASOF JOIN rows r
+            ON t.process_id = r.process_id AND t.step >= r.since
+        ), row_request AS (
+            SELECT b.process_id, b.step, r.row, r.request
+            FROM batches b JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since
+        ), listed AS (
+            SELECT DISTINCT l.process_id, l.engine_id, l.step, q.request, l.row, l.first_token,
+                l.first_token // e.block_size_tokens AS position,
+                l.kernel_block * l.kernel_block_tokens // e.block_size_tokens AS block_id
+            FROM gpu_block_list l JOIN row_request q USING (process_id, step, row) JOIN engine e USING (engine_id)
+        ), reads AS (
+            SELECT t.process_id, t.engine_id, t.step, p.layer, p.head, l.request, l.position, l.block_id,
+                t.start_ns, t.k_ns, t.v_ns
+            FROM gpu_tile t
+            JOIN gpu_program p USING (process_id, step, program)
+            JOIN (SELECT DISTINCT process_id, step, row, request, position, block_id, first_token FROM listed) l
+            ON l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
+                AND l.first_token >= t.tile * p.tile_tokens AND l.first_token < (t.tile + 1) * p.tile_tokens
+        ), writes AS (
+            SELECT w.*, l.request, l.position, w.slot // e.block_size_tokens AS block_id
+            FROM gpu_write w JOIN engine e USING (engine_id)
+            LEFT JOIN (SELECT DISTINCT process_id, step, request, position, block_id FROM listed) l
+            ON l.process_id = w.process_id AND l.step = w.step AND l.block_id = w.slot // e.block_size_tokens
+        )
+        SELECT process_id, engine_id, step, layer, head, request, NULL::UTINYINT AS kv_group, position, block_id,
+            unnest(['k_read', 'v_read'])::e_access_kind AS kind,
+            unnest([start_ns, k_ns]) AS start_ns, unnest([k_ns, v_ns]) AS end_ns, true AS observed
+        FROM reads
+        UNION ALL
+        SELECT process_id, engine_id, step, layer, NULL, request, NULL, position, block_id,
+            unnest(['k_write', 'v_write'])::e_access_kind, unnest([start_ns, k_ns]), unnest([k_ns, v_ns]), true
+        FROM writes
+        UNION ALL
+        SELECT w.process_id, w.engine_id, w.step, w.layer, NULL, b.request, b.kv_group, b.position, b.block_id,
+            w.kind::VARCHAR::e_access_kind, w.start_ns, w.end_ns, false
+        FROM kv_window w ANTI JOIN tile_step t ON w.process_id = t.process_id AND w.step = t.step
+        JOIN step_block b ON w.engine_id = b.engine_id AND w.step = b.step
         WHERE w.kind = 'attention' OR b.written
     """,
 )
@@ -288,6 +317,7 @@ TABLES: tuple[Table, ...] = (
     CLOCK,
     KV_LAYER,
     GPU_CLOCK,
+    *TILE_TABLES,
     JOIN_COUNT,
     STEP,
     STEP_BLOCK,

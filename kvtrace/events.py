@@ -117,6 +117,17 @@ class WindowKind(enum.IntEnum):
     attention = 2  # read K and V of the tokens attended to
 
 
+class AccessKind(enum.IntEnum):
+    """How a KV block was touched."""
+
+    write = 1  # K and V stored, somewhere in a layer's window (derived)
+    attention = 2  # K and V read, somewhere in a layer's window (derived)
+    k_read = 3
+    v_read = 4
+    k_write = 5
+    v_write = 6
+
+
 Scope = Literal["engine", "worker", "frontend"]
 
 
@@ -352,6 +363,19 @@ KV_WINDOW = Event(
     ),
 )
 
+BATCH_ROW = Event(
+    "batch_row",
+    "worker",
+    "The requests of a worker's batch in its order, written when it changes (`--kv-level tile`): it holds until the "
+    "next step that has rows here.",
+    (
+        Field("engine_id", PROCESS, "The engine that scheduled it."),
+        STEP,
+        Field("row", I32, "Place in the batch."),
+        REQ,
+    ),
+)
+
 EVENTS: dict[str, Event] = {
     event.name: event
     for event in (
@@ -366,9 +390,11 @@ EVENTS: dict[str, Event] = {
         FORWARD,
         BLOCK_TABLE,
         KV_WINDOW,
+        BATCH_ROW,
     )
 }
 
-ENUMS: tuple[EnumType, ...] = tuple(
-    dict.fromkeys(field.enum for event in EVENTS.values() for field in event.fields if field.enum)
+ENUMS: tuple[EnumType, ...] = (
+    *dict.fromkeys(field.enum for event in EVENTS.values() for field in event.fields if field.enum),
+    AccessKind,
 )

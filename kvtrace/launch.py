@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvtrace import layout, preflight
@@ -19,6 +19,7 @@ from kvtrace.rundir import default_run_dir, make_run_dir
 from kvtrace.status import INTERVAL_S, StatusLine, begin_line, is_usable, status_text
 from kvtrace.summary import Ending, summarize
 from kvtrace.supervise import Child
+from kvtrace.tile_options import TileOptions
 
 _PLUGINS_VARIABLE = "VLLM_PLUGINS"
 _PLUGIN = "kvtrace"
@@ -29,8 +30,8 @@ _STDERR = 2
 class Launch:
     """What to record and how.
 
-    `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or `layer` to
-    time KV accesses on a GPU too where there is one.
+    `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or
+    `layer` or `tile` to time KV accesses on a GPU too where there is one; `tiles` has the filters of the last.
     """
 
     command: Sequence[str]
@@ -39,6 +40,7 @@ class Launch:
     quiet: bool = False
     check_first: bool = True
     kv_level: str = "layer"
+    tiles: TileOptions = field(default_factory=TileOptions)
 
 
 def record(launch: Launch) -> int:
@@ -63,7 +65,7 @@ def record(launch: Launch) -> int:
     manifest.write(run_dir)
     started_ns = time.monotonic_ns()
     try:
-        child = Child(program, launch.command, child_environment(environment, run_dir, launch.kv_level))
+        child = Child(program, launch.command, child_environment(environment, run_dir, launch.kv_level, launch.tiles))
     except KvtraceError:
         _remove_unused(run_dir, is_new=is_new)
         raise
@@ -79,12 +81,15 @@ def record(launch: Launch) -> int:
     return code
 
 
-def child_environment(environment: Mapping[str, str], run_dir: Path, kv_level: str = "layer") -> dict[str, str]:
+def child_environment(
+    environment: Mapping[str, str], run_dir: Path, kv_level: str = "layer", tiles: TileOptions | None = None
+) -> dict[str, str]:
     """The command's environment: where to record, and leave for vLLM to load kvtrace if only some plugins may load."""
     result = {
         **environment,
         layout.RUN_DIR_VARIABLE: str(run_dir.absolute()),
         layout.KV_LEVEL_VARIABLE: kv_level,
+        **(tiles.to_environment() if tiles and kv_level == "tile" else {}),
     }
     plugins = result.get(_PLUGINS_VARIABLE)
     if plugins is not None and _PLUGIN not in plugins.split(","):

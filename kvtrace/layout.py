@@ -6,6 +6,7 @@ RUN/processes/HOST-PID-START/           one directory a recorded process
     strings.jsonl                       interned strings, `[id, "text"]` a line
     counters.bin                        what was dropped, and whether recording stopped
     EVENT.NNNNN.seg                     fixed-width records of one event, in order
+    tiles.NNNNN.kvt                     what GPU programs wrote, a chunk a step (`kvtrace.tiles`)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ RUN_DIR_VARIABLE = "KVTRACE_RUN_DIR"
 """Environment variable that tells vLLM's processes where to record. Unset: kvtrace does nothing."""
 
 KV_LEVEL_VARIABLE = "KVTRACE_KV_LEVEL"
-"""Environment variable that tells them how deep to look: `host` or `layer`."""
+"""Environment variable that tells them how deep to look: `host`, `layer` or `tile`."""
 
 FORMAT_VERSION = 1
 """Of segments, counters and journals. A reader refuses versions it does not know."""

@@ -43,6 +43,7 @@ class ProcessRecording:
     rank: dict[str, Any] = field(default_factory=dict)
     clocks: list[Clock] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
+    tiles: dict[str, Any] = field(default_factory=dict)
     layers: list[dict[str, Any]] = field(default_factory=list)
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
@@ -226,8 +227,12 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.hooks[hook] = (state, str(line.get("detail") or ""))
         case {"kind": "engine"}:
             process.engine.update(facts)
+        case {"kind": "device", "state": "fallback"}:
+            process.device["fallback"] = facts.get("detail")
         case {"kind": "device"}:
             process.device.update(facts)
+        case {"kind": "tiles"}:
+            process.tiles.update(facts)
         case {"kind": "layer"}:
             process.layers.append(facts)
         case {"kind": "gpu_clock", "monotonic_ns": int()}:

@@ -118,7 +118,11 @@ def _hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:
 def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
     for process in processes:
         device = process.device
+        if why := device.get("fallback"):
+            yield f"  GPU: {why}"
         match device.get("state"):
+            case "recording" if device.get("level") == "tile":
+                yield f"  GPU: {device.get('name')}, {_tiles(process)} of {len(process.layers)} layers"
             case "recording":
                 layers = f"KV windows of {len(process.layers)} layers ({device.get('backend')})"
                 yield f"  GPU: {device.get('name')}, {layers}"
@@ -126,6 +130,17 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
                 yield f"  GPU: {device.get('dropped_steps')} steps of KV windows came too fast to be copied"
             case "absent" | "stopped" as state:
                 yield f"  GPU: KV windows {state}: {device.get('detail')}"
+
+
+def _tiles(process: ProcessRecording) -> str:
+    """What a process says it recorded of tiles; it says so at its end, so a killed one does not."""
+    tiles = process.tiles
+    if not tiles:
+        return "tiles"
+    text = f"{tiles.get('tiles', 0):,} tiles in {tiles.get('steps', 0):,} steps, {tiles.get('bytes', 0) / 1e6:,.0f} MB"
+    if lost := tiles.get("lost_steps"):
+        text += f" ({lost:,} more steps did not fit in the ring and were dropped whole)"
+    return text
 
 
 def _disabled_hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:

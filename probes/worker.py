@@ -8,7 +8,8 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import FORWARD, GraphMode
-from kvtrace.probes.device.layers import LayerRecorder, level
+from kvtrace.probes.device.batch import BatchOrder
+from kvtrace.probes.device.levels import DeviceRecorder, level
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 
@@ -21,7 +22,7 @@ def hooks(recorder: Recorder) -> list[Hook]:
     """The hooks on both model runners. CPU runners inherit the first."""
     emit = recorder.stream(FORWARD)
     now = time.monotonic_ns
-    layers = LayerRecorder(recorder) if level() == "layer" else None
+    layers = DeviceRecorder(recorder, level()) if level() != "host" else None
     mode = [0]  # of the forward pass under way; 0 before it is known
     announced: set[int] = set()
 
@@ -70,6 +71,8 @@ def hooks(recorder: Recorder) -> list[Hook]:
             Hook(f"{module}:GPUModelRunner.initialize_kv_cache", "which rank a worker is", after=after_caches),
             Hook(f"{module}:set_forward_context", "the graph mode of forward passes", before=before_context),
         ]
+    if level() == "tile":
+        found += BatchOrder(recorder).hooks()
     found.append(Hook(f"{_GRAPHS}.run_fullgraph", "which forward passes are full graphs", before=before_full_graph))
     return found
 

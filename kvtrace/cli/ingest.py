@@ -29,6 +29,12 @@ def register(app: typer.Typer) -> None:
         output: Annotated[
             Path | None, typer.Option("-o", "--output", help="The trace to make.  [default: RUN/trace.duckdb]")
         ] = None,
+        all_tiles: Annotated[
+            bool,
+            typer.Option(
+                "--all-tiles", help="Take the tiles of every step; by default about 20 million, evenly spread."
+            ),
+        ] = False,
     ) -> None:
         """Turn a recording into one DuckDB file, replacing an earlier one."""
         with needs_analysis():
@@ -37,7 +43,7 @@ def register(app: typer.Typer) -> None:
         target = output or run / TRACE_NAME
         started = time.monotonic()
         with _interruptible(target), _progress_bar() as progress:
-            summary = ingest_run(run, target, progress)
+            summary = ingest_run(run, target, progress, all_tiles=all_tiles)
         _print_summary(summary, time.monotonic() - started)
 
 

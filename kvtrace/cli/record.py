@@ -8,12 +8,15 @@ from typing import Annotated
 
 import typer
 
+from kvtrace.errors import KvtraceError
+
 
 class KvLevel(enum.StrEnum):
     """How deep to look."""
 
     host = "host"
     layer = "layer"
+    tile = "tile"
 
 
 def register(app: typer.Typer) -> None:
@@ -43,9 +46,23 @@ def register(app: typer.Typer) -> None:
         kv_level: Annotated[
             KvLevel,
             typer.Option(
-                "--kv-level", help="host: nothing on the GPU. layer: also time KV writes and attention there."
+                "--kv-level",
+                help="host: nothing on the GPU. layer: also time KV writes and attention there. tile: every block read "
+                "or written, by each head (Triton backend).",
             ),
         ] = KvLevel.layer,
+        layers: Annotated[str, typer.Option(metavar="LIST", help="tile: only these layers, such as 0,15,30-31.")] = "",
+        heads: Annotated[str, typer.Option(metavar="LIST", help="tile: only these KV heads.")] = "",
+        every: Annotated[int, typer.Option(metavar="N", min=1, help="tile: only every Nth step.")] = 1,
+        steps: Annotated[str, typer.Option(metavar="A:B", help="tile: only steps A to B.")] = "",
+        kinds: Annotated[str, typer.Option(metavar="LIST", help="tile: read, write or both.")] = "read,write",
+        max_mb_per_s: Annotated[
+            float | None,
+            typer.Option(metavar="MB", min=0.001, help="tile: leave out whole steps to record no faster than this."),
+        ] = None,
+        ring_mb: Annotated[
+            int | None, typer.Option(metavar="MB", min=1, help="tile: device memory for records.", show_default=False)
+        ] = None,
         force: Annotated[bool, typer.Option("--force", help="Replace an older recording in RUN.")] = False,
         quiet: Annotated[
             bool, typer.Option("--quiet", help="Show no status line, and only problems at the end.")
@@ -68,9 +85,29 @@ def register(app: typer.Typer) -> None:
         from kvtrace.launch import Launch
         from kvtrace.launch import record as run
         from kvtrace.supervise import die_by
+        from kvtrace.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps
 
+        tiles = TileOptions(
+            layers=parse_indices(layers, "--layers", 256) if layers else (),
+            heads=parse_indices(heads, "--heads", 64) if heads else (),
+            every=every,
+            kinds=parse_kinds(kinds),
+            max_mb_per_s=max_mb_per_s,
+            ring_mb=ring_mb,
+            **parse_steps(steps),
+        )
+        if kv_level is not KvLevel.tile and tiles != TileOptions():
+            raise KvtraceError("the filters and limits of tiles need --kv-level tile", exit_code=2)
         code = run(
-            Launch(command, output, force=force, quiet=quiet, check_first=not no_preflight, kv_level=kv_level.value)
+            Launch(
+                command,
+                output,
+                force=force,
+                quiet=quiet,
+                check_first=not no_preflight,
+                kv_level=kv_level.value,
+                tiles=tiles,
+            )
         )
         if code < 0:
             die_by(-code)

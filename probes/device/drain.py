@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
 from kvtrace.probes.device.stamps import Stamps
+from kvtrace.probes.device.timer import GpuTimer
 
 POLL_SECONDS = 0.02
-CALIBRATE_SECONDS = 1.0
-"""The GPU's timer drifts by 2 us a second against the host's clock; a calibration takes about 0.2 ms of this thread."""
 
 
 class Drain(threading.Thread):
@@ -32,8 +30,7 @@ class Drain(threading.Thread):
         self._device = torch.cuda.current_device()
         self._published = stamps.published.numpy()
         self._drained = 0
-        self._offset_ns = 0
-        self._calibrated = 0.0
+        self._timer = GpuTimer(recorder)
         self._over = threading.Event()
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream()
@@ -50,8 +47,7 @@ class Drain(threading.Thread):
             with self._torch.inference_mode(False):
                 self._torch.cuda.set_device(self._device)
                 while not self._over.wait(POLL_SECONDS):
-                    if time.monotonic() - self._calibrated > CALIBRATE_SECONDS:
-                        self._calibrate()
+                    self._timer.keep(self._stream)
                     self._copy()
                 self._copy()
         except Exception as error:
@@ -61,32 +57,6 @@ class Drain(threading.Thread):
         """Copy what is left and end."""
         self._over.set()
         self.join(timeout=5)
-
-    def _calibrate(self) -> None:
-        """Find the global timer's offset to CLOCK_MONOTONIC by asking a running kernel for the time."""
-        asked, answers = self._stamps.asked.numpy(), self._stamps.answers.numpy()
-        asked[0] = 0
-        answers[:] = 0
-        self._stamps.answer(self._stream.cuda_stream)
-        best: tuple[int, int] | None = None
-        now = time.monotonic_ns
-        for index in range(len(answers)):
-            before = now()
-            asked[0] = index + 1
-            while not answers[index] and now() - before < 2_000_000:
-                pass
-            after = now()
-            if not answers[index]:
-                break
-            if index and (best is None or after - before < best[0]):
-                best = after - before, (before + after) // 2 - int(answers[index])
-        self._stream.synchronize()
-        if best is None:
-            raise RuntimeError("the GPU's timer could not be read")
-        moved = best[1] - self._offset_ns if self._offset_ns else 0
-        self._offset_ns = best[1]
-        self._calibrated = time.monotonic()
-        self._recorder.note("gpu_clock", offset_ns=best[1], uncertainty_ns=(best[0] + 1) // 2, moved_ns=moved)
 
     def _copy(self) -> None:
         published, slots = int(self._published[0]), self._stamps.slots
@@ -116,8 +86,8 @@ class Drain(threading.Thread):
             return
         rows = self._rows[kept]
         rows["step"] = slot[0]
-        rows["start_ns"] = times[kept, 0] + self._offset_ns
-        rows["end_ns"] = times[kept, 1] + self._offset_ns
+        rows["start_ns"] = times[kept, 0] + self._timer.offset_ns
+        rows["end_ns"] = times[kept, 1] + self._timer.offset_ns
         self._recorder.append(KV_WINDOW, rows.view("u1").reshape(len(rows), -1))
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 from collections.abc import Callable
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.layout import KV_LEVEL_VARIABLE
 from kvtrace.probes.device.branch import Branch
+from kvtrace.probes.device.cuda import Launch
 from kvtrace.probes.device.drain import Drain
-from kvtrace.probes.device.stamps import Launch, Stamps
+from kvtrace.probes.device.ending import at_end
+from kvtrace.probes.device.model import backend_of, cache_facts, kv_layers
+from kvtrace.probes.device.stamps import Stamps
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
@@ -34,7 +34,7 @@ class LayerRecorder:
 
         if self._stamps is not None or not torch.cuda.is_available() or runner.device.type != "cuda":
             return
-        layers = _kv_layers(runner)
+        layers = kv_layers(runner)
         try:
             self._stamps = Stamps(len(layers))
         except ImportError:
@@ -45,7 +45,7 @@ class LayerRecorder:
         try:
             for index, (name, layer) in enumerate(layers):
                 self._wrap(index, layer.impl)
-                self._recorder.note("layer", index=index, name=name, **_cache_facts(layer))
+                self._recorder.note("layer", index=index, name=name, **cache_facts(layer))
         except Exception:
             self._detach()
             raise
@@ -54,10 +54,10 @@ class LayerRecorder:
             state="recording",
             level="layer",
             name=torch.cuda.get_device_name(),
-            backend=type(layers[0][1].impl).__name__ if layers else "",
+            backend=backend_of(layers),
             memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
         )
-        atexit.register(self.finish)
+        at_end(self.finish)
 
     def _detach(self) -> None:
         while self._undo:
@@ -121,26 +121,3 @@ class LayerRecorder:
         """Bring home what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish()
-
-
-def level() -> str:
-    """The recording level asked for: `host`, or `layer` where there is a GPU."""
-    return os.environ.get(KV_LEVEL_VARIABLE, "layer")
-
-
-def _kv_layers(runner: Any) -> list[tuple[str, Any]]:
-    """The layers that own a KV cache, in the order of the model."""
-    context = runner.compilation_config.static_forward_context
-    return [(name, layer) for name, layer in context.items() if getattr(layer, "impl", None) is not None]
-
-
-def _cache_facts(layer: Any) -> dict[str, Any]:
-    """Where a layer's KV lies: address, shape, strides and type, so that block and head give an address."""
-    cache = layer.kv_cache
-    tensor = cache[0] if isinstance(cache, list | tuple) else cache
-    return {
-        "address": tensor.data_ptr(),
-        "shape": list(tensor.shape),
-        "stride": list(tensor.stride()),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-    }

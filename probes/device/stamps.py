@@ -7,8 +7,7 @@ line costs 0.9 us; on a branch of its own beside the main line it costs nothing 
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
+from kvtrace.probes.device.cuda import Launch, Module, count, pointer, word
 
 RING_BYTES = 8 << 20
 
@@ -59,36 +58,7 @@ extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, vo
         *published = count + 1;
     }
 }
-
-// Answers each number the host writes to `asked` with the global timer; gives up after a millisecond without one.
-extern "C" __global__ void kvt_answer(volatile u64* asked, volatile u64* answers, unsigned int count) {
-    for (unsigned int i = 0; i < count; ++i) {
-        u64 since = now();
-        while (asked[0] <= i)
-            if (now() - since > 1000000ULL) return;
-        answers[i] = now();
-        __threadfence_system();
-    }
-}
 """
-
-
-class Launch:
-    """A kernel with its arguments packed once, to be launched on any stream as one block."""
-
-    def __init__(self, driver: Any, function: int, threads: int, arguments: tuple[Any, ...]) -> None:
-        self._launch = driver.launchKernel
-        self._function = function
-        self._threads = threads
-        self._arguments = arguments  # kept alive: the driver reads them at each launch
-        self._pointers = (ctypes.c_void_p * len(arguments))(
-            *(ctypes.cast(ctypes.pointer(argument), ctypes.c_void_p).value for argument in arguments)
-        )
-        self._address = ctypes.addressof(self._pointers)
-
-    def __call__(self, stream: int) -> None:
-        """Launch on a stream, given by its handle."""
-        self._launch(self._function, 1, 1, 1, self._threads, 1, 1, 0, stream, self._address, 0)
 
 
 class Stamps:
@@ -103,7 +73,6 @@ class Stamps:
     """
 
     def __init__(self, layers: int, ring_bytes: int = RING_BYTES) -> None:
-        import cupy
         import torch
 
         self.layers = layers
@@ -115,16 +84,12 @@ class Stamps:
             self.ring = torch.zeros((self.slots, self.words), dtype=torch.int64, device=device)
             self.appended = torch.zeros(1, dtype=torch.int64, device=device)
             self.published = torch.zeros(1, dtype=torch.int64, pin_memory=True)
-            self.asked = torch.zeros(1, dtype=torch.int64, pin_memory=True)
-            self.answers = torch.zeros(64, dtype=torch.int64, pin_memory=True)
             torch.cuda.current_stream().synchronize()
-        self._module = cupy.RawModule(code=SOURCE, options=("-std=c++17",))
-        self._driver = cupy.cuda.driver
-        pointer, count = ctypes.c_void_p, ctypes.c_uint32
-        self._step = ctypes.c_uint64(0)
+        self._module = Module(SOURCE)
+        self._step = word(0)
         places = pointer(self.places.data_ptr())
-        self.clear = self._launch("kvt_clear", 128, places, count(4 * layers))
-        self._publish = self._launch(
+        self.clear = self._module.launch("kvt_clear", 128, places, count(4 * layers))
+        self._publish = self._module.launch(
             "kvt_publish",
             128,
             places,
@@ -135,20 +100,10 @@ class Stamps:
             count(layers),
             count(self.slots),
         )
-        self.answer = self._launch(
-            "kvt_answer",
-            1,
-            pointer(self.asked.data_ptr()),
-            pointer(self.answers.data_ptr()),
-            count(len(self.answers)),
-        )
-
-    def _launch(self, kernel: str, threads: int, *arguments: Any) -> Launch:
-        return Launch(self._driver, self._module.get_function(kernel).kernel.ptr, threads, arguments)
 
     def stamp(self, layer: int, place: int) -> Launch:
         """The launch that stores the time in a place of a layer."""
-        return self._launch("kvt_stamp", 1, ctypes.c_void_p(self.places.data_ptr() + 8 * (4 * layer + place)))
+        return self._module.launch("kvt_stamp", 1, pointer(self.places.data_ptr() + 8 * (4 * layer + place)))
 
     def publish(self, step: int, stream: int) -> None:
         """Append the stamps so far as a step. The driver copies the argument, so it may change right after."""

@@ -72,10 +72,10 @@ def kvtrace(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-def ingested(run: Path, truth: dict[str, Any], record_stderr: str) -> Recorded:
+def ingested(run: Path, truth: dict[str, Any], record_stderr: str, *options: str) -> Recorded:
     import kvtrace as package
 
-    done = kvtrace("ingest", run, timeout=120)
+    done = kvtrace("ingest", run, *options, timeout=240)
     assert done.returncode == 0, done.stderr
     return Recorded(run, package.open(run / "trace.duckdb"), truth, record_stderr)
 

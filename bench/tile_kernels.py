@@ -1,0 +1,165 @@
+"""On a GPU: what recording tiles costs vLLM's Triton kernels by themselves, by part. No engine.
+
+    python bench/tile_kernels.py
+
+Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16), 576 tokens of context, a CUDA
+graph of 32 calls replayed; microseconds a call, median of 9 rounds, kinds alternating. `off`: vLLM's kernels;
+`recorded`: rewritten; the others leave out a part of what rewriting adds. Registers a thread in brackets.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+
+import torch
+from vllm.v1.attention.ops import triton_reshape_and_cache_flash as writes
+from vllm.v1.attention.ops import triton_unified_attention as reads
+
+from kvtrace.probes.device.tiles import launch, rewrite
+from kvtrace.probes.device.tiles.ring import Ring
+
+HEADS, KV_HEADS, SIZE, BLOCK, CONTEXT, CALLS = 32, 8, 128, 16, 576, 32
+
+
+def without(*lines: str):
+    """Attention's rewriting, less the statements that begin so."""
+
+    def rewriting(source: str) -> str:
+        text = rewrite.attention(source)
+        for line in lines:
+            text, count = re.subn(rf"(?m)^(\s*){re.escape(line)}.*$", r"\1pass", text)
+            assert count, line
+        return text
+
+    return rewriting
+
+
+KINDS = {
+    "off": None,
+    "recorded": rewrite.attention,
+    "no V times": without("kvt_value("),
+    "no last V": without("kvt_last_value("),
+    "no times": without("kvt_value(", "kvt_ticked = kvt_ticks", "kvt_last = kvt_key("),
+    "no blocks": lambda source: rewrite.attention(source).replace("if kvt_what >> 8 & 255 == ", "if 1000 + "),
+    "no record": without("kvt_end("),
+}
+
+
+class Limited:
+    """A kernel launched with at most so many registers a thread."""
+
+    def __init__(self, kernel, registers):
+        self.kernel, self.registers = kernel, registers
+
+    def __getitem__(self, grid):
+        launch_ = self.kernel[grid]
+        return lambda *args, **kwargs: launch_(*args, maxnreg=self.registers, **kwargs)
+
+
+def main() -> None:
+    limits = [int(argument) for argument in sys.argv[1:]]
+    ring = Ring(1 << 30)
+    current = launch.Current(ring.control, -1)
+    stream = torch.cuda.Stream()
+    original = reads.kernel_unified_attention
+    original_write = writes.reshape_and_cache_kernel_flash
+    for sequences in (8, 32, 256):
+        read, write = batch(sequences)
+        graphs, rounds = {}, {}
+        kinds = dict(KINDS) | {f"recorded, {n} regs": n for n in limits}
+        for kind, rewriting in kinds.items():
+            current.what = 1 << 8
+            if kind == "off":
+                reads.kernel_unified_attention = original
+            elif isinstance(rewriting, int):
+                rewritten = Limited(launch.load(original, rewrite.attention), rewriting)
+                reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
+            else:
+                rewritten = launch.load(original, rewriting)
+                reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
+            graphs[kind] = captured(read, stream)
+        for kind in ("write off", "write recorded"):
+            if kind == "write recorded":
+                rewritten = launch.load(original_write, rewrite.cache_write)
+                writes.reshape_and_cache_kernel_flash = launch.Rewritten(original_write, rewritten, current, fail)
+            else:
+                writes.reshape_and_cache_kernel_flash = original_write
+            graphs[kind] = captured(write, stream)
+        for _ in range(9):
+            for kind, graph in graphs.items():
+                rounds.setdefault(kind, []).append(timed(graph, ring, stream))
+        for kind, values in rounds.items():
+            base = rounds["write off" if "write" in kind else "off"]
+            ratio = statistics.median(v / b for v, b in zip(values, base, strict=True))
+            print(f"{sequences:4} {kind:22} {statistics.median(values):8.2f} us  {ratio:.3f}", flush=True)
+
+
+def fail(why: str) -> None:
+    raise SystemExit(why)
+
+
+def batch(sequences: int):
+    blocks = CONTEXT // BLOCK + 1
+    cache = torch.randn(sequences * blocks, KV_HEADS, BLOCK, 2 * SIZE, dtype=torch.bfloat16, device="cuda")
+    keys, values = cache.transpose(1, 2).split(SIZE, dim=-1)
+    query = torch.randn(sequences, HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
+    output = torch.empty_like(query)
+    tables = torch.randperm(sequences * blocks, device="cuda", dtype=torch.int32).reshape(sequences, blocks)
+    lengths = torch.full((sequences,), CONTEXT, dtype=torch.int32, device="cuda")
+    starts = torch.arange(sequences + 1, dtype=torch.int32, device="cuda")
+    partial = torch.empty(sequences, HEADS, 16, SIZE, device="cuda")
+    peaks, sums = (torch.empty(sequences, HEADS, 16, device="cuda") for _ in range(2))
+    one = torch.ones(1, device="cuda")
+
+    def read() -> None:
+        reads.unified_attention(
+            q=query, k=keys, v=values, out=output, cu_seqlens_q=starts, max_seqlen_q=1, seqused_k=lengths,
+            max_seqlen_k=CONTEXT, softmax_scale=SIZE**-0.5, causal=True, window_size=(-1, -1), block_table=tables,
+            softcap=0, q_descale=None, k_descale=one.expand(sequences, KV_HEADS),
+            v_descale=one.expand(sequences, KV_HEADS), seq_threshold_3D=16, num_par_softmax_segments=16,
+            softmax_segm_output=partial, softmax_segm_max=peaks, softmax_segm_expsum=sums,
+        )  # fmt: skip
+
+    new = torch.randn(2, sequences, KV_HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
+    slots = tables[:, -1].long() * BLOCK
+
+    def write() -> None:
+        writes.triton_reshape_and_cache_flash(new[0], new[1], keys, values, slots, "auto", one, one)
+
+    return read, write
+
+
+def captured(call, stream):
+    with torch.cuda.stream(stream):
+        call()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(CALLS):
+                call()
+    return graph
+
+
+def timed(graph, ring: Ring, stream) -> float:
+    """Microseconds a call."""
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            ring.open(stream.cuda_stream, enabled=True)
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before.record()
+            graph.replay()
+            after.record()
+            ring.close(1, stream.cuda_stream)
+            stream.synchronize()
+            published = int(ring.published[0])
+            step = ring.steps[(published - 1) % 1024]
+            for section in range(3):
+                ring.released[section] = step[4 + section] + step[8 + section]
+            ring.released[3] = published
+    return 1000 * before.elapsed_time(after) / CALLS
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The order of requests in a worker's batch: GPU programs know a request by its row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.events import BATCH_ROW
+from kvtrace.probes.engine import STEP_ATTRIBUTE
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+
+
+class BatchOrder:
+    """Records a batch's rows whenever they change."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._intern = recorder.intern
+        self._emit_rows = recorder.rows_stream(BATCH_ROW)
+        self._rows: list[str] = []
+
+    def hooks(self) -> list[Hook]:
+        """The hooks on both model runners, where the order is settled."""
+        lost = "which request a GPU program worked for"
+        return [
+            Hook("vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs", lost, after=self._after_v2),
+            Hook("vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs", lost, after=self._after_v1),
+        ]
+
+    def _after_v2(self, _: None, batch: Any, args: Args, kwargs: Kwargs) -> None:
+        self._record(batch.req_ids, argument(args, kwargs, 1, "scheduler_output"))
+
+    def _after_v1(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+        self._record(args[0].input_batch.req_ids, argument(args, kwargs, 1, "scheduler_output"))
+
+    def _record(self, request_ids: list[str], scheduler_output: Any) -> None:
+        step = getattr(scheduler_output, STEP_ATTRIBUTE, None)
+        if step is None or request_ids == self._rows:
+            return
+        self._rows = list(request_ids)
+        rows: list[Any] = []
+        for row, request_id in enumerate(request_ids):
+            rows += (step[0], step[1], row, self._intern(request_id), 1)
+        self._emit_rows(rows, len(request_ids))

@@ -1,0 +1,48 @@
+"""Which device recorder a worker gets: by the level asked for and by what the model's kernels allow."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.layout import KV_LEVEL_VARIABLE
+from kvtrace.probes.device.layers import LayerRecorder
+from kvtrace.probes.device.tiles.level import TileRecorder
+
+
+def level() -> str:
+    """The recording level asked for: `host`, `layer` or `tile`; the last two where there is a GPU."""
+    return os.environ.get(KV_LEVEL_VARIABLE, "layer")
+
+
+class DeviceRecorder:
+    """Records at the level asked for; at `layer` where `tile` cannot be had."""
+
+    def __init__(self, recorder: Recorder, wanted: str) -> None:
+        self._recorder = recorder
+        self._wanted = wanted
+        self._active: LayerRecorder | TileRecorder | None = None
+
+    def attach(self, runner: Any) -> None:
+        """Choose by the model runner's layers, and get between them and their kernels."""
+        if self._active is not None:
+            return
+        if self._wanted == "tile":
+            tiles = TileRecorder(self._recorder)
+            if tiles.attach(runner):
+                self._active = tiles
+                return
+        layers = LayerRecorder(self._recorder)
+        layers.attach(runner)
+        self._active = layers
+
+    def begin(self, step: int, engine_pid: int) -> None:
+        """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
+        if self._active is not None:
+            self._active.begin(step, engine_pid)
+
+    def end(self) -> None:
+        """The forward pass has been enqueued."""
+        if self._active is not None:
+            self._active.end()

@@ -1,0 +1,45 @@
+"""What a model runner knows about its KV layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def kv_layers(runner: Any) -> list[tuple[str, Any]]:
+    """The layers that own a KV cache, in the order of the model."""
+    context = runner.compilation_config.static_forward_context
+    return [(name, layer) for name, layer in context.items() if getattr(layer, "impl", None) is not None]
+
+
+def backend_of(layers: list[tuple[str, Any]]) -> str:
+    """The class of the first layer's attention implementation."""
+    return type(layers[0][1].impl).__name__ if layers else ""
+
+
+def cache_facts(layer: Any) -> dict[str, Any]:
+    """Where a layer's KV lies: address, shape, strides and type, so that block and head give an address."""
+    cache = layer.kv_cache
+    tensor = cache[0] if isinstance(cache, list | tuple) else cache
+    return {
+        "address": tensor.data_ptr(),
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+    }
+
+
+def first_of_groups(runner: Any, layers: list[tuple[str, Any]], wanted: tuple[int, ...]) -> set[int]:
+    """The first wanted layer of each KV cache group: layers of a group share their block tables.
+
+    All layers, where the model runner does not tell its groups.
+    """
+    indices = wanted or range(len(layers))
+    config = getattr(runner, "kv_cache_config", None)
+    groups = {
+        name: group for group, spec in enumerate(getattr(config, "kv_cache_groups", ())) for name in spec.layer_names
+    }
+    first: dict[Any, int] = {}
+    for index in indices:
+        if index < len(layers):
+            first.setdefault(groups.get(layers[index][0], index), index)
+    return set(first.values())

@@ -1,0 +1,173 @@
+"""From the ring to the tile files: a thread that follows closed steps and copies them on a stream of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.probes.device.tiles import layout
+from kvtrace.probes.device.tiles.files import TileFiles
+from kvtrace.probes.device.tiles.layout import SECTIONS
+from kvtrace.probes.device.tiles.ring import STEP_SLOTS, Ring
+from kvtrace.probes.device.timer import GpuTimer
+from kvtrace.tiles import CHUNK_MARK, Chunk, padded
+
+POLL_SECONDS = 0.01
+STAGING_BYTES = 32 << 20
+
+
+class TileDrain(threading.Thread):
+    """Drains one device's ring until `finish` is called.
+
+    Attributes:
+        rate_bytes: Bytes written to the recording so far; the rate limit looks at it.
+        recorded, lost, filtered: Steps written, dropped and left out by the filters so far.
+    """
+
+    def __init__(self, ring: Ring, recorder: Recorder, engine_pid: int, facts: dict[str, Any]) -> None:
+        super().__init__(name="kvtrace-tiles", daemon=True)
+        import torch
+
+        self._torch = torch
+        self._ring = ring
+        self._recorder = recorder
+        self._engine_pid = engine_pid
+        self._device = torch.cuda.current_device()
+        self._timer = GpuTimer(recorder)
+        self._files = TileFiles(recorder, facts)
+        self._steps = ring.steps.numpy()
+        self._published = ring.published.numpy()
+        self._released = ring.released.numpy()
+        self._drained = 0
+        self._lost_before = 0
+        self._reported = (0, 0)
+        self.recorded = self.lost = self.filtered = self.tiles = 0
+        self._over = threading.Event()
+        with torch.inference_mode(False):
+            self._stream = torch.cuda.Stream()
+            self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._staged = self._staging.numpy()
+
+    @property
+    def rate_bytes(self) -> int:
+        """Bytes written to the recording so far."""
+        return self._files.bytes_written
+
+    def run(self) -> None:
+        """Poll until the end. Any failure ends the recording of tiles, nothing else."""
+        try:
+            with self._torch.inference_mode(False):
+                self._torch.cuda.set_device(self._device)
+                while not self._over.wait(POLL_SECONDS):
+                    self._timer.keep(self._stream)
+                    self._follow()
+                self._follow()
+        except Exception as error:
+            self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
+        finally:
+            self._files.close()
+
+    def finish(self) -> None:
+        """Copy what is left and end; say what was recorded."""
+        self._over.set()
+        self.join(timeout=30)
+        self._recorder.note(
+            "tiles",
+            steps=self.recorded,
+            lost_steps=self.lost,
+            filtered_steps=self.filtered,
+            tiles=self.tiles,
+            bytes=self.rate_bytes,
+        )
+
+    def _follow(self) -> None:
+        published = int(self._published[0])
+        while self._drained < published:
+            self._take(self._steps[self._drained % STEP_SLOTS])
+            self._drained += 1
+            self._released[len(SECTIONS)] = self._drained
+
+    def _take(self, step: Any) -> None:
+        self.lost += int(step[layout.LOST_BEFORE_WORD]) - self._lost_before
+        self._lost_before = int(step[layout.LOST_BEFORE_WORD])
+        state = int(step[layout.STATE_WORD])
+        starts = [int(step[layout.START_WORD + section]) for section in range(len(SECTIONS))]
+        counts = [int(step[layout.COUNT_WORD + section]) for section in range(len(SECTIONS))]
+        if state == layout.RECORDED and self._files.failed is None:
+            self._files.begin(self._chunk(step, starts, counts))
+            self._copy(starts, counts)
+            self.recorded += 1
+            self.tiles += counts[layout.TILES]
+        elif state == layout.FILTERED:
+            self.filtered += 1
+            counts = [0] * len(SECTIONS)
+        else:
+            self.lost += 1
+            counts = counts if state == layout.RECORDED else [0] * len(SECTIONS)
+        for section, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            self._released[section] = start + count
+
+    def _chunk(self, step: Any, starts: list[int], counts: list[int]) -> Chunk:
+        lost, filtered = self._reported
+        self._reported = self.lost, self.filtered
+        return Chunk(
+            CHUNK_MARK,
+            self._engine_pid,
+            int(step[layout.STEP_WORD]),
+            int(step[layout.TIME_WORD]),
+            self._timer.offset_ns,
+            (self._address(layout.TILES, starts) >> 1) & 0xFFFFFFFF,
+            counts[layout.PROGRAMS],
+            counts[layout.TILES],
+            counts[layout.WRITES],
+            self.lost - lost,
+            self.filtered - filtered,
+        )
+
+    def _address(self, section: int, starts: list[int]) -> int:
+        offset = starts[section] % self._ring.capacities[section] * SECTIONS[section].record_bytes
+        return int(self._ring.memory[section].data_ptr()) + offset
+
+    def _copy(self, starts: list[int], counts: list[int]) -> None:
+        """Copy a step's sections through the staging buffer into the file."""
+        used = 0
+        for section, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            size = SECTIONS[section].record_bytes
+            first = start % self._ring.capacities[section] * size
+            left = count * size
+            while left:
+                part = min(left, STAGING_BYTES - used)
+                with self._torch.cuda.stream(self._stream):
+                    self._staging[used : used + part].copy_(
+                        self._ring.memory[section][first : first + part], non_blocking=True
+                    )
+                used, first, left = used + part, first + part, left - part
+                if left:
+                    used = self._flush(used)
+            padding = padded(count * size) - count * size
+            if used + padding > STAGING_BYTES:
+                used = self._flush(used)
+            self._staged[used : used + padding] = 0
+            used += padding
+        self._flush(used)
+
+    def _flush(self, used: int) -> int:
+        self._stream.synchronize()
+        self._files.write(self._staged[:used])
+        return 0
+
+
+class RateLimit:
+    """Lets whole steps through as long as the recording grows by no more than a given rate."""
+
+    def __init__(self, max_mb_per_s: float | None) -> None:
+        self._bytes_per_second = (max_mb_per_s or 0) * 1e6
+        self._since = time.monotonic()
+
+    def allows(self, written_bytes: int) -> bool:
+        """Whether there is room for another step after so many bytes."""
+        if not self._bytes_per_second:
+            return True
+        return written_bytes <= (time.monotonic() - self._since + 0.1) * self._bytes_per_second

@@ -1,0 +1,149 @@
+"""Rewritten kernels in the place of vLLM's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import tempfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvtrace.probes.device.tiles import rewrite
+from kvtrace.probes.device.tiles.source import MismatchError
+
+
+class Target(NamedTuple):
+    """A kernel to rewrite."""
+
+    module: str
+    kernel: str
+    rewrite: Callable[[str], str]
+    kind: str  # read, write
+
+
+TARGETS = (
+    Target("vllm.v1.attention.ops.triton_unified_attention", "kernel_unified_attention", rewrite.attention, "read"),
+    Target(
+        "vllm.v1.attention.ops.triton_reshape_and_cache_flash",
+        "reshape_and_cache_kernel_flash",
+        rewrite.cache_write,
+        "write",
+    ),
+    Target(
+        "vllm.v1.attention.ops.triton_reshape_and_cache_flash",
+        "_reshape_cache_per_token_head",
+        rewrite.cache_write,
+        "write",
+    ),
+)
+
+
+class Current:
+    """What the kernels launched now belong to."""
+
+    def __init__(self, control: Any, heads: int) -> None:
+        self.control = control
+        self.heads = heads
+        self.what: int | None = None
+        """As `rewrite.PARAMETERS` says; None where nothing is to be recorded."""
+
+
+class Rewritten:
+    """Stands for a Triton kernel: launches its rewritten form in the layers to record, else the kernel itself."""
+
+    def __init__(self, kernel: Any, rewritten: Any, current: Current, failed: Callable[[str], None]) -> None:
+        self._kernel = kernel
+        self._rewritten = rewritten
+        self._current = current
+        self._failed = failed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def __getitem__(self, grid: Any) -> Any:
+        current = self._current
+        what = current.what
+        if what is None or self._rewritten is None:
+            return self._kernel[grid]
+
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            tile, block = kwargs.get("TILE_SIZE", 1), kwargs.get("BLOCK_SIZE", 1)
+            if max(tile, block) % min(tile, block):
+                self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
+                return self._kernel[grid](*args, **kwargs)
+            try:
+                return self._rewritten[grid](current.control, what, current.heads, *args, **kwargs)
+            except Exception as error:  # it did not compile: nothing was launched
+                self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
+                return self._kernel[grid](*args, **kwargs)
+
+        return launch
+
+    def _give_up(self, why: str) -> None:
+        self._rewritten = None
+        self._failed(why)
+
+
+class Installed:
+    """Kernels put in place, until `undo`."""
+
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
+        self.problems: list[str] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def undo(self) -> None:
+        """Put vLLM's kernels back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def put(self, module: Any, name: str, kernel: Any) -> None:
+        """Replace a module's kernel."""
+        original = getattr(module, name)
+        setattr(module, name, kernel)
+        self._undo.append(lambda: setattr(module, name, original))
+
+
+def install(current: Current, kinds: frozenset[str], failed: Callable[[str], None]) -> Installed:
+    """Rewrite the kernels of the wanted kinds. What could not be is in `problems`, with the reason."""
+    done = Installed()
+    for target in TARGETS:
+        if target.kind not in kinds:
+            continue
+        try:
+            module = importlib.import_module(target.module)
+            kernel = getattr(module, target.kernel)
+            rewritten = load(kernel, target.rewrite)
+        except (MismatchError, ImportError, AttributeError, OSError) as error:
+            done.problems.append(f"{target.kernel}: {error}")
+            continue
+        done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed))
+        done.kinds.add(target.kind)
+    return done
+
+
+def load(kernel: Any, rewriting: Callable[[str], str]) -> Any:
+    """A Triton kernel's rewritten form, as a Triton kernel.
+
+    Raises:
+        MismatchError: The source is of another form.
+        OSError: The source is not there.
+    """
+    from kvtrace.probes.device.tiles import clock, recorder
+
+    source = rewriting(inspect.getsource(kernel.fn))
+    # Triton reads a kernel's text from its file; it is needed until the last compilation, so to the process's end.
+    folder = tempfile.TemporaryDirectory(prefix="kvtrace-")
+    path = Path(folder.name) / f"kvtrace_{len(sys.modules)}.py"
+    path.write_text(source)
+    module = types.ModuleType(path.stem)
+    module.__dict__.update({k: v for k, v in kernel.fn.__globals__.items() if not k.startswith("__")})
+    for room in (clock, recorder):
+        module.__dict__.update({k: v for k, v in vars(room).items() if k.startswith("kvt_")})
+    module.__dict__.update(__file__=str(path), __kvtrace_folder__=folder)
+    sys.modules[path.stem] = module
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module.__dict__[kernel.fn.__name__]

@@ -1,0 +1,58 @@
+"""What the rewritten kernels write, word by word: shared by the Triton code, the CUDA code, the drain and the reader.
+
+A program is one Triton program of an attention kernel: one row of the batch, a few of its queries, one KV head, one
+layer. It writes
+
+- a record of 24 bytes, little endian: start (u32, low word of the global timer in ns), sum (u32), row (u16), query
+  block (u16), layer (u8), head (u8), first tile (u16), position of its tiles (u32, low word), tiles (u16), flags (u16);
+- two bytes a tile: ticks of 32 ns from the K before it (or the start) to this K, and from this K to its V;
+- in the first layer and head of a KV cache group, behind its tiles (at an even position), the id (i32) of each block of
+  each tile; -1 beyond the sequence.
+
+`sum`, kept by the first head of every layer, is that of `block id x (2 x index + 1)` over the blocks it reads, modulo
+2**32, index counting blocks from the sequence's start. The reader compares it with the ids listed by the first layer.
+
+A write record of 16 bytes is one program of a cache-write kernel: start (u32), slot (u32), token (u16), layer (u8),
+part (u8), ticks from the start to the store of K (u8) and from there to the store of V (u8), two unused bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TICK_SHIFT = 5
+"""A tick is 32 ns: the step of an H200's global timer. At most 255 fit; what is longer is caught up by later ones."""
+
+HAS_SUM, LISTS_BLOCKS = 1, 2
+"""Flags of a program record: `sum` is there; block ids follow the tiles. Bits 2 to 5 hold the tile's size (0: 16
+tokens, 1: 32, ...), bits 6 to 15 a sixteenth of the block's."""
+
+
+class Section(NamedTuple):
+    """A part of the ring for one kind of record."""
+
+    name: str
+    record_bytes: int
+    share: float  # of the ring's bytes
+
+
+SECTIONS = (
+    Section("programs", 24, 0.40),
+    Section("tiles", 2, 0.45),
+    Section("writes", 16, 0.15),
+)
+PROGRAMS, TILES, WRITES = range(len(SECTIONS))
+
+# Control words, 64 bits each. The cursors are added to by every program, so each has a cache line of its own; programs
+# and tiles share one atomic: programs in the upper 24 bits, tiles in the lower 40.
+CURSOR_WORDS = (0, 0, 16)
+TILE_BITS = 40
+ADDRESS_WORD, ROOM_WORD, HEAD_WORD, CAPACITY_WORD, BASE_WORD = 48, 52, 56, 60, 64  # + section
+ENABLED_WORD, PUBLISHED_WORD, OPENED_WORD, LOST_WORD = 68, 69, 70, 71
+CONTROL_WORDS = 80
+
+# A step's description in pinned memory, 64 bits each.
+STEP_WORD, TIME_WORD, STATE_WORD, LOST_BEFORE_WORD, START_WORD, COUNT_WORD = 0, 1, 2, 3, 4, 8  # the last two + section
+STEP_WORDS = 12
+RECORDED, FILTERED, OVERFLOWED = 1, 2, 3
+"""States of a step: its records are in the ring; it was not asked for; it did not fit and is dropped whole."""

@@ -1,0 +1,160 @@
+"""The `tile` level of a worker: rewritten kernels, their ring, and the steps that are recorded in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.probes.device.ending import at_end
+from kvtrace.probes.device.model import backend_of, cache_facts, first_of_groups, kv_layers
+from kvtrace.tile_options import TileOptions, from_environment
+
+_CALLS = ("forward", "forward_mha", "forward_mqa", "do_kv_cache_update", "do_rope_and_kv_cache_update")
+TRITON = "TRITON_ATTN"
+
+
+class TileRecorder:
+    """Lets Triton's kernels record their tiles. `attach` says whether that is possible here."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._options: TileOptions = from_environment(os.environ)
+        self._undo: list[Callable[[], None]] = []
+        self._drain: Any = None
+        self._step = 0
+        self._alive = False
+
+    def attach(self, runner: Any) -> bool:
+        """Put the rewritten kernels in place. False, with the reason in the journal, where they cannot be."""
+        import torch
+
+        if not torch.cuda.is_available() or runner.device.type != "cuda":
+            return False
+        layers = kv_layers(runner)
+        backend = backend_of(layers)
+        if not backend.startswith("Triton"):
+            self._fall_back(
+                f"the attention backend is {backend}, and only Triton's can be rewritten: start vLLM with "
+                f"--attention-backend {TRITON} (or attention_backend='{TRITON}')"
+            )
+            return False
+        try:
+            self._install(layers, runner)
+        except ImportError:
+            self._fall_back("CuPy is not installed: pip install 'kvtrace[gpu]'")
+            return False
+        except RuntimeError as error:
+            self._fall_back(str(error))
+            return False
+        return self._alive
+
+    def _install(self, layers: list[tuple[str, Any]], runner: Any) -> None:
+        import torch
+
+        from kvtrace.probes.device.tiles.drain import RateLimit
+        from kvtrace.probes.device.tiles.launch import Current, install
+        from kvtrace.probes.device.tiles.ring import Ring
+
+        options = self._options
+        ring_bytes = (options.ring_mb or _ring_mb(runner, layers, options)) << 20
+        free, _ = torch.cuda.mem_get_info()
+        if ring_bytes > free // 2:
+            raise RuntimeError(
+                f"the ring of {ring_bytes >> 20} MB would take more than half of the {free >> 20} MB that are free: "
+                "lower --gpu-memory-utilization or give --ring-mb"
+            )
+        self._ring = Ring(ring_bytes)
+        self._limit = RateLimit(options.max_mb_per_s)
+        self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+        self._device = torch.cuda.current_device()
+        self._current = current = Current(self._ring.control, options.head_bits)
+        installed = install(current, frozenset(options.kinds), self._failed)
+        if missing := set(options.kinds) - installed.kinds:
+            installed.undo()
+            reasons = "; ".join(installed.problems)
+            self._fall_back(f"{' and '.join(sorted(missing))} kernels cannot be rewritten: {reasons}")
+            return
+        self._undo.append(installed.undo)
+        lists_blocks = first_of_groups(runner, layers, options.layers)
+        first_head = min(options.heads, default=0)
+        for index, (name, layer) in enumerate(layers):
+            if not options.layers or index in options.layers:
+                self._follow(
+                    layer.impl, index | (first_head + 1) << 8 | ((first_head + 1) << 16 if index in lists_blocks else 0)
+                )
+            self._recorder.note("layer", index=index, name=name, **cache_facts(layer))
+        self._alive = True
+        self._recorder.note(
+            "device",
+            state="recording",
+            level="tile",
+            name=torch.cuda.get_device_name(),
+            backend=backend_of(layers),
+            memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
+            ring_bytes=ring_bytes,
+        )
+        at_end(self.finish)
+
+    def _follow(self, implementation: Any, what: int) -> None:
+        """Know which layer the kernels launched next belong to."""
+        current = self._current
+        for name in _CALLS:
+            original = getattr(implementation, name, None)
+            if not callable(original):
+                continue
+
+            def call(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+                current.what = what
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    current.what = None
+
+            setattr(implementation, name, call)
+            self._undo.append(lambda name=name: delattr(implementation, name))  # type: ignore[misc]
+
+    def _failed(self, why: str) -> None:
+        self._recorder.note("device", state="stopped", detail=f"a rewritten kernel could not be launched: {why}")
+
+    def _fall_back(self, why: str) -> None:
+        self._recorder.note("device", state="fallback", detail=f"no tiles: {why}")
+
+    def begin(self, step: int, engine_pid: int) -> None:
+        """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
+        if not self._alive:
+            return
+        self._step = step
+        if step and self._drain is None:  # not before the first real step: graphs are being captured until then
+            from kvtrace.probes.device.tiles.drain import TileDrain
+
+            self._drain = TileDrain(self._ring, self._recorder, engine_pid, {"level": "tile"})
+            self._drain.start()
+        enabled = bool(step) and self._options.wants(step) and self._limit.allows(self._drain.rate_bytes)
+        self._ring.open(self._stream(self._device), enabled=enabled)
+
+    def end(self) -> None:
+        """The forward pass has been enqueued."""
+        if self._alive and self._step:
+            self._ring.close(self._step, self._stream(self._device))
+
+    def finish(self) -> None:
+        """Bring home what is left on the device."""
+        if self._drain is not None and self._drain.is_alive():
+            self._drain.finish()
+
+
+def _ring_mb(runner: Any, layers: list[tuple[str, Any]], options: TileOptions) -> int:
+    """Room for four of the largest steps of ordinary length, between 128 MB and 2 GB.
+
+    The largest step computes the most tokens, in blocks of a few queries, each reading a prompt's tiles up to itself. A
+    step that is larger still (prompts of tens of thousands of tokens) is dropped whole and counted.
+    """
+    config = runner.vllm_config
+    tokens = config.scheduler_config.max_num_batched_tokens
+    length = min(config.model_config.max_model_len, 8192)
+    heads = len(options.heads) or getattr(layers[0][1], "num_kv_heads", 8)
+    programs = tokens / 4 + config.scheduler_config.max_num_seqs
+    step_bytes = (len(options.layers) or len(layers)) * heads * programs * (24 + 2.5 * length / 64)
+    return int(min(2048, max(128, 4 * step_bytes / 2**20)))

@@ -1,0 +1,133 @@
+"""The calls that rewriting adds to kernels, as Triton functions. `layout` says what they write.
+
+What the times mean. Loads are pipelined: a tile's K and V are on their way while earlier tiles are computed. So a tile
+is timed where the program needs it. Its K time is read when the running maximum of the scores is there, which depends
+on all of the tile's K. Its V time is read at the top of the loop's next turn: the instructions that multiply V have
+been issued by then, in order, so their operands are there. (Waiting for their results would cost a tenth of a
+microsecond a tile.) Behind the last turn the output's accumulator is waited for.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kvtrace.probes.device.tiles import layout
+from kvtrace.probes.device.tiles.clock import kvt_bits, kvt_mark, kvt_now
+
+_PAIR_CURSOR = tl.constexpr(layout.CURSOR_WORDS[layout.PROGRAMS])
+_WRITE_CURSOR = tl.constexpr(layout.CURSOR_WORDS[layout.WRITES])
+_ADDRESS = tl.constexpr(layout.ADDRESS_WORD)
+_ROOM = tl.constexpr(layout.ROOM_WORD)
+_PROGRAMS = tl.constexpr(layout.PROGRAMS)
+_TILES = tl.constexpr(layout.TILES)
+_WRITES = tl.constexpr(layout.WRITES)
+_TILE_BITS = tl.constexpr(layout.TILE_BITS)
+_A_PROGRAM = tl.constexpr(1 << layout.TILE_BITS)
+_TILE_MASK = tl.constexpr((1 << layout.TILE_BITS) - 1)
+_LISTS = tl.constexpr(1)
+_TICK_NS = tl.constexpr(1 << layout.TICK_SHIFT)
+
+
+@triton.jit
+def kvt_begin(control, what, heads, head, low, high, TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """Reserve a program's record and its tiles.
+
+    Returns the pair of places, the last place where its tiles would find room (-1: they are not recorded), the address
+    of place 0 less that of the first tile, and the start. Nothing here waits for the atomic.
+    """
+    a_tile: tl.constexpr = TILE_SIZE // BLOCK_SIZE if TILE_SIZE > BLOCK_SIZE else 1
+    tiles = high - low
+    ids = tl.where((what >> 16) == head + _LISTS, tiles * (2 * a_tile), 0)
+    slots = (((tiles + 1) & -2) + ids).to(tl.int64)
+    wanted = (((heads >> head) & 1) != 0) & (tiles > 0)
+    pair = tl.atomic_add(control + _PAIR_CURSOR, slots + _A_PROGRAM, mask=wanted, sem="relaxed")
+    last_place = tl.where(wanted, tl.load(control + _ROOM + _TILES) - slots, -1)
+    address = tl.load(control + _ADDRESS + _TILES) - low.to(tl.int64) * 2
+    return pair, last_place, address, kvt_now()
+
+
+@triton.jit
+def kvt_times(like, start):
+    """The start, in the shape that times of K have."""
+    return tl.zeros_like(like).to(tl.int32) + start
+
+
+@triton.jit
+def kvt_key(last, ticks):
+    """The time of K, `ticks` after `last`."""
+    return last + ticks * _TICK_NS
+
+
+@triton.jit
+def kvt_value(last, ticks, pair, last_place, address, tile, low):
+    """At the loop's top: record the tile before, if there is one. `ticks` led to its K at `last`; its V is used now."""
+    limit = tl.where(tile >= low, last_place, -1)
+    kvt_mark(last, last, ticks, pair & _TILE_MASK, limit, address + tile * 2)
+
+
+@triton.jit
+def kvt_last_value(output, last, ticks, pair, last_place, address, tile, low):
+    """Behind the loop: record the last tile, when the output is there."""
+    limit = tl.where(tile >= low, last_place, -1)
+    there = tl.max(kvt_bits(output), axis=1)
+    kvt_mark(there, last, ticks, pair & _TILE_MASK, limit, address + tile * 2)
+
+
+@triton.jit
+def kvt_see(
+    total, block, inside, index, low, high, what, head, pair, last_place, address,
+    TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Take up physical blocks by their index in the sequence; list them behind the tiles if this program does that."""
+    a_tile: tl.constexpr = TILE_SIZE // BLOCK_SIZE if TILE_SIZE > BLOCK_SIZE else 1
+    block = block.to(tl.int32)
+    place = pair & _TILE_MASK
+    lists = ((what >> 16) == head + _LISTS) & (place <= last_place)
+    ids = address + (place + low + ((high - low + 1) & -2)) * 2
+    pointer = ids.to(tl.pointer_type(tl.int32)) + (index - low * a_tile)
+    tl.store(pointer, tl.where(inside, block, -1), mask=index < tl.where(lists, high * a_tile, 0))
+    return total + tl.where(inside, block * (2 * index + 1), 0)
+
+
+@triton.jit
+def kvt_end(
+    control, pair, start, last_place, address, total, row, query_block, what, head, low, high,
+    TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Write a program's record."""
+    tile_code: tl.constexpr = (
+        (TILE_SIZE > 16) + (TILE_SIZE > 32) + (TILE_SIZE > 64) + (TILE_SIZE > 128) + (TILE_SIZE > 256)
+    )
+    sizes: tl.constexpr = (tile_code << 2) | (BLOCK_SIZE // 16 << 6)
+    program, place = pair >> _TILE_BITS, pair & _TILE_MASK
+    ok = (place <= last_place) & (program < tl.load(control + _ROOM + _PROGRAMS))
+    words = (tl.load(control + _ADDRESS + _PROGRAMS) + program * 24).to(tl.pointer_type(tl.int64))
+    tl.store(words, (start.to(tl.int64) & 0xFFFFFFFF) | (total.to(tl.int64) << 32), mask=ok)
+    who = (row.to(tl.int64) & 0xFFFF) | ((query_block.to(tl.int64) & 0xFFFF) << 16)
+    of = ((what & 0xFF).to(tl.int64) << 32) | (head.to(tl.int64) << 40) | ((low.to(tl.int64) & 0xFFFF) << 48)
+    tl.store(words + 1, who | of, mask=ok)
+    at = ((address >> 1) + low + place) & 0xFFFFFFFF
+    sums = ((what >> 8) & 0xFF) == head + 1
+    flags = tl.where((what >> 16) == head + _LISTS, 3, tl.where(sums, 1, 0)).to(tl.int64)
+    tl.store(words + 2, at | (((high - low).to(tl.int64) & 0xFFFF) << 32) | ((flags | sizes) << 48), mask=ok)
+
+
+@triton.jit
+def kvt_write(control):
+    """Reserve the record of a cache-write program: its place and its start."""
+    return tl.atomic_add(control + _WRITE_CURSOR, 1, sem="relaxed"), kvt_now()
+
+
+@triton.jit
+def kvt_wrote(control, what, slot, place, start, to_key, to_value):
+    """Write the record: K was about to be stored `to_key` ticks after `start`, and V `to_value` ticks after that."""
+    row = tl.arange(0, to_key.shape[0])
+    at = tl.load(control + _ADDRESS + _WRITES) + place * 16
+    ok = place < tl.load(control + _ROOM + _WRITES)
+    words = at.to(tl.pointer_type(tl.int64))
+    tl.store(words, (start.to(tl.int64) & 0xFFFFFFFF) | (slot.to(tl.int64) << 32), mask=ok)
+    token, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    fixed = (token & 0xFFFF) | ((what & 0xFF).to(tl.int64) << 16) | ((part & 0xFF) << 24)
+    both = (to_key | (to_value << 8)).to(tl.int64) << 32
+    tl.store(words + 1 + row * 0, fixed | both, mask=tl.where(row == 0, ok.to(tl.int32), 0) != 0)

@@ -1,0 +1,220 @@
+"""Rewrites the source of a Triton kernel so that its programs record the KV tiles they read or the slots they write.
+
+Loads and stores are found by the pointer parameters they go through, and what to record by what flows into their
+addresses, so a moved line or a renamed variable does not matter. A source of another form raises `MismatchError`, and
+vLLM's own kernel stays in place. What a kernel computes is untouched: the added calls (`recorder`) only read.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import textwrap
+
+from kvtrace.probes.device.tiles.source import (
+    MismatchError,
+    accesses,
+    assigned_from,
+    assignments,
+    carried_into,
+    definition,
+    factor_of,
+    holder_of,
+    meanings,
+    names,
+    only,
+    parameters,
+    tainted,
+    targets,
+)
+
+PARAMETERS = {"kvt_control": None, "kvt_what": "tl.int32", "kvt_heads": "tl.int64"}
+"""Added in front of a kernel's own, with their annotations.
+
+The control words (`layout`); the layer's index, plus, shifted by 8, one more than the KV head whose programs sum up
+their blocks, and shifted by 16, one more than the head whose programs list them; the heads to record, as bits.
+"""
+
+_LOOKUP = 64
+"""Blocks that a program looks up at once."""
+
+KEY, VALUE, SLOTS = "key_cache_ptr", "value_cache_ptr", "slot_mapping_ptr"
+
+
+def attention(source: str) -> str:
+    """The source of an attention kernel whose programs record the tiles they read.
+
+    Args:
+        source: The text of the kernel's function, decorators included.
+
+    Raises:
+        MismatchError: The kernel does not loop over KV tiles in the known way.
+    """
+    function = _function(source, {KEY, VALUE, "BLOCK_SIZE", "TILE_SIZE", "BLOCK_Q", "stride_k_cache_0"})
+    body, at = holder_of(function.body, lambda s: isinstance(s, ast.For) and any(accesses(s, "load", KEY)))
+    loop = body[at]
+    assert isinstance(loop, ast.For)
+    if not isinstance(loop.target, ast.Name) or not isinstance(loop.iter, ast.Call) or len(loop.iter.args) != 2:
+        raise MismatchError(f"{function.name}: the loop over KV tiles is not `for NAME in range(LOW, HIGH)`")
+    tile, (low, high) = loop.target.id, map(ast.unparse, loop.iter.args)
+    load = next(accesses(loop, "load", KEY))
+    address = meanings(loop.body, load.args[0])
+    block = factor_of(address, "stride_k_cache_0")
+    head = ast.unparse(factor_of(address, "stride_k_cache_2"))
+    sequence = ast.unparse(factor_of([function], "block_table_stride"))
+    query_block = ast.unparse(factor_of([function], "BLOCK_Q"))
+    inside = _mask_of(load, block)
+
+    keys = tainted(loop.body, assigned_from(loop.body, "load", KEY))
+    values = tainted(loop.body, assigned_from(loop.body, "load", VALUE))
+    carried = carried_into(function, loop)
+    output = only(values & carried, "accumulator of V")
+    scored = _last_assigning(loop.body, (keys - values) & carried)
+    score = next(name for name in _in_order(loop.body[scored]) if name in (keys - values) & carried)
+
+    sizes = "TILE_SIZE, BLOCK_SIZE"
+    look_up, read = _block_lookup(loop.body, _name(block), inside)
+    loop.body[scored + 1 : scored + 1] = [
+        _call(f"kvt_ticked = kvt_ticks(kvt_bits({score}), kvt_last)"),
+        _call("kvt_last = kvt_key(kvt_last, kvt_ticked)"),
+    ]
+    place = "kvt_pair, kvt_last_place, kvt_address"
+    loop.body.insert(0, _call(f"kvt_value(kvt_last, kvt_ticked, {place}, {tile} - 1, {low})"))
+    before = f"""
+        {place}, kvt_start = kvt_begin(kvt_control, kvt_what, kvt_heads, {head}, {low}, {high}, {sizes})
+        kvt_last = kvt_times({score}, kvt_start)
+        kvt_ticked = kvt_last * 0
+    """
+    after = f"""
+        kvt_last_value({output}, kvt_last, kvt_ticked, {place}, {high} - 1, {low})
+        kvt_total = 0
+        if (kvt_what >> 8) & 0xFF == {head} + 1:
+            kvt_sum = tl.zeros([{_LOOKUP}], dtype=tl.int32)
+            kvt_unit: tl.constexpr = TILE_SIZE if TILE_SIZE < BLOCK_SIZE else BLOCK_SIZE
+            for kvt_first in range({low} * TILE_SIZE // kvt_unit, {high} * TILE_SIZE // kvt_unit, {_LOOKUP}):
+                kvt_index = kvt_first + tl.arange(0, {_LOOKUP})
+                kvt_inside = (kvt_index * kvt_unit < {high} * TILE_SIZE) & ({read})
+                kvt_block = tl.load({look_up}, mask=kvt_inside, other=0)
+                kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
+                    {place}, {sizes})
+            kvt_total = tl.sum(kvt_sum, axis=0)
+        kvt_end(kvt_control, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total, {sequence}, {query_block},
+            kvt_what, {head}, {low}, {high}, {sizes})
+    """
+    body[at : at + 1] = [*_statements(before), loop, *_statements(after)]
+    return _finished(function)
+
+
+def cache_write(source: str) -> str:
+    """The source of a cache-write kernel whose programs record the slots they write.
+
+    Raises:
+        MismatchError: The kernel does not store K and V at slots in the known way.
+    """
+    function = _function(source, {KEY, VALUE, SLOTS})
+    slot = only(assigned_from(function.body, "load", SLOTS), "slot")
+    for pointer, ticked, since in ((KEY, "kvt_to_key", "kvt_start"), (VALUE, "kvt_to_value", "kvt_key_time")):
+        body, at = holder_of(function.body, functools.partial(_is_store, pointer))
+        stored = ast.unparse(next(accesses(body[at], "store", pointer)).args[1])
+        body[at:at] = [
+            _call(f"{ticked} = kvt_ticks(kvt_bits({stored}), {since})"),
+            _call("kvt_key_time = kvt_key(kvt_start, kvt_to_key)"),
+        ]
+    body.insert(
+        at + 3, _call(f"kvt_wrote(kvt_control, kvt_what, {slot}, kvt_place, kvt_start, kvt_to_key, kvt_to_value)")
+    )
+    body, at = holder_of(function.body, lambda s: isinstance(s, ast.Assign) and targets(s) == {slot})
+    behind = at + 2 if isinstance(body[at + 1], ast.If) else at + 1  # padding returns first
+    body.insert(behind, _call("kvt_place, kvt_start = kvt_write(kvt_control)"))
+    return _finished(function)
+
+
+def _function(source: str, needed: set[str]) -> ast.FunctionDef:
+    function = ast.parse(textwrap.dedent(source)).body[0]
+    if not isinstance(function, ast.FunctionDef):
+        raise MismatchError("the kernel is no function")
+    if missing := needed - parameters(function):
+        raise MismatchError(f"{function.name} has no parameter {', '.join(sorted(missing))}")
+    if [ast.unparse(decorator) for decorator in function.decorator_list] != ["triton.jit"]:
+        raise MismatchError(f"{function.name} is decorated with more than triton.jit")
+    return function
+
+
+def _finished(function: ast.FunctionDef) -> str:
+    """The function as text, with the added parameters and without specialisation on them."""
+    function.args.args[:0] = [
+        ast.arg(name, ast.parse(annotation, mode="eval").body if annotation else None)
+        for name, annotation in PARAMETERS.items()
+    ]
+    fixed = [name for name, annotation in PARAMETERS.items() if annotation]
+    function.decorator_list = [ast.parse(f"triton.jit(do_not_specialize={fixed})", mode="eval").body]
+    return ast.unparse(ast.fix_missing_locations(function)) + "\n"
+
+
+def _block_lookup(body: list[ast.stmt], block: str, inside: str) -> tuple[str, str]:
+    """Where a block id is loaded from and whether its tokens are read, both for the blocks `kvt_index`."""
+    load = definition(body, block)
+    pointers = [
+        call.args[0]
+        for call in ast.walk(load)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "tl.load" and call.args
+    ]
+    if len(pointers) != 1:
+        raise MismatchError(f"{block} is not loaded from the block table")
+    moving = names(pointers[0]) & {name for assignment in assignments(body) for name in targets(assignment)}
+    position = only(moving, "position in the block table")
+    by_index = ast.parse("(kvt_index * kvt_unit)", mode="eval").body
+    replaced = _Replaced(position, by_index)
+    where, whether = (replaced.visit(copy.deepcopy(e)) for e in (pointers[0], definition(body, inside)))
+    return ast.unparse(where), ast.unparse(whether)
+
+
+class _Replaced(ast.NodeTransformer):
+    """Puts an expression in the place of a name."""
+
+    def __init__(self, name: str, by: ast.expr) -> None:
+        self._name = name
+        self._by = by
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return copy.deepcopy(self._by) if node.id == self._name else node
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    return ast.parse(textwrap.dedent(text)).body
+
+
+def _call(text: str) -> ast.stmt:
+    return ast.parse(text).body[0]
+
+
+def _is_store(pointer: str, statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and any(accesses(statement, "store", pointer))
+
+
+def _name(expression: ast.expr) -> str:
+    return ast.unparse(expression.value if isinstance(expression, ast.Subscript) else expression)
+
+
+def _mask_of(load: ast.Call, block: ast.expr) -> str:
+    """The part of a load's mask along the same axis as its block ids: which of the tile's tokens are read."""
+    masks = [keyword.value for keyword in load.keywords if keyword.arg == "mask"]
+    if isinstance(block, ast.Subscript) and masks:
+        axis = ast.unparse(block.slice)
+        for part in ast.walk(masks[0]):
+            if isinstance(part, ast.Subscript) and ast.unparse(part.slice) == axis:
+                return _name(part)
+    raise MismatchError("the load of K has no mask along its tokens")
+
+
+def _last_assigning(body: list[ast.stmt], wanted: set[str]) -> int:
+    found = [index for index, statement in enumerate(body) if targets(statement) & wanted]
+    if not found:
+        raise MismatchError("nothing kept from tile to tile depends on K alone")
+    return found[-1]
+
+
+def _in_order(statement: ast.stmt) -> list[str]:
+    """Assigned names as they stand in the text."""
+    return [n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]

@@ -1,0 +1,126 @@
+"""On a GPU with vLLM: what `--kv-level tile` records, against block tables, sequence lengths and slot mappings.
+
+    python -m pytest tests/gpu/test_tiles.py
+
+Triton's backend in FULL graphs, with prefix caching, chunked prefill, preemption and mixed batches.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, WORKLOAD, has_gpu, rows
+from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs a CUDA device, vLLM and CuPy")]
+
+HEADS = LLAMA_8B["num_key_value_heads"]
+
+# What attention must read and the cache write must store, from the scheduler's own records.
+NEEDED = """
+    SELECT s.step, s.request, b.position, b.block_id, b.written,
+        s.computed_tokens + s.scheduled_tokens AS tokens, s.scheduled_tokens
+    FROM step_request s JOIN step_block b USING (engine_id, step, request) JOIN engine e USING (engine_id)
+    WHERE b.position * e.block_size_tokens < s.computed_tokens + s.scheduled_tokens
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    folder = tmp_path_factory.mktemp("tiles")
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
+    engine = {**ENGINE, "model": str(folder / "model"), "attention_backend": "TRITON_ATTN"}
+    config = {**WORKLOAD, "engine": engine, "kv_events_ports": [free_port(), free_port()]}
+    script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
+    environment = vllm_environment(VLLM_LOGGING_LEVEL="ERROR")
+    record = ["record", "-o", folder / "run", "--kv-level", "tile", "--ring-mb", "512", "--", *script]
+    done = kvtrace(*record, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    truth = json.loads((folder / "truth.json").read_text())
+    yield ingested(folder / "run", truth, done.stderr, "--all-tiles")
+
+
+def test_every_step_with_tokens_is_there_and_none_was_lost(recorded: Recorded) -> None:
+    [(steps,)] = rows(recorded, "SELECT count(*) FROM step WHERE scheduled_tokens > 0")
+    [(found, lost)] = rows(recorded, "SELECT count(*), sum(lost_steps) FROM tile_step WHERE programs > 0")
+    assert found == steps > 100
+    assert lost == 0
+
+
+def test_tiles_read_exactly_the_blocks_of_each_request_in_every_layer_and_head(recorded: Recorded) -> None:
+    """Both ways: nothing needed is missing, nothing else was read."""
+    wrong = rows(
+        recorded,
+        f"""
+        WITH needed AS ({NEEDED}), found AS (
+            SELECT DISTINCT step, request, layer, head, position, block_id FROM kv_access WHERE kind = 'k_read'
+        ), expected AS (
+            SELECT step, request, layer, head, position, block_id
+            FROM needed, range({LAYERS}) l(layer), range({HEADS}) h(head)
+        )
+        (SELECT 'missing', * FROM (SELECT * FROM expected EXCEPT SELECT * FROM found) LIMIT 5)
+        UNION ALL (SELECT 'unexpected', * FROM (SELECT * FROM found EXCEPT SELECT * FROM expected) LIMIT 5)
+        """,
+    )
+    assert wrong == []
+    [(found,)] = rows(recorded, "SELECT count(*) FROM gpu_tile")
+    assert found > 1_000_000
+
+
+def test_every_sum_agrees_with_the_listed_blocks(recorded: Recorded) -> None:
+    [(checked, wrong)] = rows(recorded, "SELECT sum(checked_programs), sum(wrong_programs) FROM tile_step")
+    [(first_heads,)] = rows(recorded, "SELECT count(*) FROM gpu_program WHERE head = 0")
+    assert checked == first_heads > 10_000
+    assert wrong == 0
+
+
+def test_written_slots_are_those_of_the_new_tokens(recorded: Recorded) -> None:
+    wrong = rows(
+        recorded,
+        f"""
+        WITH tokens AS (
+            SELECT s.engine_id, s.step, s.request, e.block_size_tokens AS size,
+                unnest(range(s.computed_tokens, s.computed_tokens + s.scheduled_tokens)) AS token
+            FROM step_request s JOIN engine e USING (engine_id)
+        ), expected AS (
+            SELECT t.step, layer, b.block_id * size + token % size AS slot, count(*) AS times
+            FROM tokens t JOIN step_block b ON b.engine_id = t.engine_id AND b.step = t.step
+                AND b.request = t.request AND b.position = t.token // size, range({LAYERS}) l(layer)
+            GROUP BY ALL
+        ), found AS (SELECT step, layer, slot, count(*) AS times FROM gpu_write GROUP BY ALL)
+        (SELECT 'missing', * FROM (SELECT * FROM expected EXCEPT SELECT * FROM found) LIMIT 5)
+        UNION ALL (SELECT 'unexpected', * FROM (SELECT * FROM found EXCEPT SELECT * FROM expected) LIMIT 5)
+        """,
+    )
+    assert wrong == []
+
+
+def test_layers_follow_each_other_and_lie_in_their_step(recorded: Recorded) -> None:
+    overlapping = rows(
+        recorded,
+        """
+        SELECT step, layer, kind FROM (
+            SELECT step, layer, kind, start_ns, end_ns,
+                lead(start_ns) OVER (PARTITION BY step ORDER BY layer, kind) AS next
+            FROM kv_window
+        ) WHERE end_ns < start_ns OR end_ns > next
+        """,
+    )
+    assert overlapping == []
+    outside = rows(
+        recorded,
+        "SELECT w.step FROM kv_window w JOIN step s USING (engine_id, step) "
+        "WHERE w.start_ns < s.start_ns OR w.end_ns > s.update_ns",
+    )
+    assert outside == []
+
+
+def test_nothing_failed(recorded: Recorded) -> None:
+    assert rows(recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []
+    assert rows(recorded, "SELECT * FROM stream WHERE dropped > 0 OR torn > 0") == []
+    assert "tiles" in recorded.record_stderr

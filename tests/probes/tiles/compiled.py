@@ -1,0 +1,109 @@
+"""Compiles vLLM's kernels and their rewritten forms for real GPUs, without one, and prints facts of the machine code.
+
+    python compiled.py OPS_DIRECTORY
+
+A JSON object a kernel and architecture: whether it compiled, its registers, and the order of events in its tile loop.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kvtrace.probes.device.tiles import launch, rewrite
+from tests.probes.tiles.interpreted import kernels
+
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+FIXED = {
+    "sink_ptr": None, "alibi_slopes_ptr": None, "qq_bias_ptr": None, "q_scale": None, "num_query_heads": 32,
+    "num_queries_per_kv": 4, "BLOCK_SIZE": 16, "HEAD_SIZE": 128, "HEAD_SIZE_PADDED": 128, "USE_ALIBI_SLOPES": False,
+    "USE_ALIBI_SQRT": False, "USE_QQ_BIAS": False, "USE_SOFTCAP": False, "USE_SINKS": False, "SLIDING_WINDOW": 0,
+    "USE_CAUSAL": True, "USE_PER_SEQ_CAUSAL": False, "per_seq_causal_ptr": None, "USE_MM_PREFIX": False,
+    "MAX_MM_RANGES": 0, "mm_prefix_range_ptr": None, "R_SWA_WINDOW": 0, "USE_R_SWA": False, "stride_k_cache_3": 1,
+    "stride_v_cache_3": 1, "BLOCK_Q": 4, "BLOCK_M": 16, "USE_FP8": False, "KV_QUANT_MODE": 0, "FP8_MIN": -448.0,
+    "FP8_MAX": 448.0, "CHUNK_LOOKBACK": -1, "CHUNK_SIZE": -1, "USE_TD": False, "USE_TD_QO": False, "Q_IS_FP8": False,
+    "MM_PREFIX_CLAMP_SW": False, "k_scale_cache_ptr": None, "v_scale_cache_ptr": None, "stride_ks_blk": None,
+    "stride_ks_slot": None, "stride_ks_head": None, "stride_vs_blk": None, "stride_vs_slot": None,
+    "stride_vs_head": None,
+}  # fmt: skip
+FLAT = {"IS_3D": False, "TILE_SIZE": 32, "NUM_SEGMENTS_PER_SEQ": 1}
+FLAT |= dict.fromkeys(("segm_output_ptr", "segm_max_ptr", "segm_expsum_ptr"))
+SEGMENTS = {"IS_3D": True, "TILE_SIZE": 16, "NUM_SEGMENTS_PER_SEQ": 16}
+WRITE = {"num_heads": 8, "head_size": 128, "block_size": 16, "x": 1, "USE_HEAD_MAJOR_LAYOUT": False}
+WRITE |= {"FP8_KV_CACHE": False, "TILE_SIZE": 1024}
+TYPES = {
+    "block_tables_ptr": "*i32", "seq_lens_ptr": "*i32", "query_start_len_ptr": "*i32", "rswa_prefix_lens_ptr": "*i32",
+    "segm_output_ptr": "*fp32", "segm_max_ptr": "*fp32", "segm_expsum_ptr": "*fp32", "k_scale": "*fp32",
+    "v_scale": "*fp32", "slot_mapping_ptr": "*i64", "kvt_control": "*i64", "kvt_what": "i32", "scale": "fp32",
+    "out_scale": "fp32", "softcap": "fp32", "num_seqs": "i32",
+}  # fmt: skip
+
+
+def compiled(kernel, constants, architecture, warps):
+    names = kernel.arg_names
+    signature = {
+        name: "constexpr" if name in constants else TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i64")
+        for name in names
+    }
+    aligned = [i for i, name in enumerate(names) if signature[name][0] == "*" or "stride" in name]
+    source = ASTSource(
+        kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items() if name in names},
+        attrs={(i,): [["tt.divisibility", 16]] for i in aligned if signature[names[i]] != "constexpr"},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": warps})
+
+
+def tile_loop(binary: bytes, folder: Path) -> list[str]:
+    """What happens in the largest loop, in the machine code's order: timer reads, tensor-core products, waits."""
+    (folder / "kernel.cubin").write_bytes(binary)
+    listing = subprocess.run(
+        [TOOLS / "nvdisasm", "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True
+    ).stdout
+    lines, labels = [], {}
+    for line in listing.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(lines)
+        elif instruction := re.search(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", line):
+            lines.append(instruction[1])
+    loops = [
+        (labels[target[1]], end)
+        for end, line in enumerate(lines)
+        if (target := re.search(r"BRA.*?(\.L_x_\d+)", line)) and labels.get(target[1], end + 1) <= end
+    ]
+    first, last = max(loops, key=lambda loop: loop[1] - loop[0])
+    kinds = {"GLOBALTIMER": "timer", "HMMA": "product", "DEPBAR.LE": "wait", "STG": "store"}
+    return [kind for line in lines[first : last + 1] for mark, kind in kinds.items() if mark in line]
+
+
+def main():
+    import tempfile
+
+    ops, folder = Path(sys.argv[1]), Path(tempfile.mkdtemp())
+    attention = kernels(ops / "triton_attention_helpers.py", ops / "triton_unified_attention.py")
+    writing = kernels(ops / "triton_reshape_and_cache_flash.py")
+    jobs = [
+        ("attention 2D", attention.kernel_unified_attention, rewrite.attention, FIXED | FLAT, 4),
+        ("attention 3D", attention.kernel_unified_attention, rewrite.attention, FIXED | SEGMENTS, 4),
+        ("cache write", writing.reshape_and_cache_kernel_flash, rewrite.cache_write, WRITE, 16),
+    ]
+    for name, kernel, rewriting, constants, warps in jobs:
+        rewritten = launch.load(kernel, rewriting)
+        for architecture in (80, 90):
+            fact = {"kernel": name, "architecture": architecture}
+            code = compiled(rewritten, constants, architecture, warps)
+            fact["bytes"] = len(code.asm["cubin"])
+            fact["bytes_before"] = len(compiled(kernel, constants, architecture, warps).asm["cubin"])
+            if "attention" in name:
+                fact["loop"] = tile_loop(code.asm["cubin"], folder)
+            print(json.dumps(fact), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Rewritten kernels compile for real GPUs, and in their machine code the timer is read where it is meant to be."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.probes.tiles.versions import version_folders
+
+SCRIPT = Path(__file__).with_name("compiled.py")
+
+
+@pytest.fixture(
+    scope="module", params=version_folders() or ["none"], ids=lambda folder: getattr(folder, "name", folder)
+)
+def facts(request: pytest.FixtureRequest) -> list[dict]:
+    if request.param == "none" or importlib.util.find_spec("triton") is None:
+        pytest.skip("needs vLLM's sources and Triton")
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(request.param / "vllm/v1/attention/ops")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_all_kernels_compile_for_both_architectures(facts: list[dict]) -> None:
+    found = {(fact["kernel"], fact["architecture"]) for fact in facts}
+    assert found == set(itertools.product(("attention 2D", "attention 3D", "cache write"), (80, 90)))
+    assert all(fact["bytes"] > fact["bytes_before"] for fact in facts)
+
+
+def test_k_is_timed_between_its_product_and_vs_and_v_before_the_next_wait(facts: list[dict]) -> None:
+    """Warps issue in order: a timer read behind a product is read when that product's operands have arrived."""
+    for fact in facts:
+        if "loop" in fact:
+            events = [event for event, _ in itertools.groupby(fact["loop"])]
+            assert events == ["timer", "store", "wait", "product", "timer", "product"], fact
