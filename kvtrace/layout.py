@@ -18,6 +18,9 @@ RUN_DIR_VARIABLE = "KVTRACE_RUN_DIR"
 KV_LEVEL_VARIABLE = "KVTRACE_KV_LEVEL"
 """Environment variable that tells them how deep to look: `host` or `layer`."""
 
+NVTX_VARIABLE = "KVTRACE_NVTX"
+"""Environment variable that makes them speak NVTX (`1`) even if no profiler seems to listen."""
+
 FORMAT_VERSION = 1
 """Of segments, counters and journals. A reader refuses versions it does not know."""
 

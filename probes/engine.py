@@ -55,6 +55,7 @@ class Pool:
         self.block_pool = block_pool  # kept, so that its id() cannot be given to another
         self.index = index
         self.cached = 0  # hashes that lead to a block
+        self.evicted = 0  # hashes taken away since the last NVTX mark
 
 
 class Engine:
@@ -68,6 +69,7 @@ class Engine:
         self.recorder = recorder
         self.pid = os.getpid()
         self.depth = 0  # of nested schedule() calls, as of a subclass that calls its parent's
+        self.in_range = False  # of NVTX
         self.updating = False  # inside update_from_output(), which may be nested likewise
         self.step = 0
         self.acting_step = 0  # the step whose scheduling or results are being processed
