@@ -1,6 +1,8 @@
 """Where things lie in a run directory, and how its files are told apart.
 
 RUN/manifest.json                       what was launched, with what, when, how it ended
+RUN/profile.nsys-rep, profile.sqlite    Nsight Systems' report and its export, if the run was profiled
+RUN/nsys.log                            what nsys said
 RUN/processes/HOST-PID-START/           one directory a recorded process
     journal.jsonl                       rare facts, a JSON object a line: roles, hooks, clocks, configuration
     strings.jsonl                       interned strings, `[id, "text"]` a line
@@ -26,6 +28,9 @@ FORMAT_VERSION = 1
 
 MANIFEST = "manifest.json"
 PROCESSES = "processes"
+PROFILE = "profile"
+NSYS_LOG = "nsys.log"
+COMMAND_PID = ".command.pid"
 JOURNAL = "journal.jsonl"
 STRINGS = "strings.jsonl"
 COUNTERS = "counters.bin"

@@ -43,6 +43,7 @@ class ProcessRecording:
     rank: dict[str, Any] = field(default_factory=dict)
     clocks: list[Clock] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
+    nvtx: dict[str, Any] = field(default_factory=dict)
     layers: list[dict[str, Any]] = field(default_factory=list)
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
@@ -228,6 +229,8 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.engine.update(facts)
         case {"kind": "device"}:
             process.device.update(facts)
+        case {"kind": "nvtx"}:
+            process.nvtx.update(facts)
         case {"kind": "layer"}:
             process.layers.append(facts)
         case {"kind": "gpu_clock", "monotonic_ns": int()}:

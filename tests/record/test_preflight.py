@@ -119,4 +119,4 @@ def test_a_checkout_in_the_working_directory_does_not_count_as_installed(
 
 def test_nothing_is_said_of_a_python_that_does_not_answer(tmp_path: Path) -> None:
     broken = executable(tmp_path / "python3", "#!/bin/sh\nexit 7\n")
-    assert check(Interpreter(str(broken)), os.environ) is None
+    assert check(Interpreter(str(broken)), os.environ) == []
