@@ -138,10 +138,13 @@ class Engines:
         return pool
 
 
-def hooks(engines: Engines, patches: Patches, overridable: Callable[[], Iterable[Hook]]) -> list[Hook]:
+def hooks(
+    engines: Engines, patches: Patches, overridable: Callable[[], Iterable[Hook]], added: Callable[[], None]
+) -> list[Hook]:
     """The hook that starts to follow a scheduler.
 
     `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
+    `added` is called after the recording knows of the engine.
     """
 
     def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
@@ -152,6 +155,7 @@ def hooks(engines: Engines, patches: Patches, overridable: Callable[[], Iterable
         engines.recorder.note("role", opens=True, role="engine")
         engines.recorder.note("engine", **_facts(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
+        added()
 
     return [Hook(f"{_SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init)]
 

@@ -59,10 +59,15 @@ class Ranges:
         self._worker_step = 0  # of the last forward pass
         self._in_forward = False
 
+    def start(self) -> None:
+        """Begin in a process that will have steps or forward passes, so that the first one need not wait for it."""
+        if not self._open:
+            self._tell_time()
+
     def begin_step(self, engine: Engine, now_ns: int) -> None:
         """Enter the range of the step that is to be scheduled."""
         if now_ns >= self._clock_due_ns:
-            self._tell_time(now_ns)
+            self._tell_time()
         if self.off:
             return
         if engine.in_range:  # the end of the iteration was not seen
@@ -88,7 +93,7 @@ class Ranges:
     def begin_forward(self, step: int, now_ns: int) -> None:
         """Enter the range of a forward pass. `end_forward` must follow."""
         if now_ns >= self._clock_due_ns:
-            self._tell_time(now_ns)
+            self._tell_time()
         if self.off:
             return
         attributes = self._forward
@@ -122,25 +127,24 @@ class Ranges:
 
     def offloaded(self, blocks: int) -> None:
         """Mark a copy of blocks between the GPU and an offload tier; negative: towards the GPU. From any thread."""
-        now_ns = time.monotonic_ns()
-        if now_ns >= self._clock_due_ns:
-            self._tell_time(now_ns)
+        if time.monotonic_ns() >= self._clock_due_ns:
+            self._tell_time()
         if self.off:
             return
         with self._lock:
             self._offload.payload = blocks
             self._mark(self._offload)
 
-    def _tell_time(self, now_ns: int) -> None:
+    def _tell_time(self) -> None:
         with self._lock:
             if not self._open:
                 self._begin()
             if self.off:
                 self._clock_due_ns = _NEVER
                 return
-            self._clock_due_ns = now_ns + CLOCK_INTERVAL_NS
-            self._clock.payload = time.monotonic_ns()
+            self._clock.payload = now_ns = time.monotonic_ns()
             self._mark(self._clock)
+            self._clock_due_ns = now_ns + CLOCK_INTERVAL_NS
 
     def _begin(self) -> None:
         """Register the domain and its strings: NVTX loads the profiler's library now if it has not yet."""

@@ -52,7 +52,7 @@ def _install(run_dir: Path) -> None:
     scheduling = [*steps.hooks(engines, pending, ranges), *requests.hooks(engines, ranges)]
     patches.install(
         [
-            *engine.hooks(engines, patches, lambda: scheduling),
+            *engine.hooks(engines, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
             *scheduling,
             *lookups.hooks(engines, pending),
             *blocks.hooks(engines),

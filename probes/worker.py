@@ -65,6 +65,8 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         announced.add(os.getpid())
         recorder.note("role", opens=True, role="worker")
         recorder.note("rank", **_ranks())
+        if ranges is not None:
+            ranges.start()
         if layers is not None:
             layers.attach(args[0])
 
