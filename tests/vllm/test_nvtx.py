@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.vllm.conftest import HERE, Recorded
+from tests.vllm.conftest import HERE, Recorded, vllm_environment
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("nvtx") is None, reason="the package nvtx is not installed"),
@@ -180,6 +181,24 @@ def test_the_summary_says_so(heard: Heard) -> None:
     count = len(heard.calls)
     expected = f"NVTX: ranges in domain kvtrace from {count} process{'es' if count > 1 else ''}"
     assert expected in heard.recorded.record_stderr
+
+
+def test_offload_marks_count_the_blocks_that_vllm_hands_to_its_copiers(listener: Path, tmp_path: Path) -> None:
+    """Stores as they are, loads negative: of the simple connector's copier, then of the offloading connector's."""
+    (tmp_path / "run").mkdir()
+    environment = vllm_environment(
+        NVTX_INJECTION64_PATH=str(listener), NVTX_LISTENER_DIR=str(tmp_path), KVTRACE_RUN_DIR=str(tmp_path / "run")
+    )
+    command = [sys.executable, str(HERE / "offload_copies.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [log] = tmp_path.glob("*.log")
+    assert [(call.name, call.payload) for call in parse(log)][1:] == [
+        ("offload", 3),
+        ("offload", -2),
+        ("offload", 5),
+        ("offload", -5),
+    ]
 
 
 def test_hooks_for_nvtx_did_not_fail(heard: Heard) -> None:
