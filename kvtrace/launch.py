@@ -54,7 +54,7 @@ def record(launch: Launch) -> int:
     Signals that this process blocks meanwhile stay blocked, so that nothing but the command's end ends it.
 
     Returns:
-        The command's exit code; negative, the signal that killed it.
+        The command's exit code; negative, the signal that killed it. That of nsys if it left the command running.
 
     Raises:
         KvtraceError: the command did not start.
@@ -83,11 +83,12 @@ def record(launch: Launch) -> int:
         reason = last_words(run_dir / layout.NSYS_LOG)
         _remove_unused(run_dir, is_new=is_new)
         raise KvtraceError(f"{nsys.program} did not start the command: {reason}. Look at --nsys-args, if given.", 2)
-    manifest = _update(replace(manifest, ended_ns=time.time_ns(), exit_code=code), run_dir)
+    told_code = None if child.was_left else code
+    manifest = _update(replace(manifest, ended_ns=time.time_ns(), exit_code=told_code), run_dir)
     report = _report(nsys, run_dir, environment, quiet=launch.quiet) if nsys is not None else None
     if report is not None and report.sqlite is not None:
         _update(replace(manifest, nsight=[report.sqlite.name]), run_dir)
-    lines = summarize(Ending(run_dir, code, elapsed_ns, interpreter is not None, report), quiet=launch.quiet)
+    lines = summarize(Ending(run_dir, told_code, elapsed_ns, interpreter is not None, report), quiet=launch.quiet)
     if lines:
         begin_line(_STDERR, os.environ)
     for line in lines:

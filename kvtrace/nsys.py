@@ -112,12 +112,13 @@ def command_pid(run_dir: Path) -> int | None:
     told = pid_file(run_dir)
     try:
         pid, told_s = int(told.read_text()), told.stat().st_mtime
-        started_ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        state, *facts = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    started_s = booted_s + started_ticks / os.sysconf("SC_CLK_TCK")
-    return pid if started_s < told_s + 1 else None  # a later process may have got its number
+    started_s = booted_s + int(facts[18]) / os.sysconf("SC_CLK_TCK")
+    is_another = started_s > told_s + 1  # a later process may have got its number
+    return None if is_another or state in "ZX" else pid
 
 
 def _candidates(environment: Mapping[str, str], root: Path) -> Iterator[Path]:

@@ -24,11 +24,12 @@ _COUNT_EXACTLY_BYTES = 1 << 28
 class Ending:
     """How a run ended. `asked` says that the command's Python was seen to have vLLM and kvtrace.
 
-    `report` is what became of Nsight Systems' report, if the command ran under it.
+    `exit_code` is None if it is not known. `report` is what became of Nsight Systems' report, if the command ran under
+    that.
     """
 
     run_dir: Path
-    exit_code: int
+    exit_code: int | None
     elapsed_ns: int
     asked: bool
     report: Report | None = None
@@ -194,7 +195,9 @@ def _why_nothing(ending: Ending) -> Iterator[str]:
     yield "  - the command sets VLLM_PLUGINS itself: it must name kvtrace"
 
 
-def _how_it_ended(code: int) -> str:
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "ended after nsys, so its exit code is not known"
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -31,6 +31,7 @@ FORWARDED = frozenset(
 _BLOCKED = FORWARDED | {signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU}
 _JOB_CONTROL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_LOOK_S = 0.5  # how often to look for the end of a process that is not a child
 _FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent
 
 
@@ -50,7 +51,8 @@ class Between:
 class Child:
     """The running command. It is in this process's group and session, and has its standard streams.
 
-    With `between`, `pid` and what `wait` returns are those of the program that runs it.
+    With `between`, `pid` and what `wait` returns are those of the program that runs it; `was_left` says that it ended
+    first, so that the command's own exit code is not known.
 
     From here on this process blocks the signals it forwards; `wait` takes them.
     """
@@ -59,6 +61,7 @@ class Child:
         self, program: Path, command: Sequence[str], environment: Mapping[str, str], between: Between | None = None
     ) -> None:
         self._between = between
+        self.was_left = False
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
             self.pid = _spawn(program, command, environment, self._mask, between)
@@ -82,14 +85,20 @@ class Child:
         """
         try:
             while (code := self._reap(on_pause)) is None:
-                info = signal.sigtimedwait(_BLOCKED, tick_s) if tick_s else signal.sigwaitinfo(_BLOCKED)
-                if info is None:
-                    on_tick()
-                elif info.si_signo in FORWARDED:
-                    self._pass_on(info)
+                self._attend(on_tick, tick_s)
+            while self._between is not None and self._between.command_pid() is not None:
+                self.was_left = True
+                self._attend(on_tick, tick_s or _LOOK_S)
             return code
         finally:
             self._witness.close()
+
+    def _attend(self, on_tick: Callable[[], None], tick_s: float | None) -> None:
+        info = signal.sigtimedwait(_BLOCKED, tick_s) if tick_s else signal.sigwaitinfo(_BLOCKED)
+        if info is None:
+            on_tick()
+        elif info.si_signo in FORWARDED:
+            self._pass_on(info)
 
     def _pass_on(self, info: signal.struct_siginfo) -> None:
         by_group = self._witness.saw(info.si_signo)
@@ -103,7 +112,7 @@ class Child:
 
     def _tell_command(self, number: int, between: Between) -> None:
         """Signal the command itself; where it has not started yet, or has gone, the program that runs it."""
-        for pid in (between.command_pid(), self.pid):
+        for pid in (between.command_pid(), None if self.was_left else self.pid):
             with suppress(ProcessLookupError, PermissionError):
                 if pid is not None:
                     os.kill(pid, number)

@@ -183,6 +183,14 @@ def test_streams_and_exit_code_are_the_commands(tmp_path: Path, command: str, co
     assert nsight(tmp_path) == ["profile.sqlite"], err
 
 
+def test_a_command_that_nsys_leaves_running_is_waited_for(tmp_path: Path) -> None:
+    process = record(tmp_path, "--nsys-args", "--duration=1 --kill=none", "sh", "-c", "sleep 5; echo done; exit 3")
+    out, err = process.communicate(timeout=120)
+    assert out == b"done\n", err
+    assert b"its exit code is not known" in err
+    assert nsight(tmp_path) == ["profile.sqlite"], err
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_a_signal_reaches_the_command_once_and_the_report_is_made(tmp_path: Path, name: str) -> None:
     program = tmp_path / "tells.py"

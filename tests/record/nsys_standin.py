@@ -31,6 +31,7 @@ OPTIONS = {
     "--cuda-graph-trace": "",
     "--trace-fork-before-exec": "",
     "--cpuctxsw": "",
+    "--kill": "",
 }
 LONG = {long or short for short, long in OPTIONS.items()}
 
@@ -43,15 +44,16 @@ def main(arguments: list[str]) -> None:
         names = [name for name in os.environ if name.startswith("KVTRACE_")]
         seen = {"options": options, "command": command, "environment": {name: os.environ[name] for name in names}}
         Path(saw).write_text(json.dumps(seen))
-    code = run(command)
+    code = run(command, float(options.get("--duration", "inf")), options.get("--kill", "sigterm"))
     leaves = os.environ.get("STANDIN_LEAVES", "report")
     if leaves != "nothing":
         left = options["--output"] + (".nsys-rep" if leaves == "report" else ".qdstrm")
         Path(left).write_text("stand-in")
-        print(f"Generated:\n\t{left}")
+        print(f"Generated:\n\t{left}", flush=True)
     if leaves == "collected":
         print("Importer error status: An unknown error occurred.", file=sys.stderr)
-    sys.exit(code)
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -74,19 +76,25 @@ def refuse(reason: str) -> NoReturn:
     sys.exit(1)
 
 
-def run(command: list[str]) -> int:
+def run(command: list[str], duration_s: float, kill: str) -> int:
+    """With --duration nsys ends when that is over, without waiting for a command that goes on, and with 0."""
     print("Collecting data...", flush=True)
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     child = subprocess.Popen(command, start_new_session=True, close_fds=False, **pipes)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, lambda number, frame: child.send_signal(number))
     relays = [
-        threading.Thread(target=lambda source=source, sink=sink: sink.buffer.write(source.read()))
+        threading.Thread(target=lambda source=source, sink=sink: sink.buffer.write(source.read()), daemon=True)
         for source, sink in ((child.stdout, sys.stdout), (child.stderr, sys.stderr))
     ]
     for relay in relays:
         relay.start()
-    code = child.wait()
+    try:
+        code = child.wait(None if duration_s == float("inf") else duration_s)
+    except subprocess.TimeoutExpired:
+        if kill != "none":
+            child.terminate()
+        return 0
     for relay in relays:
         relay.join()
     return code if code >= 0 else 128 - code

@@ -8,6 +8,8 @@ import re
 import signal
 import sqlite3
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from kvtrace.errors import KvtraceError
 from kvtrace.nsys import Nsys, find_nsys
-from tests.record.processes import Engine, Output, Run, Script, Start
+from tests.record.processes import DEADLINE_S, Engine, Output, Run, Script, Start
 from tests.record.test_terminal import CTRL_C, INTERRUPTIBLE, STATUS, Open, terminal  # noqa: F401
 
 STANDIN = Path(__file__).with_name("nsys_standin.py")
@@ -189,6 +191,33 @@ def test_an_nsys_that_refuses_its_options_is_an_error_of_kvtraces(record: Run, t
     assert b"did not start the command: unrecognised option '--bogus'" in result.stderr
     assert not (tmp_path / "started").exists()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_command_that_nsys_leaves_running_is_recorded_to_its_end(
+    start: Start, engine: Engine, tmp_path: Path
+) -> None:
+    source = "step(1); print('ready', flush=True); sys.stdin.readline(); step(2); print('done'); sys.exit(3)"
+    process = start("--nsys-args", "--duration=0.1 --kill=none", "-o", "run", *engine(source))
+    said = Output(process.stdout.fileno())
+    said.read_until(rb"ready")
+    log = tmp_path / "run" / "nsys.log"
+    wait_until(lambda: "Generated" in log.read_text())
+    process.stdin.write(b"go on\n")
+    assert said.read_until(b"done")
+    summary = process.stderr.read().decode()
+    assert process.wait() == 0
+    assert "the command ended after nsys, so its exit code is not known" in summary
+    assert "step_schedule 3" in summary
+    assert manifest(tmp_path)["nsight"] == ["profile.sqlite"]
+    assert "exit_code" not in manifest(tmp_path)
+    assert "ended_ns" in manifest(tmp_path)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 TELLS = """
