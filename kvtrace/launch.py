@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from kvtrace import layout, preflight
 from kvtrace.errors import KvtraceError
 from kvtrace.manifest import Manifest
 from kvtrace.meter import Meter
+from kvtrace.nsys import Nsys, command_pid, find_nsys, pid_file
+from kvtrace.nsys_report import Report, finish_report, last_words
 from kvtrace.redact import redact
 from kvtrace.rundir import default_run_dir, make_run_dir
 from kvtrace.status import INTERVAL_S, StatusLine, begin_line, is_usable, status_text
 from kvtrace.summary import Ending, summarize
-from kvtrace.supervise import Child
+from kvtrace.supervise import Between, Child
 from kvtrace.tile_options import TileOptions
 
 _PLUGINS_VARIABLE = "VLLM_PLUGINS"
@@ -30,8 +33,10 @@ _STDERR = 2
 class Launch:
     """What to record and how.
 
-    `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or
-    `layer` or `tile` to time KV accesses on a GPU too where there is one; `tiles` has the filters of the last.
+    `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or `layer` or
+    `tile` to time KV accesses on a GPU too where there is one; `tiles` has the filters of the last. `nvtx` speaks NVTX
+    even if no profiler seems to listen. `nsys` runs the command under Nsight Systems, with `nsys_args` as further options
+    of `nsys profile`.
     """
 
     command: Sequence[str]
@@ -41,6 +46,9 @@ class Launch:
     check_first: bool = True
     kv_level: str = "layer"
     tiles: TileOptions = field(default_factory=TileOptions)
+    nvtx: bool = False
+    nsys: bool = False
+    nsys_args: str = ""
 
 
 def record(launch: Launch) -> int:
@@ -49,31 +57,41 @@ def record(launch: Launch) -> int:
     Signals that this process blocks meanwhile stay blocked, so that nothing but the command's end ends it.
 
     Returns:
-        The command's exit code; negative, the signal that killed it.
+        The command's exit code; negative, the signal that killed it. That of nsys if it left the command running.
 
     Raises:
         KvtraceError: the command did not start.
     """
     environment = dict(os.environ)
     program = preflight.find_program(launch.command[0], environment)
+    nsys = find_nsys(environment, launch.nsys_args) if launch.nsys else None
     interpreter = preflight.find_interpreter(program, launch.command[1:], environment) if launch.check_first else None
-    if interpreter is not None and (warning := preflight.check(interpreter, environment)):
-        _say(warning)
+    if interpreter is not None:
+        for warning in preflight.check(interpreter, environment, needs_nvtx=launch.nvtx, wants_nvtx=launch.nsys):
+            _say(warning)
     run_dir = launch.run_dir or default_run_dir()
     is_new = make_run_dir(run_dir, force=launch.force)
     manifest = Manifest(command=redact(launch.command), started_ns=time.time_ns())
     manifest.write(run_dir)
     started_ns = time.monotonic_ns()
     try:
-        child = Child(program, launch.command, child_environment(environment, run_dir, launch.kv_level, launch.tiles))
+        child = _start(launch, nsys, program, environment, run_dir)
     except KvtraceError:
         _remove_unused(run_dir, is_new=is_new)
         raise
     manifest = _update(replace(manifest, pid=child.pid), run_dir)
     code = _watch(child, run_dir, started_ns, quiet=launch.quiet)
     elapsed_ns = time.monotonic_ns() - started_ns
-    _update(replace(manifest, ended_ns=time.time_ns(), exit_code=code), run_dir)
-    lines = summarize(Ending(run_dir, code, elapsed_ns, interpreter is not None), quiet=launch.quiet)
+    if nsys is not None and run_dir.exists() and not pid_file(run_dir).exists():
+        reason = last_words(run_dir / layout.NSYS_LOG)
+        _remove_unused(run_dir, is_new=is_new)
+        raise KvtraceError(f"{nsys.program} did not start the command: {reason}. Look at --nsys-args, if given.", 2)
+    told_code = None if child.was_left else code
+    manifest = _update(replace(manifest, ended_ns=time.time_ns(), exit_code=told_code), run_dir)
+    report = _report(nsys, run_dir, environment, quiet=launch.quiet) if nsys is not None else None
+    if report is not None and report.sqlite is not None:
+        _update(replace(manifest, nsight=[report.sqlite.name]), run_dir)
+    lines = summarize(Ending(run_dir, told_code, elapsed_ns, interpreter is not None, report), quiet=launch.quiet)
     if lines:
         begin_line(_STDERR, os.environ)
     for line in lines:
@@ -81,8 +99,32 @@ def record(launch: Launch) -> int:
     return code
 
 
+def _start(launch: Launch, nsys: Nsys | None, program: Path, environment: Mapping[str, str], run_dir: Path) -> Child:
+    inherited = child_environment(environment, run_dir, launch.kv_level, launch.tiles, nvtx=launch.nvtx or launch.nsys)
+    if nsys is None:
+        return Child(program, launch.command, inherited)
+    command = nsys.profile(run_dir / layout.PROFILE, pid_file(run_dir), program, launch.command)
+    between = Between(run_dir / layout.NSYS_LOG, partial(command_pid, run_dir))
+    return Child(nsys.program, command, inherited, between)
+
+
+def _report(nsys: Nsys, run_dir: Path, environment: Mapping[str, str], *, quiet: bool) -> Report:
+    pid_file(run_dir).unlink(missing_ok=True)
+    if not quiet:
+        begin_line(_STDERR, os.environ)
+    try:
+        return finish_report(nsys, run_dir, environment, (lambda line: None) if quiet else _say)
+    except OSError as error:
+        return Report(None, f"the report of nsys in {run_dir} cannot be finished: {error}")
+
+
 def child_environment(
-    environment: Mapping[str, str], run_dir: Path, kv_level: str = "layer", tiles: TileOptions | None = None
+    environment: Mapping[str, str],
+    run_dir: Path,
+    kv_level: str = "layer",
+    tiles: TileOptions | None = None,
+    *,
+    nvtx: bool = False,
 ) -> dict[str, str]:
     """The command's environment: where to record, and leave for vLLM to load kvtrace if only some plugins may load."""
     result = {
@@ -91,6 +133,8 @@ def child_environment(
         layout.KV_LEVEL_VARIABLE: kv_level,
         **(tiles.to_environment() if tiles and kv_level == "tile" else {}),
     }
+    if nvtx:
+        result[layout.NVTX_VARIABLE] = "1"
     plugins = result.get(_PLUGINS_VARIABLE)
     if plugins is not None and _PLUGIN not in plugins.split(","):
         result[_PLUGINS_VARIABLE] = f"{plugins},{_PLUGIN}" if plugins else _PLUGIN
@@ -144,6 +188,7 @@ def _update(manifest: Manifest, run_dir: Path) -> Manifest:
 
 def _remove_unused(run_dir: Path, *, is_new: bool) -> None:
     with suppress(OSError):
+        (run_dir / layout.NSYS_LOG).unlink(missing_ok=True)
         (run_dir / layout.MANIFEST).unlink()
         if is_new:
             run_dir.rmdir()

@@ -1,6 +1,8 @@
 """Where things lie in a run directory, and how its files are told apart.
 
 RUN/manifest.json                       what was launched, with what, when, how it ended
+RUN/profile.nsys-rep, profile.sqlite    Nsight Systems' report and its export, if the run was profiled
+RUN/nsys.log                            what nsys said
 RUN/processes/HOST-PID-START/           one directory a recorded process
     journal.jsonl                       rare facts, a JSON object a line: roles, hooks, clocks, configuration
     strings.jsonl                       interned strings, `[id, "text"]` a line
@@ -19,11 +21,17 @@ RUN_DIR_VARIABLE = "KVTRACE_RUN_DIR"
 KV_LEVEL_VARIABLE = "KVTRACE_KV_LEVEL"
 """Environment variable that tells them how deep to look: `host`, `layer` or `tile`."""
 
+NVTX_VARIABLE = "KVTRACE_NVTX"
+"""Environment variable that makes them speak NVTX (`1`) even if no profiler seems to listen."""
+
 FORMAT_VERSION = 1
 """Of segments, counters and journals. A reader refuses versions it does not know."""
 
 MANIFEST = "manifest.json"
 PROCESSES = "processes"
+PROFILE = "profile"
+NSYS_LOG = "nsys.log"
+COMMAND_PID = ".command.pid"
 JOURNAL = "journal.jsonl"
 STRINGS = "strings.jsonl"
 COUNTERS = "counters.bin"

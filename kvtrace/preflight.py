@@ -40,7 +40,7 @@ def plugin():
         return None
     points = [p for p in kvtrace.entry_points if p.group == "vllm.general_plugins" and p.name == "kvtrace"]
     return kvtrace.version if points and found("kvtrace") else None
-print(json.dumps({"vllm": found("vllm"), "kvtrace": plugin(), "pip": found("pip")}))
+print(json.dumps({"vllm": found("vllm"), "kvtrace": plugin(), "pip": found("pip"), "nvtx": found("nvtx")}))
 """
 
 
@@ -89,18 +89,20 @@ def find_interpreter(program: Path, arguments: Sequence[str], environment: Mappi
     return Interpreter(found, tuple(flags), str(program.resolve().parent)) if found else None
 
 
-def check(interpreter: Interpreter, environment: Mapping[str, str]) -> str | None:
+def check(
+    interpreter: Interpreter, environment: Mapping[str, str], *, needs_nvtx: bool = False, wants_nvtx: bool = False
+) -> list[str]:
     """Ask the interpreter whether vLLM can be imported there and would load kvtrace's probes.
 
     Returns:
-        A warning, if its kvtrace is of another version.
+        Warnings: its kvtrace is of another version, NVTX is wanted and missing.
 
     Raises:
-        KvtraceError: one of them is missing.
+        KvtraceError: vLLM or kvtrace is missing, or NVTX and it is needed.
     """
     answer = _ask(interpreter, environment)
     if answer is None:
-        return None
+        return []
     python = interpreter.python
     if not answer.get("vllm"):
         raise KvtraceError(
@@ -108,17 +110,23 @@ def check(interpreter: Interpreter, environment: Mapping[str, str]) -> str | Non
             f"Use the Python that has it, or --no-preflight if the command starts vLLM elsewhere.",
             2,
         )
+    pip = f"{python} -m pip install" if answer.get("pip") else f"uv pip install --python {python}"
     version = answer.get("kvtrace")
     if not version:
-        pip = f"{python} -m pip install" if answer.get("pip") else f"uv pip install --python {python}"
         raise KvtraceError(
             f"kvtrace is not installed for {python}, which the command runs on, so vLLM would not record. "
             f"Install it there: {pip} kvtrace",
             2,
         )
+    warnings = []
     if version != __version__:
-        return f"{python} has kvtrace {version}, but this is kvtrace {__version__}: install the same in both."
-    return None
+        warnings.append(f"{python} has kvtrace {version}, but this is kvtrace {__version__}: install the same in both.")
+    if (needs_nvtx or wants_nvtx) and not answer.get("nvtx"):
+        missing = f"The package nvtx is not installed for {python}, which the command runs on"
+        if needs_nvtx:
+            raise KvtraceError(f"{missing}, so --nvtx cannot work. Install it there: {pip} nvtx", 2)
+        warnings.append(f"{missing}, so the profile will not name kvtrace's steps. Install it there: {pip} nvtx")
+    return warnings
 
 
 def _ask(interpreter: Interpreter, environment: Mapping[str, str]) -> dict[str, object] | None:

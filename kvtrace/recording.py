@@ -44,6 +44,7 @@ class ProcessRecording:
     clocks: list[Clock] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
     tiles: dict[str, Any] = field(default_factory=dict)
+    nvtx: dict[str, Any] = field(default_factory=dict)
     layers: list[dict[str, Any]] = field(default_factory=list)
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
@@ -233,6 +234,8 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.device.update(facts)
         case {"kind": "tiles"}:
             process.tiles.update(facts)
+        case {"kind": "nvtx"}:
+            process.nvtx.update(facts)
         case {"kind": "layer"}:
             process.layers.append(facts)
         case {"kind": "gpu_clock", "monotonic_ns": int()}:

@@ -13,7 +13,11 @@ from kvtrace import layout
 from kvtrace.errors import KvtraceError
 from kvtrace.manifest import read_facts
 
-_OWN = (layout.MANIFEST, f".{layout.MANIFEST}.tmp", layout.PROCESSES, "trace.duckdb*", ".trace.duckdb*", "trace.html")
+_OWN = (
+    *(layout.MANIFEST, f".{layout.MANIFEST}.tmp", layout.PROCESSES, "trace.duckdb*", ".trace.duckdb*", "trace.html"),
+    *(f"{layout.PROFILE}.{ending}" for ending in ("nsys-rep", "sqlite", "qdstrm")),
+    *(layout.NSYS_LOG, layout.COMMAND_PID),
+)
 _OWN_OF_PROCESS = (layout.JOURNAL, layout.STRINGS, layout.COUNTERS, "*.seg")
 
 

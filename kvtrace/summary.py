@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvtrace.errors import KvtraceError
 from kvtrace.leftovers import still_running
+from kvtrace.nsys_report import Report
 from kvtrace.recording import ProcessRecording, Recording, open_recording
 from kvtrace.status import size
 
@@ -21,12 +22,17 @@ _COUNT_EXACTLY_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended. `asked` says that the command's Python was seen to have vLLM and kvtrace."""
+    """How a run ended. `asked` says that the command's Python was seen to have vLLM and kvtrace.
+
+    `exit_code` is None if it is not known. `report` is what became of Nsight Systems' report, if the command ran under
+    that.
+    """
 
     run_dir: Path
-    exit_code: int
+    exit_code: int | None
     elapsed_ns: int
     asked: bool
+    report: Report | None = None
 
 
 @dataclass
@@ -45,6 +51,8 @@ def summarize(ending: Ending, *, quiet: bool) -> list[str]:
         lines, problems = [], [f"the recording is damaged: {error}"]
     except Exception as error:
         lines, problems = [], [f"cannot tell what was recorded in {ending.run_dir}: {error!r}"]
+    if ending.report is not None and ending.report.problem is not None:
+        problems = [*problems, ending.report.problem]
     return problems if quiet else [*lines, *problems, *_next(ending, lines)]
 
 
@@ -62,8 +70,10 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
         *(f"  {_describe(process)}" for process in processes),
         *_hooks(processes),
         *_devices(processes),
+        *_nvtx(processes),
         f"  records: {_by_stream(counts.records)}",
         *([f"  left out: {counts.torn:,} that were being written when their process died"] if counts.torn else []),
+        *_profile(ending.report),
         f"  on disk: {size(disk_bytes)} in {ending.run_dir}",
     ]
     problems += [*counts.problems, *_disabled_hooks(processes), *_losses(processes), *_leftovers(processes)]
@@ -143,6 +153,20 @@ def _tiles(process: ProcessRecording) -> str:
     return text
 
 
+def _nvtx(processes: Iterable[ProcessRecording]) -> Iterator[str]:
+    states = [process.nvtx for process in processes if process.nvtx]
+    heard = sum(1 for state in states if state.get("state") == "on")
+    if heard:
+        yield f"  NVTX: ranges in domain kvtrace from {_several(heard, 'process', 'processes')}"
+    elif states:
+        yield f"  NVTX: no ranges: {states[0].get('detail') or 'no profiler listens'}"
+
+
+def _profile(report: Report | None) -> Iterator[str]:
+    if report is not None and report.sqlite is not None:
+        yield f"  Nsight Systems: {report.sqlite} ({size(report.sqlite.stat().st_size)})"
+
+
 def _disabled_hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:
     for (hook, state, detail), pids in sorted(_hook_states(processes).items()):
         if state == "disabled":
@@ -186,7 +210,9 @@ def _why_nothing(ending: Ending) -> Iterator[str]:
     yield "  - the command sets VLLM_PLUGINS itself: it must name kvtrace"
 
 
-def _how_it_ended(code: int) -> str:
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "ended after nsys, so its exit code is not known"
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -9,8 +9,9 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kvtrace.errors import KvtraceError
 from kvtrace.witness import Witness
@@ -30,19 +31,40 @@ FORWARDED = frozenset(
 _BLOCKED = FORWARDED | {signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU}
 _JOB_CONTROL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_LOOK_S = 0.5  # how often to look for the end of a process that is not a child
 _FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent
+
+
+@dataclass(frozen=True)
+class Between:
+    """A program that runs the command for us, such as a profiler.
+
+    It gets a session of its own, so that the terminal's signals reach the command by way of this process alone, and
+    `log` for what it says. The command's streams are its descriptors 7, 8 and 9. `command_pid` tells who the command
+    is, None before it has started.
+    """
+
+    log: Path
+    command_pid: Callable[[], int | None]
 
 
 class Child:
     """The running command. It is in this process's group and session, and has its standard streams.
 
+    With `between`, `pid` and what `wait` returns are those of the program that runs it; `was_left` says that it ended
+    first, so that the command's own exit code is not known.
+
     From here on this process blocks the signals it forwards; `wait` takes them.
     """
 
-    def __init__(self, program: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, program: Path, command: Sequence[str], environment: Mapping[str, str], between: Between | None = None
+    ) -> None:
+        self._between = between
+        self.was_left = False
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
-            self.pid = _spawn(program, command, environment, self._mask)
+            self.pid = _spawn(program, command, environment, self._mask, between)
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             raise KvtraceError(
@@ -63,21 +85,38 @@ class Child:
         """
         try:
             while (code := self._reap(on_pause)) is None:
-                info = signal.sigtimedwait(_BLOCKED, tick_s) if tick_s else signal.sigwaitinfo(_BLOCKED)
-                if info is None:
-                    on_tick()
-                elif info.si_signo in FORWARDED:
-                    self._pass_on(info)
+                self._attend(on_tick, tick_s)
+            while self._between is not None and self._between.command_pid() is not None:
+                self.was_left = True
+                self._attend(on_tick, tick_s or _LOOK_S)
             return code
         finally:
             self._witness.close()
 
+    def _attend(self, on_tick: Callable[[], None], tick_s: float | None) -> None:
+        info = signal.sigtimedwait(_BLOCKED, tick_s) if tick_s else signal.sigwaitinfo(_BLOCKED)
+        if info is None:
+            on_tick()
+        elif info.si_signo in FORWARDED:
+            self._pass_on(info)
+
     def _pass_on(self, info: signal.struct_siginfo) -> None:
-        if self._witness.saw(info.si_signo):
+        by_group = self._witness.saw(info.si_signo)
+        if by_group:
             signal.sigtimedwait({info.si_signo}, 0)  # `timeout` signals its child, then the group: both may be here
-        elif info.si_code != _FROM_KERNEL and info.si_pid != self.pid:
+        if self._between is not None:
+            self._tell_command(info.si_signo, self._between)
+        elif not by_group and info.si_code != _FROM_KERNEL and info.si_pid != self.pid:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, info.si_signo)
+
+    def _tell_command(self, number: int, between: Between) -> None:
+        """Signal the command itself; where it has not started yet, or has gone, the program that runs it."""
+        for pid in (between.command_pid(), None if self.was_left else self.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                if pid is not None:
+                    os.kill(pid, number)
+                    return
 
     def _reap(self, on_pause: Callable[[], None]) -> int | None:
         """Look at what the command did; its exit code if it ended."""
@@ -94,9 +133,13 @@ class Child:
                 _stop_as_well()
 
 
-def _spawn(program: Path, command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
+def _spawn(
+    program: Path, command: Sequence[str], environment: Mapping[str, str], mask: set[int], between: Between | None
+) -> int:
+    apart: dict[str, Any] = {} if between is None else {"setsid": True, "file_actions": _streams(between.log)}
+
     def spawn(path: str, arguments: list[str]) -> int:
-        return os.posix_spawn(path, arguments, environment, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
+        return os.posix_spawn(path, arguments, environment, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, **apart)
 
     try:
         return spawn(str(program), list(command))
@@ -104,6 +147,25 @@ def _spawn(program: Path, command: Sequence[str], environment: Mapping[str, str]
         if error.errno != errno.ENOEXEC:
             raise
     return spawn("/bin/sh", ["/bin/sh", str(program), *command[1:]])  # a script without `#!`, as every shell does
+
+
+def _streams(log: Path) -> list[tuple[Any, ...]]:
+    """Nothing to read, `log` to write to, and this process's own streams as 7, 8 and 9."""
+    null, append = (os.devnull, os.O_RDONLY, 0), (str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    return [
+        *((os.POSIX_SPAWN_DUP2, stream, 7 + stream) for stream in range(3) if _is_open(stream)),
+        (os.POSIX_SPAWN_OPEN, 0, *null),
+        (os.POSIX_SPAWN_OPEN, 1, *append),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _stop_as_well() -> None:

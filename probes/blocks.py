@@ -56,6 +56,7 @@ def hooks(engines: Engines) -> list[Hook]:
         pool = pool_of(args[0]) if block is not None else None
         if pool is not None:
             pool.cached -= 1
+            pool.evicted += 1
             hash_event(pool, BlockOp.evict, argument(args, kwargs, 1, "key"), block)
 
     def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:

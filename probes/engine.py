@@ -55,6 +55,7 @@ class Pool:
         self.block_pool = block_pool  # kept, so that its id() cannot be given to another
         self.index = index
         self.cached = 0  # hashes that lead to a block
+        self.evicted = 0  # hashes taken away since the last NVTX mark
 
 
 class Engine:
@@ -68,6 +69,7 @@ class Engine:
         self.recorder = recorder
         self.pid = os.getpid()
         self.depth = 0  # of nested schedule() calls, as of a subclass that calls its parent's
+        self.in_range = False  # of NVTX
         self.updating = False  # inside update_from_output(), which may be nested likewise
         self.step = 0
         self.acting_step = 0  # the step whose scheduling or results are being processed
@@ -136,10 +138,13 @@ class Engines:
         return pool
 
 
-def hooks(engines: Engines, patches: Patches, overridable: Callable[[], Iterable[Hook]]) -> list[Hook]:
+def hooks(
+    engines: Engines, patches: Patches, overridable: Callable[[], Iterable[Hook]], added: Callable[[], None]
+) -> list[Hook]:
     """The hook that starts to follow a scheduler.
 
     `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
+    `added` is called after the recording knows of the engine.
     """
 
     def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
@@ -150,6 +155,7 @@ def hooks(engines: Engines, patches: Patches, overridable: Callable[[], Iterable
         engines.recorder.note("role", opens=True, role="engine")
         engines.recorder.note("engine", **_facts(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
+        added()
 
     return [Hook(f"{_SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init)]
 

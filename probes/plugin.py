@@ -36,7 +36,7 @@ def unload() -> None:
 def _install(run_dir: Path) -> None:
     global _patches
     from kvtrace.capture import Recorder
-    from kvtrace.probes import blocks, engine, frontend, lookups, requests, steps, worker
+    from kvtrace.probes import blocks, engine, frontend, lookups, nvtx, nvtx_hooks, requests, steps, worker
     from kvtrace.probes.hooks import Patches
 
     recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
@@ -48,15 +48,17 @@ def _install(run_dir: Path) -> None:
     patches = Patches(report)
     engines = engine.Engines(recorder)
     pending = lookups.Lookups(engines)
-    scheduling = [*steps.hooks(engines, pending), *requests.hooks(engines)]
+    ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(os.environ) else None
+    scheduling = [*steps.hooks(engines, pending, ranges), *requests.hooks(engines, ranges)]
     patches.install(
         [
-            *engine.hooks(engines, patches, lambda: scheduling),
+            *engine.hooks(engines, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
             *scheduling,
             *lookups.hooks(engines, pending),
             *blocks.hooks(engines),
-            *worker.hooks(recorder),
+            *worker.hooks(recorder, ranges),
             *frontend.hooks(recorder),
+            *(nvtx_hooks.hooks(engines, ranges) if ranges is not None else []),
         ]
     )
     _patches = patches

@@ -8,6 +8,7 @@ from typing import Any
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, FinishReason, RequestOp
 from kvtrace.probes.engine import NOT_ADMITTED, Engine, Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.steps import first_tokens
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -20,7 +21,7 @@ _REASONS = {
 }
 
 
-def hooks(engines: Engines) -> list[Hook]:
+def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
     """The hooks on a request's way into, out of and back to the waiting queue."""
     schedulers = engines.by_scheduler
     recorder = engines.recorder
@@ -54,6 +55,8 @@ def hooks(engines: Engines) -> list[Hook]:
             return
         engine.preempted += 1
         event(engine, request, RequestOp.preempt, 0)
+        if ranges is not None:
+            ranges.preempted(engine.acting_step)
         live.preempted = True
         live.decode_from = NOT_ADMITTED
         live.lookups = 0

@@ -19,6 +19,7 @@ from kvtrace.events import (
 from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engine, Engines, LiveRequest
 from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 from kvtrace.probes.lookups import Lookups
+from kvtrace.probes.nvtx import Ranges
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
@@ -170,7 +171,7 @@ class Steps:
         return Limit.other, number, -1, -1
 
 
-def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
+def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hook]:
     """The hooks on `Scheduler.schedule` and `Scheduler.update_from_output`."""
     steps = Steps(engines, lookups)
     schedulers = engines.by_scheduler
@@ -182,13 +183,16 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         engine = schedulers.get(id(args[0]))
         if engine is None:
             return None
+        start_ns = now()
         engine.depth += 1
         if engine.depth == 1:
             engine.step += 1
             engine.acting_step = engine.step
             engine.preempted = 0
             engine.refused = engine.lookup = None
-        return engine, now()
+            if ranges is not None:
+                ranges.begin_step(engine, start_ns)
+        return engine, start_ns
 
     def after_schedule(state: tuple[Engine, int] | None, output: Any, args: Args, kwargs: Kwargs) -> None:
         if state is None:
@@ -198,6 +202,8 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         if engine.depth == 0:
             setattr(output, STEP_ATTRIBUTE, (engine.pid, engine.step))
             steps.scheduled(engine, start_ns, output)
+            if ranges is not None:
+                ranges.scheduled(engine)
 
     def before_update(args: Args, kwargs: Kwargs) -> Engine | None:
         engine = schedulers.get(id(args[0]))

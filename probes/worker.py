@@ -12,13 +12,14 @@ from kvtrace.probes.device.batch import BatchOrder
 from kvtrace.probes.device.levels import DeviceRecorder, level
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.nvtx import Ranges
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
 
 
-def hooks(recorder: Recorder) -> list[Hook]:
+def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     """The hooks on both model runners. CPU runners inherit the first."""
     emit = recorder.stream(FORWARD)
     now = time.monotonic_ns
@@ -29,10 +30,14 @@ def hooks(recorder: Recorder) -> list[Hook]:
     def before_forward(args: Args, kwargs: Kwargs) -> int:
         mode[0] = 0
         dummy = argument(args, kwargs, 3, "dummy_run", False)
-        if layers is not None:
+        start_ns = 0 if dummy else now()
+        if layers is not None or ranges is not None:
             step = None if dummy else getattr(argument(args, kwargs, 1, "scheduler_output"), STEP_ATTRIBUTE, None)
-            layers.begin(step[1] if step else 0, step[0] if step else 0)
-        return 0 if dummy else now()
+            if ranges is not None and step:
+                ranges.begin_forward(step[1], start_ns)
+            if layers is not None:
+                layers.begin(step[1] if step else 0, step[0] if step else 0)
+        return start_ns
 
     def after_forward(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         scheduler_output = argument(args, kwargs, 1, "scheduler_output")
@@ -43,6 +48,8 @@ def hooks(recorder: Recorder) -> list[Hook]:
         tokens = scheduler_output.total_num_scheduled_tokens
         if layers is not None:
             layers.end()
+        if ranges is not None:
+            ranges.end_forward()
         emit(start_ns, now(), step[0], step[1], tokens, len(scheduled), mode[0])
 
     def before_context(args: Args, kwargs: Kwargs) -> None:
@@ -59,6 +66,8 @@ def hooks(recorder: Recorder) -> list[Hook]:
         announced.add(os.getpid())
         recorder.note("role", opens=True, role="worker")
         recorder.note("rank", **_ranks())
+        if ranges is not None:
+            ranges.start()
         if layers is not None:
             layers.attach(args[0])
 

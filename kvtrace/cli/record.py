@@ -63,6 +63,22 @@ def register(app: typer.Typer) -> None:
         ring_mb: Annotated[
             int | None, typer.Option(metavar="MB", min=1, help="tile: device memory for records.", show_default=False)
         ] = None,
+        nvtx: Annotated[
+            bool,
+            typer.Option("--nvtx", help="Tell profilers of the steps by NVTX ranges, even if none seems to listen."),
+        ] = False,
+        nsys: Annotated[
+            bool, typer.Option("--nsys", help="Run COMMAND under Nsight Systems too and export what it saw to SQLite.")
+        ] = False,
+        nsys_args: Annotated[
+            str,
+            typer.Option(
+                "--nsys-args",
+                metavar="TEXT",
+                help="Further options of `nsys profile`, as one text; they take the place of kvtrace's own.",
+                show_default=False,
+            ),
+        ] = "",
         force: Annotated[bool, typer.Option("--force", help="Replace an older recording in RUN.")] = False,
         quiet: Annotated[
             bool, typer.Option("--quiet", help="Show no status line, and only problems at the end.")
@@ -107,6 +123,9 @@ def register(app: typer.Typer) -> None:
                 check_first=not no_preflight,
                 kv_level=kv_level.value,
                 tiles=tiles,
+                nvtx=nvtx,
+                nsys=nsys or bool(nsys_args),
+                nsys_args=nsys_args,
             )
         )
         if code < 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.preflight import Interpreter, check, find_interpreter, find_program
 
@@ -107,6 +108,35 @@ def test_a_python_without_kvtrace_gets_its_install_command(
         shutil.rmtree(site / "vllm")
 
 
+@pytest.fixture
+def python_without_nvtx(tmp_path: Path) -> Interpreter:
+    """A Python that has a vLLM and this kvtrace, as far as can be seen without importing them."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = str(venv / "bin" / "python")
+    install(python, "vllm")
+    site = install(python, "kvtrace")
+    metadata = site / f"kvtrace-{__version__}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kvtrace\nVersion: {__version__}\n")
+    (metadata / "entry_points.txt").write_text("[vllm.general_plugins]\nkvtrace = kvtrace.probes.plugin:load\n")
+    return Interpreter(python)
+
+
+def test_a_missing_nvtx_is_an_error_if_asked_for_and_a_warning_with_nsys(
+    python_without_nvtx: Interpreter, clean: dict[str, str]
+) -> None:
+    python = python_without_nvtx
+    assert check(python, clean) == []
+    [warning] = check(python, clean, wants_nvtx=True)
+    assert "will not name kvtrace's steps" in warning
+    with pytest.raises(KvtraceError, match=f"--nvtx cannot work.*--python {python.python} nvtx") as caught:
+        check(python, clean, needs_nvtx=True)
+    assert caught.value.exit_code == 2
+    install(python.python, "nvtx")
+    assert check(python, clean, needs_nvtx=True, wants_nvtx=True) == []
+
+
 def test_a_checkout_in_the_working_directory_does_not_count_as_installed(
     bare_python: str, clean: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,4 +149,4 @@ def test_a_checkout_in_the_working_directory_does_not_count_as_installed(
 
 def test_nothing_is_said_of_a_python_that_does_not_answer(tmp_path: Path) -> None:
     broken = executable(tmp_path / "python3", "#!/bin/sh\nexit 7\n")
-    assert check(Interpreter(str(broken)), os.environ) is None
+    assert check(Interpreter(str(broken)), os.environ) == []

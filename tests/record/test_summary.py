@@ -153,3 +153,16 @@ def test_no_damage_makes_the_summary_fail(run: Path, damage: str, quiet: bool) -
     assert "Traceback" not in text
     if damage not in UNNOTICED:
         assert str(run) in text
+
+
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [
+        ("state='on'", "NVTX: ranges in domain kvtrace from 1 process"),
+        ("state='unheard'", "NVTX: no ranges: no profiler listens"),
+        ("state='absent', detail='the package is missing'", "NVTX: no ranges: the package is missing"),
+    ],
+)
+def test_what_became_of_nvtx_is_told(run: Path, note: str, told: str) -> None:
+    record(run, f"step(1); recorder.note('nvtx', {note})")
+    assert told in summary(run)

@@ -1,0 +1,61 @@
+"""Hooks that only NVTX needs: where an engine's iteration ends, sampling, copies to and from offload tiers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtrace.probes.engine import Engines
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.nvtx import Ranges
+
+_CORE = "vllm.v1.engine.core:EngineCore"
+_RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
+_COPIERS = (
+    "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend",
+    "vllm.v1.simple_kv_offload.disk_backend:DiskBackend",
+)
+_OFFLOADER = "vllm.v1.kv_offload.cpu.gpu_worker:CPUOffloadingWorker"
+
+
+def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
+    """Installed only while NVTX is wanted."""
+
+    def after_iteration(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+        engine = engines.by_scheduler.get(id(args[0].scheduler))
+        if engine is not None:
+            ranges.end_step(engine)
+
+    def before_sample(args: Args, kwargs: Kwargs) -> bool:
+        return ranges.begin_sample()
+
+    def after_sample(is_open: bool, _: Any, args: Args, kwargs: Kwargs) -> None:
+        if is_open:
+            ranges.end_sample()
+
+    def before_copy(args: Args, kwargs: Kwargs) -> None:
+        blocks = len(argument(args, kwargs, 1, "src_blocks"))
+        ranges.offloaded(blocks if argument(args, kwargs, 3, "is_store") else -blocks)
+
+    def before_store(args: Args, kwargs: Kwargs) -> None:
+        ranges.offloaded(len(argument(args, kwargs, 2, "src_spec").block_ids))
+
+    def before_load(args: Args, kwargs: Kwargs) -> None:
+        ranges.offloaded(-len(argument(args, kwargs, 3, "dst_spec").block_ids))
+
+    iteration, marks = "where NVTX step ranges end", "NVTX marks of offload copies"
+    return [
+        Hook(f"{_CORE}.step", iteration, after=after_iteration),
+        Hook(f"{_CORE}.step_with_batch_queue", iteration, after=after_iteration),
+        *(
+            Hook(
+                f"{module}:GPUModelRunner.sample_tokens",
+                "NVTX ranges of sampling",
+                before=before_sample,
+                after=after_sample,
+            )
+            for module in _RUNNERS
+        ),
+        *(Hook(f"{copier}.launch_copy", marks, before=before_copy) for copier in _COPIERS),
+        Hook(f"{_OFFLOADER}.submit_store", marks, before=before_store),
+        Hook(f"{_OFFLOADER}.submit_load", marks, before=before_load),
+    ]

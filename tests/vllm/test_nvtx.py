@@ -1,0 +1,205 @@
+"""NVTX from a real vLLM, heard by a real listener: a library that NVTX loads as it loads a profiler's (listener.c)."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.vllm.conftest import HERE, Recorded, vllm_environment
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("nvtx") is None, reason="the package nvtx is not installed"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+
+INT64 = 2  # NVTX's number of the type
+RANGES = {"step", "forward", "sample"}
+
+
+class Call(NamedTuple):
+    """A call of NVTX's, with the nearest enclosing ranges of its thread, outermost first."""
+
+    time_ns: int
+    what: str
+    name: str
+    payload: int
+    inside: tuple[tuple[str, int], ...]
+    end_ns: int | None = None
+
+
+class Heard(NamedTuple):
+    """What the listener heard in domain kvtrace, by pid, and the recording of the same run."""
+
+    calls: dict[int, list[Call]]
+    recorded: Recorded
+
+
+def parse(log: Path) -> list[Call]:
+    """The calls of one process in domain kvtrace; fails on a pop without a push, and on a range left open."""
+    calls: list[Call] = []
+    stacks: dict[str, list[int]] = {}
+    for line in log.read_text().splitlines():
+        thread, time_ns, what, domain, name, kind, payload = line.split()
+        if domain != "kvtrace" or what == "domain":
+            continue
+        stack = stacks.setdefault(thread, [])
+        if what == "pop":
+            index = stack.pop()
+            calls[index] = calls[index]._replace(end_ns=int(time_ns))
+            continue
+        assert int(kind) == INT64, line
+        inside = tuple((calls[index].name, calls[index].payload) for index in stack)
+        if what == "push":
+            stack.append(len(calls))
+        calls.append(Call(int(time_ns), what, name, int(payload), inside))
+    assert not any(stacks.values()), "ranges were left open"
+    return calls
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("listener") / "listener.so"
+    source = str(HERE / "listener.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(library), source], check=True)
+    return library
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-worker", "two-workers"])
+def heard(
+    request: pytest.FixtureRequest,
+    listener: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    record_offline: Callable[..., Recorded],
+) -> Heard:
+    """A run that evicts and preempts; one worker: in the engine's process."""
+    folder = tmp_path_factory.mktemp("heard")
+    environment = {"NVTX_INJECTION64_PATH": str(listener), "NVTX_LISTENER_DIR": str(folder)}
+    if request.param == 2:
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
+    recorded = record_offline(
+        f"nvtx{request.param}", events=False, environment=environment, tensor_parallel_size=request.param
+    )
+    calls = {int(log.stem): parse(log) for log in folder.glob("*.log")}
+    return Heard({pid: heard for pid, heard in calls.items() if heard}, recorded)
+
+
+def rows(heard: Heard, sql: str) -> list[tuple]:
+    columns = heard.recorded.trace.sql(sql, format="arrow").columns
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def engine(heard: Heard) -> list[Call]:
+    [(pid,)] = rows(heard, "SELECT pid FROM process WHERE roles LIKE '%engine%'")
+    return heard.calls[pid]
+
+
+def named(calls: list[Call], name: str) -> list[Call]:
+    return [call for call in calls if call.name == name]
+
+
+def test_only_the_processes_that_record_steps_speak(heard: Heard) -> None:
+    recording = rows(heard, "SELECT pid FROM process WHERE roles LIKE '%engine%' OR roles LIKE '%worker%'")
+    assert set(heard.calls) == {pid for (pid,) in recording}
+
+
+def test_a_range_for_every_recorded_step_from_its_scheduling_to_its_results(heard: Heard) -> None:
+    ranges = named(engine(heard), "step")
+    recorded = rows(
+        heard,
+        "SELECT s.step, s.start_ns - c.offset_ns, s.end_ns - c.offset_ns FROM step s, "
+        "(SELECT any_value(offset_ns) AS offset_ns FROM clock) c ORDER BY step",
+    )
+    assert [call.payload for call in ranges] == [step for step, _, _ in recorded]
+    assert len(ranges) > 100
+    for call, (_, start_ns, end_ns) in zip(ranges, recorded, strict=True):
+        assert call.what == "push"
+        assert call.inside == ()
+        assert 0 <= call.time_ns - start_ns < 1_000_000
+        assert call.end_ns >= end_ns
+
+
+def test_a_range_for_every_recorded_forward_pass_and_sampling(heard: Heard) -> None:
+    recorded = rows(heard, "SELECT p.pid, f.step FROM forward f JOIN process p USING (process_id) ORDER BY ALL")
+    said = sorted((pid, call.payload) for pid, calls in heard.calls.items() for call in named(calls, "forward"))
+    assert said == recorded
+    with_tokens = {step for (step,) in rows(heard, "SELECT step FROM step WHERE scheduled_tokens > 0")}
+    for calls in heard.calls.values():
+        if named(calls, "forward"):
+            assert {call.payload for call in named(calls, "sample")} == with_tokens
+
+
+def test_the_workers_ranges_lie_in_their_step_where_they_share_its_thread(heard: Heard) -> None:
+    for calls in heard.calls.values():
+        has_steps = bool(named(calls, "step"))
+        for call in calls:
+            if call.name in RANGES - {"step"}:
+                assert call.inside == ((("step", call.payload),) if has_steps else ())
+
+
+def test_preemption_marks_are_the_recorded_preemptions(heard: Heard) -> None:
+    recorded = rows(heard, "SELECT step FROM request_event WHERE op = 'preempt' ORDER BY time_ns")
+    marks = named(engine(heard), "preemption")
+    assert [(call.payload,) for call in marks] == recorded
+    assert recorded, "the workload is meant to preempt"
+    assert all(call.inside == (("step", call.payload),) for call in marks)
+
+
+def test_eviction_marks_count_the_recorded_evictions_of_their_step(heard: Heard) -> None:
+    recorded = rows(heard, "SELECT step, count(*) FROM block_event WHERE op = 'evict' GROUP BY step")
+    marks = Counter()
+    for call in named(engine(heard), "eviction"):
+        [(_, step)] = call.inside
+        marks[step] += call.payload
+    assert marks == dict(recorded)
+    assert recorded, "the workload is meant to evict"
+
+
+def test_the_clock_is_told_at_the_start_and_every_second(heard: Heard) -> None:
+    """The payload is the monotonic clock right before the mark; the listener reads the same clock."""
+    for calls in heard.calls.values():
+        assert calls[0].name == "clock"
+        clocks = named(calls, "clock")
+        assert all(0 <= call.time_ns - call.payload < 1_000_000 for call in clocks)
+        others = [call.time_ns for call in calls if call.what == "push" and not call.inside]
+        for before, after in pairwise(clocks):
+            assert after.payload - before.payload >= 1_000_000_000
+        longest_gap = max((b - a for a, b in pairwise(others)), default=0)
+        last = clocks[-1].payload
+        assert calls[-1].time_ns - last < 1_000_000_000 + longest_gap + 1_000_000
+
+
+def test_the_summary_says_so(heard: Heard) -> None:
+    count = len(heard.calls)
+    expected = f"NVTX: ranges in domain kvtrace from {count} process{'es' if count > 1 else ''}"
+    assert expected in heard.recorded.record_stderr
+
+
+def test_offload_marks_count_the_blocks_that_vllm_hands_to_its_copiers(listener: Path, tmp_path: Path) -> None:
+    """Stores as they are, loads negative: of the simple connector's copier, then of the offloading connector's."""
+    (tmp_path / "run").mkdir()
+    environment = vllm_environment(
+        NVTX_INJECTION64_PATH=str(listener), NVTX_LISTENER_DIR=str(tmp_path), KVTRACE_RUN_DIR=str(tmp_path / "run")
+    )
+    command = [sys.executable, str(HERE / "offload_copies.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [log] = tmp_path.glob("*.log")
+    assert [(call.name, call.payload) for call in parse(log)][1:] == [
+        ("offload", 3),
+        ("offload", -2),
+        ("offload", 5),
+        ("offload", -5),
+    ]
+
+
+def test_hooks_for_nvtx_did_not_fail(heard: Heard) -> None:
+    assert rows(heard, "SELECT * FROM hook WHERE state = 'disabled'") == []
