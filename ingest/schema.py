@@ -6,40 +6,18 @@ is how the queries are tested.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.ingest.ledger import LEDGER
+from kvtrace.ingest.tables import BIGINT as _BIGINT
+from kvtrace.ingest.tables import INTEGER as _INTEGER
+from kvtrace.ingest.tables import TEXT as _TEXT
+from kvtrace.ingest.tables import Table, event_columns
+from kvtrace.ingest.tables import column as _column
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
-
-_TEXT = Type("text", "", "VARCHAR")
-_BIGINT = Type("bigint", "", "BIGINT")
-_INTEGER = Type("integer", "", "INTEGER")
-_DOUBLE = Type("double", "", "DOUBLE")
-
-
-class Table(NamedTuple):
-    """A derived table or view. A view has the SQL that makes it."""
-
-    name: str
-    doc: str
-    fields: tuple[Field, ...]
-    view: str | None = None
-
-
-def _column(name: str, type_: Type, doc: str) -> Field:
-    return Field(name, type_, doc)
-
-
-def event_columns(event: Event) -> tuple[Field, ...]:
-    """An event table's columns: the recording process, then the declared fields."""
-    role = "engine" if event.scope == "engine" else "process"
-    doc = f"The recording {role} (`process.process_id`)."
-    return (Field(event.process_column, _INTEGER, doc), *event.fields)
-
 
 RUN = Table(
     "run",
@@ -292,6 +270,7 @@ TABLES: tuple[Table, ...] = (
     STEP,
     STEP_BLOCK,
     KV_ACCESS,
+    *LEDGER,
 )
 
 

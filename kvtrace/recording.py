@@ -44,6 +44,7 @@ class ProcessRecording:
     clocks: list[Clock] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
     layers: list[dict[str, Any]] = field(default_factory=list)
+    connectors: list[dict[str, Any]] = field(default_factory=list)
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
     warnings: list[str] = field(default_factory=list)
@@ -230,6 +231,8 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.device.update(facts)
         case {"kind": "layer"}:
             process.layers.append(facts)
+        case {"kind": "connector"}:
+            process.connectors.append(facts)
         case {"kind": "gpu_clock", "monotonic_ns": int()}:
             process.gpu_clocks.append(line)
         case {"kind": "stopped"}:

@@ -36,7 +36,7 @@ def unload() -> None:
 def _install(run_dir: Path) -> None:
     global _patches
     from kvtrace.capture import Recorder
-    from kvtrace.probes import blocks, engine, frontend, lookups, requests, steps, worker
+    from kvtrace.probes import blocks, connectors, engine, frontend, lookups, pins, requests, steps, worker
     from kvtrace.probes.hooks import Patches
 
     recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
@@ -48,7 +48,7 @@ def _install(run_dir: Path) -> None:
     patches = Patches(report)
     engines = engine.Engines(recorder)
     pending = lookups.Lookups(engines)
-    scheduling = [*steps.hooks(engines, pending), *requests.hooks(engines)]
+    scheduling = [*steps.hooks(engines, pending), *requests.hooks(engines), *pins.hooks(engines)]
     patches.install(
         [
             *engine.hooks(engines, patches, lambda: scheduling),
@@ -57,6 +57,7 @@ def _install(run_dir: Path) -> None:
             *blocks.hooks(engines),
             *worker.hooks(recorder),
             *frontend.hooks(recorder),
+            *connectors.hooks(engines, patches),
         ]
     )
     _patches = patches
