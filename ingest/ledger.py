@@ -176,8 +176,8 @@ BLOCK_HOLD = Table(
             "held_by",
             TEXT,
             "running: a request that runs and had it allocated; prefix_sharing: only requests that run and found it in "
-            "the prefix cache; a cause of table `pin`; waiting: a request that does not run and has no pin, such as one "
-            "whose load finished and that is not admitted yet; unattributed: kvtrace saw no holder.",
+            "the prefix cache; a cause of table `pin`; waiting: a request that does not run and has no pin, such "
+            "as one whose load finished and that is not admitted yet; unattributed: kvtrace saw no holder.",
         ),
     ),
     view=_hold_view(),

@@ -66,10 +66,6 @@ class BySlots(Adapter):
         )
         return True
 
-    def before_load(self, args: Args, kwargs: Kwargs) -> None:
-        """Nothing was saved yet in this step."""
-        self._storing, self._bytes = None, 0
-
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """Record the step's load, if it has one."""
         slots = self._slots(Direction.load)

@@ -109,9 +109,6 @@ class Adapter:
         """Hook what is special on the worker's side; False: it is not there yet, ask again with the next step."""
         return True
 
-    def before_load(self, args: Args, kwargs: Kwargs) -> None:
-        """`start_load_kv` is entered."""
-
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """`start_load_kv` returned."""
 

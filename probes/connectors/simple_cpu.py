@@ -1,7 +1,7 @@
 """vLLM's SimpleCPUOffloadConnector, with its CPU and its disk backend.
 
 A step has at most one store and one load, numbered by event counters of the scheduler's side. How long
-the CPU backend's copy took on the GPU is measured by a pair of CUDA events that kvtrace records around it, on its stream.
+the CPU backend's copy took on the GPU is measured by a pair of CUDA events that kvtrace records around it.
 """
 
 from __future__ import annotations

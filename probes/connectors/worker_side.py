@@ -7,7 +7,7 @@ from typing import Any
 
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part
-from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.hooks import Args, Kwargs
 
 
 def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
@@ -25,10 +25,6 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     def called(call: ConnectorCall, start_ns: int, sent: int = -1, received: int = -1) -> None:
         pid, step = part.step
         emit(start_ns, now(), pid, step, part.index, recorder.intern(part.name), call, sent, received)
-
-    def before_load(args: Args, kwargs: Kwargs) -> int:
-        adapter.before_load(args, kwargs)
-        return now()
 
     def after_load(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         called(ConnectorCall.load, start_ns)
@@ -49,7 +45,7 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     connector = part.connector
     part.hook(connector, "handle_preemptions", "the step of transfers", before=before_metadata)
     part.hook(connector, "bind_connector_metadata", "the step of transfers", before=before_metadata)
-    part.hook(connector, "start_load_kv", "calls to load", before=before_load, after=after_load)
+    part.hook(connector, "start_load_kv", "calls to load", before=before_call, after=after_load)
     part.hook(connector, "wait_for_save", "calls to save", before=before_call, after=after_save)
     part.hook(connector, "get_finished", "the ends of transfers", before=before_call, after=after_poll)
     return {}
