@@ -206,7 +206,7 @@ class _PoolTier:
 
     def hashed(self, op: BlockOp, key: bytes, block: Any) -> None:
         """A block became findable by a hash, or is no longer."""
-        self._rows.record(_BY_HASH[op], [(block.block_id, *low_hash(key))])
+        self._rows.record_one(_BY_HASH[op], block.block_id, key)
 
     def emptied(self) -> None:
         """The pool was reset."""

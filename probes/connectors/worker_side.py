@@ -38,7 +38,10 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
         adapter.after_save(start_ns)
 
     def after_poll(start_ns: int, finished: Any, args: Args, kwargs: Kwargs) -> None:
-        sent, received = finished if finished else (None, None)
+        if isinstance(finished, tuple):
+            sent, received = finished
+        else:
+            sent, received = (getattr(finished, name, ()) for name in ("finished_sending", "finished_recving"))
         called(ConnectorCall.poll, start_ns, len(sent or ()), len(received or ()))
         adapter.after_poll()
 
@@ -47,8 +50,15 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     part.hook(connector, "bind_connector_metadata", "the step of transfers", before=before_metadata)
     part.hook(connector, "start_load_kv", "calls to load", before=before_call, after=after_load)
     part.hook(connector, "wait_for_save", "calls to save", before=before_call, after=after_save)
-    part.hook(connector, "get_finished", "the ends of transfers", before=before_call, after=after_poll)
+    poll = "get_transfer_results" if _overrides(connector, "get_transfer_results") else "get_finished"
+    part.hook(connector, poll, "the ends of transfers", before=before_call, after=after_poll)
     return {}
+
+
+def _overrides(connector: Any, name: str) -> bool:
+    """Whether a connector has a method of its own and not vLLM's base class's."""
+    owner = next((kind for kind in type(connector).__mro__ if name in vars(kind)), None)
+    return owner is not None and not owner.__module__.endswith("kv_connector.v1.base")
 
 
 class Transfers:

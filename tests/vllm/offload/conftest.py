@@ -31,15 +31,17 @@ class Ledger(NamedTuple):
         return self.recorded.trace.sql(sql, format="arrow").to_pylist()
 
 
+RunLedger = Callable[[str, str, dict[str, Any]], Ledger]
 RecordLedger = Callable[..., Ledger]
 
 
 @pytest.fixture(scope="session")
-def record_ledger(tmp_path_factory: pytest.TempPathFactory) -> RecordLedger:
-    def record(name: str, rounds: Any = PASSES, wait_s: Any = None, **engine: Any) -> Ledger:
+def run_ledger(tmp_path_factory: pytest.TempPathFactory) -> RunLedger:
+    """Records a program of this folder, which is given its configuration and where to write."""
+
+    def run(name: str, program: str, config: dict[str, Any]) -> Ledger:
         folder = tmp_path_factory.mktemp(name)
-        config = {"engine": {**ENGINE, **engine}, "rounds": rounds, "wait_s": wait_s or [0] * len(rounds)}
-        script = [sys.executable, str(HERE / "workload.py"), json.dumps(config), str(folder / "truth.json")]
+        script = [sys.executable, str(HERE / program), json.dumps(config), str(folder / "truth.json")]
         log = folder / "own.jsonl"
         log.touch()
         paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
@@ -48,6 +50,17 @@ def record_ledger(tmp_path_factory: pytest.TempPathFactory) -> RecordLedger:
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
         recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
         return Ledger(recorded, [json.loads(line) for line in log.read_text().splitlines()])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def record_ledger(run_ledger: RunLedger) -> RecordLedger:
+    """Records rounds of requests; engine arguments can be overridden."""
+
+    def record(name: str, rounds: Any = PASSES, wait_s: Any = None, **engine: Any) -> Ledger:
+        config = {"engine": {**ENGINE, **engine}, "rounds": rounds, "wait_s": wait_s or [0] * len(rounds)}
+        return run_ledger(name, "workload.py", config)
 
     return record
 
@@ -115,3 +128,17 @@ def ttl(record_ledger: RecordLedger) -> Ledger:
         scheduler_cls="logging_ttl.LoggingScheduler",
         additional_config={"kvtrace_ttl_pin": options},
     )
+
+
+@pytest.fixture(scope="session")
+def delaying(record_ledger: RecordLedger, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """A connector that holds finished requests' blocks until it says so."""
+    folder = str(tmp_path_factory.mktemp("store"))
+    config = connector("DelayingConnector", "delaying", shared_storage_path=folder)
+    return record_ledger("delaying", PASSES[:1], kv_transfer_config=config, max_num_batched_tokens=1024)
+
+
+@pytest.fixture(scope="session")
+def streaming(run_ledger: RunLedger) -> Ledger:
+    """A streaming session; its own words are when it waited."""
+    return run_ledger("streaming", "streaming.py", {**ENGINE, "disable_log_stats": True})

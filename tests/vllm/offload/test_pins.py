@@ -119,7 +119,7 @@ def held_and_used(ledger: Ledger) -> tuple[int, int]:
     return sum(block.held_ns for block in blocks.values()), sum(block.used_ns for block in blocks.values())
 
 
-@pytest.mark.parametrize("name", ["simple_cpu", "offloading", "ttl", "disk"])
+@pytest.mark.parametrize("name", ["simple_cpu", "offloading", "ttl", "disk", "delaying"])
 def test_what_held_blocks_adds_up_to_held_minus_used(name: str, request: Any) -> None:
     ledger: Ledger = request.getfixturevalue(name)
     held_ns, used_ns = held_and_used(ledger)
@@ -131,5 +131,39 @@ def test_what_held_blocks_adds_up_to_held_minus_used(name: str, request: Any) ->
     assert running == used_ns
     assert sum(by_holder.values()) == held_ns - used_ns
     assert by_holder.get("unattributed", 0) < 0.01 * held_ns
-    causes = {"simple_cpu": "async_load", "disk": "async_load", "ttl": "ttl", "offloading": "async_load"}
-    assert by_holder[causes[name]] > 0
+    assert by_holder[{"ttl": "ttl", "delaying": "delayed_free"}.get(name, "async_load")] > 0
+
+
+def test_a_delayed_free_lasts_from_the_requests_end_to_the_freeing_of_its_blocks(delaying: Ledger) -> None:
+    pins = delaying.rows(
+        "SELECT p.request, any_value(r.finished_ns) AS finished_ns, min(start_ns) AS start_ns, max(end_ns) AS end_ns, "
+        "count(*) AS blocks, count(DISTINCT end_reason) AS reasons, any_value(end_reason) AS reason "
+        "FROM pin p JOIN request r USING (request) WHERE cause = 'delayed_free' GROUP BY 1 ORDER BY 1"
+    )
+    freed = delaying.rows(
+        "SELECT request, max(time_ns) AS freed_ns, count(*) AS blocks FROM block_event WHERE op = 'free' GROUP BY 1 "
+        "ORDER BY 1"
+    )
+    assert len(pins) == 8
+    for pin, free in zip(pins, freed, strict=True):
+        assert (pin["request"], pin["blocks"]) == (free["request"], free["blocks"])
+        assert pin["finished_ns"] < pin["start_ns"] < free["freed_ns"] < pin["end_ns"]
+        assert (pin["reasons"], pin["reason"]) == (1, "saved")
+    held = delaying.rows("SELECT sum(end_ns - start_ns) > 0 AS held FROM block_hold WHERE held_by = 'delayed_free'")
+    assert held == [{"held": True}]
+
+
+def test_a_streaming_sessions_blocks_are_pinned_while_it_waits_for_input(streaming: Ledger) -> None:
+    # GIVEN a session of three inputs, each sent a while after the output to the one before had ended
+    waits = streaming.own
+    assert len(waits) == 2
+    # THEN its blocks were pinned in each of the waits and in the one after the last output, until it was closed
+    pins = streaming.rows(
+        "SELECT pin, count(*) AS blocks, min(start_ns) AS start_ns, max(end_ns) AS end_ns, "
+        "any_value(end_reason) AS why FROM pin WHERE cause = 'streaming' GROUP BY pin ORDER BY pin"
+    )
+    assert [(pin["blocks"], pin["why"]) for pin in pins] == [(2, "used"), (3, "used"), (4, "released")]
+    for wait, pin in zip(waits, pins, strict=False):
+        assert pin["start_ns"] < wait["output_ended_ns"] < wait["input_sent_ns"] < pin["end_ns"]
+    held = streaming.rows("SELECT sum(end_ns - start_ns)::BIGINT AS ns FROM block_hold WHERE held_by = 'streaming'")
+    assert held[0]["ns"] > 2 * 0.2e9 + 3 * 0.2e9

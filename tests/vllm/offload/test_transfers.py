@@ -153,3 +153,17 @@ def test_every_join_of_the_ledger_matches_and_no_hook_failed(name: str, request:
     assert not ledger.rows("SELECT * FROM hook WHERE state = 'disabled'")
     joins = ledger.rows("SELECT * FROM join_count WHERE unmatched > 0 AND (name LIKE 'transfer%' OR name LIKE 'pin%')")
     assert not joins
+
+
+def test_any_connector_is_recorded_by_its_interface(disk: Ledger) -> None:
+    """The MultiConnector itself has no adapter: what it was asked and its calls are there, as its part's are."""
+    sums = "count(*) AS lookups, sum(matched_tokens)::BIGINT AS tokens"
+    lookups = disk.rows(f"SELECT part, {sums} FROM connector_lookup GROUP BY 1 ORDER BY 1")
+    assert [row["part"] for row in lookups] == [0, 1]
+    assert lookups[0] | {"part": 1} == lookups[1]
+    steps = disk.rows("SELECT count(*) AS n FROM forward")[0]["n"]
+    calls = disk.rows("SELECT part, call, count(*) AS n FROM connector_call GROUP BY ALL ORDER BY ALL")
+    assert {(row["part"], row["call"]) for row in calls} == {
+        (part, call) for part in (0, 1) for call in ("load", "save", "poll")
+    }
+    assert all(row["n"] >= steps for row in calls)
