@@ -2,9 +2,9 @@
 
     python bench/ttl_pin.py MODEL_DIR [--jobs 24] [--turns 4] [--tokens 1024] [--blocks 2048] [--keep DIR]
 
-Every job sends its whole history again after each tool call. The pool holds a part of all histories, so what waits for a
-tool may be evicted. Both runs are recorded with `kvtrace record`. Prints the makespan, the mean and 99th percentile of
-the turns' time to the first token, and the tokens from the cache; then what the pins held and what they forced.
+Every job sends its whole history again after each tool call. The pool holds a part of all histories, so what waits for
+a tool may be evicted. Both runs are recorded with `kvtrace record`. Prints the makespan, mean and 99th percentile of the
+turns' time to the first token, and the tokens from the cache; then what the pins held and what they forced.
 """
 
 from __future__ import annotations
