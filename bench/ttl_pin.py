@@ -3,8 +3,8 @@
     python bench/ttl_pin.py MODEL_DIR [--jobs 24] [--turns 4] [--tokens 1024] [--blocks 2048] [--keep DIR]
 
 Every job sends its whole history again after each tool call. The pool holds a part of all histories, so what waits for
-a tool may be evicted. Both runs are recorded with `kvtrace record`. Prints the makespan, mean and 99th percentile of the
-turns' time to the first token, and the tokens from the cache; then what the pins held and what they forced.
+a tool may be evicted. Both runs are recorded with `kvtrace record`. Prints the makespan, the turns' time to the first
+token (mean and 99th percentile), and the tokens from the cache; then what the pins held and what they forced.
 """
 
 from __future__ import annotations
