@@ -44,6 +44,10 @@ JOINS = (
     Join("step_request", "request_queued", ("engine_id", "request")),
     Join("prefix_lookup", "request_queued", ("engine_id", "request")),
     Join("block_table", "request_queued", ("engine_id", "request")),
+    Join("transfer_submit", "step_schedule", ("engine_id", "step")),
+    Join("transfer_block", "transfer_submit", ("engine_id", "transfer")),
+    Join("transfer_end", "transfer_submit", ("process_id", "transfer")),
+    Join("pin_end", "pin_start", ("engine_id", "pin", "block_id")),
     Join("block_event", "request_queued", ("engine_id", "request"), "request IS NOT NULL"),
 )
 

@@ -11,6 +11,7 @@ import duckdb
 from kvtrace import __version__
 from kvtrace.events import Field
 from kvtrace.ingest.clock import Reading
+from kvtrace.ingest.ledger import CONNECTOR
 from kvtrace.ingest.schema import ENGINE, GPU_CLOCK, KV_LAYER, PROCESS, TRACE_VERSION
 from kvtrace.recording import ProcessRecording, Recording
 
@@ -65,6 +66,9 @@ def insert_processes(
             facts = {**layer, "process_id": process_id, "layer": layer.get("index")}
             facts |= {name: json.dumps(layer.get(name)) for name in ("shape", "stride")}
             insert_rows(connection, "kv_layer", [_fit(KV_LAYER.fields, facts, where, warnings)])
+        for connector in process.connectors:
+            facts = {**connector, "process_id": process_id}
+            insert_rows(connection, "connector", [_fit(CONNECTOR.fields, facts, where, warnings)])
         for clock in process.gpu_clocks:
             facts = {**clock, "process_id": process_id, "time_ns": clock["monotonic_ns"] + offset_ns}
             insert_rows(connection, "gpu_clock", [_fit(GPU_CLOCK.fields, facts, where, warnings)])

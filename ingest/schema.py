@@ -8,29 +8,17 @@ from __future__ import annotations
 
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, Event, Field, FinishReason, Type, _snake
-from kvtrace.ingest.table import Table
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, Field, FinishReason, Type, _snake
+from kvtrace.ingest.ledger import LEDGER
+from kvtrace.ingest.tables import BIGINT as _BIGINT
+from kvtrace.ingest.tables import INTEGER as _INTEGER
+from kvtrace.ingest.tables import TEXT as _TEXT
+from kvtrace.ingest.tables import Table, event_columns
+from kvtrace.ingest.tables import column as _column
 from kvtrace.ingest.tile_schema import TILE_TABLES
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
-
-_TEXT = Type("text", "", "VARCHAR")
-_BIGINT = Type("bigint", "", "BIGINT")
-_INTEGER = Type("integer", "", "INTEGER")
-_DOUBLE = Type("double", "", "DOUBLE")
-
-
-def _column(name: str, type_: Type, doc: str) -> Field:
-    return Field(name, type_, doc)
-
-
-def event_columns(event: Event) -> tuple[Field, ...]:
-    """An event table's columns: the recording process, then the declared fields."""
-    role = "engine" if event.scope == "engine" else "process"
-    doc = f"The recording {role} (`process.process_id`)."
-    return (Field(event.process_column, _INTEGER, doc), *event.fields)
-
 
 RUN = Table(
     "run",
@@ -322,6 +310,7 @@ TABLES: tuple[Table, ...] = (
     STEP,
     STEP_BLOCK,
     KV_ACCESS,
+    *LEDGER,
 )
 
 

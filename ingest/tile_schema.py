@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtrace.events import Field, Type
-from kvtrace.ingest.table import Table
+from kvtrace.ingest.tables import Table
 
 _BIGINT = Type("bigint", "", "BIGINT")
 _INTEGER = Type("integer", "", "INTEGER")

@@ -40,6 +40,7 @@ REQUEST = Type("request", "I", "INTEGER", 0)  # interned request id; `request.re
 ENUM = Type("enum", "B", "ENUM", 0)
 BOOL = Type("bool", "?", "BOOLEAN")
 PROCESS = Type("process", "i", "INTEGER", 0)  # a pid; `process.process_id` after ingest
+COUNT = Type("count", "q", "BIGINT", -1)  # a large count or a duration that may be unknown
 
 
 class Phase(enum.IntEnum):
@@ -126,6 +127,67 @@ class AccessKind(enum.IntEnum):
     v_read = 4
     k_write = 5
     v_write = 6
+
+
+class Tier(enum.IntEnum):
+    """Where KV lies."""
+
+    gpu = 1
+    cpu = 2
+    disk = 3
+    remote = 4
+    other = 5  # kvtrace cannot tell
+
+
+class Direction(enum.IntEnum):
+    """Which way a transfer goes."""
+
+    store = 1  # away from the GPU's side
+    load = 2  # towards it
+
+
+class TierOp(enum.IntEnum):
+    """What happened to a block of an offload tier."""
+
+    write = 1  # space was taken; the copy is not finished
+    store = 2  # can be read from here on
+    hit = 3  # will be loaded for a request
+    evict = 4  # its content was given up
+    drop = 5  # space was given back without content
+    reset = 6  # the whole tier was emptied (tier_block_id is NULL)
+
+
+class ConnectorCall(enum.IntEnum):
+    """A call of vLLM's worker into a KV connector."""
+
+    load = 1  # start_load_kv
+    save = 2  # wait_for_save
+    poll = 3  # get_finished
+
+
+class PinCause(enum.IntEnum):
+    """Why a block is held beside, or instead of, by a running request."""
+
+    delayed_free = 1  # the request ended, its connector still saves or loads
+    in_flight = 2  # freed while a step that may still write it was running
+    async_load = 3  # the request waits for a connector to load its KV
+    connector = 4  # a connector took a reference of its own, for a transfer
+    ttl = 5  # the scheduler keeps it for a time, for a request to come
+    streaming = 6  # a streaming session waits for its next input
+
+
+class PinEnd(enum.IntEnum):
+    """Why a pin ended."""
+
+    used = 1  # what it was kept for came
+    expired = 2  # its time ran out
+    forced = 3  # given up to admit others
+    saved = 4  # the transfer away from the GPU finished
+    loaded = 5  # the transfer to the GPU finished
+    drained = 6  # the step that might still write it finished
+    failed = 7  # the load failed
+    aborted = 8  # the request was cancelled
+    released = 9  # the scheduler did not say why
 
 
 Scope = Literal["engine", "worker", "frontend"]
@@ -376,6 +438,135 @@ BATCH_ROW = Event(
     ),
 )
 
+CONNECTOR_LOOKUP = Event(
+    "connector_lookup",
+    "engine",
+    "A KV connector was asked how many more tokens of a waiting request it can supply. A blocked head of the queue "
+    "repeats its lookup every step.",
+    (
+        Field("time_ns", TIME, "When the answer came."),
+        STEP,
+        REQ,
+        Field("part", U8, "0: the engine's connector; from 1: the parts of a MultiConnector, in order."),
+        Field("connector", STRING, "The connector's class."),
+        Field("local_tokens", I32, "Tokens already found in the GPU prefix cache."),
+        Field("matched_tokens", I32, "Tokens beyond those that it can supply; NULL: it does not know yet."),
+        Field("asynchronous", BOOL, "It will load them while other requests run."),
+    ),
+)
+
+CONNECTOR_CALL = Event(
+    "connector_call",
+    "worker",
+    "A call of the worker into its KV connector, host side; steps in which it does nothing included.",
+    (
+        Field("start_ns", TIME, "When it was entered."),
+        Field("end_ns", TIME, "When it returned."),
+        Field("engine_id", PROCESS, "The engine that scheduled the step."),
+        STEP,
+        Field("part", U8, "0: the engine's connector; from 1: the parts of a MultiConnector, in order."),
+        Field("connector", STRING, "The connector's class."),
+        Field("call", ENUM, "Which call.", ConnectorCall),
+        Field("sent_requests", I32, "With poll: requests whose saving it reports as finished."),
+        Field("received_requests", I32, "With poll: requests whose loading it reports as finished."),
+    ),
+)
+
+TRANSFER_SUBMIT = Event(
+    "transfer_submit",
+    "worker",
+    "A transfer of KV between two tiers was handed to what copies it.",
+    (
+        Field("submitted_ns", TIME, "When."),
+        Field("engine_id", PROCESS, "The engine that scheduled it."),
+        Field("step", I32, "The step in which it was submitted."),
+        Field("transfer", I64, "Key within the engine, the same on all its workers."),
+        Field("connector", STRING, "The connector's class."),
+        Field("direction", ENUM, "store: away from the GPU's side; load: towards it.", Direction),
+        Field("from_tier", ENUM, "Where the KV is.", Tier),
+        Field("to_tier", ENUM, "Where it is copied to.", Tier),
+        Field("blocks", I32, "GPU blocks it covers (between other tiers: their blocks)."),
+        Field("bytes", COUNT, "Bytes on this worker, if known by then."),
+    ),
+)
+
+TRANSFER_END = Event(
+    "transfer_end",
+    "worker",
+    "A transfer of KV finished.",
+    (
+        Field("finished_ns", TIME, "When the worker knew; asynchronous copies may have finished up to a step before."),
+        Field("transfer", I64, "Key within the engine."),
+        Field("started_ns", TIME, "When work on it began on the host; NULL if that cannot be seen."),
+        Field("bytes", COUNT, "Bytes on this worker, as the connector reports or its tensors say."),
+        Field("device_ns", COUNT, "Time the copy took on the GPU, by CUDA events around it."),
+        Field("reported_ns", COUNT, "Time it took as the connector itself reports."),
+        Field("success", BOOL, "It succeeded."),
+    ),
+)
+
+TRANSFER_BLOCK = Event(
+    "transfer_block",
+    "engine",
+    "A GPU block of a planned transfer, as the scheduler's side of the connector decided it.",
+    (
+        Field("time_ns", TIME, "When it was decided."),
+        Field("step", I32, "The step it goes with; stores may be submitted a step later."),
+        Field("transfer", I64, "Key within the engine, as in transfer_submit."),
+        Field("direction", ENUM, "store: away from the GPU's side; load: towards it.", Direction),
+        Field("request", REQUEST, "The request it is for; NULL if the connector does not keep that."),
+        Field("gpu_block_id", I32, "The GPU block; NULL between other tiers."),
+        Field("other_block_id", I32, "The block or chunk of the other tier, if it numbers them."),
+        Field("block_hash", HASH, "Low 64 bits of the content hash, where known."),
+        Field("kv_group", U8, "KV cache group of the hash."),
+    ),
+)
+
+TIER_BLOCK = Event(
+    "tier_block",
+    "engine",
+    "A change of one block of an offload tier, as its manager in the scheduler makes it.",
+    (
+        Field("time_ns", TIME, "When it happened."),
+        STEP,
+        Field("connector", STRING, "The connector's class."),
+        Field("tier", ENUM, "The tier.", Tier),
+        Field("op", ENUM, "What happened.", TierOp),
+        Field("tier_block_id", I32, "The tier's own block or chunk number; NULL if it is not told."),
+        Field("request", REQUEST, "With hit: the request it is for, where known."),
+        Field("block_hash", HASH, "Low 64 bits of the content hash (of the last block of a chunk)."),
+        Field("kv_group", U8, "KV cache group of the hash."),
+    ),
+)
+
+PIN_START = Event(
+    "pin_start",
+    "engine",
+    "A block began to be held by something else than a running request.",
+    (
+        Field("time_ns", TIME, "When."),
+        STEP,
+        Field("pin", I32, "Key within the engine; blocks pinned together share it."),
+        Field("block_id", I32, "The block."),
+        Field("cause", ENUM, "By what.", PinCause),
+        Field("request", REQUEST, "The request whose KV it is, where known."),
+        Field("requested_ttl_ns", COUNT, "With ttl: the time asked for."),
+    ),
+)
+
+PIN_END = Event(
+    "pin_end",
+    "engine",
+    "A block is no longer held by a pin.",
+    (
+        Field("time_ns", TIME, "When."),
+        STEP,
+        Field("pin", I32, "Key within the engine."),
+        Field("block_id", I32, "The block."),
+        Field("reason", ENUM, "Why.", PinEnd),
+    ),
+)
+
 EVENTS: dict[str, Event] = {
     event.name: event
     for event in (
@@ -391,6 +582,14 @@ EVENTS: dict[str, Event] = {
         BLOCK_TABLE,
         KV_WINDOW,
         BATCH_ROW,
+        CONNECTOR_LOOKUP,
+        CONNECTOR_CALL,
+        TRANSFER_SUBMIT,
+        TRANSFER_END,
+        TRANSFER_BLOCK,
+        TIER_BLOCK,
+        PIN_START,
+        PIN_END,
     )
 }
 

@@ -35,8 +35,8 @@ class Launch:
 
     `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or `layer` or
     `tile` to time KV accesses on a GPU too where there is one; `tiles` has the filters of the last. `nvtx` speaks NVTX
-    even if no profiler seems to listen. `nsys` runs the command under Nsight Systems, with `nsys_args` as further options
-    of `nsys profile`.
+    even if no profiler seems to listen. `nsys` runs the command under Nsight Systems, with `nsys_args` as further
+    options of `nsys profile`.
     """
 
     command: Sequence[str]

@@ -46,6 +46,7 @@ class ProcessRecording:
     tiles: dict[str, Any] = field(default_factory=dict)
     nvtx: dict[str, Any] = field(default_factory=dict)
     layers: list[dict[str, Any]] = field(default_factory=list)
+    connectors: list[dict[str, Any]] = field(default_factory=list)
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
     warnings: list[str] = field(default_factory=list)
@@ -222,22 +223,16 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.vllm_version = version
         case {"kind": "role", "role": str(role)} if role not in process.roles:
             process.roles.append(role)
-        case {"kind": "rank"}:
-            process.rank.update(facts)
         case {"kind": "hook", "hook": str(hook), "state": str(state)}:
             process.hooks[hook] = (state, str(line.get("detail") or ""))
-        case {"kind": "engine"}:
-            process.engine.update(facts)
         case {"kind": "device", "state": "fallback"}:
             process.device["fallback"] = facts.get("detail")
-        case {"kind": "device"}:
-            process.device.update(facts)
-        case {"kind": "tiles"}:
-            process.tiles.update(facts)
-        case {"kind": "nvtx"}:
-            process.nvtx.update(facts)
+        case {"kind": "rank" | "engine" | "device" | "tiles" | "nvtx" as kind}:
+            getattr(process, kind).update(facts)
         case {"kind": "layer"}:
             process.layers.append(facts)
+        case {"kind": "connector"}:
+            process.connectors.append(facts)
         case {"kind": "gpu_clock", "monotonic_ns": int()}:
             process.gpu_clocks.append(line)
         case {"kind": "stopped"}:

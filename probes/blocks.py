@@ -16,19 +16,17 @@ _MAP = "vllm.v1.core.block_pool:BlockHashToBlockMap"
 
 def hooks(engines: Engines) -> list[Hook]:
     """The hooks on `BlockPool` and on its map from hashes to blocks."""
+    maps: Maps = {}
+    return [*_pool_hooks(engines, maps), *_hash_hooks(engines, maps)]
+
+
+Maps = dict[int, tuple[Any, Pool]]
+"""The pool of each map from hashes to blocks, by the map's id(); it is kept, so that the id cannot be another's."""
+
+
+def _pool_hooks(engines: Engines, maps: Maps) -> list[Hook]:
     emit = engines.recorder.stream(BLOCK_EVENT)
     now = time.monotonic_ns
-    maps: dict[int, tuple[Any, Pool]] = {}  # the map is kept, so that its id() cannot be given to another
-
-    def pool_of(hash_map: Any) -> Pool | None:
-        known = maps.get(id(hash_map))
-        if known is not None:
-            return known[1]
-        for pool in engines.pools.values():
-            if pool.block_pool.cached_block_hash_to_block is hash_map:
-                maps[id(hash_map)] = (hash_map, pool)
-                return pool
-        return None
 
     def recorder_of(op: BlockOp) -> Callable[[Any, Iterable[Any]], None]:
         code = int(op)
@@ -36,6 +34,9 @@ def hooks(engines: Engines) -> list[Hook]:
         def record(block_pool: Any, blocks: Iterable[Any]) -> None:
             pool = engines.pool(block_pool)
             if pool is None:
+                return
+            if pool.tier is not None:
+                pool.tier.changed(op, blocks)
                 return
             engine, index, moment = pool.engine, pool.index, now()
             step, owner = engine.acting_step, engine.owner()
@@ -45,37 +46,24 @@ def hooks(engines: Engines) -> list[Hook]:
 
         return record
 
-    def after_insert(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        pool = pool_of(args[0])
-        if pool is not None:
-            pool.cached += 1
-            key, block = argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block")
-            hash_event(pool, BlockOp.cache, key, block)
-
-    def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
-        pool = pool_of(args[0]) if block is not None else None
-        if pool is not None:
-            pool.cached -= 1
-            pool.evicted += 1
-            hash_event(pool, BlockOp.evict, argument(args, kwargs, 1, "key"), block)
-
-    def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
-        engine = pool.engine
-        low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
-        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
-
     def after_reset(_: None, done: bool, args: Args, kwargs: Kwargs) -> None:
         pool = engines.pool(args[0]) if done else None
         if pool is not None:
             pool.cached = 0
             maps.clear()
+            if pool.tier is not None:
+                pool.tier.emptied()
+                return
             emit(now(), pool.engine.acting_step, -1, BlockOp.reset, 0, 0, 0, 0, pool.index)
 
     def after_allocate(_: None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
         allocated(args[0], blocks)
 
     def after_touch(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        hit(args[0], argument(args, kwargs, 1, "blocks"))
+        blocks = argument(args, kwargs, 1, "blocks")
+        hit(args[0], blocks)
+        if (pins := engines.holding(args[0])) is not None:
+            pins.touched(blocks)
 
     def listed(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """`free_blocks` may be given an iterator that can be walked only once."""
@@ -83,6 +71,8 @@ def hooks(engines: Engines) -> list[Hook]:
 
     def after_free(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
         freed(args[0], args[1])
+        if (pins := engines.holding(args[0])) is not None:
+            pins.freed(args[1])
 
     allocated, hit, freed = recorder_of(BlockOp.allocate), recorder_of(BlockOp.hit), recorder_of(BlockOp.free)
     return [
@@ -90,6 +80,48 @@ def hooks(engines: Engines) -> list[Hook]:
         Hook(f"{_POOL}.touch", "references by prefix-cache hits", after=after_touch),
         Hook(f"{_POOL}.free_blocks", "block releases", after=after_free, arguments=listed),
         Hook(f"{_POOL}.reset_prefix_cache", "prefix cache resets", after=after_reset),
+    ]
+
+
+def _hash_hooks(engines: Engines, maps: Maps) -> list[Hook]:
+    emit = engines.recorder.stream(BLOCK_EVENT)
+    now = time.monotonic_ns
+
+    def after_insert(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
+        pool = _pool_of(engines, maps, args[0])
+        if pool is not None:
+            pool.cached += 1
+            key, block = argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block")
+            hash_event(pool, BlockOp.cache, key, block)
+
+    def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
+        pool = _pool_of(engines, maps, args[0]) if block is not None else None
+        if pool is not None:
+            pool.cached -= 1
+            pool.evicted += 1
+            hash_event(pool, BlockOp.evict, argument(args, kwargs, 1, "key"), block)
+
+    def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
+        if pool.tier is not None:
+            pool.tier.hashed(op, key, block)
+            return
+        engine = pool.engine
+        low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
+        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
+
+    return [
         Hook(f"{_MAP}.insert", "blocks becoming findable by hash", after=after_insert),
         Hook(f"{_MAP}.pop", "evictions", after=after_pop),
     ]
+
+
+def _pool_of(engines: Engines, maps: Maps, hash_map: Any) -> Pool | None:
+    """The pool a map from hashes to blocks belongs to."""
+    known = maps.get(id(hash_map))
+    if known is not None:
+        return known[1]
+    for pool in engines.pools.values():
+        if pool.block_pool.cached_block_hash_to_block is hash_map:
+            maps[id(hash_map)] = (hash_map, pool)
+            return pool
+    return None

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
+from kvtrace.probes.pins import Pins
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
@@ -56,6 +57,7 @@ class Pool:
         self.index = index
         self.cached = 0  # hashes that lead to a block
         self.evicted = 0  # hashes taken away since the last NVTX mark
+        self.tier: Any = None  # records the blocks of a pool that is an offload tier's, in its own way
 
 
 class Engine:
@@ -84,6 +86,7 @@ class Engine:
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
         self.block_size = int(getattr(scheduler, "block_size", 0) or 0)
         self.has_connector = getattr(scheduler, "connector", None) is not None
+        self.pins = Pins(self)
 
     def request(self, request_id: str) -> LiveRequest:
         """The state of a request, made when it is first seen."""
@@ -91,6 +94,15 @@ class Engine:
         if live is None:
             live = self.requests[request_id] = LiveRequest(self.recorder.intern(request_id))
         return live
+
+    def number(self, request_id: str) -> int:
+        """The number of a request that may have been forgotten; it is not taken up again."""
+        live = self.requests.get(request_id)
+        if live is not None:
+            return live.number
+        number = self.recorder.intern(request_id)
+        self.recorder.forget(request_id)
+        return number
 
     def owner(self) -> int:
         """The number of the request for which blocks change hands; 0 for none."""
@@ -118,6 +130,7 @@ class Engines:
         self.by_scheduler: dict[int, Engine] = {}
         self.by_manager: dict[int, Engine] = {}
         self.pools: dict[int, Pool] = {}
+        self.tiers: dict[int, tuple[Any, Any]] = {}  # pools of offload tiers, and what records them
         self._latest: Engine | None = None
 
     def add(self, scheduler: Any) -> Engine:
@@ -129,12 +142,20 @@ class Engines:
         self._latest = engine
         return engine
 
+    def holding(self, block_pool: Any) -> Pins | None:
+        """The pins of an engine in whose own pool something else than a request takes or releases blocks just now."""
+        pool = self.pools.get(id(block_pool))
+        if pool is None or pool.engine.pins.holder is None or pool.index:
+            return None
+        return pool.engine.pins
+
     def pool(self, block_pool: Any) -> Pool | None:
         """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""
         pool = self.pools.get(id(block_pool))
         if pool is None and self._latest is not None:
             index = sum(1 for other in self.pools.values() if other.engine is self._latest)
             pool = self.pools[id(block_pool)] = Pool(self._latest, block_pool, index)
+            pool.tier = self.tiers.get(id(block_pool), (None, None))[1]
         return pool
 
 
@@ -146,6 +167,7 @@ def hooks(
     `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
     `added` is called after the recording knows of the engine.
     """
+    from kvtrace.probes import ttl_pins  # it needs this module
 
     def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
         scheduler = args[0]
@@ -155,20 +177,21 @@ def hooks(
         engines.recorder.note("role", opens=True, role="engine")
         engines.recorder.note("engine", **_facts(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
+        ttl_pins.follow(engine, patches)
         added()
 
     return [Hook(f"{_SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init)]
 
 
 def _follow_overrides(scheduler_class: type, patches: Patches, overridable: Iterable[Hook]) -> None:
-    for hook in overridable:
-        if not hook.target.startswith(_SCHEDULER):
-            continue
-        name = hook.path[-1]
-        for owner in scheduler_class.__mro__:
-            declared = vars(owner).get(name)
-            if declared is not None and not hasattr(declared, "__wrapped__"):
-                patches.patch(owner, name, hook)
+    hooks = [hook for hook in overridable if hook.target.startswith(_SCHEDULER)]
+    for name in dict.fromkeys(hook.path[-1] for hook in hooks):
+        declaring = [owner for owner in scheduler_class.__mro__ if name in vars(owner)]
+        for owner in declaring:
+            if not hasattr(vars(owner)[name], "__wrapped__"):
+                for hook in hooks:
+                    if hook.path[-1] == name:
+                        patches.patch(owner, name, hook)
 
 
 def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:

@@ -101,7 +101,8 @@ class Patches:
     def __init__(self, report: Report) -> None:
         self.hooks: list[Hook] = []
         self._report = report
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], Any]] = []
+        self._objects: list[tuple[Any, str]] = []  # kept, so that an id() cannot be given to another
         self._finder: _ImportFinder | None = None
 
     def install(self, hooks: Iterable[Hook]) -> None:
@@ -141,11 +142,30 @@ class Patches:
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, declared) if own else delattr(owner, name))
 
+    def patch_object(self, target: Any, name: str, hook: Hook) -> bool:
+        """Put a wrapper before one object's method and leave other objects of its class alone.
+
+        Hooks get the arguments without the object. False: it has no such method.
+        """
+        if any(done is target and which == name for done, which in self._objects):
+            return True
+        method = getattr(target, name, None)
+        if method is None:
+            self._report(hook.target, "absent", hook.lost)
+            return False
+        own = name in vars(target)
+        setattr(target, name, wrap(method, hook, self._report))
+        self._objects.append((target, name))
+        self._undo.append(lambda: setattr(target, name, method) if own else vars(target).pop(name, None))
+        self._report(hook.target, "installed", "")
+        return True
+
     def uninstall(self) -> None:
         """Put every original back. `install(patches.hooks)` patches them again."""
         if self._finder is not None:
             sys.meta_path.remove(self._finder)
             self._finder = None
+        self._objects.clear()
         while self._undo:
             self._undo.pop()()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kvtrace.events import PREFIX_LOOKUP
+from kvtrace.events import PREFIX_LOOKUP, PinCause
 from kvtrace.probes.engine import Engine, Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 
@@ -112,6 +112,8 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         if engine.lookup is not None and engine.lookup[1] is request:
             external = argument(args, kwargs, 6, "num_external_computed_tokens", 0) if engine.has_connector else -1
             lookups.settle(engine, admitted=blocks is not None, external_tokens=external)
+        if blocks is not None and kwargs.get("delay_cache_blocks"):  # it waits for a connector to fill them
+            engine.pins.hold_request(PinCause.async_load, request)
         if blocks is None:
             engine.refused = (request.request_id, engine.need_blocks, engine.block_pool.get_num_free_blocks())
 

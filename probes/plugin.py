@@ -36,7 +36,19 @@ def unload() -> None:
 def _install(run_dir: Path) -> None:
     global _patches
     from kvtrace.capture import Recorder
-    from kvtrace.probes import blocks, engine, frontend, lookups, nvtx, nvtx_hooks, requests, steps, worker
+    from kvtrace.probes import (
+        blocks,
+        connectors,
+        engine,
+        frontend,
+        lookups,
+        nvtx,
+        nvtx_hooks,
+        pins,
+        requests,
+        steps,
+        worker,
+    )
     from kvtrace.probes.hooks import Patches
 
     recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
@@ -49,7 +61,11 @@ def _install(run_dir: Path) -> None:
     engines = engine.Engines(recorder)
     pending = lookups.Lookups(engines)
     ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(os.environ) else None
-    scheduling = [*steps.hooks(engines, pending, ranges), *requests.hooks(engines, ranges)]
+    scheduling = [
+        *steps.hooks(engines, pending, ranges),
+        *requests.hooks(engines, ranges),
+        *pins.hooks(engines),
+    ]
     patches.install(
         [
             *engine.hooks(engines, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
@@ -59,6 +75,7 @@ def _install(run_dir: Path) -> None:
             *worker.hooks(recorder, ranges),
             *frontend.hooks(recorder),
             *(nvtx_hooks.hooks(engines, ranges) if ranges is not None else []),
+            *connectors.hooks(engines, patches),
         ]
     )
     _patches = patches

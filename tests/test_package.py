@@ -53,7 +53,7 @@ def test_every_module_of_every_room_is_in_the_wheel(wheel: Path) -> None:
 
 def test_declared_packages_are_the_folders(wheel: Path) -> None:
     declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    folders = {"kvtrace", "kvtrace.cli"}
+    folders = {"kvtrace", "kvtrace.cli", "kvtrace.lab"}
     for room in ROOMS:
         for init in (ROOT / room).rglob("__init__.py"):
             folders.add("kvtrace." + ".".join(init.parent.relative_to(ROOT).parts))

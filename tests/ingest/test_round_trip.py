@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kvtrace.capture import Recorder
 from kvtrace.events import (
     BOOL,
+    COUNT,
     ENUM,
     EVENTS,
     HASH,
@@ -33,6 +34,7 @@ _TEXT = st.text(max_size=20)
 _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     TIME: st.one_of(st.just(0), st.integers(1, 1 << 60)),
     I64: st.integers(-(1 << 63), (1 << 63) - 1),
+    COUNT: st.one_of(st.just(-1), st.integers(-(1 << 63), (1 << 63) - 1)),
     I32: st.one_of(st.just(-1), st.integers(-(1 << 31), (1 << 31) - 1)),
     U8: st.integers(0, 255),
     HASH: st.one_of(st.just(0), st.integers(0, (1 << 64) - 1)),

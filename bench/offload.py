@@ -1,0 +1,213 @@
+"""On a GPU: recompute an evicted prefix, or fetch it from the host? Does kvtrace's ledger account for the difference?
+
+    python bench/offload.py MODEL_DIR [--kinds none,simple,offloading] [--keep DIR] [--tokens 4096] [--prompts 32]
+
+The prompts do not fit into the GPU's pool (4,096 blocks) together, and are sent three times: without a connector, with
+SimpleCPUOffloadConnector and with OffloadingConnector, 16 GiB each, every engine in a process of its own, once untraced
+and once under `kvtrace record`. Prints the seconds of each pass and the tokens that came from a cache; then, from the
+recording, where the second pass's time went: tokens computed times the first pass's time a token, and the transfers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+PASSES = 3
+GPU_BLOCKS, BLOCK_TOKENS = 4096, 16
+CONNECTORS: dict[str, str | None] = {
+    "none": None,
+    "simple": "SimpleCPUOffloadConnector",
+    "offloading": "OffloadingConnector",
+}
+
+
+def one(options: Any) -> None:
+    """Measure in this process; a JSON object on the last line of standard output."""
+    from vllm import LLM, SamplingParams
+
+    more: dict[str, Any] = {}
+    if connector := CONNECTORS[options.one]:
+        extra = {"cpu_bytes_to_use": options.gib << 30}
+        more["kv_transfer_config"] = {
+            "kv_connector": connector,
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": extra,
+        }
+    llm = LLM(
+        options.model,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        max_model_len=options.tokens + 64,
+        block_size=BLOCK_TOKENS,
+        num_gpu_blocks_override=GPU_BLOCKS,
+        gpu_memory_utilization=0.7,
+        enforce_eager=not options.graphs,
+        disable_log_stats=False,
+        **more,
+    )
+    prompts = [
+        {"prompt_token_ids": [(i * 7919 + j * 31) % 3000 + 3 for j in range(options.tokens)]}
+        for i in range(options.prompts)
+    ]
+    warm_up = SamplingParams(max_tokens=1, ignore_eos=True, detokenize=False)
+    llm.generate([{"prompt_token_ids": [5 + i] * 2048} for i in range(4)], warm_up, use_tqdm=False)
+    figures: dict[str, Any] = {"seconds": [], "cached_tokens": []}
+    for number in range(PASSES):
+        parameters = [
+            SamplingParams(
+                max_tokens=1,
+                ignore_eos=True,
+                detokenize=False,
+                extra_args={"kvtrace_session": f"prompt-{i}", "kvtrace_turn": number},
+            )
+            for i in range(options.prompts)
+        ]
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, parameters, use_tqdm=False)
+        figures["seconds"].append(round(time.perf_counter() - start, 3))
+        figures["cached_tokens"].append(sum(output.num_cached_tokens or 0 for output in outputs))
+    counters = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+    figures["vllm"] = {name: value for name, value in counters.items() if "offload" in name or "external" in name}
+    print(json.dumps(figures), flush=True)
+
+
+def measure(kind: str, options: Any, run: Path | None) -> dict[str, Any]:
+    sizes = ["--tokens", str(options.tokens), "--prompts", str(options.prompts), "--gib", str(options.gib)]
+    command = [
+        sys.executable,
+        __file__,
+        options.model,
+        "--one",
+        kind,
+        *sizes,
+        *(["--graphs"] if options.graphs else []),
+    ]
+    if run is not None:
+        command = [
+            sys.executable,
+            "-m",
+            "kvtrace",
+            "record",
+            "--force",
+            "-o",
+            str(run),
+            "--kv-level",
+            "host",
+            "--",
+            *command,
+        ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the {kind!r} run failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    if run is not None:
+        print("\n".join(line for line in done.stderr.splitlines() if line.startswith("kvtrace:")), flush=True)
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+ACCOUNT = """
+WITH share AS (
+    SELECT r.turn, sum(s.scheduled_tokens)::BIGINT AS computed_tokens
+    FROM step_request s JOIN request r USING (request) WHERE r.turn IS NOT NULL GROUP BY r.turn
+), span AS (
+    SELECT turn, (max(finished_ns) - min(queued_ns)) / 1e9 AS seconds, min(queued_ns) AS start_ns,
+        max(finished_ns) AS end_ns
+    FROM request WHERE turn IS NOT NULL GROUP BY turn
+), moved AS (
+    SELECT span.turn, t.direction, count(*) AS transfers, sum(t.blocks)::BIGINT AS blocks,
+        sum(t.bytes)::BIGINT AS bytes, sum(coalesce(t.device_ns, t.reported_ns)) / 1e9 AS copy_s
+    FROM transfer t JOIN span ON t.submitted_ns BETWEEN span.start_ns AND span.end_ns
+    GROUP BY span.turn, t.direction
+)
+SELECT span.turn, span.seconds, coalesce(computed_tokens, 0) AS computed_tokens,
+    coalesce(l.transfers, 0) AS loads, coalesce(l.bytes, 0) AS load_bytes, coalesce(l.blocks, 0) AS load_blocks,
+    coalesce(l.copy_s, 0) AS load_s, coalesce(s.transfers, 0) AS stores, coalesce(s.bytes, 0) AS store_bytes,
+    coalesce(s.copy_s, 0) AS store_s
+FROM span LEFT JOIN share USING (turn)
+    LEFT JOIN moved l ON l.turn = span.turn AND l.direction = 'load'
+    LEFT JOIN moved s ON s.turn = span.turn AND s.direction = 'store'
+ORDER BY span.turn
+"""
+
+
+def account(kind: str, run: Path) -> dict[str, float]:
+    """Print what the recording says of each pass; the second pass's accounted seconds and what they are made of."""
+    import kvtrace
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kvtrace", "ingest", str(run)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"ingest of the {kind!r} run failed:\n{done.stderr[-2000:]}")
+    with kvtrace.open(run / "trace.duckdb") as trace:
+        passes = trace.sql(ACCOUNT).to_dict("records")
+        for query in ("transfers", "tier-hits", "pinned-blocks"):
+            rows = trace.query(query)
+            print(f"-- {kind}: {query}\n{rows.to_string(index=False) if len(rows) else '(nothing)'}", flush=True)
+    for row in passes:
+        print(f"-- {kind}: pass", json.dumps(row), flush=True)
+    a_token = passes[0]["seconds"] / passes[0]["computed_tokens"]
+    second = passes[1]
+    recompute_s = second["computed_tokens"] * a_token
+    return {"seconds": second["seconds"], "recompute_s": recompute_s, "load_s": second["load_s"]}
+
+
+def report(accounts: dict[str, dict[str, float]]) -> None:
+    """Print what the ledger says each second pass took, and what it should have taken."""
+    print(
+        f"{'second pass':>12} {'measured s':>11} {'computing s':>12} {'loading s':>10} {'accounted':>10} {'ratio':>6}"
+    )
+    for kind, row in accounts.items():
+        total = row["recompute_s"] + row["load_s"]
+        print(
+            f"{kind:>12} {row['seconds']:11.3f} {row['recompute_s']:12.3f} {row['load_s']:10.3f} {total:10.3f} "
+            f"{total / row['seconds']:6.3f}"
+        )
+    if "none" not in accounts:
+        return
+    base = accounts["none"]
+    for kind, row in accounts.items():
+        if kind != "none":
+            measured = base["seconds"] - row["seconds"]
+            derived = base["recompute_s"] - row["recompute_s"] - row["load_s"]
+            print(
+                f"{kind}: saved {measured:.3f} s by the clock, {derived:.3f} s by the ledger: {derived / measured:.3f}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--kinds", default=",".join(CONNECTORS))
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--gib", type=int, default=16)
+    parser.add_argument("--graphs", action="store_true", help="capture CUDA graphs; a start takes longer")
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        one(options)
+        return
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    accounts: dict[str, dict[str, float]] = {}
+    for kind in options.kinds.split(","):
+        untraced = measure(kind, options, None)
+        print(f"{kind:>10} untraced", json.dumps(untraced), flush=True)
+        recorded = measure(kind, options, options.keep / kind)
+        print(f"{kind:>10} recorded", json.dumps(recorded), flush=True)
+        print(f"{kind:>10} recorded/untraced, second pass: {recorded['seconds'][1] / untraced['seconds'][1]:.3f}")
+        accounts[kind] = account(kind, options.keep / kind)
+    report(accounts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Subjects of experiments: things to record, which nothing else of kvtrace imports."""

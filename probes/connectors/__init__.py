@@ -1,0 +1,56 @@
+"""KV connectors: what they were asked, what they moved between which tiers, and what their tiers hold.
+
+Every connector is recorded by vLLM's connector interface: lookups, calls, and references it takes on blocks. Those that
+have an adapter here are recorded down to the transfer and the block; the journal says which way it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtrace.probes.connectors import by_slots, offloading, scheduler_side, simple_cpu, worker_side
+from kvtrace.probes.connectors.part import Adapter, Part
+from kvtrace.probes.engine import Engines
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches, argument
+
+_FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory"
+
+
+def hooks(engines: Engines, patches: Patches) -> list[Hook]:
+    """The hook on the making of connectors, in the scheduler's process and in the workers'."""
+
+    def after_create(_: None, connector: Any, args: Args, kwargs: Kwargs) -> None:
+        role = getattr(argument(args, kwargs, 2, "role", None), "name", "").lower()
+        for index, one in enumerate([connector, *_children(connector)]):
+            _attach(Part(engines, patches, connector, one, index), role)
+
+    return [Hook(f"{_FACTORY}.create_connector", "KV connectors: lookups, transfers, tiers", after=after_create)]
+
+
+def _children(connector: Any) -> list[Any]:
+    """The parts of a MultiConnector, and theirs."""
+    parts = getattr(connector, "_connectors", None)
+    if not isinstance(parts, list | tuple):
+        return []
+    return [found for part in parts for found in (part, *_children(part))]
+
+
+def _attach(part: Part, role: str) -> None:
+    adapter = _adapter(part)
+    facts = scheduler_side.attach(part, adapter) if role == "scheduler" else worker_side.attach(part, adapter)
+    part.recorder.note(
+        "connector",
+        part=part.index,
+        connector=part.name,
+        role=role,
+        recorded="generically" if type(adapter) is Adapter else "in detail",
+        **facts,
+    )
+
+
+def _adapter(part: Part) -> Adapter:
+    """What knows this kind of connector, told by what the object has and not by its version."""
+    for kind in (simple_cpu.SimpleCpu, offloading.Offloading, by_slots.BySlots):
+        if kind.fits(part.connector):
+            return kind(part)
+    return Adapter(part)

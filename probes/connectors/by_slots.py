@@ -1,0 +1,152 @@
+"""vLLM's ExampleConnector and LMCacheConnectorV1: requests with slot mappings, copied while the worker waits.
+
+What they copy in a step counts as one load and one store, for the calls take all of a step's requests together. Bytes
+are the slots' share of the KV tensors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kvtrace.events import Direction, Tier
+from kvtrace.probes.connectors.part import Adapter, Part, Planned
+from kvtrace.probes.connectors.worker_side import Transfers
+from kvtrace.probes.hooks import Args, Kwargs, argument
+
+_TIERS = {"ExampleConnector": Tier.disk}
+
+
+class _Copy(NamedTuple):
+    """What a request's metadata asks for: slots from `first` to `last` of its slot mapping."""
+
+    direction: Direction
+    request: Any
+    first: int
+    last: int
+
+
+class BySlots(Adapter):
+    """ExampleConnector and LMCacheConnectorV1."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self._transfers = Transfers(part)
+        self._tier = _TIERS.get(part.name, Tier.other)
+        self._bytes = 0
+        self._storing: tuple[int, int] | None = None  # when the step's first layer was saved, and the last one's end
+
+    @staticmethod
+    def fits(connector: Any) -> bool:
+        """Told by the class's name: what it has in common with the other one is the shape of its metadata."""
+        return any(kind.__name__ in ("ExampleConnector", "LMCacheConnectorV1") for kind in type(connector).__mro__)
+
+    def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
+        """The step's load and store."""
+        engine = self.part.engine()
+        if engine is None:
+            return
+        copies = _copies(metadata)
+        owners = _Owners(scheduler_output)
+        blocks: dict[Direction, list[tuple[str, int, int]]] = {}
+        for copy in copies:
+            ids = _blocks(copy, engine.block_size)
+            owner = getattr(copy.request, "req_id", None) or owners.of(
+                _blocks(copy._replace(first=0), engine.block_size)
+            )
+            blocks.setdefault(copy.direction, []).extend((owner, block, -1) for block in ids)
+        for direction, found in blocks.items():
+            yield Planned(self.part.transfer(engine.step, direction), direction, found)
+
+    def attach_worker(self) -> bool:
+        """Hook the saving of layers."""
+        self.part.hook(
+            self.part.connector, "save_kv_layer", "bytes saved", before=self._before_layer, after=self._after_layer
+        )
+        return True
+
+    def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
+        """Record the step's load, if it has one."""
+        slots = self._slots(Direction.load)
+        if not slots:
+            return
+        layers = getattr(argument(args, kwargs, 0, "forward_context"), "no_compile_layers", {}).values()
+        per_slot = sum(
+            self._bytes_a_slot(layer.kv_cache) for layer in layers if getattr(layer, "kv_cache", None) is not None
+        )
+        self._record(Direction.load, start_ns, time.monotonic_ns(), slots, slots * per_slot)
+
+    def _before_layer(self, args: Args, kwargs: Kwargs) -> int:
+        return time.monotonic_ns()
+
+    def _after_layer(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+        self._storing = (self._storing[0] if self._storing else start_ns, time.monotonic_ns())
+        self._bytes += self._bytes_a_slot(argument(args, kwargs, 1, "kv_layer"))
+
+    def after_save(self, start_ns: int) -> None:
+        """Record the step's store, if it has one: from the first layer to the end of the wait."""
+        slots = self._slots(Direction.store)
+        if slots:
+            first = self._storing[0] if self._storing else start_ns
+            self._record(Direction.store, first, time.monotonic_ns(), slots, slots * self._bytes if self._bytes else -1)
+        self._storing, self._bytes = None, 0
+
+    def _record(self, direction: Direction, start_ns: int, end_ns: int, slots: int, bytes_: int) -> None:
+        transfer = self.part.transfer(self.part.step[1], direction)
+        tiers = (Tier.gpu, self._tier) if direction is Direction.store else (self._tier, Tier.gpu)
+        blocks = -(-slots // self._block_size())
+        self._transfers.submitted(transfer, direction, tiers, blocks, submitted_ns=start_ns, bytes_=bytes_)
+        self._transfers.finished(transfer, finished_ns=end_ns, started_ns=start_ns, bytes_=bytes_)
+
+    def _slots(self, direction: Direction) -> int:
+        metadata = getattr(self.part.connector, "_connector_metadata", None)
+        return sum(copy.last - copy.first for copy in _copies(metadata) if copy.direction is direction)
+
+    def _block_size(self) -> int:
+        config = getattr(self.part.connector, "_vllm_config", None)
+        return int(getattr(getattr(config, "cache_config", None), "block_size", 0) or 1)
+
+    def _bytes_a_slot(self, kv_cache: Any) -> int:
+        """A token's share of a layer's KV tensor."""
+        tensor = kv_cache[0] if isinstance(kv_cache, list | tuple) else kv_cache
+        blocks = getattr(getattr(self.part.connector, "_kv_cache_config", None), "num_blocks", 0)
+        return int(tensor.numel() * tensor.element_size() // (blocks * self._block_size())) if blocks else 0
+
+
+def _copies(metadata: Any) -> Iterator[_Copy]:
+    for request in getattr(metadata, "requests", ()):
+        slots = len(request.slot_mapping)
+        if hasattr(request, "is_store"):
+            yield _Copy(Direction.store if request.is_store else Direction.load, request, 0, slots)
+            continue
+        load, save = getattr(request, "load_spec", None), getattr(request, "save_spec", None)
+        if load is not None and load.can_load:
+            yield _Copy(Direction.load, request, load.vllm_cached_tokens, min(load.lmcache_cached_tokens, slots))
+        if save is not None and save.can_save:
+            yield _Copy(Direction.store, request, save.skip_leading_tokens, slots)
+
+
+def _blocks(copy: _Copy, block_size: int) -> list[int]:
+    """The blocks of a copy's slots, in order."""
+    first = copy.first // block_size * block_size
+    slots = copy.request.slot_mapping[first : copy.last : block_size]
+    return [int(slot) // block_size for slot in slots]
+
+
+class _Owners:
+    """Finds the request that blocks belong to, by the block tables that go out with the step, in their order."""
+
+    def __init__(self, scheduler_output: Any) -> None:
+        new = [(data.req_id, data.block_ids) for data in scheduler_output.scheduled_new_reqs]
+        cached = scheduler_output.scheduled_cached_reqs
+        old = zip(cached.req_ids, cached.new_block_ids, strict=True)
+        self._left = [(id_, list(groups[0])) for id_, groups in (*new, *old) if groups]
+
+    def of(self, blocks: list[int]) -> str:
+        """The next request whose table begins with the blocks; empty if there is none."""
+        for place, (request_id, table) in enumerate(self._left):
+            if table[: len(blocks)] == blocks:
+                del self._left[place]
+                return str(request_id)
+        return ""

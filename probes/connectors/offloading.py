@@ -1,0 +1,122 @@
+"""vLLM's OffloadingConnector: its jobs, its CPU tier and, where it has them, secondary tiers.
+
+The jobs are numbered by the scheduler's side and travel with the metadata. How long a copy took is what the worker's
+`TransferResult` says: CUDA events with vLLM's own worker, whatever a custom spec's worker measured with another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from kvtrace.events import Direction, Tier
+from kvtrace.probes.connectors.offload_tiers import ManagerTier, SecondaryTier
+from kvtrace.probes.connectors.part import Adapter, Part, Planned, number_of_blocks
+from kvtrace.probes.connectors.worker_side import Transfers
+from kvtrace.probes.hooks import Args, Kwargs, argument
+
+_OWN_WORKERS = "vllm.v1.kv_offload.cpu."
+
+
+class Offloading(Adapter):
+    """OffloadingConnector with any spec."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self._transfers = Transfers(part)
+        self._jobs: dict[int, int] = {}  # submitted and not finished: the transfer of each job
+
+    @staticmethod
+    def fits(connector: Any) -> bool:
+        """Whether it has the two halves of an OffloadingConnector."""
+        return hasattr(connector, "connector_scheduler") and hasattr(connector, "connector_worker")
+
+    def attach_scheduler(self) -> dict[str, Any]:
+        """Hook the manager of the tier that the GPU's blocks are copied to, and the tiers behind it."""
+        manager = getattr(self.part.connector.connector_scheduler, "manager", None)
+        if manager is None:
+            return {}
+        primary = getattr(manager, "primary_tier", manager)
+        ManagerTier(self.part, primary)
+        for level, tier in enumerate(getattr(manager, "secondary_tiers", ()), 1):
+            SecondaryTier(self.part, tier, level)
+        capacity = getattr(primary, "_num_chunks", getattr(primary, "_num_blocks", None))
+        return {"tier": "cpu", "capacity_blocks": capacity, "blocks_per_chunk": self._blocks_per_chunk()}
+
+    def _blocks_per_chunk(self) -> int:
+        return int(getattr(self.part.connector.connector_scheduler.config, "blocks_per_chunk", 1) or 1)
+
+    def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
+        """The jobs of a step."""
+        per_chunk = self._blocks_per_chunk()
+        for job, entry in metadata.load_jobs.items():
+            yield self._plan(job, Direction.load, entry, entry.dst_spec, entry.src_spec, per_chunk)
+        for job, entry in metadata.store_jobs.items():
+            yield self._plan(job, Direction.store, entry, entry.src_spec, entry.dst_spec, per_chunk)
+
+    def _plan(self, job: int, direction: Direction, entry: Any, gpu: Any, other: Any, per_chunk: int) -> Planned:
+        gpu_blocks, chunks = number_of_blocks(gpu), number_of_blocks(other)
+        blocks, first_gpu, first_chunk = [], 0, 0
+        for size, start in zip(gpu.group_sizes, gpu.block_indices, strict=True):
+            skipped = start % per_chunk
+            for place, block in enumerate(gpu_blocks[first_gpu : first_gpu + size]):
+                chunk = first_chunk + (skipped + place) // per_chunk
+                blocks.append((entry.req_id, block, chunks[chunk] if chunk < len(chunks) else -1))
+            first_gpu += size
+            first_chunk += -(-(size + skipped) // per_chunk) if size else 0
+        return Planned(self.part.transfer(job, direction), direction, blocks)
+
+    def attach_worker(self) -> bool:
+        """Hook what copies, once it is there."""
+        worker = getattr(self.part.connector.connector_worker, "worker", None)
+        if worker is None:
+            return False
+        own = type(worker).__module__.startswith(_OWN_WORKERS)
+
+        def submitting(direction: Direction) -> Any:
+            def after(start_ns: int, accepted: bool, args: Args, kwargs: Kwargs) -> None:
+                job = argument(args, kwargs, 0, "job_id")
+                source, target = argument(args, kwargs, 1, "src_spec"), argument(args, kwargs, 2, "dst_spec")
+                gpu, other = (source, target) if direction is Direction.store else (target, source)
+                tier = _tier_of(other)
+                tiers = (Tier.gpu, tier) if direction is Direction.store else (tier, Tier.gpu)
+                self._jobs[job] = transfer = self.part.transfer(job, direction)
+                self._transfers.submitted(transfer, direction, tiers, len(number_of_blocks(gpu)), submitted_ns=start_ns)
+                if accepted is False:
+                    self._transfers.finished(self._jobs.pop(job), success=False)
+
+            return after
+
+        def before(args: Args, kwargs: Kwargs) -> int:
+            return time.monotonic_ns()
+
+        def after_finished(_: None, results: Any, args: Args, kwargs: Kwargs) -> None:
+            for result in results:
+                self._finished(result, own)
+
+        self.part.hook(worker, "submit_store", "transfers to the tier", before, submitting(Direction.store))
+        self.part.hook(worker, "submit_load", "transfers from the tier", before, submitting(Direction.load))
+        self.part.hook(worker, "get_finished", "the ends of transfers", after=after_finished)
+        return True
+
+    def _finished(self, result: Any, own_worker: bool) -> None:
+        transfer = self._jobs.pop(result.job_id, None)
+        if transfer is None:
+            return
+        size, seconds = result.transfer_size, result.transfer_time
+        reported_ns = -1 if seconds is None else int(seconds * 1e9)
+        self._transfers.finished(
+            transfer,
+            bytes_=-1 if size is None else int(size),
+            device_ns=reported_ns if own_worker else -1,
+            reported_ns=reported_ns,
+            success=bool(result.success),
+        )
+
+
+def _tier_of(spec: Any) -> Tier:
+    """The tier that a load/store spec addresses, by its class's name: `CPULoadStoreSpec` and the like."""
+    name = type(spec).__name__.lower()
+    known = {"cpu": Tier.cpu, "disk": Tier.disk, "file": Tier.disk, "storage": Tier.disk}
+    return next((tier for word, tier in known.items() if word in name), Tier.other)

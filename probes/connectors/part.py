@@ -1,0 +1,133 @@
+"""A connector object under observation, and what an adapter for its kind has to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from kvtrace.capture import Recorder
+from kvtrace.events import Direction, Tier
+from kvtrace.probes.engine import Engine, Engines
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
+
+STEP_ATTRIBUTE = "_kvtrace_step"
+"""Set on a connector's metadata: (engine's pid, step). It travels to the workers with it."""
+
+_JOB_BITS, _LEVEL_BITS = 40, 6
+
+
+class Part:
+    """A connector, or a part of a MultiConnector, in the scheduler's process or in a worker's.
+
+    Attributes:
+        root: The connector vLLM made; a MultiConnector's parts have it in common.
+        index: 0 for that one, from 1 for its parts.
+        step: The engine's pid and the step whose metadata the worker acts on.
+    """
+
+    def __init__(self, engines: Engines, patches: Patches, root: Any, connector: Any, index: int) -> None:
+        self.recorder: Recorder = engines.recorder
+        self.root = root
+        self.connector = connector
+        self.index = index
+        self.name = type(connector).__name__
+        self.step = (0, -1)
+        self._engines = engines
+        self._patches = patches
+        self._engine: Engine | None = None
+
+    def engine(self) -> Engine | None:
+        """The engine whose scheduler asks this connector; None before it is built."""
+        if self._engine is None:
+            for engine in self._engines.by_scheduler.values():
+                if getattr(engine.scheduler, "connector", None) is self.root:
+                    self._engine = engine
+        return self._engine
+
+    def transfer(self, job: int, direction: Direction, level: int = 0) -> int:
+        """The key of a transfer: the connector's own number of the job, its direction and the connector's place.
+
+        The scheduler's process and the workers' make the same key without talking. `level` is 0 for transfers from
+        and to the GPU, and the number of the secondary tier for others.
+        """
+        place = (self.index << _LEVEL_BITS | level) << 1 | (direction is Direction.load)
+        return place << _JOB_BITS | job
+
+    def own_tier(self, block_pool: Any, tier: Any) -> None:
+        """Have a block pool's changes recorded as a tier's."""
+        self._engines.tiers[id(block_pool)] = (block_pool, tier)
+
+    def hook(self, target: Any, name: str, lost: str, before: Any = None, after: Any = None) -> bool:
+        """Hook a method of one object. Hooks get the arguments without the object."""
+        kind = type(target)
+        return self._patches.patch_object(
+            target, name, Hook(f"{kind.__module__}:{kind.__qualname__}.{name}", lost, before=before, after=after)
+        )
+
+    def hook_results(self, target: Any, name: str, lost: str, after: Callable[[list[Any]], None]) -> None:
+        """Hook a method that returns something iterable, which may be a generator: `after` gets the results listed."""
+        original = getattr(target, name, None)
+        if original is not None:
+            setattr(target, name, lambda *args, **kwargs: list(original(*args, **kwargs)))
+        self.hook(target, name, lost, after=lambda _, results, args, kwargs: after(results))
+
+    def hook_function(self, module: Any, name: str, lost: str, before: Any = None, after: Any = None) -> None:
+        """Hook a function of a module."""
+        function = getattr(module, name, None)
+        if function is not None and not hasattr(function, "__wrapped__"):
+            self._patches.patch_module(module, [Hook(f"{module.__name__}:{name}", lost, before=before, after=after)])
+
+
+class Planned(NamedTuple):
+    """A transfer as the scheduler's side decided it: `blocks` are (request id or "", GPU block, other block)."""
+
+    transfer: int
+    direction: Direction
+    blocks: list[tuple[str, int, int]]
+
+
+class Adapter:
+    """What is known of a kind of connector. This one knows none: only the connector interface is recorded."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+
+    @staticmethod
+    def fits(connector: Any) -> bool:
+        """Whether the connector is of this kind."""
+        return True
+
+    def attach_scheduler(self) -> dict[str, Any]:
+        """Hook what is special on the scheduler's side; facts for the journal."""
+        return {}
+
+    def planned(self, metadata: Any, scheduler_output: Any) -> Iterable[Planned]:
+        """The transfers that a step's metadata asks the workers for."""
+        return ()
+
+    def attach_worker(self) -> bool:
+        """Hook what is special on the worker's side; False: it is not there yet, ask again with the next step."""
+        return True
+
+    def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
+        """`start_load_kv` returned."""
+
+    def after_save(self, start_ns: int) -> None:
+        """`wait_for_save` returned."""
+
+    def after_poll(self) -> None:
+        """`get_finished` returned."""
+
+
+TIERS = {"cpu": Tier.cpu, "disk": Tier.disk, "storage": Tier.disk, "remote": Tier.remote}
+
+
+def number_of_blocks(spec: Any) -> list[int]:
+    """The block ids of one of vLLM's load/store specs; empty if it has none."""
+    ids = getattr(spec, "block_ids", None)
+    return [] if ids is None else [int(block) for block in ids]
+
+
+def low_hash(key: Any) -> tuple[int, int]:
+    """The low 64 bits of a block hash with its KV cache group behind it, and the group; zeros for none."""
+    return (int.from_bytes(key[-12:-4], "big"), key[-1]) if key else (0, 0)

@@ -1,0 +1,139 @@
+"""The scheduler's side of a connector: lookups, planned transfers, and whose references it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hash
+from kvtrace.probes.engine import Engine
+from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.pins import Holder
+
+_RELEASING = ("update_connector_output", "request_finished", "request_finished_all_groups", "reset_cache")
+
+
+def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+    """Hook the scheduler's side of a connector; facts for the journal."""
+    facts = adapter.attach_scheduler()
+    _hook_lookups(part)
+    _hook_plans(part, adapter)
+    _hook_references(part)
+    return facts
+
+
+def _hook_lookups(part: Part) -> None:
+    emit, recorder = part.recorder.stream(CONNECTOR_LOOKUP), part.recorder
+
+    def after_lookup(_: None, found: tuple[int | None, bool], args: Args, kwargs: Kwargs) -> None:
+        engine = part.engine()
+        if engine is None:
+            return
+        request, local = argument(args, kwargs, 0, "request"), argument(args, kwargs, 1, "num_computed_tokens")
+        number, name = engine.request(request.request_id).number, recorder.intern(part.name)
+        matched = -1 if found[0] is None else found[0]
+        emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]))
+
+    part.hook(part.connector, "get_num_new_matched_tokens", "what connectors were asked", after=after_lookup)
+
+
+def _hook_plans(part: Part, adapter: Adapter) -> None:
+    plans = Plans(part)
+    hold = _holding(part, PinEnd.saved)
+
+    def after_build(state: Held, metadata: Any, args: Args, kwargs: Kwargs) -> None:
+        _let_go(state, metadata, args, kwargs)
+        engine = part.engine()
+        if engine is None:
+            return
+        with contextlib.suppress(AttributeError):  # a metadata class with slots: its workers know no step
+            setattr(metadata, STEP_ATTRIBUTE, (engine.pid, engine.step))
+        for plan in adapter.planned(metadata, argument(args, kwargs, 0, "scheduler_output")):
+            plans.record(engine, plan)
+
+    part.hook(part.connector, "build_connector_meta", "the blocks of transfers", hold, after_build)
+
+
+def _hook_references(part: Part) -> None:
+    lost = "references connectors take on blocks"
+    part.hook(part.connector, "update_state_after_alloc", lost, _holding(part, PinEnd.loaded), _let_go)
+    for name in _RELEASING:
+        if hasattr(part.connector, name):
+            part.hook(part.connector, name, lost, _holding(part, PinEnd.released), _let_go)
+
+
+Held = tuple[Engine, Holder | None] | None
+
+
+def _holding(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
+    """Until the call returns, references taken on blocks are the connector's; `ends` is why they will end."""
+
+    def before(args: Args, kwargs: Kwargs) -> Held:
+        engine = part.engine()
+        if engine is None:
+            return None
+        request_id = getattr(argument(args, kwargs, 0, "request"), "request_id", None)
+        previous = engine.pins.holder
+        engine.pins.holder = Holder(engine.number(request_id) if request_id else 0, ends)
+        return engine, previous
+
+    return before
+
+
+def _let_go(state: Held, _: Any, args: Args, kwargs: Kwargs) -> None:
+    if state is not None:
+        state[0].pins.holder = state[1]
+
+
+class Plans:
+    """Records the blocks of planned transfers."""
+
+    def __init__(self, part: Part) -> None:
+        self._emit = part.recorder.rows_stream(TRANSFER_BLOCK)
+
+    def record(self, engine: Engine, plan: Planned) -> None:
+        """Record a planned transfer, a row a block."""
+        moment, step = time.monotonic_ns(), engine.step
+        rows: list[int] = []
+        numbers: dict[str, int] = {"": 0}
+        hashes = _hashes(engine, plan)
+        for (request, gpu_block, other), (low, group) in zip(plan.blocks, hashes, strict=True):
+            number = numbers.get(request)
+            if number is None:
+                number = numbers[request] = engine.number(request)
+            rows += (moment, step, plan.transfer, plan.direction, number, gpu_block, other, low, group, 1)
+        if rows:
+            self._emit(rows, len(plan.blocks))
+
+
+def _hashes(engine: Engine, plan: Planned) -> list[tuple[int, int]]:
+    """The content hash of each planned GPU block: its own, or, before its content is there, its request's."""
+    blocks = engine.block_pool.blocks
+    found = [low_hash(getattr(blocks[block], "block_hash", None)) for _, block, _ in plan.blocks]
+    if plan.direction is Direction.load and not all(low for low, _ in found):
+        of_requests = {
+            id_: _hashes_of_request(engine, id_) for id_ in {request for request, _, _ in plan.blocks if request}
+        }
+        found = [
+            own if own[0] else of_requests.get(request, {}).get(block, own)
+            for own, (request, block, _) in zip(found, plan.blocks, strict=True)
+        ]
+    return found
+
+
+def _hashes_of_request(engine: Engine, request_id: str) -> dict[int, tuple[int, int]]:
+    """The hashes a request's prompt gives the blocks of its table, where blocks are hashed whole."""
+    request = engine.scheduler.requests.get(request_id)
+    manager = engine.scheduler.kv_cache_manager
+    hashes: Iterable[bytes] = getattr(request, "block_hashes", ())
+    per_hash = getattr(manager.coordinator, "hash_block_size", engine.block_size)
+    if request is None or per_hash != engine.block_size:
+        return {}
+    return {
+        block: (int.from_bytes(hash_[-8:], "big"), group)
+        for group, ids in enumerate(manager.get_block_ids(request_id))
+        for block, hash_ in zip(ids, hashes, strict=False)
+    }

@@ -1,0 +1,197 @@
+"""Pins: what holds KV cache blocks although no running request does, from when to when, and why it let go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.events import PIN_END, PIN_START, PinCause, PinEnd
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+
+if TYPE_CHECKING:
+    from kvtrace.probes.engine import Engine, Engines
+
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+
+
+class Holder:
+    """Who takes references while a call is under way that is not a request's own.
+
+    `found` are the blocks it touched; None: they are recorded at once, as a connector's references.
+    """
+
+    __slots__ = ("ends", "found", "request")
+
+    def __init__(self, request: int, ends: PinEnd, found: list[int] | None = None) -> None:
+        self.request = request
+        self.ends = ends  # why its references will end
+        self.found = found
+
+
+class Pins:
+    """The open pins of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.holder: Holder | None = None
+        self._engine = engine
+        self._emit_starts = engine.recorder.rows_stream(PIN_START)
+        self._emit_ends = engine.recorder.rows_stream(PIN_END)
+        self._last = 0
+        self._open: dict[tuple[PinCause, Any], tuple[int, list[int]]] = {}
+        self._connector: dict[int, list[tuple[int, PinEnd]]] = {}  # by block: its pins, oldest first
+        self.fenced: dict[int, list[Any]] = {}  # lists of blocks behind the fence, kept so that their id() stays theirs
+
+    def start(self, cause: PinCause, key: Any, request: int, blocks: list[int], ttl_ns: int = -1) -> int:
+        """Record that blocks are held from now on; `key` and the cause name the pin until it ends."""
+        self._last += 1
+        if key is not None:
+            self._open[cause, key] = self._last, blocks
+        moment, step, pin = time.monotonic_ns(), self._engine.acting_step, self._last
+        rows = [value for block in blocks for value in (moment, step, pin, block, cause, request, ttl_ns, 1)]
+        if rows:
+            self._emit_starts(rows, len(blocks))
+        return pin
+
+    def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
+        """Record that a pin's blocks are let go; False if there is no such pin."""
+        pin, blocks = self._open.pop((cause, key), (0, []))
+        self._ended([(pin, block) for block in blocks], reason)
+        return pin != 0
+
+    def is_open(self, cause: PinCause, key: Any) -> bool:
+        """Whether there is such a pin."""
+        return (cause, key) in self._open
+
+    def _ended(self, pins: list[tuple[int, int]], reason: PinEnd) -> None:
+        moment, step = time.monotonic_ns(), self._engine.acting_step
+        rows = [value for pin, block in pins for value in (moment, step, pin, block, reason, 1)]
+        if rows:
+            self._emit_ends(rows, len(pins))
+
+    def touched(self, blocks: Iterable[Any]) -> None:
+        """Blocks got a reference while `holder` was acting."""
+        holder, ids = self.holder, [block.block_id for block in blocks if not block.is_null]
+        if holder is None or not ids:
+            return
+        if holder.found is not None:
+            holder.found += ids
+            return
+        pin = self.start(PinCause.connector, None, holder.request, ids)
+        for block in ids:
+            self._connector.setdefault(block, []).append((pin, holder.ends))
+
+    def freed(self, blocks: Iterable[Any]) -> None:
+        """Blocks lost a reference while a connector was acting: its own, if it has any."""
+        ended: dict[PinEnd, list[tuple[int, int]]] = {}
+        for block in blocks:
+            pins = self._connector.get(block.block_id)
+            if pins:
+                pin, reason = pins.pop(0)
+                ended.setdefault(reason, []).append((pin, block.block_id))
+                if not pins:
+                    del self._connector[block.block_id]
+        for reason, which in ended.items():
+            self._ended(which, reason)
+
+    def hold_request(self, cause: PinCause, request: Any, ttl_ns: int = -1) -> None:
+        """Record that all blocks of a request's block table are held."""
+        blocks = block_ids(self._engine, request.request_id)
+        self.start(cause, request.request_id, self._engine.number(request.request_id), blocks, ttl_ns)
+
+
+def block_ids(engine: Engine, request_id: str) -> list[int]:
+    """The blocks of a request's block table, over all KV cache groups, without the null block."""
+    groups = engine.scheduler.kv_cache_manager.get_block_ids(request_id)
+    return [block for group in groups for block in group if block]
+
+
+def hooks(engines: Engines) -> list[Hook]:
+    """The hooks on the scheduler's own ways to keep blocks of requests that do not run."""
+    schedulers = engines.by_scheduler
+
+    def found(args: Args, kwargs: Kwargs) -> tuple[Engine | None, Any]:
+        return schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
+
+    def before_free_request(args: Args, kwargs: Kwargs) -> None:
+        engine, request = found(args, kwargs)
+        if engine is not None:
+            engine.pins.end(PinCause.streaming, request.request_id, PinEnd.released)
+
+    def after_free_request(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+        engine, request = found(args, kwargs)
+        if engine is None or request.request_id not in args[0].requests:
+            return
+        if engine.pins.is_open(PinCause.delayed_free, request.request_id):  # by a subclass's call of its parent's
+            return
+        engine.pins.end(PinCause.async_load, request.request_id, PinEnd.aborted)
+        engine.pins.hold_request(PinCause.delayed_free, request)
+
+    def after_free_blocks(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+        engine, request = found(args, kwargs)
+        if engine is None:
+            return
+        engine.pins.end(PinCause.async_load, request.request_id, PinEnd.aborted)
+        engine.pins.end(PinCause.delayed_free, request.request_id, PinEnd.saved)
+
+    def before_fence(args: Args, kwargs: Kwargs) -> int:
+        return len(getattr(args[0], "deferred_frees", ()))
+
+    def after_fence(entries: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+        deferred = getattr(args[0], "deferred_frees", ())
+        engine, request = found(args, kwargs)
+        if engine is None or len(deferred) <= entries:
+            return
+        number = engine.number(request.request_id)
+        for entry in list(deferred)[entries:]:
+            blocks = [block.block_id for block in entry[1] if not block.is_null]
+            engine.pins.fenced[id(entry[1])] = entry[1]
+            engine.pins.start(PinCause.in_flight, id(entry[1]), number, blocks)
+
+    def after_drain(_: Any, __: Any, args: Args, kwargs: Kwargs) -> None:
+        engine = schedulers.get(id(args[0]))
+        if engine is None or not engine.pins.fenced:
+            return
+        left = {id(entry[1]) for entry in args[0].deferred_frees}
+        for key in [key for key in engine.pins.fenced if key not in left]:
+            del engine.pins.fenced[key]
+            engine.pins.end(PinCause.in_flight, key, PinEnd.drained)
+
+    def before_loaded(args: Args, kwargs: Kwargs) -> bool:
+        request = argument(args, kwargs, 1, "request")
+        return request.request_id in getattr(args[0], "failed_recving_kv_req_ids", ())
+
+    def after_loaded(failed: bool, _: Any, args: Args, kwargs: Kwargs) -> None:
+        engine, request = found(args, kwargs)
+        if engine is not None:
+            engine.pins.end(PinCause.async_load, request.request_id, PinEnd.failed if failed else PinEnd.loaded)
+
+    def after_stopped(_: None, finished: bool, args: Args, kwargs: Kwargs) -> None:
+        engine, request = found(args, kwargs)
+        if engine is not None and not finished and request.status.name == "WAITING_FOR_STREAMING_REQ":
+            engine.pins.hold_request(PinCause.streaming, request)
+
+    def before_session(args: Args, kwargs: Kwargs) -> None:
+        engine, session = schedulers.get(id(args[0])), argument(args, kwargs, 1, "session")
+        if engine is not None:
+            engine.pins.end(PinCause.streaming, session.request_id, PinEnd.used)
+
+    return [
+        Hook(
+            f"{_SCHEDULER}._free_request",
+            "delayed frees",
+            before=before_free_request,
+            after=after_free_request,
+        ),
+        Hook(f"{_SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free_blocks),
+        Hook(f"{_SCHEDULER}._free_request_blocks", "frees put off", before=before_fence, after=after_fence),
+        Hook(f"{_SCHEDULER}._drain_deferred_frees", "the end of frees put off", after=after_drain),
+        Hook(
+            f"{_SCHEDULER}._update_waiting_for_remote_kv",
+            "the end of asynchronous loads",
+            before=before_loaded,
+            after=after_loaded,
+        ),
+        Hook(f"{_SCHEDULER}._handle_stopped_request", "streaming sessions that wait", after=after_stopped),
+        Hook(f"{_SCHEDULER}._update_request_as_session", "their next input", before=before_session),
+    ]

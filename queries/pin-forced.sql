@@ -1,0 +1,99 @@
+-- Which refused admissions and preemptions did pins force?
+--
+-- One row an engine, kind, request and cause: what happened to the request while blocks were held though no running
+-- request used them (as `pinned-blocks` counts them), and by what.
+--
+-- A refused admission is a step in which the head of the queue was refused for lack of blocks. It counts as forced when
+-- the blocks it asked for are no more than those free at that moment plus those held so: without all of the pins it
+-- would have fitted. `forced_alone` says so of one cause's blocks. The moment is that of its prefix lookup in that step,
+-- else the end of the step's scheduling. vLLM's watermark and reserved blocks are not considered.
+--
+-- A preemption happens because a running request got no block. vLLM does not say how many it asked for; a decoding
+-- request asks for one. So it counts as forced when any block was held so: at least that many more were to be had.
+--
+-- needs: step_schedule, block_event, request_event
+-- column: engine_id recorded | The engine.
+-- column: kind derived | refused or preempted.
+-- column: request recorded | The request that had to wait, or was thrown out.
+-- column: external_id recorded | The id the client knows.
+-- column: cause derived | What held blocks: a cause of table `pin`, or waiting, as in `pinned-blocks`.
+-- column: events derived | Steps in which it was refused, or preemptions, while that cause held blocks.
+-- column: forced inferred | Of those: all blocks held so would have sufficed.
+-- column: forced_alone inferred | Of those: this cause's blocks alone would have sufficed.
+-- column: first_step [steps] recorded | The first of the events.
+-- column: last_step [steps] recorded | The last of the events.
+-- column: max_need_blocks [blocks] recorded | Most blocks asked for; NULL for preemptions.
+-- column: mean_free_blocks [blocks] recorded | Mean number of free blocks; NULL for preemptions.
+-- column: mean_held_blocks [blocks] derived | Mean number of blocks the cause held.
+-- column: owners derived | Different requests whose KV the pins of that cause held, over all events; NULL where unknown.
+
+WITH looked_up AS (
+    -- The lookup goes before the allocation by microseconds; a scheduler may release pins later in the same step.
+    SELECT engine_id, step, request, max(time_ns) AS time_ns
+    FROM prefix_lookup
+    WHERE NOT admitted
+    GROUP BY engine_id, step, request
+), event AS (
+    SELECT
+        s.engine_id,
+        'refused' AS kind,
+        limit_request AS request,
+        s.step,
+        coalesce(l.time_ns, scheduled_ns) AS time_ns,
+        limit_need_blocks AS need,
+        limit_free_blocks AS free
+    FROM step_schedule s
+    LEFT JOIN looked_up l ON l.engine_id = s.engine_id AND l.step = s.step AND l.request = s.limit_request
+    WHERE admission_limit = 'kv_insufficient' AND limit_need_blocks IS NOT NULL
+    UNION ALL
+    SELECT engine_id, 'preempted', request, step, time_ns, NULL, NULL FROM request_event WHERE op = 'preempt'
+), idle AS (
+    SELECT * FROM block_hold WHERE held_by NOT IN ('running', 'prefix_sharing')
+), edge AS (
+    SELECT engine_id, held_by AS cause, start_ns AS ns, 1 AS blocks FROM idle
+    UNION ALL SELECT engine_id, held_by, end_ns, -1 FROM idle
+), moment AS (
+    SELECT engine_id, cause, ns, sum(blocks)::BIGINT AS blocks FROM edge GROUP BY engine_id, cause, ns
+), level AS (
+    SELECT engine_id, cause, ns, (sum(blocks) OVER (PARTITION BY engine_id, cause ORDER BY ns))::BIGINT AS blocks
+    FROM moment
+), asked AS (
+    SELECT e.*, c.cause
+    FROM event e JOIN (SELECT DISTINCT engine_id, cause FROM level) c USING (engine_id)
+), met AS (
+    SELECT a.*, l.blocks AS held
+    FROM asked a ASOF JOIN level l ON a.engine_id = l.engine_id AND a.cause = l.cause AND a.time_ns >= l.ns
+    WHERE l.blocks > 0
+), judged AS (
+    SELECT
+        *,
+        sum(held) OVER (PARTITION BY engine_id, kind, request, step, time_ns) AS all_held,
+        coalesce(need - free, 1) AS short
+    FROM met
+), owner AS (
+    SELECT m.engine_id, m.kind, m.request, m.cause, count(DISTINCT p.request) AS owners
+    FROM met m JOIN pin p
+        ON p.engine_id = m.engine_id AND p.cause::VARCHAR = m.cause AND p.start_ns <= m.time_ns
+        AND (p.end_ns IS NULL OR p.end_ns > m.time_ns)
+    GROUP BY ALL
+)
+SELECT
+    j.engine_id,
+    j.kind,
+    j.request,
+    any_value(r.external_id) AS external_id,
+    j.cause,
+    count(*) AS events,
+    count(*) FILTER (short <= all_held) AS forced,
+    count(*) FILTER (short <= held) AS forced_alone,
+    min(step) AS first_step,
+    max(step) AS last_step,
+    max(need) AS max_need_blocks,
+    avg(free) AS mean_free_blocks,
+    avg(held) AS mean_held_blocks,
+    nullif(any_value(o.owners), 0) AS owners
+FROM judged j
+LEFT JOIN owner o USING (engine_id, kind, request, cause)
+LEFT JOIN request r ON r.request = j.request
+GROUP BY j.engine_id, j.kind, j.request, j.cause
+ORDER BY j.engine_id, first_step, j.kind, j.request, j.cause
