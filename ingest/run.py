@@ -11,7 +11,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
-from kvtrace.ingest import build, capture, clock, derive, facts
+from kvtrace.ingest import build, capture, clock, costs, derive, facts, misses, tiers
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
 
@@ -82,6 +82,9 @@ def _fill(connection: duckdb.DuckDBPyConnection, recording: Recording, summary: 
     summary.streams, unknown = _import_events(connection, processes, offsets_ns, requests, progress)
     progress("requests and joins", summary.records, summary.records)
     derive.insert_requests(connection, requests.internal_ids)
+    costs.insert_cost_model(connection)
+    tiers.insert_transfer_rate(connection)
+    misses.insert_misses(connection)
     summary.joins = derive.count_joins(connection)
     facts.insert_rows(connection, "stream", summary.streams)
     summary.warnings = [*recording.warnings, *misfits, *unknown, *_recording_warnings(processes, summary.streams)]

@@ -6,11 +6,12 @@ is how the queries are tested.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import duckdb
 
 from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.ingest.ledgers import COST_MODEL, PREFIX_MISS, TRANSFER_RATE
+from kvtrace.ingest.table import Table
+from kvtrace.ingest.table import column as _column
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
@@ -18,20 +19,6 @@ TRACE_VERSION = 1
 _TEXT = Type("text", "", "VARCHAR")
 _BIGINT = Type("bigint", "", "BIGINT")
 _INTEGER = Type("integer", "", "INTEGER")
-_DOUBLE = Type("double", "", "DOUBLE")
-
-
-class Table(NamedTuple):
-    """A derived table or view. A view has the SQL that makes it."""
-
-    name: str
-    doc: str
-    fields: tuple[Field, ...]
-    view: str | None = None
-
-
-def _column(name: str, type_: Type, doc: str) -> Field:
-    return Field(name, type_, doc)
 
 
 def event_columns(event: Event) -> tuple[Field, ...]:
@@ -90,6 +77,9 @@ ENGINE = Table(
         _column("tp_size", _INTEGER, "Tensor-parallel size."),
         _column("pp_size", _INTEGER, "Pipeline-parallel size."),
         _column("dp_size", _INTEGER, "Data-parallel size."),
+        _column(
+            "hash_block_tokens", _INTEGER, "Tokens a content hash covers; block_size_tokens if all groups are alike."
+        ),
     ),
 )
 
@@ -292,6 +282,9 @@ TABLES: tuple[Table, ...] = (
     STEP,
     STEP_BLOCK,
     KV_ACCESS,
+    COST_MODEL,
+    TRANSFER_RATE,
+    PREFIX_MISS,
 )
 
 
