@@ -121,7 +121,7 @@ WITH before AS (
         SELECT engine_id, request, time_ns FROM request_event WHERE op IN ('preempt', 'finish')
     ) e ON b.engine_id = e.engine_id AND b.other = e.request AND b.other_ns < e.time_ns
 )
-SELECT b.engine_id, b.request, b.step, b.other, s.time_ns AS stored_ns
+SELECT b.engine_id, b.request, b.step, b.other, b.other_ns, s.time_ns AS stored_ns
 FROM (SELECT * FROM left_batch WHERE other <> request AND (left_ns IS NULL OR left_ns > time_ns)) b
 ASOF LEFT JOIN (
     SELECT engine_id, block_hash, request, time_ns FROM block_event WHERE op = 'cache' AND pool = 0

@@ -32,7 +32,7 @@ WITH judged AS (
             WHEN m.block_hash IS NULL THEN 'unknown'
             WHEN f.findable AND (m.block + 1) * m.block_tokens = m.queried_tokens THEN 'last_token'
             WHEN f.findable THEN 'not_used'
-            WHEN a.other IS NOT NULL THEN 'not_finished_storing'
+            WHEN a.other_ns > coalesce(f.evicted_ns, f.reset_ns, 0) THEN 'not_finished_storing'
             WHEN f.evicted AND t.evicted_ns IS NOT NULL THEN 'evicted_from_tier'
             WHEN f.evicted THEN 'evicted'
             WHEN f.emptied THEN 'reset'
