@@ -73,10 +73,10 @@ WITH kv_groups AS (
     SELECT m.engine_id, m.request, m.step, m.block_hash, m.time_ns, g.kv_group
     FROM missing m JOIN kv_groups g USING (engine_id) WHERE m.block_hash IS NOT NULL
 ), emptied_before AS (
-    SELECT a.*, coalesce(e.epoch, 0) AS epoch, e.time_ns AS reset_ns
+    SELECT a.*, coalesce(e.epoch, 0) AS epoch
     FROM asked a ASOF LEFT JOIN emptied e ON a.engine_id = e.engine_id AND a.time_ns >= e.time_ns
 ), last_change AS (
-    SELECT a.engine_id, a.request, a.step, a.reset_ns, c.time_ns, c.stored_ns, c.place, c.block_id,
+    SELECT a.engine_id, a.request, a.step, c.epoch, c.time_ns, c.stored_ns, c.place, c.block_id,
         c.request AS taken_by,
         coalesce(c.copies > 0 AND c.epoch = a.epoch, false) AS findable,
         coalesce(c.copies > 0 AND c.epoch < a.epoch, false) AS emptied,
@@ -85,17 +85,18 @@ WITH kv_groups AS (
         ON a.engine_id = c.engine_id AND a.block_hash = c.block_hash AND a.kv_group = c.kv_group
         AND a.time_ns >= c.time_ns
 )
-SELECT engine_id, request, step,
+SELECT l.engine_id, l.request, l.step,
     bool_and(findable) AS findable,
     bool_or(evicted) AS evicted,
     bool_or(emptied) AS emptied,
-    max(reset_ns) FILTER (emptied) AS reset_ns,
-    arg_max(stored_ns, time_ns) FILTER (evicted OR emptied) AS stored_ns,
-    max(time_ns) FILTER (evicted) AS evicted_ns,
-    arg_max(taken_by, time_ns) FILTER (evicted) AS taken_by,
-    arg_max(block_id, time_ns) FILTER (evicted) AS block_id,
-    arg_max(place, time_ns) FILTER (evicted) AS place
-FROM last_change GROUP BY engine_id, request, step
+    max(e.time_ns) FILTER (emptied) AS reset_ns,
+    arg_max(stored_ns, l.time_ns) FILTER (evicted OR emptied) AS stored_ns,
+    max(l.time_ns) FILTER (evicted) AS evicted_ns,
+    arg_max(taken_by, l.time_ns) FILTER (evicted) AS taken_by,
+    arg_max(block_id, l.time_ns) FILTER (evicted) AS block_id,
+    arg_max(l.place, l.time_ns) FILTER (evicted) AS place
+FROM last_change l LEFT JOIN emptied e ON e.engine_id = l.engine_id AND e.epoch = l.epoch + 1
+GROUP BY l.engine_id, l.request, l.step
 """
 """What had become of the missing hash by then, over all KV cache groups: a block is found only if each has it."""
 

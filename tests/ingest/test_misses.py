@@ -9,6 +9,7 @@ import pytest
 from kvtrace.ingest.misses import insert_misses
 from kvtrace.ingest.tiers import insert_transfer_rate
 
+from .cache_model import CacheModel, Verdict
 from .traces import Events
 
 MS = 1_000_000
@@ -227,3 +228,14 @@ class TestTiers:
         assert events.rows("SELECT transfers, bytes, busy_ns, bytes_per_s FROM transfer_rate") == [
             (4, 200, 300, pytest.approx(200 / 300e-9))
         ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_verdicts_are_those_of_a_cache_that_judges_itself(seed: int) -> None:
+    model = CacheModel(seed)
+    model.run(400)
+    insert_misses(model.trace.connection)
+    columns = "time_ns, verdict, known_tokens, other_request, lost_ns"
+    found = {row[0]: Verdict(*row[1:]) for row in model.trace.rows(f"SELECT {columns} FROM prefix_miss")}
+    assert found == model.expected
+    assert len({verdict.verdict for verdict in found.values()}) >= 5
