@@ -84,8 +84,8 @@ SELECT n.engine_id, n.time_ns, n.step, n.request, n.resumed, n.verdict, n.querie
         WHEN 'unknown' THEN format('The hash of block {} was not recorded.', n.block)
         WHEN 'shorter_than_block' THEN CASE
             WHEN n.block = 0 THEN format('Its {} tokens are fewer than a block of {}.', queried_tokens, block_tokens)
-            ELSE format('All {} full blocks were found; the last {} tokens do not fill a block of {}.', n.block,
-                queried_tokens - n.block * block_tokens, block_tokens) END
+            ELSE format('All {} full blocks were found; the rest, {} of its {} tokens, does not fill a block of '
+                '{}.', n.block, queried_tokens - n.block * block_tokens, queried_tokens, block_tokens) END
         WHEN 'last_token' THEN format('All {} tokens were cached, but vLLM always computes the last one, and with it '
             'its whole block of {}.', queried_tokens, block_tokens)
         WHEN 'not_used' THEN format('Block {} was in the cache, but vLLM did not use it.', n.block)

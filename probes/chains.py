@@ -15,8 +15,8 @@ from kvtrace.capture import Recorder
 from kvtrace.events import REQUEST_HASH, REQUEST_KEY
 from kvtrace.probes.engine import Engine
 
-REMEMBERED = 1 << 16
-"""Most hashes whose keyless form is kept; then it starts anew."""
+GENERATION = 1 << 16
+"""Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
 
 _PLACE = "vllm.v1.request:Request.block_hashes"
 _LOST = "why blocks were missing from the prefix cache"
@@ -44,6 +44,7 @@ class Chains:
         self._emit_hashes = recorder.rows_stream(REQUEST_HASH)
         self._emit_key = recorder.stream(REQUEST_KEY)
         self._keyless: dict[bytes, bytes] = {}
+        self._older: dict[bytes, bytes] = {}
         self._secret = os.urandom(16)  # a salt is a secret: only whether two are equal may be told
         self._alive = True
 
@@ -64,11 +65,16 @@ class Chains:
         if len(hashes) <= first:
             return
         missing = hashes[first:]
-        plain = self._without_keys(engine, request, first) if keyed else [b""] * len(missing)
         step, low = engine.step, int.from_bytes
         rows: list[int] = []
-        for position, (block, tokens) in enumerate(zip(missing, plain, strict=True), first):
-            rows += (step, number, position, low(block[-8:], "big"), low(tokens[-8:], "big"), 1)
+        if keyed:
+            for position, (block, plain) in enumerate(
+                zip(missing, self._without_keys(engine, request, first), strict=True), first
+            ):
+                rows += (step, number, position, low(block[-8:], "big"), low(plain[-8:], "big"), 1)
+        else:
+            for position, block in enumerate(missing, first):
+                rows += (step, number, position, low(block[-8:], "big"), 0, 1)
         self._emit_hashes(rows, len(missing))
 
     def _record_keys(self, step: int, number: int, request: Any) -> bool:
@@ -93,13 +99,16 @@ class Chains:
 
     def _without_keys(self, engine: Engine, request: Any, first: int) -> list[bytes]:
         """The chain from `first` on as it would be without keys, continued from the last block seen before."""
-        hashes, known = request.block_hashes, self._keyless
-        if len(known) > REMEMBERED:
-            known.clear()
-        start = first
-        while start and hashes[start - 1] not in known:
+        if len(self._keyless) > GENERATION:
+            self._older, self._keyless = self._keyless, {}
+        hashes, known, older = request.block_hashes, self._keyless, self._older
+        start, last = first, None
+        while start:
+            last = known.get(hashes[start - 1]) or older.get(hashes[start - 1])
+            if last is not None:
+                break
             start -= 1
-        before = [known[hashes[start - 1]]] * start if start else []
+        before = [] if last is None else [last] * start
         stand_in = _Keyless(request, len(hashes) * engine.hash_block_size, before)
         chain: list[bytes] = request._block_hasher(stand_in)
         known.update(zip(hashes[start:], chain, strict=True))
