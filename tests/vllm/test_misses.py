@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,25 @@ def test_every_admitted_lookup_has_its_verdict(cached: Recorded, uncached: Recor
 def test_with_caching_off_that_is_the_verdict(uncached: Recorded) -> None:
     found = uncached.trace.sql("SELECT DISTINCT verdict, known_tokens FROM prefix_miss", format="arrow").to_pylist()
     assert found == [{"verdict": "caching_off", "known_tokens": None}]
+
+
+def test_evicted_blocks_are_in_vllms_own_removed_events(cached: Recorded) -> None:
+    rows = cached.trace.sql("SELECT verdict, block_hash FROM prefix_miss", format="arrow").to_pylist()
+    removed = {block_hash for block_hash, _ in cached.truth["events"]["removed"]}
+    evicted = {row["block_hash"] for row in rows if row["verdict"] == "evicted"}
+    assert evicted, "the workload is meant to evict prefixes that come again"
+    assert evicted <= removed
+
+
+def test_a_preempted_request_gets_back_all_it_lost(cached: Recorded) -> None:
+    rows = cached.trace.query("preemption-ledger", format="arrow").to_pylist()
+    resumed = [row for row in rows if row["outcome"] == "resumed"]
+    assert len(resumed) == cached.truth["counters"]["vllm:num_preemptions"], "in this workload all resume"
+    times = Counter(row["request"] for row in rows)
+    once = [row for row in resumed if times[row["request"]] == 1]  # others may be preempted before they have it all
+    assert once
+    for row in once:
+        # The last of the tokens a preempted request has is one whose KV it never had.
+        assert row["cached_tokens"] + row["recomputed_tokens"] in (row["lost_tokens"], row["lost_tokens"] + 1)
+        assert row["share_ms"] >= 0
+        assert row["verdict"] in ("evicted", "shorter_than_block", "last_token", "never_stored")
