@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, WindowKind, _snake
-from kvtrace.ingest.ledgers import COST_MODEL, PREFIX_MISS, TRANSFER_RATE
-from kvtrace.ingest.table import Table
-from kvtrace.ingest.table import column as _column
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.ingest.tables import BIGINT as _BIGINT
+from kvtrace.ingest.tables import INTEGER as _INTEGER
+from kvtrace.ingest.tables import TEXT as _TEXT
+from kvtrace.ingest.tables import Table, event_columns
+from kvtrace.ingest.tables import column as _column
+from kvtrace.ingest.verdicts import VERDICTS
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
-
-_TEXT = Type("text", "", "VARCHAR")
-_BIGINT = Type("bigint", "", "BIGINT")
-_INTEGER = Type("integer", "", "INTEGER")
-
-
-def event_columns(event: Event) -> tuple[Field, ...]:
-    """An event table's columns: the recording process, then the declared fields."""
-    role = "engine" if event.scope == "engine" else "process"
-    doc = f"The recording {role} (`process.process_id`)."
-    return (Field(event.process_column, _INTEGER, doc), *event.fields)
-
 
 RUN = Table(
     "run",
@@ -282,9 +273,7 @@ TABLES: tuple[Table, ...] = (
     STEP,
     STEP_BLOCK,
     KV_ACCESS,
-    COST_MODEL,
-    TRANSFER_RATE,
-    PREFIX_MISS,
+    *VERDICTS,
 )
 
 

@@ -13,35 +13,51 @@ CREATE TEMP TABLE tier_loss (engine_id INTEGER, request INTEGER, step INTEGER, e
 
 _LOSS = """
 CREATE TEMP TABLE tier_loss AS
-SELECT m.engine_id, m.request, m.step, t.time_ns AS evicted_ns
-FROM (SELECT * FROM missing WHERE block_hash IS NOT NULL) m ASOF JOIN (
-    SELECT engine_id, hash, time_ns, op::VARCHAR AS op FROM tier_block WHERE op::VARCHAR IN ('stored', 'evicted')
-) t ON m.engine_id = t.engine_id AND m.block_hash = t.hash AND m.time_ns >= t.time_ns
-WHERE t.op = 'evicted'
+WITH emptied AS (
+    SELECT engine_id, time_ns FROM tier_block WHERE op::VARCHAR = 'reset'
+), change AS (
+    SELECT engine_id, block_hash, time_ns, op::VARCHAR AS op FROM tier_block WHERE op::VARCHAR IN ('store', 'evict')
+), last_change AS (
+    SELECT m.engine_id, m.request, m.step, m.time_ns, c.time_ns AS change_ns, c.op
+    FROM (SELECT * FROM missing WHERE block_hash IS NOT NULL) m ASOF JOIN change c
+        ON m.engine_id = c.engine_id AND m.block_hash = c.block_hash AND m.time_ns >= c.time_ns
+)
+SELECT l.engine_id, l.request, l.step, CASE l.op WHEN 'evict' THEN l.change_ns ELSE e.time_ns END AS evicted_ns
+FROM last_change l ASOF LEFT JOIN emptied e ON l.engine_id = e.engine_id AND l.change_ns < e.time_ns
+WHERE l.op = 'evict' OR e.time_ns <= l.time_ns
 """
+"""Blocks whose last change in a tier was an eviction, or whose tier was emptied after they were stored there."""
 
 _RATE = """
 INSERT INTO transfer_rate
 WITH moved AS (
-    SELECT engine_id, direction::VARCHAR AS direction, bytes, started_ns, finished_ns,
+    SELECT engine_id, direction::VARCHAR AS direction, bytes, device_ns, reported_ns, finished_ns,
+        coalesce(started_ns, submitted_ns) AS begun_ns,
         max(finished_ns) OVER (
-            PARTITION BY engine_id, direction ORDER BY started_ns, finished_ns
+            PARTITION BY engine_id, process_id, direction ORDER BY coalesce(started_ns, submitted_ns), finished_ns
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS busy_until_ns
     FROM transfer
-    WHERE finished_ns > started_ns AND bytes > 0
+    WHERE bytes > 0 AND coalesce(success, true) AND 'gpu' IN (from_tier::VARCHAR, to_tier::VARCHAR)
+), timed AS (
+    SELECT engine_id, direction, bytes, unnest(['device', 'reported', 'host']) AS basis,
+        unnest([device_ns, reported_ns,
+            finished_ns - least(finished_ns, greatest(begun_ns, coalesce(busy_until_ns, begun_ns)))]) AS ns,
+        unnest([device_ns > 0, reported_ns > 0, finished_ns > begun_ns]) AS known
+    FROM moved
 ), summed AS (
-    SELECT engine_id, direction, count(*) AS transfers, sum(bytes)::BIGINT AS bytes,
-        sum(greatest(finished_ns - greatest(started_ns, coalesce(busy_until_ns, started_ns)), 0))::BIGINT AS busy_ns
-    FROM moved GROUP BY engine_id, direction
+    SELECT engine_id, direction, basis, count(*) AS transfers, sum(bytes)::BIGINT AS bytes, sum(ns)::BIGINT AS busy_ns
+    FROM timed WHERE known GROUP BY engine_id, direction, basis
 )
-SELECT *, bytes / (busy_ns / 1e9) FROM summed ORDER BY engine_id, direction
+SELECT *, bytes / (busy_ns / 1e9) FROM summed
+QUALIFY row_number() OVER (PARTITION BY engine_id, direction ORDER BY basis = 'host', basis) = 1
+ORDER BY engine_id, direction
 """
-"""Transfers under way at the same time share the wall time: it counts once."""
+"""By the best time there is. Transfers of a worker under way at the same time share its wall time: it counts once."""
 
 
 def gather(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make temporary table `tier_loss`: missing blocks whose last change in the offload tier was an eviction."""
-    known = _has(connection, "tier_block", {"engine_id", "hash", "time_ns", "op"})
+    """Make temporary table `tier_loss`: missing blocks that an offload tier had and lost."""
+    known = _has(connection, "tier_block", {"engine_id", "block_hash", "time_ns", "op"})
     connection.execute(_LOSS if known else _NO_LOSS)
 
 
@@ -51,8 +67,10 @@ def forget(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def insert_transfer_rate(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill table `transfer_rate` from table `transfer`, if there is one."""
-    if _has(connection, "transfer", {"engine_id", "direction", "bytes", "started_ns", "finished_ns"}):
+    """Fill table `transfer_rate` from table or view `transfer`, if there is one."""
+    times = {"submitted_ns", "started_ns", "finished_ns", "device_ns", "reported_ns"}
+    rest = {"engine_id", "process_id", "direction", "from_tier", "to_tier", "bytes", "success"}
+    if _has(connection, "transfer", times | rest):
         connection.execute(_RATE)
 
 

@@ -194,9 +194,7 @@ class TestTiers:
 
     @pytest.fixture
     def tiered(self, events: Events) -> Events:
-        events.connection.execute(
-            "CREATE TABLE IF NOT EXISTS tier_block (engine_id INTEGER, time_ns BIGINT, op VARCHAR, hash UBIGINT)"
-        )
+        events.replace("tier_block", "engine_id INTEGER, time_ns BIGINT, op VARCHAR, block_hash UBIGINT")
         events.block(40, "evict", 2, 102, 3)
         events.lookup(50, 2, 50, 16, chain=(102, 103))
         return events
@@ -205,29 +203,48 @@ class TestTiers:
         ("changes", "verdict"),
         [
             ([], "evicted"),
-            ([(35, "stored")], "evicted"),
-            ([(35, "stored"), (45, "evicted")], "evicted_from_tier"),
-            ([(35, "stored"), (45, "evicted"), (47, "stored")], "evicted"),
-            ([(35, "stored"), (55, "evicted")], "evicted"),
+            ([(35, "store")], "evicted"),
+            ([(35, "store"), (45, "evict")], "evicted_from_tier"),
+            ([(35, "store"), (45, "evict"), (47, "store")], "evicted"),
+            ([(35, "store"), (55, "evict")], "evicted"),
+            ([(35, "store"), (45, "reset")], "evicted_from_tier"),
+            ([(35, "store"), (45, "reset"), (47, "store"), (55, "reset")], "evicted"),
         ],
     )
     def test_a_block_lost_there_too(self, tiered: Events, changes: list[tuple[int, str]], verdict: str) -> None:
         for time_ns, op in changes:
-            tiered.add("tier_block", engine_id=1, time_ns=time_ns, op=op, hash=102)
+            block_hash = None if op == "reset" else 102
+            tiered.add("tier_block", engine_id=1, time_ns=time_ns, op=op, block_hash=block_hash)
         assert verdicts(tiered, "verdict") == [(verdict,)]
 
-    def test_transfers_at_the_same_time_share_the_wall_time(self, events: Events) -> None:
-        events.connection.execute(
-            "CREATE TABLE IF NOT EXISTS transfer (engine_id INTEGER, direction VARCHAR, bytes BIGINT, "
-            "started_ns BIGINT, finished_ns BIGINT)"
-        )
+    @pytest.fixture
+    def moving(self, events: Events) -> Events:
+        """Loads of two workers: 4 x 50 bytes in 300 ns, and 30 in 100; one unfinished, one failed, one from disk."""
+        times = ", ".join(f"{name}_ns BIGINT" for name in ("submitted", "started", "finished", "device", "reported"))
+        texts = "direction VARCHAR, from_tier VARCHAR, to_tier VARCHAR, success BOOLEAN"
+        events.replace("transfer", f"process_id INTEGER, engine_id INTEGER, bytes BIGINT, {texts}, {times}")
+        load = {"engine_id": 1, "direction": "load", "from_tier": "cpu", "to_tier": "gpu", "bytes": 50, "process_id": 2}
         for started, finished in ((100, 200), (150, 300), (160, 180), (1000, 1100), (2000, None)):
-            row = {"direction": "load", "bytes": 50, "started_ns": started, "finished_ns": finished}
-            events.add("transfer", engine_id=1, **row)
-        insert_transfer_rate(events.connection)
-        assert events.rows("SELECT transfers, bytes, busy_ns, bytes_per_s FROM transfer_rate") == [
-            (4, 200, 300, pytest.approx(200 / 300e-9))
+            events.add("transfer", **load, started_ns=started, finished_ns=finished)
+        events.add("transfer", **load | {"process_id": 3, "bytes": 30}, submitted_ns=150, finished_ns=250)
+        events.add("transfer", **load, started_ns=5000, finished_ns=9000, success=False)
+        events.add("transfer", **load | {"from_tier": "disk", "to_tier": "cpu"}, started_ns=5000, finished_ns=9000)
+        return events
+
+    def test_transfers_at_the_same_time_share_their_workers_wall_time(self, moving: Events) -> None:
+        insert_transfer_rate(moving.connection)
+        assert moving.rows("SELECT * EXCLUDE bytes_per_s, round(bytes_per_s) FROM transfer_rate") == [
+            (1, "load", "host", 5, 230, 400, 575_000_000)
         ]
+
+    def test_the_gpus_own_time_counts_before_the_hosts(self, moving: Events) -> None:
+        for name, value in (("reported_ns", 20), ("device_ns", 10)):
+            moving.connection.execute(f"UPDATE transfer SET {name} = {value} WHERE started_ns < 200")
+            moving.connection.execute("DELETE FROM transfer_rate")
+            insert_transfer_rate(moving.connection)
+            assert moving.rows("SELECT basis, transfers, bytes, busy_ns FROM transfer_rate") == [
+                (name.removesuffix("_ns"), 3, 150, 3 * value)
+            ]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -24,6 +24,14 @@ class Events:
         names, places = ", ".join(values), ", ".join("?" * len(values))
         self.connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", list(values.values()))
 
+    def replace(self, table: str, columns: str) -> None:
+        """Put a table in place of what the schema has of that name, if anything."""
+        for kind, name in self.rows(
+            f"SELECT table_type, table_name FROM information_schema.tables WHERE table_name = '{table}'"
+        ):
+            self.connection.execute(f"DROP {'VIEW' if kind == 'VIEW' else 'TABLE'} {name}")
+        self.connection.execute(f"CREATE TABLE {table} ({columns})")
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql).fetchall()
 

@@ -2,7 +2,7 @@
 -- request 1's allocation; request 3 lost one to a reset in engine 2, which has neither prices nor transfers. A miss for
 -- another reason is no eviction.
 INSERT INTO engine (engine_id, block_size_tokens, block_bytes) VALUES (1, 16, 32000), (2, 16, 32000);
-INSERT INTO transfer_rate VALUES (1, 'load', 3, 1000, 10000, 1e8), (1, 'store', 3, 1, 1, 1);
+INSERT INTO transfer_rate VALUES (1, 'load', 'host', 3, 1000, 10000, 1e8), (1, 'store', 'host', 3, 1, 1, 1);
 INSERT INTO request (request, engine_id, external_id) VALUES (1, 1, 'a'), (2, 1, 'b'), (3, 2, 'c');
 INSERT INTO prefix_miss (engine_id, time_ns, request, resumed, verdict, avoidable_tokens, avoidable_ns, released_ns,
     lost_ns, other_request)

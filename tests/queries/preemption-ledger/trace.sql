@@ -7,7 +7,7 @@
 INSERT INTO engine (engine_id, block_size_tokens, block_bytes) VALUES (1, 16, 32000);
 INSERT INTO cost_model (engine_id, composition, used, ns_per_token, ns_per_token_context) VALUES
     (1, 'with_prefill', true, 10000, 100), (1, 'all', false, 1, 1);
-INSERT INTO transfer_rate VALUES (1, 'load', 3, 1000, 10000, 1e8), (1, 'store', 3, 1, 1, 1);
+INSERT INTO transfer_rate VALUES (1, 'load', 'host', 3, 1000, 10000, 1e8), (1, 'store', 'host', 3, 1, 1, 1);
 INSERT INTO request (request, engine_id, external_id) VALUES (1, 1, 'a'), (2, 1, 'b'), (3, 1, 'c');
 INSERT INTO request_event (engine_id, time_ns, step, request, op, computed_tokens, output_tokens, local_cached_tokens,
     external_cached_tokens, blocks)

@@ -8,7 +8,7 @@
 INSERT INTO engine (engine_id, model, block_size_tokens, block_bytes) VALUES (1, 'm', 16, 32000);
 INSERT INTO cost_model (engine_id, composition, used, ns_per_token, ns_per_token_context) VALUES
     (1, 'with_prefill', true, 10000, 100);
-INSERT INTO transfer_rate VALUES (1, 'load', 3, 1000, 10000, 1e8);
+INSERT INTO transfer_rate VALUES (1, 'load', 'host', 3, 1000, 10000, 1e8);
 INSERT INTO request (request, engine_id, first_token_ns) VALUES
     (1, 1, 100), (2, 1, 24000000), (3, 1, 32000000), (4, 1, 41000000);
 INSERT INTO request_event (engine_id, time_ns, step, request, op, computed_tokens) VALUES (1, 5000000, 5, 1, 'preempt', 64);

@@ -1,0 +1,33 @@
+"""What a derived table or view is, and the columns that event tables get."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvtrace.events import Event, Field, Type
+
+TEXT = Type("text", "", "VARCHAR")
+BIGINT = Type("bigint", "", "BIGINT")
+INTEGER = Type("integer", "", "INTEGER")
+DOUBLE = Type("double", "", "DOUBLE")
+
+
+class Table(NamedTuple):
+    """A derived table or view. A view has the SQL that makes it."""
+
+    name: str
+    doc: str
+    fields: tuple[Field, ...]
+    view: str | None = None
+
+
+def column(name: str, type_: Type, doc: str) -> Field:
+    """A column of a derived table."""
+    return Field(name, type_, doc)
+
+
+def event_columns(event: Event) -> tuple[Field, ...]:
+    """An event table's columns: the recording process, then the declared fields."""
+    role = "engine" if event.scope == "engine" else "process"
+    doc = f"The recording {role} (`process.process_id`)."
+    return (Field(event.process_column, INTEGER, doc), *event.fields)
