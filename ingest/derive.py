@@ -43,6 +43,7 @@ JOINS = (
     Join("request_event", "request_queued", ("engine_id", "request")),
     Join("step_request", "request_queued", ("engine_id", "request")),
     Join("prefix_lookup", "request_queued", ("engine_id", "request")),
+    Join("request_hash", "prefix_lookup", ("engine_id", "request", "step")),
     Join("block_table", "request_queued", ("engine_id", "request")),
     Join("transfer_submit", "step_schedule", ("engine_id", "step")),
     Join("transfer_block", "transfer_submit", ("engine_id", "transfer")),

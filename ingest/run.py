@@ -11,7 +11,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
-from kvtrace.ingest import build, capture, clock, derive, facts, tile_tables, tiles
+from kvtrace.ingest import build, capture, clock, costs, derive, facts, misses, tiers, tile_tables, tiles
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
 
@@ -93,6 +93,9 @@ def _fill(
     tile_warnings = _import_tiles(connection, processes, offsets_ns, progress, all_tiles=all_tiles)
     progress("requests and joins", summary.records, summary.records)
     derive.insert_requests(connection, requests.internal_ids)
+    costs.insert_cost_model(connection)
+    tiers.insert_transfer_rate(connection)
+    misses.insert_misses(connection)
     summary.joins = derive.count_joins(connection)
     facts.insert_rows(connection, "stream", summary.streams)
     summary.warnings = [

@@ -16,6 +16,7 @@ from kvtrace.ingest.tables import TEXT as _TEXT
 from kvtrace.ingest.tables import Table, event_columns
 from kvtrace.ingest.tables import column as _column
 from kvtrace.ingest.tile_schema import TILE_TABLES
+from kvtrace.ingest.verdicts import VERDICTS
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
@@ -69,6 +70,9 @@ ENGINE = Table(
         _column("tp_size", _INTEGER, "Tensor-parallel size."),
         _column("pp_size", _INTEGER, "Pipeline-parallel size."),
         _column("dp_size", _INTEGER, "Data-parallel size."),
+        _column(
+            "hash_block_tokens", _INTEGER, "Tokens a content hash covers; block_size_tokens if all groups are alike."
+        ),
     ),
 )
 
@@ -311,6 +315,7 @@ TABLES: tuple[Table, ...] = (
     STEP_BLOCK,
     KV_ACCESS,
     *LEDGER,
+    *VERDICTS,
 )
 
 

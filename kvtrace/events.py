@@ -382,6 +382,39 @@ PREFIX_LOOKUP = Event(
     ),
 )
 
+REQUEST_HASH = Event(
+    "request_hash",
+    "engine",
+    "The hash chain of an admitted request from the first block that the GPU prefix cache did not supply. A hash "
+    "stands for its block's tokens and for all before it, so equal hashes are equal prefixes.",
+    (
+        Field("step", I32, "The step that admitted it: with the request, the key of its admitted prefix_lookup."),
+        REQ,
+        Field("position", I32, "Index of the block in the request, counted in engine.hash_block_tokens."),
+        Field("block_hash", HASH, "Low 64 bits of vLLM's content hash, as in block_event."),
+        Field(
+            "token_hash",
+            HASH,
+            "For a request with a row in request_key: what block_hash would be without those keys; NULL otherwise.",
+        ),
+    ),
+)
+
+REQUEST_KEY = Event(
+    "request_key",
+    "engine",
+    "What keeps an admitted request's blocks apart from those of equal tokens. Requests without such keys have no row.",
+    (
+        STEP,
+        REQ,
+        Field("lora", STRING, "Name of its LoRA adapter."),
+        Field("lora_key", HASH, "Equal for equal adapters (name and path); NULL without one."),
+        Field("salt_key", HASH, "Equal for equal cache salts within one engine; NULL without one."),
+        Field("multimodal_key", HASH, "Equal for equal multimodal items at equal places; NULL without any."),
+        Field("prompt_embeds", BOOL, "Its prompt is given as embeddings: it has no token hashes."),
+    ),
+)
+
 FORWARD = Event(
     "forward",
     "worker",
@@ -578,6 +611,8 @@ EVENTS: dict[str, Event] = {
         REQUEST_EVENT,
         BLOCK_EVENT,
         PREFIX_LOOKUP,
+        REQUEST_HASH,
+        REQUEST_KEY,
         FORWARD,
         BLOCK_TABLE,
         KV_WINDOW,

@@ -85,6 +85,7 @@ class Engine:
         self.need_blocks = -1  # of the last allocation that was sized
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
         self.block_size = int(getattr(scheduler, "block_size", 0) or 0)
+        self.hash_block_size = int(getattr(self.block_pool, "hash_block_size", 0) or self.block_size)
         self.has_connector = getattr(scheduler, "connector", None) is not None
         self.pins = Pins(self)
 
@@ -215,6 +216,7 @@ def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
         "dp_size": lambda: config.parallel_config.data_parallel_size,
         "dp_rank": lambda: config.parallel_config.data_parallel_rank,
         "pid": os.getpid,
+        "hash_block_tokens": lambda: engine.hash_block_size,
     }
     found = {}
     for name, read in facts.items():

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from kvtrace.events import PREFIX_LOOKUP, PinCause
+from kvtrace.probes.chains import Chains
 from kvtrace.probes.engine import Engine, Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
 
@@ -38,6 +39,7 @@ class Lookups:
 
     def __init__(self, engines: Engines) -> None:
         self._emit = engines.recorder.stream(PREFIX_LOOKUP)
+        self._chains = Chains(engines.recorder)
 
     def settle(self, engine: Engine, admitted: bool, external_tokens: int = -1) -> None:
         """Record the pending lookup, if there is one."""
@@ -67,6 +69,8 @@ class Lookups:
         )
         live.lookups += 1
         if admitted:
+            if enabled:
+                self._chains.record(engine, live.number, request, hit_tokens)
             live.local_hit, live.external_hit = hit_tokens, max(external_tokens, 0)
 
 

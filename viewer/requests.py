@@ -27,13 +27,18 @@ _REQUESTS = """
     loss AS (
         SELECT request, sum(computed_tokens)::BIGINT AS released_tokens
         FROM request_event WHERE engine_id = {engine} AND op = 'preempt' GROUP BY request
+    ),
+    miss AS (
+        SELECT request, arg_min(verdict, time_ns) AS miss_verdict, arg_min(why, time_ns) AS miss_why,
+            arg_min(avoidable_tokens, time_ns) AS avoidable_tokens, arg_min(avoidable_ns, time_ns) AS avoidable_ns
+        FROM prefix_miss WHERE engine_id = {engine} AND NOT resumed GROUP BY request
     )
     SELECT c.request, internal_id, external_id, session, turn, priority, prompt_tokens, max_tokens, output_tokens,
         local_cached_tokens, external_cached_tokens, preemptions, released_tokens,
         recomputed_tokens, first_step, last_step, steps,
-        finish_reason::VARCHAR AS finish_reason,
+        finish_reason::VARCHAR AS finish_reason, miss_verdict, miss_why, avoidable_tokens, avoidable_ns,
         start_ns, arrival_ns, queued_ns, scheduled_ns, first_token_ns, finished_ns
-    FROM chosen c LEFT JOIN share USING (request) LEFT JOIN loss USING (request)
+    FROM chosen c LEFT JOIN share USING (request) LEFT JOIN loss USING (request) LEFT JOIN miss USING (request)
     ORDER BY start_ns, c.request
 """
 
@@ -76,7 +81,12 @@ def export_requests(source: Source, engine: int, origin_ns: int, last_ns: int, m
 
 
 def _relative(columns: Columns, origin_ns: int) -> Columns:
-    times = {name: shift(values, origin_ns) for name, values in columns.items() if name.endswith("_ns")}
+    durations = ("avoidable_ns",)
+    times = {
+        name: shift(values, origin_ns)
+        for name, values in columns.items()
+        if name.endswith("_ns") and name not in durations
+    }
     return {**columns, **times}
 
 

@@ -13,7 +13,7 @@ from kvtrace.viewer.export import export
 from kvtrace.viewer.page import render, write
 
 from .chromium import Chromium
-from .simulate import create_trace
+from .simulate import create_trace, insert
 
 SHIFT = 8
 
@@ -276,3 +276,24 @@ def test_a_trace_without_a_part_still_opens(chromium: Chromium, tmp_path: Path, 
     assert chromium.evaluate("document.documentElement.dataset.state") == "ready"
     assert expected in text(chromium, "body")
     assert chromium.console == []
+
+
+def test_a_request_tells_why_its_prefix_lookup_missed(chromium: Chromium, tmp_path: Path) -> None:
+    path = create_trace(tmp_path / "trace.duckdb")
+    [request] = column(path, "SELECT request FROM request WHERE external_id = 'chat-03/turn-1'")
+    told = {"verdict": "evicted", "why": "Evicted for <b>chat-07</b>.", "avoidable_tokens": 64, "avoidable_ns": 1500000}
+    row = {"engine_id": 1, "request": request, "time_ns": 5, "resumed": False}
+    later = row | {"time_ns": 4, "resumed": True, "verdict": "reset", "why": "Not this one."}
+    with duckdb.connect(str(path)) as connection:
+        insert(connection, "prefix_miss", [row | told, later])
+    expected = "Evicted for <b>chat-07</b>.\n\nverdict\nevicted\navoidable\n64 tokens\ntheir price\n1.50 ms"
+    for external_id, has in (("chat-03/turn-1", True), ("chat-03/turn-2", False)):
+        chromium.open(make_page(path))
+        chromium.key("/", "/")
+        chromium.call("Input.insertText", text=external_id)
+        chromium.frame()
+        chromium.key("Enter")
+        facts = text(chromium, "#inspector")
+        assert facts.startswith(f"Request\n{external_id}")
+        assert (expected in facts) == has, facts
+        assert "Not this one" not in facts

@@ -181,6 +181,7 @@ function describeRequest(row) {
       ["released by preemption", at("preemptions") ? count(at("released_tokens")) : null],
       ["computed again", at("preemptions") ? count(at("recomputed_tokens")) : null],
     ]),
+    ...describeMiss(at),
     ...section("Where its time went", [...spent].map(([name, ns]) => [name, duration(ns)])),
     ...section("Times", [
       ["arrival", clock(at("arrival_ns"), 1e5)], ["queued", clock(at("queued_ns"), 1e5)],
@@ -194,6 +195,20 @@ function describeRequest(row) {
         : `${count(at("steps"))} (${count(at("first_step"))} to ${count(at("last_step"))})`],
       ["preempted", !at("preemptions") ? null : times(at("preemptions"))],
       ["ended by", at("finish_reason")],
+    ]),
+  ];
+}
+
+// On its first admission; the price is the trace's own cost model's.
+function describeMiss(at) {
+  if (at("miss_verdict") === null) return [];
+  return [
+    element("h3", "Why its prefix lookup ended there"),
+    element("p", null, element("bdi", at("miss_why") ?? UNKNOWN)),
+    facts([
+      ["verdict", at("miss_verdict").replaceAll("_", " ")],
+      ["avoidable", known(at("avoidable_tokens"), " tokens")],
+      ["their price", !at("avoidable_tokens") || at("avoidable_ns") === null ? null : duration(at("avoidable_ns"))],
     ]),
   ];
 }

@@ -1,0 +1,115 @@
+"""What a request's blocks are called: its chain of block hashes, and the keys that keep it from equal tokens.
+
+vLLM has computed the chain by the time a request is looked up; it is recorded once an admission, from the first block
+that was not found, so requests served from the cache cost nothing. What the chain would be without a salt, an adapter
+or multimodal items is computed by vLLM's own hasher, only for requests with such keys and blocks not seen before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+from kvtrace.capture import Recorder
+from kvtrace.events import REQUEST_HASH, REQUEST_KEY
+from kvtrace.probes.engine import Engine
+
+GENERATION = 1 << 16
+"""Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
+
+_PLACE = "vllm.v1.request:Request.block_hashes"
+_LOST = "why blocks were missing from the prefix cache"
+
+
+class _Keyless:
+    """Looks to vLLM's block hasher like a request of the same tokens without any keys."""
+
+    mm_features: tuple[Any, ...] = ()
+    lora_request = None
+    cache_salt = None
+    prompt_embeds = None
+
+    def __init__(self, request: Any, num_tokens: int, block_hashes: list[bytes]) -> None:
+        self.all_token_ids = request.all_token_ids
+        self.num_tokens = num_tokens
+        self.block_hashes = block_hashes
+
+
+class Chains:
+    """Records the chains of admitted requests. What fails here ends here: the lookups go on without chains."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._emit_hashes = recorder.rows_stream(REQUEST_HASH)
+        self._emit_key = recorder.stream(REQUEST_KEY)
+        self._keyless: dict[bytes, bytes] = {}
+        self._older: dict[bytes, bytes] = {}
+        self._secret = os.urandom(16)  # a salt is a secret: only whether two are equal may be told
+        self._alive = True
+
+    def record(self, engine: Engine, number: int, request: Any, hit_tokens: int) -> None:
+        """Record the chain behind the tokens found in the GPU prefix cache, and the request's keys."""
+        if not self._alive:
+            return
+        try:
+            self._record(engine, number, request, hit_tokens // (engine.hash_block_size or 1))
+        except Exception as error:
+            self._alive = False
+            detail = f"{type(error).__name__}: {error}; lost: {_LOST}"
+            self._recorder.note("hook", inherited=True, hook=_PLACE, state="disabled", detail=detail)
+
+    def _record(self, engine: Engine, number: int, request: Any, first: int) -> None:
+        hashes = request.block_hashes
+        keyed = self._record_keys(engine.step, number, request)
+        if len(hashes) <= first:
+            return
+        missing = hashes[first:]
+        step, low = engine.step, int.from_bytes
+        rows: list[int] = []
+        if keyed:
+            for position, (block, plain) in enumerate(
+                zip(missing, self._without_keys(engine, request, first), strict=True), first
+            ):
+                rows += (step, number, position, low(block[-8:], "big"), low(plain[-8:], "big"), 1)
+        else:
+            for position, block in enumerate(missing, first):
+                rows += (step, number, position, low(block[-8:], "big"), 0, 1)
+        self._emit_hashes(rows, len(missing))
+
+    def _record_keys(self, step: int, number: int, request: Any) -> bool:
+        """Record the keys, if there are any; whether the tokens have hashes without them."""
+        lora, salt, items = request.lora_request, request.cache_salt, request.mm_features
+        embeds = getattr(request, "prompt_embeds", None) is not None
+        if not (lora or salt or items or embeds):
+            return False
+        adapter = (lora.lora_name, getattr(lora, "lora_path", "")) if lora else None
+        places = [(item.identifier, item.mm_position.offset) for item in items or ()]
+        name = self._recorder.intern(str(adapter[0])) if adapter else 0
+        self._emit_key(
+            step, number, name, self._identity(adapter), self._identity(salt), self._identity(places), embeds
+        )
+        return not embeds
+
+    def _identity(self, key: Any) -> int:
+        if not key:
+            return 0
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=8, key=self._secret).digest()
+        return int.from_bytes(digest, "big") or 1
+
+    def _without_keys(self, engine: Engine, request: Any, first: int) -> list[bytes]:
+        """The chain from `first` on as it would be without keys, continued from the last block seen before."""
+        if len(self._keyless) > GENERATION:
+            self._older, self._keyless = self._keyless, {}
+        hashes, known, older = request.block_hashes, self._keyless, self._older
+        start, last = first, None
+        while start:
+            last = known.get(hashes[start - 1]) or older.get(hashes[start - 1])
+            if last is not None:
+                break
+            start -= 1
+        before = [] if last is None else [last] * start
+        stand_in = _Keyless(request, len(hashes) * engine.hash_block_size, before)
+        chain: list[bytes] = request._block_hasher(stand_in)
+        known.update(zip(hashes[start:], chain, strict=True))
+        return chain[first - start :]
