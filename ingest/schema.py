@@ -6,32 +6,19 @@ is how the queries are tested.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, Event, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, EnumType, Event, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.ingest.gpu import schema as gpu
+from kvtrace.ingest.gpu.enums import GPU_ENUMS
+from kvtrace.ingest.table import BIGINT as _BIGINT
+from kvtrace.ingest.table import INTEGER as _INTEGER
+from kvtrace.ingest.table import TEXT as _TEXT
+from kvtrace.ingest.table import Table
+from kvtrace.ingest.table import column as _column
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
-
-_TEXT = Type("text", "", "VARCHAR")
-_BIGINT = Type("bigint", "", "BIGINT")
-_INTEGER = Type("integer", "", "INTEGER")
-_DOUBLE = Type("double", "", "DOUBLE")
-
-
-class Table(NamedTuple):
-    """A derived table or view. A view has the SQL that makes it."""
-
-    name: str
-    doc: str
-    fields: tuple[Field, ...]
-    view: str | None = None
-
-
-def _column(name: str, type_: Type, doc: str) -> Field:
-    return Field(name, type_, doc)
 
 
 def event_columns(event: Event) -> tuple[Field, ...]:
@@ -292,12 +279,16 @@ TABLES: tuple[Table, ...] = (
     STEP,
     STEP_BLOCK,
     KV_ACCESS,
+    *gpu.TABLES,
 )
+
+ALL_ENUMS: tuple[EnumType, ...] = (*ENUMS, *GPU_ENUMS)
+"""Of the events, then of the other tables."""
 
 
 def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Create all enums, tables and views of an empty trace, with comments."""
-    for members in ENUMS:
+    for members in ALL_ENUMS:
         labels = ", ".join(f"'{member.name}'" for member in members)
         connection.execute(f"CREATE TYPE e_{_snake(members.__name__)} AS ENUM ({labels})")
     for event in EVENTS.values():

@@ -1,0 +1,86 @@
+"""What is ingested beside or instead of a recording: Nsight exports, PyTorch traces, vLLM's KV events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+
+from kvtrace import layout
+from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.manifest import read_facts
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Files to ingest, by kind."""
+
+    nsight: tuple[Path, ...] = ()
+    torch: tuple[Path, ...] = ()
+    kv_events: tuple[Path, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.nsight or self.torch or self.kv_events)
+
+
+def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, list[str]]:
+    """Add the exports that a run's manifest names; returns warnings about those that are not there."""
+    named = (read_facts(run_dir) or {}).get("nsight")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    given = {path.resolve() for path in sources.nsight}
+    found, warnings = [], []
+    for name in names:
+        path = run_dir / name
+        if path.resolve() in given:
+            continue
+        if path.exists():
+            found.append(path)
+        else:
+            warnings.append(f"{run_dir / layout.MANIFEST} names {name}, which is not there; its kernels are missing")
+    return replace(sources, nsight=(*found, *sources.nsight)), warnings
+
+
+def import_sources(
+    connection: duckdb.DuckDBPyConnection, sources: Sources, progress: Progress
+) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Read all sources into a trace that already holds the recording, if there is one.
+
+    Returns:
+        Name, matched and unmatched rows of each join; and warnings.
+
+    Raises:
+        KvtraceError: A source cannot be read.
+    """
+    if not sources:
+        return [], []
+    from kvtrace.ingest.gpu import finish, processes
+    from kvtrace.ingest.gpu.attribute import Marked
+    from kvtrace.ingest.gpu.kernels import KernelNames
+
+    kernels = KernelNames()
+    marked: dict[int, Marked] = {}
+    warnings: list[str] = []
+    for source_id, (kind, path) in enumerate(_numbered(sources), 1):
+        if kind == "nsight":
+            with needs_analysis():
+                from kvtrace.ingest.nsight.load import load_export
+            marked[source_id], new = load_export(connection, source_id, path, kernels, progress)
+            warnings += [*new, *processes.match_processes(connection, source_id, path.name)]
+    kernels.insert(connection)
+    for source_id, found in marked.items():
+        progress("steps and layers", 0, 0)
+        finish.finish_source(connection, source_id, found)
+        finish.check_windows(connection, source_id)
+    return (finish.count_joins(connection) if marked else []), warnings
+
+
+def _numbered(sources: Sources) -> list[tuple[str, Path]]:
+    kinds = {"nsight": sources.nsight, "torch": sources.torch, "kv_events": sources.kv_events}
+    files = [(kind, path) for kind, paths in kinds.items() for path in paths]
+    if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
+        raise KvtraceError(f"{repeated[0]} was given twice")
+    return files
