@@ -63,19 +63,33 @@ def import_sources(
 
     kernels = KernelNames()
     marked: dict[int, Marked] = {}
+    joins: list[tuple[str, int, int]] = []
     warnings: list[str] = []
     for source_id, (kind, path) in enumerate(_numbered(sources), 1):
+        if kind == "kv_events":
+            from kvtrace.ingest.kv_events import load_kv_events
+
+            warnings += load_kv_events(connection, source_id, path, progress)
+            continue
         if kind == "nsight":
             with needs_analysis():
-                from kvtrace.ingest.nsight.load import load_export
-            marked[source_id], new = load_export(connection, source_id, path, kernels, progress)
-            warnings += [*new, *processes.match_processes(connection, source_id, path.name)]
+                from kvtrace.ingest.nsight.load import load_export as load
+        else:
+            from kvtrace.ingest.torch_trace import load_torch_trace as load
+        marked[source_id], new = load(connection, source_id, path, kernels, progress)
+        warnings += [*new, *processes.match_processes(connection, source_id, path.name)]
     kernels.insert(connection)
     for source_id, found in marked.items():
         progress("steps and layers", 0, 0)
         finish.finish_source(connection, source_id, found)
         finish.check_windows(connection, source_id)
-    return (finish.count_joins(connection) if marked else []), warnings
+    if marked:
+        joins += finish.count_joins(connection)
+    if sources.kv_events and connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():
+        from kvtrace.ingest.kv_events import compare
+
+        joins += compare(connection)
+    return joins, warnings
 
 
 def _numbered(sources: Sources) -> list[tuple[str, Path]]:

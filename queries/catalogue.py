@@ -28,7 +28,21 @@ from kvtrace.errors import KvtraceError
 
 PARAM_TYPES = ("BIGINT", "BOOLEAN", "DOUBLE", "INTEGER", "VARCHAR")
 SOURCES = ("recorded", "derived", "inferred")
-UNITS = ("ns", "us", "ms", "s", "tokens", "blocks", "requests", "steps", "ratio", "ms/token", "us/token")
+UNITS = (
+    "ns",
+    "us",
+    "ms",
+    "s",
+    "tokens",
+    "blocks",
+    "requests",
+    "steps",
+    "ratio",
+    "ms/token",
+    "us/token",
+    "bytes",
+    "bytes/s",
+)
 
 _PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
 _COLUMN = re.compile(r"(?P<name>[a-z]\w*)(?: \[(?P<unit>[^\]]+)\])? (?P<source>[a-z]+) \| (?P<meaning>.+)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +12,10 @@ import pyarrow as pa
 from kvtrace.ingest import columns
 from kvtrace.ingest.gpu.align import Alignment
 from kvtrace.ingest.gpu.enums import Attribution
-from kvtrace.ingest.gpu.timeline import Breakpoint, Range, breakpoints
+from kvtrace.ingest.gpu.timeline import Range, Timeline, timelines
 
+_ANY_THREAD = 0
+"""Stands for a process's threads where the recording does not say which one it was."""
 _METHODS = "[" + ", ".join(f"'{method.name}'" for method in Attribution) + "]"
 
 _RECORDED = """
@@ -86,7 +87,15 @@ def attribute(connection: duckdb.DuckDBPyConnection, source_id: int, marked: Mar
         connection.execute(_ONCE)
         connection.execute(_BY_CALL.format(source=source_id))
     connection.execute(_BY_GPU_TIME.format(source=source_id))
-    for table in ("call_step", "breakpoint", "thread_timeline", "pid_timeline", "pid_engine", "pid_without_calls"):
+    for table in (
+        "call_step",
+        "breakpoint",
+        "thread_timeline",
+        "pid_timeline",
+        "pid_engine",
+        "pid_without_calls",
+        "thread_of_call",
+    ):
         connection.execute(f"DROP TABLE {table}")
 
 
@@ -97,75 +106,80 @@ def _count(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
 
 def _insert_timelines(connection: duckdb.DuckDBPyConnection, source_id: int, marked: Marked) -> bool:
     """Make the temporary tables that `_CALL_STEP` and the others join; returns whether any step is known."""
-    by_nvtx = list(breakpoints(marked.ranges))
-    with_nvtx = {point.pid for point in by_nvtx}
+    by_nvtx = timelines(marked.ranges)
+    with_nvtx = {timeline.pid for timeline in by_nvtx}
     rows = connection.execute(_RECORDED, [source_id]).fetchall()
-    recorded = [
-        Range(pid, 0, start_ns, max(start_ns, end_ns or start_ns), Attribution.recorded_forward, step, update_ns)
+    by_record = timelines(
+        Range(
+            pid, _ANY_THREAD, start_ns, max(start_ns, end_ns or start_ns), Attribution.recorded_forward, step, update_ns
+        )
         for pid, start_ns, end_ns, step, update_ns in rows
         if pid not in with_nvtx and start_ns is not None
-    ]
-    by_record = list(breakpoints(recorded))
-    timelines = {key: n for n, key in enumerate(dict.fromkeys((p.pid, p.tid) for p in (*by_nvtx, *by_record)), 1)}
+    )
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE breakpoint (timeline INTEGER, at_ns BIGINT, step INTEGER, method e_attribution)"
     )
-    _insert_breakpoints(connection, by_nvtx, timelines, marked.alignment.sql("at_ns"))
-    _insert_breakpoints(connection, by_record, timelines, "at_ns")
-    _insert_threads(connection, source_id, timelines, _main_threads(by_nvtx))
-    return bool(timelines)
+    numbers = {}
+    for number, timeline in enumerate((*by_nvtx, *by_record), 1):
+        numbers[timeline.pid, timeline.tid] = number
+        unix_ns = marked.alignment.sql("at_ns") if timeline.pid in with_nvtx else "at_ns"
+        _insert_breakpoints(connection, number, timeline, unix_ns)
+    _insert_threads(connection, source_id, numbers, _main_threads(by_nvtx))
+    return bool(numbers)
 
 
-def _insert_breakpoints(
-    connection: duckdb.DuckDBPyConnection,
-    points: list[Breakpoint],
-    timelines: dict[tuple[int, int], int],
-    unix_ns: str,
-) -> None:
-    if not points:
-        return
+def _insert_breakpoints(connection: duckdb.DuckDBPyConnection, number: int, timeline: Timeline, unix_ns: str) -> None:
+    steps = np.array([-1 if step is None else step for step, _ in timeline.states], np.int32)
+    methods = np.array([method or 0 for _, method in timeline.states], np.int32)
     arrays: dict[str, pa.Array[Any]] = {
-        "timeline": columns.numbers(np.array([timelines[p.pid, p.tid] for p in points], np.int32), pa.int32()),
-        "at_ns": columns.numbers(np.array([p.at_ns for p in points], np.int64), pa.int64()),
-        "step": columns.numbers(np.array([-1 if p.step is None else p.step for p in points], np.int32), pa.int32()),
-        "method": columns.numbers(np.array([p.method or 0 for p in points], np.int32), pa.int32()),
+        "at_ns": columns.numbers(np.array(timeline.at_ns, np.int64), pa.int64()),
+        "step": columns.numbers(steps, pa.int32()),
+        "method": columns.numbers(methods, pa.int32()),
     }
     batch = pa.RecordBatch.from_pydict(arrays)
     connection.register("points", pa.RecordBatchReader.from_batches(batch.schema, [batch]))
     try:
         connection.execute(
-            f"INSERT INTO breakpoint SELECT timeline, {unix_ns}, nullif(step, -1), {_METHODS}[method]::e_attribution "
+            f"INSERT INTO breakpoint SELECT {number}, {unix_ns}, nullif(step, -1), {_METHODS}[method]::e_attribution "
             "FROM points"
         )
     finally:
         connection.unregister("points")
 
 
-def _main_threads(points: list[Breakpoint]) -> dict[int, int]:
+def _main_threads(found: list[Timeline]) -> dict[int, int]:
     """By process: the thread with the most forward passes. Other threads work for it."""
-    forwards = Counter((p.pid, p.tid) for p in points if p.method is Attribution.nvtx_forward)
-    return {pid: tid for (pid, tid), _ in reversed(forwards.most_common())}
+    most: dict[int, tuple[int, int]] = {}
+    for timeline in found:
+        forwards = sum(method is Attribution.nvtx_forward for _, method in timeline.states)
+        if forwards > most.get(timeline.pid, (0, 0))[0]:
+            most[timeline.pid] = (forwards, timeline.tid)
+    return {pid: tid for pid, (_, tid) in most.items()}
 
 
 def _insert_threads(
     connection: duckdb.DuckDBPyConnection,
     source_id: int,
-    timelines: dict[tuple[int, int], int],
+    numbers: dict[tuple[int, int], int],
     main_threads: dict[int, int],
 ) -> None:
     connection.execute("CREATE OR REPLACE TEMP TABLE pid_timeline (pid INTEGER, timeline INTEGER)")
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE thread_timeline (pid INTEGER, tid INTEGER, timeline INTEGER, own BOOLEAN)"
     )
-    of_process = {pid: number for (pid, tid), number in timelines.items() if tid in (0, main_threads.get(pid))}
+    of_process = {pid: number for (pid, tid), number in numbers.items() if tid in (_ANY_THREAD, main_threads.get(pid))}
     for pid, number in of_process.items():
         connection.execute("INSERT INTO pid_timeline VALUES (?, ?)", [pid, number])
-    threads = connection.execute("SELECT DISTINCT pid, tid FROM gpu_call WHERE source_id = ?", [source_id]).fetchall()
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE thread_of_call AS SELECT DISTINCT pid, tid FROM gpu_call WHERE source_id = ?",
+        [source_id],
+    )
+    threads = connection.execute("FROM thread_of_call").fetchall()
     for pid, tid in threads:
-        own = timelines.get((pid, tid), timelines.get((pid, 0)))
-        number = own if own is not None else of_process.get(pid)
-        if number is not None:
-            connection.execute("INSERT INTO thread_timeline VALUES (?, ?, ?, ?)", [pid, tid, number, own is not None])
+        own = numbers.get((pid, tid), numbers.get((pid, _ANY_THREAD)))
+        chosen = own if own is not None else of_process.get(pid)
+        if chosen is not None:
+            connection.execute("INSERT INTO thread_timeline VALUES (?, ?, ?, ?)", [pid, tid, chosen, own is not None])
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE pid_engine AS SELECT pid, coalesce(f.engine_id, e.engine_id) AS engine_id "
         "FROM gpu_process g LEFT JOIN (SELECT process_id, mode(engine_id) AS engine_id FROM forward GROUP BY ALL) AS f "
@@ -173,8 +187,7 @@ def _insert_threads(
         [source_id],
     )
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE pid_without_calls AS SELECT DISTINCT pid FROM gpu_activity "
-        "WHERE source_id = $1 AND pid IS NOT NULL AND pid NOT IN "
-        "(SELECT pid FROM gpu_call WHERE source_id = $1 AND pid IS NOT NULL)",
+        "CREATE OR REPLACE TEMP TABLE pid_without_calls AS SELECT pid FROM gpu_process "
+        "WHERE source_id = $1 AND pid NOT IN (SELECT pid FROM thread_of_call WHERE pid IS NOT NULL)",
         [source_id],
     )

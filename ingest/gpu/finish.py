@@ -34,6 +34,8 @@ def finish_source(connection: duckdb.DuckDBPyConnection, source_id: int, marked:
 
 def check_windows(connection: duckdb.DuckDBPyConnection, source_id: int) -> None:
     """Keep how far kernels reach out of kvtrace's GPU windows, as a check of both clocks, in table `alignment`."""
+    if not connection.execute("SELECT 1 FROM kv_window LIMIT 1").fetchall():
+        return
     rows: Any = connection.execute(
         "SELECT greatest(0, -start_delta_ns, -end_delta_ns) FROM kv_window_kernel WHERE process_id IN "
         "(SELECT process_id FROM gpu_process WHERE source_id = ?)",

@@ -1,8 +1,8 @@
 """The layer of attention and KV-write kernels: by kvtrace's own GPU windows, else by counting them.
 
 Counting: in a step (or, outside of steps, in one CUDA graph launch) a model with L layers writes KV L times and runs a
-multiple of L attention kernels, in the order of the layers. L is what the worker recorded (`kv_layer`), else the number of
-KV writes, else that of attention kernels. Counts that are no multiple of L say nothing, and give no layer.
+multiple of L attention kernels, in the order of the layers. L is what the worker recorded (`kv_layer`), else the number
+of KV writes, else that of attention kernels. Counts that are no multiple of L say nothing, and give no layer.
 """
 
 from __future__ import annotations

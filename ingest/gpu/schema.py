@@ -157,7 +157,7 @@ GPU_SYNC = Table(
         column(
             "sync_type",
             BIGINT,
-            "The profiler's own code. Its meaning changed between versions: the call of the same correlation says more.",
+            "The profiler's own code. Its meaning changed between versions; the call of that correlation says more.",
         ),
         _START,
         _END,

@@ -1,6 +1,6 @@
-"""Which step a thread works for at any time, from the ranges it was in: breakpoints for an ASOF join.
+"""Which step a thread works for at any time, from the ranges it was in, for an ASOF join.
 
-A range join of millions of launches with thousands of ranges does not end; the latest breakpoint before a launch does.
+A range join of millions of launches with thousands of ranges does not end; the latest change before a launch does.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class Range(NamedTuple):
     until_ns: int | None = None
 
 
-class Breakpoint(NamedTuple):
-    """From `at_ns` on, a thread works for `step`; None: for none that is known."""
+class Timeline(NamedTuple):
+    """What a thread works for: `states[i]` from `at_ns[i]` on, as (step, method); (None, None) is for nothing known."""
 
     pid: int
     tid: int
-    at_ns: int
-    step: int | None
-    method: Attribution | None
+    at_ns: list[int]
+    states: list[_State]
 
 
-def breakpoints(ranges: Iterable[Range]) -> Iterator[Breakpoint]:
-    """The breakpoints of each thread. The innermost range counts; after the last one, what follows is its step's too."""
+def timelines(ranges: Iterable[Range]) -> list[Timeline]:
+    """A timeline a thread. The innermost range counts; after the last one, what follows is its step's too."""
     by_thread: dict[tuple[int, int], list[Range]] = defaultdict(list)
     for each in ranges:
         by_thread[each.pid, each.tid].append(each)
-    for (pid, tid), found in by_thread.items():
-        found.sort(key=lambda r: (r.start_ns, -r.end_ns))
-        latest = dict(_sweep(found))  # of two at one time, the later counts: one range ends as another begins
-        for at_ns, (step, method) in latest.items():
-            yield Breakpoint(pid, tid, at_ns, step, method)
+    found = []
+    for (pid, tid), of_thread in by_thread.items():
+        of_thread.sort(key=lambda r: (r.start_ns, -r.end_ns))
+        latest = dict(_sweep(of_thread))  # of two at one time, the later counts: one range ends as another begins
+        found.append(Timeline(pid, tid, list(latest), list(latest.values())))
+    return found
 
 
 def _sweep(ranges: list[Range]) -> Iterator[tuple[int, _State]]:

@@ -27,6 +27,7 @@ GPU_KERNEL = Table(
         column("duration_ns", BIGINT, "end_ns - start_ns."),
         *_PLACE,
         column("stream", BIGINT, "CUDA stream."),
+        column("kernel_name_id", INTEGER, "Its name's key (`kernel_name.kernel_name_id`)."),
         column("name", TEXT, "The function's name alone."),
         column("demangled_name", TEXT, "The whole demangled name."),
         choice("category", enums.KernelCategory, "What it is for, by its name (derived)."),
@@ -41,7 +42,7 @@ GPU_KERNEL = Table(
     ),
     view="""
         SELECT a.activity_id, a.start_ns, a.end_ns, a.end_ns - a.start_ns AS duration_ns, a.source_id, a.pid, a.device,
-            a.stream, n.short_name AS name, n.demangled_name, n.category, t.engine_id, t.step,
+            a.stream, a.kernel_name_id, n.short_name AS name, n.demangled_name, n.category, t.engine_id, t.step,
             t.method AS attribution,
             CASE WHEN s.decode_tokens = 0 AND s.prefill_tokens + s.chunked_prefill_tokens + s.resumed_tokens = 0
                 THEN NULL
@@ -132,6 +133,11 @@ STEP_GPU = Table(
             "From the end of all earlier steps' activities to its first; 0 if they overlap, NULL for the first step.",
         ),
         column("kernels", BIGINT, "Kernels."),
+        column(
+            "inferred_kernels",
+            BIGINT,
+            "Kernels whose step follows from when they were launched or ran, not from a range around their launch.",
+        ),
         column("kernel_ns", BIGINT, "Sum of their durations: the categories add up to it."),
         *(
             column(f"{category.name}_ns", BIGINT, f"Sum of the durations of {category.name} kernels.")
@@ -143,19 +149,22 @@ STEP_GPU = Table(
     ),
     view=f"""
         WITH work AS (
-            SELECT t.engine_id, t.step, a.source_id, a.pid, a.device, a.kind,
+            SELECT t.engine_id, t.step, t.method, a.source_id, a.pid, a.device, a.kind,
                 CASE WHEN a.kind = 'kernel' THEN coalesce(n.category, 'other') END AS category,
                 a.start_ns, a.end_ns, a.end_ns - a.start_ns AS length_ns,
                 max(a.end_ns) OVER (
                     PARTITION BY t.engine_id, t.step, a.source_id, a.pid, a.device ORDER BY a.start_ns, a.end_ns
                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                 ) AS covered_until_ns
-            FROM gpu_activity a JOIN gpu_attribution t USING (activity_id) LEFT JOIN kernel_name n USING (kernel_name_id)
+            FROM gpu_activity a JOIN gpu_attribution t USING (activity_id)
+                LEFT JOIN kernel_name n USING (kernel_name_id)
             WHERE t.step IS NOT NULL
         ), spans AS (
             SELECT engine_id, step, source_id, pid, device, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
                 sum(greatest(0, end_ns - greatest(start_ns, coalesce(covered_until_ns, start_ns))))::BIGINT AS busy_ns,
                 count(*) FILTER (kind = 'kernel') AS kernels,
+                count(*) FILTER (kind = 'kernel' AND method IN ('after_range', 'other_thread', 'gpu_time'))
+                    AS inferred_kernels,
                 coalesce(sum(length_ns) FILTER (kind = 'kernel'), 0)::BIGINT AS kernel_ns,
                 {_CATEGORY_SUMS},
                 coalesce(sum(length_ns) FILTER (kind = 'memcpy'), 0)::BIGINT AS memcpy_ns,

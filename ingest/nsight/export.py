@@ -7,8 +7,10 @@ environment and output are never read at all.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import sqlite_utils
@@ -42,24 +44,31 @@ class Export:
     """Rows by table, as SQLite counts them; without the private tables."""
     facts: dict[str, str] = field(default_factory=dict)
     session_start_ns: int | None = None
-    _names: dict[int, str] = field(default_factory=dict)
     _stat: tuple[int, int] = (0, 0)
+    _names: dict[int | None, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def uri(self) -> str:
         """For any SQLite client, read-only."""
         return uri_of(self.path)
 
-    def name(self, string_id: int) -> str:
+    def name(self, string_id: int | None) -> str:
         """The text of an id in StringIds; `#ID` if there is none. Old exports' text that is no UTF-8 is patched."""
         found = self._names.get(string_id)
         if found is None:
             row = None
-            if "StringIds" in self.columns:
-                row = self.connection.execute("SELECT value FROM StringIds WHERE id = ?", [string_id]).fetchone()
+            if "StringIds" in self.columns and string_id is not None:
+                row = self.row("SELECT value FROM StringIds WHERE id = ?", string_id)
             found = str(row[0]) if row is not None and row[0] is not None else f"#{string_id}"
             self._names[string_id] = found
         return found
+
+    def row(self, sql: str, value: int) -> tuple[Any, ...] | None:
+        """The first row of a query with one parameter. From any thread."""
+        with self._lock:
+            row: tuple[Any, ...] | None = self.connection.execute(sql, [value]).fetchone()
+            return row
 
     def check_unchanged(self) -> None:
         """Raise if the file changed since it was opened: it was still being written."""
@@ -98,8 +107,8 @@ def open_export(path: Path) -> Export:
     """Open an export and read what it holds.
 
     Raises:
-        KvtraceError: It is missing, no SQLite, a report that was not exported, truncated, locked, empty, or of something
-            else than Nsight Systems.
+        KvtraceError: It is missing, no SQLite, a report that was not exported, truncated, locked, empty, or of
+            something else than Nsight Systems.
     """
     _check_file(path)
     stat = _fingerprint(path)

@@ -1,4 +1,4 @@
-"""kvtrace's own NVTX records in an export: what aligns its clock, and the ranges that say which step a thread works for."""
+"""kvtrace's own NVTX records in an export: what aligns its clock, and the ranges that say who works for which step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_marks(export: Export) -> Marks:
     """Read kvtrace's NVTX records; none where there are none."""
     marks = Marks([], [])
     actual = export.columns.get("NVTX_EVENTS", {})
-    if not _NEEDED <= actual.keys():
+    if not actual.keys() >= _NEEDED:
         return marks
     text = [actual[name] for name in ("text", "textid") if name in actual]
     payloads = [f'"{actual[name.lower()]}"' for name in _PAYLOADS if name.lower() in actual]

@@ -1,35 +1,35 @@
-"""Streams a table of an export to DuckDB: SQLite to Arrow by ADBC, batch by batch, so that memory does not grow with it.
+"""Streams a table of an export to DuckDB: SQLite to Arrow by ADBC, piece by piece, so that memory does not grow.
 
-ADBC types a column from its first batch, so values that may be NULL and are no integers are wrapped. Text comes as bytes,
-for old exports hold some that is no UTF-8.
+A table is read in ranges of row ids by a few threads, ahead of DuckDB, and handed over in order. ADBC types a column
+from its first batch, so values that may be NULL and are no integers are wrapped. Text comes as bytes, for old exports
+hold some that is no UTF-8.
 """
 
 from __future__ import annotations
 
+import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import NamedTuple
 
 import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import duckdb
-import numpy as np
 import pyarrow as pa
 
-from kvtrace.errors import KvtraceError
-from kvtrace.ingest import columns
-from kvtrace.ingest.gpu.kernels import KernelNames, Name
+from kvtrace.ingest.gpu.kernels import KernelNames
 from kvtrace.ingest.nsight.export import Export, damaged
 from kvtrace.ingest.nsight.tables import Import, Kind, Read
+from kvtrace.ingest.nsight.values import Piece, Values
 
-BATCH_ROWS = 65_536
-_PRESENT = "__present"
-_ARROW = {
-    Kind.integer: pa.int64(),
-    Kind.text: pa.large_string(),
-    Kind.name: pa.dictionary(pa.int32(), pa.large_string()),
-    Kind.real: pa.float64(),
-    Kind.kernel: pa.int32(),
-}
+PIECE_ROWS = 131_072
+LARGEST_PIECES = 4096
+BATCH_ROWS = 16_384
+THREADS = 2
+AHEAD = 2 * THREADS
+
 _VALUE: dict[Kind, Callable[[str], str]] = {
     Kind.integer: lambda alias: f'"{alias}"',
     Kind.text: lambda alias: f"nullif(\"{alias}\", '')",
@@ -58,10 +58,10 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
     Raises:
         KvtraceError: SQLite cannot read the table, or it holds something else than it should.
     """
-    stream = _Stream(reading, progress)
+    stream = _Stream(reading, _next_key(connection, reading.what), progress)
     connection.register("captured", pa.RecordBatchReader.from_batches(stream.schema, stream.batches()))
     try:
-        connection.execute(_insert(connection, reading, stream.reads))
+        connection.execute(_insert(reading, stream.values.reads))
     except BaseException:
         if stream.error is not None:  # DuckDB wraps what goes wrong while it pulls; say the real thing
             raise _explained(reading, stream.error) from stream.error
@@ -71,13 +71,21 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
     return stream.rows
 
 
+def _next_key(connection: duckdb.DuckDBPyConnection, what: Import) -> int:
+    if not what.key:
+        return 1
+    rows = connection.execute(f"SELECT coalesce(max({what.key}), 0) + 1 FROM {what.target}").fetchall()
+    return int(rows[0][0])
+
+
 def _explained(reading: Reading, error: BaseException) -> BaseException:
-    if isinstance(error, (adbc_driver_manager.Error, pa.ArrowException, OverflowError, TypeError, ValueError)):
+    foreign = (adbc_driver_manager.Error, sqlite3.Error, pa.ArrowException, OverflowError, TypeError, ValueError)
+    if isinstance(error, foreign):
         return damaged(reading.export.path, ValueError(f"table {reading.what.table}: {error}"))
     return error
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, reading: Reading, reads: list[Read]) -> str:
+def _insert(reading: Reading, reads: list[Read]) -> str:
     what = reading.what
     have = {read.alias for read in reads}
     values = [
@@ -85,134 +93,74 @@ def _insert(connection: duckdb.DuckDBPyConnection, reading: Reading, reads: list
     ]
     targets, expressions = ["source_id"], [str(reading.source_id)]
     if what.key:
-        row = connection.execute(f"SELECT coalesce(max({what.key}), 0) FROM {what.target}").fetchone()
         targets.append(what.key)
-        expressions.append(f"row_number() OVER () + {int(row[0]) if row else 0}")
+        expressions.append("row_key")
     targets += what.insert
     expressions += what.insert.values()
     return (
         f"INSERT INTO {what.target} ({', '.join(targets)}) SELECT {', '.join(expressions)} "
-        f"FROM (SELECT {', '.join(values)} FROM captured) {what.join}"
+        f"FROM (SELECT row_key, {', '.join(values)} FROM captured) {what.join}"
     )
 
 
 class _Stream:
-    """An export's table as Arrow batches, ids and bytes translated."""
+    """An export's table as Arrow batches, in the order of its rows."""
 
-    def __init__(self, reading: Reading, progress: Progress) -> None:
+    def __init__(self, reading: Reading, first_key: int, progress: Progress) -> None:
         self._export = reading.export
-        self._what = reading.what
+        self._table = reading.what.table
         self._progress = progress
-        self._actual = reading.export.columns[reading.what.table]
-        self.reads = [read for read in reading.what.reads if self._columns(read)]
-        self.schema = pa.schema([(read.alias, _ARROW[read.kind]) for read in self.reads])
-        self._keys = _Keys(reading) if any(read.kind is Kind.kernel for read in self.reads) else None
+        self._key = first_key
+        self.values = Values(reading.export, reading.source_id, reading.what, reading.kernels)
+        self.schema = pa.schema([("row_key", pa.int64()), *self.values.schema])
         self.rows = 0
         self.error: BaseException | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Pull the rows. What goes wrong is kept in `error`."""
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="kvtrace-sqlite")
         try:
-            with (
-                adbc_driver_sqlite.dbapi.connect(self._export.uri) as database,
-                database.cursor() as cursor,
-            ):
-                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
-                cursor.execute(self._select())
-                for batch in cursor.fetch_record_batch():
-                    arrays = [self._array(read, batch) for read in self.reads]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-                    self.rows += batch.num_rows
+            pieces = iter(self._pieces())
+            ahead = deque(pool.submit(self._read, piece) for piece in islice(pieces, AHEAD))
+            while ahead:
+                batches = _result(ahead.popleft())
+                ahead.extend(pool.submit(self._read, piece) for piece in islice(pieces, 1))
+                for batch in batches:
+                    yield self._keyed(batch)
                     self._progress(batch.num_rows)
         except BaseException as error:
             self.error = error
             raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
-    def _columns(self, read: Read) -> list[str]:
-        return [self._actual[name.lower()] for name in read.columns if name.lower() in self._actual]
+    def _keyed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = self.values.keys(self._key, batch.num_rows)
+        self._key += batch.num_rows
+        self.rows += batch.num_rows
+        return pa.RecordBatch.from_arrays([keys, *batch.columns], schema=self.schema)
 
-    def _select(self) -> str:
-        values = []
-        for read in self.reads:
-            quoted = [f'"{name}"' for name in self._columns(read)]
-            first = f"coalesce({', '.join(quoted)})" if len(quoted) > 1 else quoted[0]
-            if read.kind is Kind.text:
-                values.append(f"CAST(ifnull({first}, '') AS BLOB) AS \"{read.alias}\"")
-            elif read.kind is Kind.real:
-                values.append(f'ifnull({first}, 0.0) * 1.0 AS "{read.alias}"')
-                values.append(f'{first} IS NOT NULL AS "{read.alias}{_PRESENT}"')
-            elif read.kind is Kind.kernel:
-                values += [f'{name} AS "{read.alias}{number}"' for number, name in enumerate(quoted)]
-            else:
-                values.append(f'{first} AS "{read.alias}"')
-        return f'SELECT {", ".join(values)} FROM "{self._what.table}"'
+    def _pieces(self) -> list[Piece]:
+        """Ranges of row ids; one piece without bounds where a table has none."""
+        try:
+            found = self._export.connection.execute(f'SELECT min(rowid), max(rowid) FROM "{self._table}"').fetchone()
+        except sqlite3.OperationalError:
+            found = None
+        if found is None or not isinstance(found[0], int) or not isinstance(found[1], int):
+            return [Piece(None, None)]
+        first, last = found
+        size = max(PIECE_ROWS, (last - first) // LARGEST_PIECES + 1)
+        return [Piece(start, start + size - 1) for start in range(first, last + 1, size)]
 
-    def _array(self, read: Read, batch: pa.RecordBatch) -> pa.Array[Any]:
-        if read.kind is Kind.kernel and self._keys is not None:
-            return self._keys.of([self._integers(batch, f"{read.alias}{n}") for n in range(len(self._columns(read)))])
-        if read.kind is Kind.text:
-            return _texts(batch.column(read.alias))
-        if read.kind is Kind.real:
-            present = self._integers(batch, f"{read.alias}{_PRESENT}").to_numpy(zero_copy_only=False)
-            values = batch.column(read.alias).cast(pa.float64()).to_numpy(zero_copy_only=False)
-            return columns.numbers(np.where(present == 1, values, np.nan), pa.float64())
-        integers = self._integers(batch, read.alias)
-        return self._names(integers) if read.kind is Kind.name else integers
-
-    def _integers(self, batch: pa.RecordBatch, alias: str) -> pa.Array[Any]:
-        values = batch.column(alias)
-        if pa.types.is_int64(values.type):
-            return values
-        if values.null_count == len(values) or pa.types.is_integer(values.type):
-            return values.cast(pa.int64())
-        raise KvtraceError(
-            f"{self._export.path}: table {self._what.table} holds {values.type} where {alias} should be a whole number; "
-            "the export is damaged, make it again with nsys export --type sqlite --force-overwrite true"
-        )
-
-    def _names(self, ids: pa.Array[Any]) -> pa.Array[Any]:
-        encoded = ids.dictionary_encode()
-        names = [self._export.name(number) for number in encoded.dictionary.to_pylist()]
-        return pa.DictionaryArray.from_arrays(encoded.indices, columns.texts(names))
+    def _read(self, piece: Piece) -> list[pa.RecordBatch]:
+        with (
+            adbc_driver_sqlite.dbapi.connect(self._export.uri) as database,
+            database.cursor() as cursor,
+        ):
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            cursor.execute(self.values.select(piece))
+            return [self.values.translate(batch, piece) for batch in cursor.fetch_record_batch()]
 
 
-class _Keys:
-    """Turns the ids of kernels' names into keys of table `kernel_name`."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        (read,) = (read for read in reading.what.reads if read.kind is Kind.kernel)
-        actual = reading.export.columns[reading.what.table]
-        self._which = [name for name in read.columns if name.lower() in actual]
-        self._keys: dict[int, int] = {}
-
-    def of(self, ids: list[pa.Array[Any]]) -> pa.Array[Any]:
-        """The keys of a batch, from the arrays of its name columns. A kernel goes by its best name's id."""
-        filled = [values.fill_null(0).to_numpy(zero_copy_only=False) for values in ids]
-        best = filled[0]
-        for other in filled[1:]:
-            best = np.where(best == 0, other, best)
-        distinct, first, inverse = np.unique(best, return_index=True, return_inverse=True)
-        keys = np.array(
-            [
-                self._key(number, [int(v[row]) for v in filled])
-                for number, row in zip(distinct.tolist(), first, strict=True)
-            ],
-            np.int32,
-        )
-        return columns.numbers(np.ascontiguousarray(keys[inverse]), pa.int32())
-
-    def _key(self, number: int, ids: list[int]) -> int:
-        key = self._keys.get(number)
-        if key is None:
-            name = self._reading.export.name
-            known = {which: name(found) for which, found in zip(self._which, ids, strict=True) if found}
-            best = known.get("demangledName") or known.get("mangledName") or known.get("shortName") or f"#{number}"
-            names = Name(self._reading.source_id, known.get("shortName"), best, known.get("mangledName"))
-            key = self._keys[number] = self._reading.kernels.add(names)
-        return key
-
-
-def _texts(values: pa.Array[Any]) -> pa.Array[Any]:
-    """Bytes as text, what is no UTF-8 patched."""
-    return columns.texts([value.decode("utf-8", "replace") for value in values.to_pylist()])
+def _result(future: Future[list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    return future.result()

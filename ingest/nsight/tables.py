@@ -1,8 +1,8 @@
 """Which tables of an export are read, what each column was called over the years, and what becomes of it.
 
 A `Read` names a value and the columns it may be in: the first that is there and not NULL counts. Columns are found by
-name, tables and columns that a version lacks become NULL. The expressions of `insert` are DuckDB's, over the values read.
-Three macros exist while a source is loaded: `unix_ns(t)`, `pid_of(global id)` and `tid_of(global id)`.
+name; tables and columns that a version lacks become NULL. The expressions of `insert` are DuckDB's, over the values
+read. Three macros exist while a source is loaded: `unix_ns(t)`, `pid_of(global id)` and `tid_of(global id)`.
 """
 
 from __future__ import annotations
