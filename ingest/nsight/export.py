@@ -23,6 +23,9 @@ NEWEST_SCHEMA = (3, 25)
 PRIVATE = ("META_DATA_CAPTURE", "ProcessStreams", "TARGET_INFO_SYSTEM_ENV")
 """Tables with the target's environment, output and system: never read, not even counted."""
 
+UNREADABLE = (sqlite3.Error, OverflowError, TypeError, ValueError)
+"""What reading a damaged file raises: text that is none, numbers that are too large."""
+
 _FACTS = {
     "version": ("EXPORT_PRODUCT_VERSION", "PRODUCT_VERSION"),
     "schema": ("EXPORT_SCHEMA_VERSION", "SCHEMA_VERSION"),
@@ -128,7 +131,7 @@ def open_export(path: Path) -> Export:
         if not any(count for name, count in export.counts.items() if not name.startswith("ENUM_")):
             raise KvtraceError(f"{path} is an empty export: none of its tables has a row; was anything profiled?")
         _read_facts(export)
-    except sqlite3.Error as error:
+    except UNREADABLE as error:
         connection.close()
         raise damaged(path, error) from error
     except BaseException:

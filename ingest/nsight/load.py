@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from kvtrace.ingest.gpu.align import Alignment
 from kvtrace.ingest.gpu.attribute import Marked
 from kvtrace.ingest.gpu.enums import AlignmentMethod
 from kvtrace.ingest.gpu.kernels import KernelNames
-from kvtrace.ingest.nsight.export import PRIVATE, Export, damaged, open_export
+from kvtrace.ingest.nsight.export import PRIVATE, UNREADABLE, Export, damaged, open_export
 from kvtrace.ingest.nsight.marks import choose_alignment, read_marks
 from kvtrace.ingest.nsight.read import Reading, import_table
 from kvtrace.ingest.nsight.tables import IMPORTS
@@ -41,7 +40,7 @@ def load_export(
             _define_macros(connection, export, alignment)
             _insert_metric_names(connection, export)
             warnings = _import_all(connection, source_id, export, kernels, progress)
-        except (sqlite3.Error, OverflowError) as error:
+        except UNREADABLE as error:
             raise damaged(path, error) from error
         export.check_unchanged()
         return Marked(marks.ranges, alignment), [*_warnings(export, alignment), *warnings]

@@ -62,9 +62,11 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
     connection.register("captured", pa.RecordBatchReader.from_batches(stream.schema, stream.batches()))
     try:
         connection.execute(_insert(reading, stream.values.reads))
-    except BaseException:
+    except BaseException as error:
         if stream.error is not None:  # DuckDB wraps what goes wrong while it pulls; say the real thing
             raise _explained(reading, stream.error) from stream.error
+        if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException)):
+            raise damaged(reading.export.path, ValueError(f"table {reading.what.table}: {error}")) from error
         raise
     finally:
         connection.unregister("captured")
