@@ -20,11 +20,12 @@ class Sources:
     """Files to ingest, by kind."""
 
     nsight: tuple[Path, ...] = ()
+    nsight_of_run: tuple[Path, ...] = ()  # named by the run's manifest
     torch: tuple[Path, ...] = ()
     kv_events: tuple[Path, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.nsight or self.torch or self.kv_events)
+        return bool(self.nsight or self.nsight_of_run or self.torch or self.kv_events)
 
 
 def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, list[str]]:
@@ -41,7 +42,7 @@ def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, li
             found.append(path)
         else:
             warnings.append(f"{run_dir / layout.MANIFEST} names {name}, which is not there; its kernels are missing")
-    return replace(sources, nsight=(*found, *sources.nsight)), warnings
+    return replace(sources, nsight_of_run=tuple(found)), warnings
 
 
 def import_sources(
@@ -71,12 +72,17 @@ def import_sources(
 
             warnings += load_kv_events(connection, source_id, path, progress)
             continue
-        if kind == "nsight":
+        if kind != "torch":
             with needs_analysis():
                 from kvtrace.ingest.nsight.load import load_export as load
         else:
             from kvtrace.ingest.torch_trace import load_torch_trace as load
-        marked[source_id], new = load(connection, source_id, path, kernels, progress)
+        try:
+            marked[source_id], new = load(connection, source_id, path, kernels, progress)
+        except KvtraceError as error:
+            if kind == "nsight_of_run":
+                raise KvtraceError(f"{error} (the run's manifest names it; --no-nsight leaves it out)") from error
+            raise
         warnings += [*new, *processes.match_processes(connection, source_id, path.name)]
     kernels.insert(connection)
     for source_id, found in marked.items():
@@ -93,7 +99,12 @@ def import_sources(
 
 
 def _numbered(sources: Sources) -> list[tuple[str, Path]]:
-    kinds = {"nsight": sources.nsight, "torch": sources.torch, "kv_events": sources.kv_events}
+    kinds = {
+        "nsight_of_run": sources.nsight_of_run,
+        "nsight": sources.nsight,
+        "torch": sources.torch,
+        "kv_events": sources.kv_events,
+    }
     files = [(kind, path) for kind, paths in kinds.items() for path in paths]
     if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
         raise KvtraceError(f"{repeated[0]} was given twice")
