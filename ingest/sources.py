@@ -15,7 +15,7 @@ from kvtrace.manifest import read_facts
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sources:
     """Files to ingest, by kind."""
 

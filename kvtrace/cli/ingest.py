@@ -62,7 +62,9 @@ def register(app: typer.Typer) -> None:
             from kvtrace.ingest.run import ingest as ingest_run
             from kvtrace.ingest.sources import Sources
         directory, more = _split(run or [], expect_files=bool(nsight))
-        sources = Sources((*(nsight or ()), *more), tuple(torch_trace or ()), tuple(kv_events or ()))
+        sources = Sources(
+            nsight=(*(nsight or ()), *more), torch=tuple(torch_trace or ()), kv_events=tuple(kv_events or ())
+        )
         if directory is None and output is None:
             raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)
         target = output or (directory or Path()) / TRACE_NAME
