@@ -1,7 +1,6 @@
 """Makes an Nsight Systems export of any size: `python bench/nsight_export.py FILE --kernels 5000000`.
 
-A decode-only server on one GPU: steps of a forward pass, its kernels launched one API call each, kvtrace's NVTX ranges
-around both. Every number is made up; only the schema and the proportions are those of a real export (2025.5).
+A decode-only server on one GPU: steps of a forward pass and a sampling, a call a kernel, and kvtrace's NVTX ranges. Every number is made up; only the schema and the proportions are those of a real export (2025.5).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER
     domainId INTEGER, uint64Value INTEGER, int64Value INTEGER, doubleValue REAL, uint32Value INTEGER,
     int32Value INTEGER, floatValue REAL, jsonTextId INTEGER, jsonText TEXT, binaryData TEXT);
 """
-NAMES = ("cudaLaunchKernel_v7000", "step", "forward", "kvtrace", "clock", *LAYER_KERNELS, *OTHER_KERNELS)
+NAMES = ("cudaLaunchKernel_v7000", "step", "forward", "sample", "kvtrace", "clock", *LAYER_KERNELS, *OTHER_KERNELS)
 NAME_ID = {name: number for number, name in enumerate(NAMES, 1)}
 
 
@@ -84,7 +83,7 @@ def calls(count: int, per_step: int) -> Iterator[tuple[object, ...]]:
 
 
 def ranges(steps: int) -> Iterator[tuple[object, ...]]:
-    """Rows of NVTX_EVENTS: the domain, then a step and a forward range a step."""
+    """Rows of NVTX_EVENTS: the domain, then a range a step and, inside it, one a forward pass and one a sampling."""
 
     def row(kind: int, start: int, end: int | None, text: str | None, name: str | None, value: int | None) -> tuple:
         name_id = NAME_ID[name] if name else None
@@ -94,14 +93,15 @@ def ranges(steps: int) -> Iterator[tuple[object, ...]]:
     yield row(75, 0, None, "kvtrace", None, None)
     for step in range(steps):
         start = step * STEP_NS
-        yield row(59, start, start + 90_000, None, "step", step + 1)
-        yield row(59, start + 95_000, start + STEP_NS - 20_000, None, "forward", step + 1)
+        yield row(59, start, start + STEP_NS - 10_000, None, "step", step + 1)
+        yield row(59, start + 95_000, start + STEP_NS - 500_000, None, "forward", step + 1)
+        yield row(59, start + STEP_NS - 490_000, start + STEP_NS - 20_000, None, "sample", step + 1)
 
 
 def make(path: Path, count: int, range_count: int) -> None:
     """Write the export."""
     path.unlink(missing_ok=True)
-    steps = max(1, range_count // 2)
+    steps = max(1, range_count // 3)
     per_step = max(LAYERS * len(LAYER_KERNELS), -(-count // steps))
     steps = -(-count // per_step)
     with sqlite3.connect(path) as db:

@@ -34,31 +34,36 @@ WHERE a.middle_ns <= w.end_ns
 _BY_ORDER = """
 INSERT INTO gpu_layer
 WITH counted AS (
-    SELECT k.*,
-        row_number() OVER (PARTITION BY pid, device, step, launch, role ORDER BY start_ns, activity_id) - 1 AS rank,
-        count(*) OVER (PARTITION BY pid, device, step, launch, role) AS peers,
-        count(*) FILTER (role = 'kv_write') OVER (PARTITION BY pid, device, step, launch) AS writes
-    FROM layer_kernel k
-    WHERE step IS NOT NULL OR launch IN (
+    SELECT * FROM layer_kernel WHERE step IS NOT NULL OR launch IN (
         SELECT t.call_id FROM gpu_attribution t JOIN gpu_activity USING (activity_id) WHERE graph_node IS NOT NULL
     )
-), numbered AS (
-    SELECT *, coalesce(recorded_layers, nullif(writes, 0), peers) AS layers FROM counted
+), unit AS (
+    SELECT pid, device, step, launch, any_value(recorded_layers) AS recorded,
+        count(*) FILTER (role = 'kv_write') AS writes, count(*) FILTER (role = 'attention') AS attentions
+    FROM counted GROUP BY pid, device, step, launch
+), sized AS (
+    SELECT *, coalesce(recorded, nullif(writes, 0), attentions) AS layers FROM unit
+), ranked AS (
+    SELECT activity_id, pid, device, step, launch, role,
+        count(*) FILTER (role = 'kv_write') OVER so_far AS written,
+        count(*) FILTER (role = 'attention') OVER so_far AS attended
+    FROM counted
+    WINDOW so_far AS (
+        PARTITION BY pid, device, step, launch ORDER BY start_ns, activity_id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    )
 ), placed AS (
-    SELECT *, CASE WHEN role <> 'attention_combine' AND peers % layers = 0 THEN rank * layers // peers END AS layer
-    FROM numbered
-), filled AS (
-    SELECT activity_id, step, CASE WHEN role = 'attention_combine'
-        THEN last_value(CASE WHEN role = 'attention' THEN layer END IGNORE NULLS) OVER (
-            PARTITION BY pid, device, step, launch ORDER BY start_ns, activity_id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-        ) ELSE layer END AS layer
-    FROM placed
+    SELECT r.activity_id, r.step, CASE
+        WHEN role = 'kv_write' AND writes % layers = 0 THEN (written - 1) * layers // writes
+        WHEN role <> 'kv_write' AND attended > 0 AND attentions % layers = 0
+            THEN (attended - 1) * layers // attentions
+        END AS layer
+    FROM ranked r JOIN sized s ON r.pid IS NOT DISTINCT FROM s.pid AND r.device IS NOT DISTINCT FROM s.device
+        AND r.step IS NOT DISTINCT FROM s.step AND r.launch IS NOT DISTINCT FROM s.launch
 )
 SELECT activity_id, layer, CASE WHEN step IS NULL THEN 'graph_order' ELSE 'step_order' END
-FROM filled ANTI JOIN gpu_layer USING (activity_id)
+FROM placed ANTI JOIN gpu_layer USING (activity_id)
 WHERE layer IS NOT NULL
-ORDER BY activity_id
 """
 
 

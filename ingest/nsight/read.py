@@ -24,9 +24,9 @@ from kvtrace.ingest.nsight.export import Export, damaged
 from kvtrace.ingest.nsight.tables import Import, Kind, Read
 from kvtrace.ingest.nsight.values import Piece, Values
 
-PIECE_ROWS = 131_072
+PIECE_ROWS = 122_880
 LARGEST_PIECES = 4096
-BATCH_ROWS = 16_384
+BATCH_ROWS = PIECE_ROWS
 THREADS = 2
 AHEAD = 2 * THREADS
 
