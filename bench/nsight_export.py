@@ -1,6 +1,7 @@
 """Makes an Nsight Systems export of any size: `python bench/nsight_export.py FILE --kernels 5000000`.
 
-A decode-only server on one GPU: steps of a forward pass and a sampling, a call a kernel, and kvtrace's NVTX ranges. Every number is made up; only the schema and the proportions are those of a real export (2025.5).
+A decode-only server on one GPU: steps of a forward pass and a sampling, one call a kernel, and kvtrace's NVTX ranges.
+Every number is made up; only the schema and the proportions are those of a real export (2025.5).
 """
 
 from __future__ import annotations

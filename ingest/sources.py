@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -23,6 +24,7 @@ class Sources:
     nsight_of_run: tuple[Path, ...] = ()  # named by the run's manifest
     torch: tuple[Path, ...] = ()
     kv_events: tuple[Path, ...] = ()
+    launch_shapes: bool = False  # read table gpu_launch_shape of Nsight exports, too
 
     def __bool__(self) -> bool:
         return bool(self.nsight or self.nsight_of_run or self.torch or self.kv_events)
@@ -74,9 +76,12 @@ def import_sources(
             continue
         if kind != "torch":
             with needs_analysis():
-                from kvtrace.ingest.nsight.load import load_export as load
+                from kvtrace.ingest.nsight.load import load_export
+            load = partial(load_export, launch_shapes=sources.launch_shapes)
         else:
-            from kvtrace.ingest.torch_trace import load_torch_trace as load
+            from kvtrace.ingest.torch_trace import load_torch_trace
+
+            load = partial(load_torch_trace)
         try:
             marked[source_id], new = load(connection, source_id, path, kernels, progress)
         except KvtraceError as error:

@@ -213,17 +213,31 @@ def _inserts(source_id: int) -> list[str]:
         FROM torch_call
         """,
         f"""
+        CREATE OR REPLACE TEMP TABLE torch_numbered AS
+        SELECT row_number() OVER () + (SELECT coalesce(max(activity_id), 0) FROM gpu_activity) AS activity_id, *,
+            {_copy_fields()} FROM torch_activity
+        """,
+        f"""
         INSERT INTO gpu_activity BY NAME
         WITH caller AS (SELECT correlation, min(pid) AS pid FROM torch_call GROUP BY correlation),
-        alone AS (SELECT CASE WHEN count(DISTINCT pid) = 1 THEN any_value(pid) END AS pid FROM torch_call),
-        copies AS (SELECT *, {_copy_fields()} FROM torch_activity)
-        SELECT row_number() OVER () + (SELECT coalesce(max(activity_id), 0) FROM gpu_activity) AS activity_id,
-            {source_id} AS source_id, kind, unix_ns(start_ns) AS start_ns, unix_ns(start_ns + duration_ns) AS end_ns,
-            coalesce(caller.pid, alone.pid) AS pid, device, context, stream, correlation, graph_node, kernel_name_id,
-            grid_x, grid_y, grid_z, block_x, block_y, block_z, registers, shared_bytes AS static_shared_bytes, bytes,
-            copy_kind, source_memory, target_memory
-        FROM copies LEFT JOIN caller USING (correlation) CROSS JOIN alone
+        alone AS (SELECT CASE WHEN count(DISTINCT pid) = 1 THEN any_value(pid) END AS pid FROM torch_call)
+        SELECT activity_id, {source_id} AS source_id, kind, unix_ns(start_ns) AS start_ns,
+            unix_ns(start_ns + duration_ns) AS end_ns, coalesce(caller.pid, alone.pid) AS pid, device, context, stream,
+            correlation, graph_node, kernel_name_id
+        FROM torch_numbered LEFT JOIN caller USING (correlation) CROSS JOIN alone
+        ORDER BY activity_id
         """,
+        """
+        INSERT INTO gpu_transfer BY NAME
+        SELECT activity_id, bytes, copy_kind, source_memory, target_memory FROM torch_numbered WHERE kind <> 'kernel'
+        """,
+        """
+        INSERT INTO gpu_launch_shape BY NAME
+        SELECT activity_id, grid_x, grid_y, grid_z, block_x, block_y, block_z, registers,
+            shared_bytes AS static_shared_bytes
+        FROM torch_numbered WHERE kind = 'kernel'
+        """,
+        "DROP TABLE torch_numbered",
         f"""
         INSERT INTO cpu_op
         SELECT {source_id}, category, unix_ns(start_ns), unix_ns(start_ns + duration_ns), pid, tid, name, external_id

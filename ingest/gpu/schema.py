@@ -76,22 +76,38 @@ GPU_ACTIVITY = Table(
         column("graph_node", BIGINT, "CUDA graph node, if a graph launched it."),
         column("graph", BIGINT, "CUDA graph, where the profiler tells."),
         column("kernel_name_id", INTEGER, "Kernel: its name (`kernel_name.kernel_name_id`)."),
-        column("grid_x", BIGINT, "Kernel: blocks, x."),
-        column("grid_y", BIGINT, "Kernel: blocks, y."),
-        column("grid_z", BIGINT, "Kernel: blocks, z."),
-        column("block_x", BIGINT, "Kernel: threads a block, x."),
-        column("block_y", BIGINT, "Kernel: threads a block, y."),
-        column("block_z", BIGINT, "Kernel: threads a block, z."),
-        column("registers", BIGINT, "Kernel: registers a thread."),
-        column("static_shared_bytes", BIGINT, "Kernel: static shared memory a block."),
-        column("dynamic_shared_bytes", BIGINT, "Kernel: dynamic shared memory a block."),
-        column("bytes", BIGINT, "Copy, fill: bytes."),
+    ),
+)
+
+GPU_TRANSFER = Table(
+    "gpu_transfer",
+    "What copies and fills moved, as the profiler recorded it. One row an activity of kind memcpy or memset.",
+    (
+        column("activity_id", BIGINT, "The activity (`gpu_activity.activity_id`)."),
+        column("bytes", BIGINT, "Bytes copied or filled."),
         choice("copy_kind", enums.CopyKind, "Copy: from where to where."),
         choice("source_memory", enums.MemoryKind, "Copy: memory it reads."),
         choice("target_memory", enums.MemoryKind, "Copy, fill: memory it writes."),
         column("source_device", BIGINT, "Copy: GPU it reads from, where the profiler tells."),
         column("target_device", BIGINT, "Copy: GPU it writes to, where the profiler tells."),
         column("fill_value", BIGINT, "Fill: the value."),
+    ),
+)
+
+GPU_LAUNCH_SHAPE = Table(
+    "gpu_launch_shape",
+    "How kernels were launched. One row a kernel; of Nsight exports only with `kvtrace ingest --launch-shapes`.",
+    (
+        column("activity_id", BIGINT, "The kernel (`gpu_activity.activity_id`)."),
+        column("grid_x", BIGINT, "Blocks, x."),
+        column("grid_y", BIGINT, "Blocks, y."),
+        column("grid_z", BIGINT, "Blocks, z."),
+        column("block_x", BIGINT, "Threads a block, x."),
+        column("block_y", BIGINT, "Threads a block, y."),
+        column("block_z", BIGINT, "Threads a block, z."),
+        column("registers", BIGINT, "Registers a thread."),
+        column("static_shared_bytes", BIGINT, "Static shared memory a block."),
+        column("dynamic_shared_bytes", BIGINT, "Dynamic shared memory a block."),
     ),
 )
 
@@ -331,6 +347,8 @@ TABLES: tuple[Table, ...] = (
     SOURCE_TABLE,
     ALIGNMENT,
     GPU_ACTIVITY,
+    GPU_TRANSFER,
+    GPU_LAUNCH_SHAPE,
     GPU_ATTRIBUTION,
     GPU_LAYER,
     KERNEL_NAME,

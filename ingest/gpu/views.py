@@ -79,10 +79,10 @@ GPU_COPY = Table(
     ),
     view="""
         SELECT a.activity_id, a.start_ns, a.end_ns, a.end_ns - a.start_ns AS duration_ns, a.source_id, a.pid, a.device,
-            a.stream, a.copy_kind AS direction, a.source_memory, a.target_memory, a.bytes,
-            a.bytes * 1e9 / nullif(a.end_ns - a.start_ns, 0) AS bytes_per_s, t.engine_id, t.step,
+            a.stream, m.copy_kind AS direction, m.source_memory, m.target_memory, m.bytes,
+            m.bytes * 1e9 / nullif(a.end_ns - a.start_ns, 0) AS bytes_per_s, t.engine_id, t.step,
             t.method AS attribution, t.call_id
-        FROM gpu_activity a LEFT JOIN gpu_attribution t USING (activity_id)
+        FROM gpu_activity a LEFT JOIN gpu_transfer m USING (activity_id) LEFT JOIN gpu_attribution t USING (activity_id)
         WHERE a.kind = 'memcpy'
     """,
 )

@@ -24,7 +24,13 @@ _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
 def load_export(
-    connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, kernels: KernelNames, progress: Progress
+    connection: duckdb.DuckDBPyConnection,
+    source_id: int,
+    path: Path,
+    kernels: KernelNames,
+    progress: Progress,
+    *,
+    launch_shapes: bool = False,
 ) -> tuple[Marked, list[str]]:
     """Read an export's tables; returns kvtrace's own ranges in it, and warnings.
 
@@ -39,7 +45,7 @@ def load_export(
             align.insert(connection, source_id, alignment, readings)
             _define_macros(connection, export, alignment)
             _insert_metric_names(connection, export)
-            warnings = _import_all(connection, source_id, export, kernels, progress)
+            warnings = _import_all(connection, source_id, export, kernels, progress, launch_shapes=launch_shapes)
         except UNREADABLE as error:
             raise damaged(path, error) from error
         export.check_unchanged()
@@ -93,8 +99,10 @@ def _import_all(
     export: Export,
     kernels: KernelNames,
     progress: Progress,
+    *,
+    launch_shapes: bool,
 ) -> list[str]:
-    present = [what for what in IMPORTS if what.table in export.counts]
+    present = [what for what in IMPORTS if what.table in export.counts and (launch_shapes or not what.optional)]
     total = sum(export.counts[what.table] for what in present)
     done = 0
     warnings = []
@@ -108,7 +116,8 @@ def _import_all(
 
         imported = import_table(connection, Reading(export, source_id, what, kernels), advance)
         counted = export.counts[what.table]
-        rows.append((source_id, what.table, counted, imported, what.target))
+        if not what.detail:
+            rows.append((source_id, what.table, counted, imported, what.target))
         if imported != counted:
             raise KvtraceError(
                 f"{export.path}: {imported:,} rows of table {what.table} could be read, SQLite counts {counted:,}; the "

@@ -58,7 +58,7 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
     Raises:
         KvtraceError: SQLite cannot read the table, or it holds something else than it should.
     """
-    stream = _Stream(reading, _next_key(connection, reading.what), progress)
+    stream = _Stream(reading, _first_key(connection, reading), progress)
     connection.register("captured", pa.RecordBatchReader.from_batches(stream.schema, stream.batches()))
     try:
         connection.execute(_insert(reading, stream.values.reads))
@@ -73,11 +73,13 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
     return stream.rows
 
 
-def _next_key(connection: duckdb.DuckDBPyConnection, what: Import) -> int:
+def _first_key(connection: duckdb.DuckDBPyConnection, reading: Reading) -> int:
+    what = reading.what
     if not what.key:
         return 1
-    rows = connection.execute(f"SELECT coalesce(max({what.key}), 0) + 1 FROM {what.target}").fetchall()
-    return int(rows[0][0])
+    target = "gpu_activity" if what.detail else what.target
+    rows = connection.execute(f"SELECT coalesce(max({what.key}), 0) + 1 FROM {target}").fetchall()
+    return int(rows[0][0]) - (reading.export.counts[what.table] if what.detail else 0)
 
 
 def _explained(reading: Reading, error: BaseException) -> BaseException:
@@ -93,7 +95,7 @@ def _insert(reading: Reading, reads: list[Read]) -> str:
     values = [
         f'{_VALUE[read.kind](read.alias) if read.alias in have else "NULL"} AS "{read.alias}"' for read in what.reads
     ]
-    targets, expressions = ["source_id"], [str(reading.source_id)]
+    targets, expressions = ([], []) if what.detail else (["source_id"], [str(reading.source_id)])
     if what.key:
         targets.append(what.key)
         expressions.append("row_key")

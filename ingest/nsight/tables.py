@@ -33,7 +33,11 @@ class Read(NamedTuple):
 
 
 class Import(NamedTuple):
-    """A table of the export and what becomes of its rows. `key` is the target's key column, if it has one."""
+    """A table of the export and what becomes of its rows.
+
+    `key` is the target's key column, if it has one. A `detail` fills another table with more of the rows that the
+    import before it read, under the same keys; an `optional` one only if it is asked for.
+    """
 
     table: str
     target: str
@@ -41,6 +45,8 @@ class Import(NamedTuple):
     insert: dict[str, str]
     key: str | None = None
     join: str = ""
+    detail: bool = False
+    optional: bool = False
 
 
 def _read(alias: str, *columns: str, kind: Kind = Kind.integer) -> Read:
@@ -94,37 +100,36 @@ _ON_THREAD_OUT = {**_SPAN_OUT, "pid": "pid_of(globalTid)", "tid": "tid_of(global
 KERNEL = Import(
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "gpu_activity",
+    (*_ON_GPU, *_NODE, _read("kernel", "demangledName", "shortName", "mangledName", kind=Kind.kernel)),
+    {"kind": "'kernel'", **_ON_GPU_OUT, **_NODE_OUT, "kernel_name_id": "kernel"},
+    key="activity_id",
+)
+LAUNCH_SHAPE = Import(
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "gpu_launch_shape",
     (
-        *_ON_GPU,
-        *_NODE,
-        _read("kernel", "demangledName", "shortName", "mangledName", kind=Kind.kernel),
         *(_read(name) for name in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")),
         *(_read(name) for name in ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")),
     ),
     {
-        "kind": "'kernel'",
-        **_ON_GPU_OUT,
-        **_NODE_OUT,
-        "kernel_name_id": "kernel",
         **{f"{what}_{axis.lower()}": f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ"},
         "registers": "registersPerThread",
         "static_shared_bytes": "staticSharedMemory",
         "dynamic_shared_bytes": "dynamicSharedMemory",
     },
     key="activity_id",
+    detail=True,
+    optional=True,
 )
-MEMCPY = Import(
+MEMCPY, MEMSET = (
+    Import(table, "gpu_activity", (*_ON_GPU, *_NODE), {"kind": kind, **_ON_GPU_OUT, **_NODE_OUT}, key="activity_id")
+    for table, kind in (("CUPTI_ACTIVITY_KIND_MEMCPY", "'memcpy'"), ("CUPTI_ACTIVITY_KIND_MEMSET", "'memset'"))
+)
+COPIED = Import(
     "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "gpu_activity",
-    (
-        *_ON_GPU,
-        *_NODE,
-        *(_read(name) for name in ("bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")),
-    ),
+    "gpu_transfer",
+    tuple(_read(name) for name in ("bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")),
     {
-        "kind": "'memcpy'",
-        **_ON_GPU_OUT,
-        **_NODE_OUT,
         "bytes": "bytes",
         "copy_kind": _decode("copyKind", CopyKind, _COPY_KINDS, "unknown"),
         "source_memory": _decode("srcKind", MemoryKind, _MEMORY_KINDS, "unknown"),
@@ -133,20 +138,19 @@ MEMCPY = Import(
         "target_device": "dstDeviceId",
     },
     key="activity_id",
+    detail=True,
 )
-MEMSET = Import(
+FILLED = Import(
     "CUPTI_ACTIVITY_KIND_MEMSET",
-    "gpu_activity",
-    (*_ON_GPU, *_NODE, _read("bytes"), _read("memKind"), _read("value")),
+    "gpu_transfer",
+    (_read("bytes"), _read("memKind"), _read("value")),
     {
-        "kind": "'memset'",
-        **_ON_GPU_OUT,
-        **_NODE_OUT,
         "bytes": "bytes",
         "target_memory": _decode("memKind", MemoryKind, _MEMORY_KINDS, "unknown"),
         "fill_value": "value",
     },
     key="activity_id",
+    detail=True,
 )
 GRAPH = Import(
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
@@ -265,8 +269,11 @@ DEVICE = Import(
 
 IMPORTS: tuple[Import, ...] = (
     KERNEL,
+    LAUNCH_SHAPE,
     MEMCPY,
+    COPIED,
     MEMSET,
+    FILLED,
     GRAPH,
     CALL,
     SYNC,

@@ -49,6 +49,9 @@ def register(app: typer.Typer) -> None:
             list[Path] | None,
             typer.Option("--kv-events", metavar="FILE", help="vLLM's KV events, recorded (.jsonl); repeatable."),
         ] = None,
+        launch_shapes: Annotated[
+            bool, typer.Option("--launch-shapes", help="Read grids, blocks and registers of Nsight's kernels, too.")
+        ] = False,
         nsight_of_run: Annotated[
             bool, typer.Option(" /--no-nsight", help="Leave out the exports that `kvtrace record --nsys` made.")
         ] = True,
@@ -63,7 +66,10 @@ def register(app: typer.Typer) -> None:
             from kvtrace.ingest.sources import Sources
         directory, more = _split(run or [], expect_files=bool(nsight))
         sources = Sources(
-            nsight=(*(nsight or ()), *more), torch=tuple(torch_trace or ()), kv_events=tuple(kv_events or ())
+            nsight=(*(nsight or ()), *more),
+            torch=tuple(torch_trace or ()),
+            kv_events=tuple(kv_events or ()),
+            launch_shapes=launch_shapes,
         )
         if directory is None and output is None:
             raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)

@@ -102,9 +102,9 @@ class TestGpuEvents:
                 8,
             )
         ]
-        assert ask(
-            "SELECT grid_x, grid_y, block_x, registers, static_shared_bytes FROM gpu_activity WHERE kind = 'kernel'"
-        ) == [(4, 2, 128, 64, 8)]
+        assert ask("SELECT grid_x, grid_y, block_x, registers, static_shared_bytes FROM gpu_launch_shape") == [
+            (4, 2, 128, 64, 8)
+        ]
 
     def test_copies_know_their_direction_and_bandwidth(self, load: Callable) -> None:
         assert load(trace_of(GPU))(

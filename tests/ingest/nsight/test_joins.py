@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
 
 from .conftest import EPOCH_NS, OTHER_TID, PID, Ingested, SmallExport
 
@@ -163,6 +167,18 @@ class TestLayers:
     def test_neither_step_nor_graph_gives_none(self, export: SmallExport, ingested: Callable[..., Ingested]) -> None:
         self.run(export, [WRITE, ATTENTION], step=None)
         assert [layer for _, layer, _ in self.layers(ingested())] == [None, None]
+
+
+def test_launch_shapes_are_read_on_request(export: SmallExport, tmp_path: Path) -> None:
+    export.epoch().kernel(1, 2, 1, gridX=3, blockX=128, registersPerThread=40).kernel(3, 4, 2, gridX=5)
+    shapes = (
+        "SELECT k.start_ns - {0}, s.grid_x, s.block_x, s.registers "
+        "FROM gpu_launch_shape s JOIN gpu_kernel k USING (activity_id) ORDER BY 1"
+    )
+    for asked, expected in ((True, [(1, 3, 128, 40), (3, 5, None, None)]), (False, [])):
+        sources = Sources(nsight=(export.path,), launch_shapes=asked)
+        found = Ingested(ingest(None, tmp_path / "trace.duckdb", sources=sources))
+        assert found.ask(shapes.format(EPOCH_NS)) == expected
 
 
 class TestStepGpu:
