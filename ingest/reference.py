@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from kvtrace.events import EVENTS, Field
-from kvtrace.ingest.schema import ALL_ENUMS, TABLES, event_columns
+from kvtrace.ingest.schema import ALL_ENUMS, TABLES
+from kvtrace.ingest.tables import event_columns
 
 _HEAD = """\
 # Events and tables

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, EnumType, Event, Field, FinishReason, Type, WindowKind, _snake
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, EnumType, Field, FinishReason, Type, WindowKind, _snake
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
-from kvtrace.ingest.table import BIGINT as _BIGINT
-from kvtrace.ingest.table import INTEGER as _INTEGER
-from kvtrace.ingest.table import TEXT as _TEXT
-from kvtrace.ingest.table import Table
-from kvtrace.ingest.table import column as _column
+from kvtrace.ingest.tables import BIGINT as _BIGINT
+from kvtrace.ingest.tables import INTEGER as _INTEGER
+from kvtrace.ingest.tables import TEXT as _TEXT
+from kvtrace.ingest.tables import Table, event_columns
+from kvtrace.ingest.tables import column as _column
 
 TRACE_VERSION = 1
 """Of the tables below. Readers refuse a trace of another version and name both."""
-
-
-def event_columns(event: Event) -> tuple[Field, ...]:
-    """An event table's columns: the recording process, then the declared fields."""
-    role = "engine" if event.scope == "engine" else "process"
-    doc = f"The recording {role} (`process.process_id`)."
-    return (Field(event.process_column, _INTEGER, doc), *event.fields)
-
 
 RUN = Table(
     "run",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kvtrace.ingest.gpu import enums
+from kvtrace.ingest.gpu.columns import BOOLEAN, U8, UBIGINT, choice
 from kvtrace.ingest.gpu.views import VIEWS
-from kvtrace.ingest.table import BIGINT, BOOLEAN, DOUBLE, INTEGER, TEXT, U8, UBIGINT, Table, choice, column
+from kvtrace.ingest.tables import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
 
 _SOURCE = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
 _START = column("start_ns", BIGINT, "Start.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvtrace.events import Field, WindowKind
 from kvtrace.ingest.gpu import enums
-from kvtrace.ingest.table import BIGINT, DOUBLE, INTEGER, TEXT, Table, choice, column
+from kvtrace.ingest.gpu.columns import choice
+from kvtrace.ingest.tables import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
 
 _STEP_COLUMNS = (
     column("engine_id", INTEGER, "The engine whose step it is (derived)."),

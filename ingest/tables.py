@@ -1,18 +1,15 @@
-"""How a derived table or view is declared."""
+"""What a derived table or view is, and the columns that event tables get."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvtrace.events import EnumType, Field, Type
+from kvtrace.events import Event, Field, Type
 
 TEXT = Type("text", "", "VARCHAR")
 BIGINT = Type("bigint", "", "BIGINT")
-UBIGINT = Type("ubigint", "", "UBIGINT")
 INTEGER = Type("integer", "", "INTEGER")
 DOUBLE = Type("double", "", "DOUBLE")
-BOOLEAN = Type("bool", "", "BOOLEAN")
-U8 = Type("u8", "", "UTINYINT")
 
 
 class Table(NamedTuple):
@@ -29,6 +26,8 @@ def column(name: str, type_: Type, doc: str) -> Field:
     return Field(name, type_, doc)
 
 
-def choice(name: str, members: EnumType, doc: str) -> Field:
-    """A column with one of an enum's values."""
-    return Field(name, Type("enum", "", "ENUM"), doc, members)
+def event_columns(event: Event) -> tuple[Field, ...]:
+    """An event table's columns: the recording process, then the declared fields."""
+    role = "engine" if event.scope == "engine" else "process"
+    doc = f"The recording {role} (`process.process_id`)."
+    return (Field(event.process_column, INTEGER, doc), *event.fields)
