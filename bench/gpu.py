@@ -1,9 +1,11 @@
 """On a GPU: what recording costs a real engine. Untraced and recorded runs alternate, each in a process of its own.
 
     python bench/gpu.py MODEL_DIR [ROUNDS] [--kinds off,host,layer] [--graphs FULL_AND_PIECEWISE] [--keep RUN]
+    python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile+every=10
 
 Prints tokens/s, and the 99th percentiles of TTFT and of the requests' mean inter-token latency, at 32 and 256 sequences
-of 512 + 128 tokens, as medians and as ratios of runs next to each other. `--keep` leaves the last recording there.
+of 512 + 128 tokens, as medians and as ratios of runs next to each other. `--keep` leaves the last recording there. What
+follows a + in a kind are options of `kvtrace record`. `--repeats` and `--sizes` change how many batches of which size.
 """
 
 from __future__ import annotations
@@ -20,27 +22,29 @@ from pathlib import Path
 from typing import Any
 
 SEQUENCES = (32, 256)
-PROMPT_TOKENS, OUTPUT_TOKENS, REPEATS = 512, 128, 4
+PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
 
 
-def one(model: str, graphs: str) -> None:
+def one(options: Any) -> None:
     """Measure in this process; a JSON object on the last line of standard output."""
     from vllm import LLM, SamplingParams
 
+    backend = {"attention_backend": options.backend} if options.backend else {}
     llm = LLM(
-        model,
+        options.model,
         load_format="dummy",
         skip_tokenizer_init=True,
         max_model_len=4096,
         max_num_seqs=max(SEQUENCES),
         gpu_memory_utilization=0.7,
         disable_log_stats=False,
-        compilation_config={"cudagraph_mode": graphs},
+        compilation_config={"cudagraph_mode": options.graphs},
+        **backend,
     )
     parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
     figures: dict[str, list[float]] = {}
-    for sequences in SEQUENCES:
-        for repeat in range(REPEATS + 1):
+    for sequences in map(int, options.sizes.split(",")):
+        for repeat in range(options.repeats + 1):
             prompts = [
                 {"prompt_token_ids": [(i * 7 + j * (repeat + 1) + sequences) % 500 + 3 for j in range(PROMPT_TOKENS)]}
                 for i in range(sequences)
@@ -67,9 +71,11 @@ def p99(values: list[float]) -> float:
 
 def measure(kind: str, options: Any) -> dict[str, float]:
     command = [sys.executable, __file__, options.model, "--one", "--graphs", options.graphs]
+    command += ["--backend", options.backend, "--sizes", options.sizes, "--repeats", str(options.repeats)]
+    level, *more = kind.split("+")
     if kind != "off":
-        recorder = [sys.executable, "-m", "kvtrace", "record", "--force", "-o", str(options.keep), "--kv-level", kind]
-        command = [*recorder, "--", *command]
+        recorder = [sys.executable, "-m", "kvtrace", "record", "--force", "-o", str(options.keep), "--kv-level", level]
+        command = [*recorder, *(f"--{option}" for option in more), "--", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the {kind!r} run failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
@@ -84,11 +90,14 @@ def main() -> None:
     parser.add_argument("rounds", type=int, nargs="?", default=5)
     parser.add_argument("--kinds", default="off,host,layer")
     parser.add_argument("--graphs", default="FULL_AND_PIECEWISE")
+    parser.add_argument("--backend", default="", help="an attention backend, such as TRITON_ATTN")
+    parser.add_argument("--sizes", default=",".join(map(str, SEQUENCES)))
+    parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()) / "run")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        one(options.model, options.graphs)
+        one(options)
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     kinds = options.kinds.split(",")

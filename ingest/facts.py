@@ -40,6 +40,19 @@ def insert_run(connection: duckdb.DuckDBPyConnection, recording: Recording, warn
     insert_rows(connection, "run", ((key, _text(value)) for key, value in facts.items() if value is not None))
 
 
+def insert_run_without_recording(connection: duckdb.DuckDBPyConnection, warnings: Sequence[str]) -> None:
+    """Fill table `run` of a trace that is made of other sources alone."""
+    rows = connection.execute("SELECT DISTINCT kind::VARCHAR FROM source ORDER BY ALL").fetchall()
+    facts: dict[str, Any] = {
+        "trace_version": TRACE_VERSION,
+        "kvtrace_version": __version__,
+        "ingest_version": __version__,
+        "source": ", ".join(kind for (kind,) in rows),
+        "warnings": "\n".join(warnings) or None,
+    }
+    insert_rows(connection, "run", ((key, _text(value)) for key, value in facts.items() if value is not None))
+
+
 def insert_processes(
     connection: duckdb.DuckDBPyConnection, processes: Sequence[ProcessRecording], offsets_ns: Sequence[int]
 ) -> list[str]:

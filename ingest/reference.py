@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from kvtrace.events import ENUMS, EVENTS, Field
-from kvtrace.ingest.schema import TABLES
+from kvtrace.events import EVENTS, Field
+from kvtrace.ingest.schema import ALL_ENUMS, TABLES
 from kvtrace.ingest.tables import event_columns
 
 _HEAD = """\
@@ -43,7 +43,7 @@ def _tables() -> Iterator[str]:
 
 def _enums() -> Iterator[str]:
     yield "## Values\n"
-    for members in ENUMS:
+    for members in ALL_ENUMS:
         yield f"### {members.__name__}\n"
         yield f"{(members.__doc__ or '').strip()}\n"
         yield ", ".join(f"`{member.name}`" for member in members) + "\n"

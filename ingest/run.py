@@ -13,6 +13,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
 from kvtrace.ingest import build, capture, clock, costs, derive, facts, misses, tiers, tile_tables, tiles
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
+from kvtrace.ingest.sources import Sources, import_sources, with_named_in_manifest
 from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
 
 TRACE_NAME = "trace.duckdb"
@@ -32,6 +33,17 @@ class StreamCount(NamedTuple):
     dropped: int
 
 
+class SourceTable(NamedTuple):
+    """A table of a source that was read; `rows` is what the source says it has."""
+
+    source_id: int
+    file: str
+    table: str
+    rows: int
+    imported: int
+    target: str
+
+
 @dataclass
 class Summary:
     """What an ingest did."""
@@ -40,28 +52,41 @@ class Summary:
     streams: list[StreamCount] = field(default_factory=list)
     joins: list[derive.JoinCount] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    source_tables: list[SourceTable] = field(default_factory=list)
 
     @property
     def records(self) -> int:
-        """Records in the trace, over all streams."""
-        return sum(stream.records for stream in self.streams)
+        """Records in the trace, over all streams and other sources."""
+        return sum(stream.records for stream in self.streams) + sum(table.imported for table in self.source_tables)
 
 
 def ingest(
-    run_dir: Path, target: Path | None = None, progress: Progress | None = None, *, all_tiles: bool = False
+    run_dir: Path | None,
+    target: Path | None = None,
+    progress: Progress | None = None,
+    sources: Sources | None = None,
+    *,
+    nsight_of_run: bool = True,
+    all_tiles: bool = False,
 ) -> Summary:
     """Make the trace of a run directory, replacing an earlier one atomically.
 
     Args:
-        run_dir: What `kvtrace record -o` was given.
+        run_dir: What `kvtrace record -o` was given; None to ingest `sources` alone.
         target: The DuckDB file to make; `run_dir`/trace.duckdb unless given.
         progress: Called now and then, possibly from another thread.
+        sources: Profiles and other files to ingest with it.
+        nsight_of_run: Ingest the Nsight exports that the run's manifest names, too.
         all_tiles: Take the tiles of every recorded step, however many there are.
 
     Raises:
         KvtraceError: Nothing was recorded, an input is damaged or of a newer kvtrace, or `target` cannot be written.
             `target` is then as it was.
     """
+    progress = progress or (lambda what, done, total: None)
+    sources = sources or Sources()
+    if run_dir is None:
+        return _ingest_alone(sources, target, progress)
     recording = open_recording(run_dir)
     if not recording.processes:
         raise KvtraceError(
@@ -69,15 +94,41 @@ def ingest(
             "ended before one started; `kvtrace record` says at its end what it saw"
         )
     summary = Summary(target or run_dir / TRACE_NAME)
+    if nsight_of_run:
+        sources, summary.warnings = with_named_in_manifest(sources, run_dir)
     with build.new_trace(summary.target) as connection:
-        _fill(connection, recording, summary, progress or (lambda what, done, total: None), all_tiles=all_tiles)
+        _fill(connection, recording, summary, sources, progress, all_tiles=all_tiles)
     return summary
+
+
+def _ingest_alone(sources: Sources, target: Path | None, progress: Progress) -> Summary:
+    if not sources or target is None:
+        raise KvtraceError("expected a run directory, or files to ingest and the trace to make of them (-o)")
+    summary = Summary(target)
+    with build.new_trace(target) as connection:
+        _import_sources(connection, sources, summary, progress)
+        facts.insert_run_without_recording(connection, summary.warnings)
+    return summary
+
+
+def _import_sources(
+    connection: duckdb.DuckDBPyConnection, sources: Sources, summary: Summary, progress: Progress
+) -> None:
+    joins, warnings = import_sources(connection, sources, progress)
+    summary.joins += [derive.JoinCount(*join) for join in joins]
+    summary.warnings += warnings
+    rows = connection.execute(
+        "SELECT source_id, file, source_table, rows, imported, target FROM source_table "
+        "JOIN source USING (source_id) WHERE imported > 0"
+    ).fetchall()
+    summary.source_tables = [SourceTable(*row) for row in rows]
 
 
 def _fill(
     connection: duckdb.DuckDBPyConnection,
     recording: Recording,
     summary: Summary,
+    sources: Sources,
     progress: Progress,
     *,
     all_tiles: bool,
@@ -98,13 +149,14 @@ def _fill(
     misses.insert_misses(connection)
     summary.joins = derive.count_joins(connection)
     facts.insert_rows(connection, "stream", summary.streams)
-    summary.warnings = [
+    summary.warnings += [
         *recording.warnings,
         *misfits,
         *unknown,
         *tile_warnings,
         *_recording_warnings(processes, summary.streams),
     ]
+    _import_sources(connection, sources, summary, progress)
     facts.insert_run(connection, recording, summary.warnings)
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, Field, FinishReason, Type, _snake
+from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, Field, FinishReason, Type, _snake
+from kvtrace.ingest.gpu import schema as gpu
+from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER
@@ -18,7 +20,7 @@ from kvtrace.ingest.tables import column as _column
 from kvtrace.ingest.tile_schema import TILE_TABLES
 from kvtrace.ingest.verdicts import VERDICTS
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 """Of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(
@@ -316,12 +318,16 @@ TABLES: tuple[Table, ...] = (
     KV_ACCESS,
     *LEDGER,
     *VERDICTS,
+    *gpu.TABLES,
 )
+
+ALL_ENUMS: tuple[EnumType, ...] = (*ENUMS, *GPU_ENUMS)
+"""Of the events, then of the other tables."""
 
 
 def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Create all enums, tables and views of an empty trace, with comments."""
-    for members in ENUMS:
+    for members in ALL_ENUMS:
         labels = ", ".join(f"'{member.name}'" for member in members)
         connection.execute(f"CREATE TYPE e_{_snake(members.__name__)} AS ENUM ({labels})")
     for event in EVENTS.values():

@@ -17,13 +17,16 @@ class KvtraceError(Exception):
         self.exit_code = exit_code
 
 
+_ANALYSIS = {"adbc_driver_manager", "adbc_driver_sqlite", "duckdb", "numpy", "pandas", "pyarrow", "sqlite_utils"}
+
+
 @contextmanager
 def needs_analysis() -> Iterator[None]:
-    """Turn a missing DuckDB, pyarrow, numpy or pandas into advice."""
+    """Turn a missing package of the extra `analysis` into advice."""
     try:
         yield
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.split(".")[0] not in {"duckdb", "numpy", "pandas", "pyarrow"}:
+        if missing.name is None or missing.name.split(".")[0] not in _ANALYSIS:
             raise
         raise KvtraceError(
             f"{missing.name} is not installed; reading a recording needs it: pip install 'kvtrace[analysis]'"

@@ -18,7 +18,7 @@ _OWN = (
     *(f"{layout.PROFILE}.{ending}" for ending in ("nsys-rep", "sqlite", "qdstrm")),
     *(layout.NSYS_LOG, layout.COMMAND_PID),
 )
-_OWN_OF_PROCESS = (layout.JOURNAL, layout.STRINGS, layout.COUNTERS, "*.seg")
+_OWN_OF_PROCESS = (layout.JOURNAL, layout.STRINGS, layout.COUNTERS, "*.seg", "tiles.*.kvt")
 
 
 def default_run_dir() -> Path:

@@ -139,7 +139,7 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
             case "overrun":
                 yield f"  GPU: {device.get('dropped_steps')} steps of KV windows came too fast to be copied"
             case "absent" | "stopped" as state:
-                yield f"  GPU: KV windows {state}: {device.get('detail')}"
+                yield f"  GPU: recording {state}: {device.get('detail')}"
 
 
 def _tiles(process: ProcessRecording) -> str:

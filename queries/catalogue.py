@@ -37,6 +37,7 @@ UNITS = (
     "blocks",
     "block-s",
     "bytes",
+    "bytes/s",
     "GB/s",
     "requests",
     "steps",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.TRACE_VERSION`."""
 
 Format = Literal["pandas", "arrow", "batches"]

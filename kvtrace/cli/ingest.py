@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from kvtrace.ingest.run import Progress, Summary
 
 
+RunArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[RUN]", help="The run directory that `kvtrace record -o` made."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
 
     @app.command()
     def ingest(
-        run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory that `kvtrace record -o` made.")],
+        run: RunArgument = None,
         output: Annotated[
             Path | None, typer.Option("-o", "--output", help="The trace to make.  [default: RUN/trace.duckdb]")
         ] = None,
@@ -35,16 +41,58 @@ def register(app: typer.Typer) -> None:
                 "--all-tiles", help="Take the tiles of every step; by default about 20 million, evenly spread."
             ),
         ] = False,
+        nsight: Annotated[
+            list[Path] | None,
+            typer.Option("--nsight", metavar="FILE", help="An Nsight Systems export (.sqlite); repeatable."),
+        ] = None,
+        torch_trace: Annotated[
+            list[Path] | None,
+            typer.Option(
+                "--torch-trace", metavar="FILE", help="A PyTorch profiler trace (.json, .json.gz); repeatable."
+            ),
+        ] = None,
+        kv_events: Annotated[
+            list[Path] | None,
+            typer.Option("--kv-events", metavar="FILE", help="vLLM's KV events, recorded (.jsonl); repeatable."),
+        ] = None,
+        launch_shapes: Annotated[
+            bool, typer.Option("--launch-shapes", help="Read grids, blocks and registers of Nsight's kernels, too.")
+        ] = False,
+        nsight_of_run: Annotated[
+            bool, typer.Option(" /--no-nsight", help="Leave out the exports that `kvtrace record --nsys` made.")
+        ] = True,
     ) -> None:
-        """Turn a recording into one DuckDB file, replacing an earlier one."""
+        """Turn a recording, profiles made beside it, or both into one DuckDB file, replacing an earlier one.
+
+        Files that follow RUN are further exports, so that --nsight RUN/*.sqlite works.
+        """
         with needs_analysis():
             from kvtrace.ingest.run import TRACE_NAME
             from kvtrace.ingest.run import ingest as ingest_run
-        target = output or run / TRACE_NAME
+            from kvtrace.ingest.sources import Sources
+        directory, more = _split(run or [], expect_files=bool(nsight))
+        sources = Sources(
+            nsight=(*(nsight or ()), *more),
+            torch=tuple(torch_trace or ()),
+            kv_events=tuple(kv_events or ()),
+            launch_shapes=launch_shapes,
+        )
+        if directory is None and output is None:
+            raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)
+        target = output or (directory or Path()) / TRACE_NAME
         started = time.monotonic()
         with _interruptible(target), _progress_bar() as progress:
-            summary = ingest_run(run, target, progress, all_tiles=all_tiles)
+            summary = ingest_run(directory, target, progress, sources, nsight_of_run=nsight_of_run, all_tiles=all_tiles)
         _print_summary(summary, time.monotonic() - started)
+
+
+def _split(given: list[Path], *, expect_files: bool) -> tuple[Path | None, list[Path]]:
+    """The run directory among the arguments, and the files, which are exports."""
+    files = [path for path in given if path.is_file()] if expect_files else []
+    others = [path for path in given if path not in files]
+    if len(others) > 1:
+        raise KvtraceError(f"expected one run directory, found {others[0]} and {others[1]}", 2)
+    return (others[0] if others else None), files
 
 
 @contextmanager
@@ -90,7 +138,11 @@ def _print_summary(summary: Summary, seconds: float) -> None:
     for stream in summary.streams:
         records, torn, dropped = totals.get(stream.event, (0, 0, 0))
         totals[stream.event] = (records + stream.records, torn + stream.torn, dropped + stream.dropped)
-    console.print(_table("stream", ("records", "torn", "dropped"), totals))
+    if totals:
+        console.print(_table("stream", ("records", "torn", "dropped"), totals))
+    if summary.source_tables:
+        tables = {f"{each.file}: {each.table}": (each.rows, each.imported) for each in summary.source_tables}
+        console.print(_table("source", ("rows", "imported"), tables))
     joins = {join.name: (join.matched, join.unmatched) for join in summary.joins}
     console.print(_table("join", ("matched", "unmatched"), joins))
     for warning in summary.warnings:

@@ -33,7 +33,7 @@ class Drain(threading.Thread):
         self._timer = GpuTimer(recorder)
         self._over = threading.Event()
         with torch.inference_mode(False):
-            self._stream = torch.cuda.Stream()
+            self._stream = torch.cuda.Stream(priority=-1)
             self._pinned = torch.empty((stamps.slots, stamps.words), dtype=torch.int64, pin_memory=True)
         windows = 2 * stamps.layers
         self._rows = numpy.zeros(windows, dtype=_record_type(numpy))

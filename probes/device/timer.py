@@ -11,6 +11,12 @@ from kvtrace.probes.device.cuda import Module, count, pointer
 CALIBRATE_SECONDS = 1.0
 """The GPU's timer drifts by 2 us a second against the host's clock; a calibration takes about 0.2 ms of a thread."""
 
+RETRY_SECONDS = 0.1
+"""After a calibration in which the GPU was too busy to answer. The offset before stays in use."""
+
+FIRST_TRIES = 200
+"""Without a first offset nothing can be recorded."""
+
 SOURCE = r"""
 typedef unsigned long long u64;
 
@@ -47,7 +53,7 @@ class GpuTimer:
 
         self.offset_ns = 0
         self._recorder = recorder
-        self._calibrated = 0.0
+        self._due = 0.0
         with torch.inference_mode(False):
             self._asked = torch.zeros(1, dtype=torch.int64, pin_memory=True)
             self._answers = torch.zeros(_QUESTIONS, dtype=torch.int64, pin_memory=True)
@@ -56,15 +62,25 @@ class GpuTimer:
         )
 
     def keep(self, stream: Any) -> None:
-        """Calibrate if that is due, on a stream of the calling thread.
+        """Calibrate if that is due, on a stream of the calling thread; best one of high priority.
 
         Raises:
-            RuntimeError: No question was answered.
+            RuntimeError: The timer could not be read even once.
         """
-        if time.monotonic() - self._calibrated > CALIBRATE_SECONDS:
-            self._calibrate(stream)
+        if time.monotonic() < self._due:
+            return
+        answered = self._calibrate(stream)
+        for _ in range(0 if self.offset_ns else FIRST_TRIES):
+            time.sleep(0.005)
+            answered = self._calibrate(stream)
+            if answered:
+                break
+        if not self.offset_ns:
+            raise RuntimeError("the GPU's timer could not be read")
+        self._due = time.monotonic() + (CALIBRATE_SECONDS if answered else RETRY_SECONDS)
 
-    def _calibrate(self, stream: Any) -> None:
+    def _calibrate(self, stream: Any) -> bool:
+        """Whether the GPU answered."""
         asked, answers = self._asked.numpy(), self._answers.numpy()
         asked[0] = 0
         answers[:] = 0
@@ -83,8 +99,8 @@ class GpuTimer:
                 best = after - before, (before + after) // 2 - int(answers[index])
         stream.synchronize()
         if best is None:
-            raise RuntimeError("the GPU's timer could not be read")
+            return False
         moved = best[1] - self.offset_ns if self.offset_ns else 0
         self.offset_ns = best[1]
-        self._calibrated = time.monotonic()
         self._recorder.note("gpu_clock", offset_ns=best[1], uncertainty_ns=(best[0] + 1) // 2, moved_ns=moved)
+        return True

@@ -80,7 +80,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Profiled]:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     manifest = json.loads((folder / "run" / "manifest.json").read_text())
     assert manifest["nsight"] == ["profile.sqlite"], done.stderr[-3000:]
-    recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
+    recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr, "--no-nsight")
     yield Profiled(recorded, sqlite3.connect(folder / "run" / manifest["nsight"][0]))
 
 

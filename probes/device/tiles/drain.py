@@ -46,7 +46,7 @@ class TileDrain(threading.Thread):
         self.recorded = self.lost = self.filtered = self.tiles = 0
         self._over = threading.Event()
         with torch.inference_mode(False):
-            self._stream = torch.cuda.Stream()
+            self._stream = torch.cuda.Stream(priority=-1)
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         self._staged = self._staging.numpy()
 

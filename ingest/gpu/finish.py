@@ -1,0 +1,59 @@
+"""What is done once a profile's rows are there: processes, steps, layers, and what each join matched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from kvtrace.ingest.gpu import align
+from kvtrace.ingest.gpu.attribute import Marked, attribute
+from kvtrace.ingest.gpu.enums import AlignmentMethod
+from kvtrace.ingest.gpu.layers import find_layers
+
+_JOINS = {
+    "gpu_activity -> gpu_call": "SELECT count(call_id), count(*) FROM gpu_attribution",
+    "gpu_activity -> step": "SELECT count(step), count(*) FROM gpu_attribution",
+    "layer's kernel -> layer": (
+        "SELECT count(layer), count(*) FROM gpu_activity JOIN kernel_name USING (kernel_name_id) "
+        "LEFT JOIN gpu_layer USING (activity_id) WHERE layer_role IS NOT NULL"
+    ),
+}
+_WINDOWS = """
+    SELECT count(k.step), count(*) FROM kv_window w LEFT JOIN kv_window_kernel k
+    USING (process_id, engine_id, step, layer, kind)
+"""
+
+
+def finish_source(connection: duckdb.DuckDBPyConnection, source_id: int, marked: Marked) -> None:
+    """Attribute a source's activities to calls, steps and layers."""
+    attribute(connection, source_id, marked)
+    find_layers(connection, source_id)
+
+
+def check_windows(connection: duckdb.DuckDBPyConnection, source_id: int) -> None:
+    """Keep how far kernels reach out of kvtrace's GPU windows, as a check of both clocks, in table `alignment`."""
+    if not connection.execute("SELECT 1 FROM kv_window LIMIT 1").fetchall():
+        return
+    rows: Any = connection.execute(
+        "SELECT greatest(0, -start_delta_ns, -end_delta_ns) FROM kv_window_kernel WHERE process_id IN "
+        "(SELECT process_id FROM gpu_process WHERE source_id = ?)",
+        [source_id],
+    ).fetchnumpy()
+    outside = np.asarray(next(iter(rows.values())), np.int64)
+    if len(outside):
+        align.insert_check(connection, source_id, AlignmentMethod.kv_windows, outside)
+
+
+def count_joins(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, int, int]]:
+    """Name, matched and unmatched rows of the joins of profiles; kept in table `join_count`."""
+    counts = []
+    joins = dict(_JOINS)
+    if connection.execute("SELECT 1 FROM kv_window LIMIT 1").fetchone():
+        joins["kv_window -> gpu_kernel"] = _WINDOWS
+    for name, sql in joins.items():
+        matched, total = connection.execute(sql).fetchone() or (0, 0)
+        counts.append((name, matched, total - matched))
+        connection.execute("INSERT INTO join_count VALUES (?, ?, ?)", list(counts[-1]))
+    return counts

@@ -1,0 +1,82 @@
+"""What a kernel is for, by its name: the first rule that the demangled name meets decides.
+
+Names change with every release of every library, so this is a guess by documented rules, never an observation. The
+rule that decided is kept beside the category.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kvtrace.ingest.gpu.enums import KernelCategory, LayerRole
+
+_C = KernelCategory
+
+
+class Verdict(NamedTuple):
+    """What a name says."""
+
+    category: KernelCategory
+    rule: str | None
+    role: LayerRole | None
+
+
+RULES: tuple[tuple[KernelCategory, str], ...] = (
+    (_C.kvtrace, r"^kvt_"),
+    (
+        _C.communication,
+        r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all|cross_device_reduce",
+    ),
+    (_C.kv_write, r"(reshape|concat)_and_cache|quant_and_cache|append_?paged_?kv|(write|store|set)_kv|kv_cache_update"),
+    (_C.attention, r"flash::|flash_?attn|flash_?infer|flash_fwd|fmha|attention|paged_?attn|merge_attn|grouped_att"),
+    (_C.attention, r"batch_?(prefill|decode)with|xqa|(^|_)mla_|flash_?mla|reduce_segments|varlen_num_blocks"),
+    (_C.other, r"topk_?gating|topk_softmax|grouped_topk|moe_(align|sum|permute|unpermute)"),
+    (
+        _C.sampling,
+        r"gumbel|sampl|top_?k|top_?p|min_p|argmax|multinomial|penalt|temperature|bincount|logits|log_softmax",
+    ),
+    (_C.sampling, r"bitmask|bad_words|_ranks_kernel|rejection|bitonicsort|logprob"),
+    (_C.gemm, r"gemm|nvjet|cublas|cutlass|xmma|matmul|scaled_mm|marlin|machete|fused_moe|gemv|split_?k"),
+    (_C.norm_activation, r"norm|silu|gelu|relu|swiglu|act_and_mul"),
+    (_C.copy, r"copy|(?<!pre)fill|catarray|gather|scatter|index|transpose|swap_blocks|arange"),
+)
+"""Category and regular expression, matched anywhere in the name and without regard to case."""
+
+_COMBINE = r"combine|reduce|merge"
+_NO_LAYER = r"prepare|num_blocks|metadata|schedule_|_plan|indexer"
+_ROLE_OF_CATEGORY = {_C.kv_write: LayerRole.kv_write, _C.attention: LayerRole.attention}
+_COMPILED = tuple((category, rule, re.compile(rule, re.IGNORECASE)) for category, rule in RULES)
+
+
+def classify(name: str) -> Verdict:
+    """What a kernel's demangled name says it is for."""
+    for category, rule, pattern in _COMPILED:
+        if pattern.search(name):
+            return Verdict(category, rule, _role(category, name))
+    return Verdict(_C.other, None, None)
+
+
+def _role(category: KernelCategory, name: str) -> LayerRole | None:
+    """The part of a layer it plays. A step's set-up kernels belong to attention, but to no layer."""
+    if category is not _C.attention:
+        return _ROLE_OF_CATEGORY.get(category)
+    function = _function(name)
+    if re.search(_NO_LAYER, function, re.IGNORECASE):
+        return None
+    return LayerRole.attention_combine if re.search(_COMBINE, function, re.IGNORECASE) else LayerRole.attention
+
+
+def _function(name: str) -> str:
+    """The part of a name that says which function it is: CUTLASS hides it in its kernel's first template argument."""
+    text = name.split("device_kernel<", 1)[-1]
+    while (inner := re.match(r"[\w:]*enable_\w*<", text)) is not None:
+        text = text[inner.end() :]
+    return re.split(r"[<(]", text.removeprefix("void "), maxsplit=1)[0]
+
+
+def short_name(demangled: str) -> str:
+    """The function's name alone, for profiles that keep only the whole one."""
+    text = re.sub(r"^(void|auto) ", "", demangled)
+    head = re.split(r"[<(]", text.replace("(anonymous namespace)", "anonymous"), maxsplit=1)[0]
+    return head.rsplit("::", 1)[-1].strip() or demangled

@@ -1,0 +1,116 @@
+"""What is ingested beside or instead of a recording: Nsight exports, PyTorch traces, vLLM's KV events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import duckdb
+
+from kvtrace import layout
+from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.manifest import read_facts
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Files to ingest, by kind."""
+
+    nsight: tuple[Path, ...] = ()
+    nsight_of_run: tuple[Path, ...] = ()  # named by the run's manifest
+    torch: tuple[Path, ...] = ()
+    kv_events: tuple[Path, ...] = ()
+    launch_shapes: bool = False  # read table gpu_launch_shape of Nsight exports, too
+
+    def __bool__(self) -> bool:
+        return bool(self.nsight or self.nsight_of_run or self.torch or self.kv_events)
+
+
+def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, list[str]]:
+    """Add the exports that a run's manifest names; returns warnings about those that are not there."""
+    named = (read_facts(run_dir) or {}).get("nsight")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    given = {path.resolve() for path in sources.nsight}
+    found, warnings = [], []
+    for name in names:
+        path = run_dir / name
+        if path.resolve() in given:
+            continue
+        if path.exists():
+            found.append(path)
+        else:
+            warnings.append(f"{run_dir / layout.MANIFEST} names {name}, which is not there; its kernels are missing")
+    return replace(sources, nsight_of_run=tuple(found)), warnings
+
+
+def import_sources(
+    connection: duckdb.DuckDBPyConnection, sources: Sources, progress: Progress
+) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Read all sources into a trace that already holds the recording, if there is one.
+
+    Returns:
+        Name, matched and unmatched rows of each join; and warnings.
+
+    Raises:
+        KvtraceError: A source cannot be read.
+    """
+    if not sources:
+        return [], []
+    from kvtrace.ingest.gpu import finish, processes
+    from kvtrace.ingest.gpu.attribute import Marked
+    from kvtrace.ingest.gpu.kernels import KernelNames
+
+    kernels = KernelNames()
+    marked: dict[int, Marked] = {}
+    joins: list[tuple[str, int, int]] = []
+    warnings: list[str] = []
+    for source_id, (kind, path) in enumerate(_numbered(sources), 1):
+        if kind == "kv_events":
+            from kvtrace.ingest.kv_events import load_kv_events
+
+            warnings += load_kv_events(connection, source_id, path, progress)
+            continue
+        if kind != "torch":
+            with needs_analysis():
+                from kvtrace.ingest.nsight.load import load_export
+            load = partial(load_export, launch_shapes=sources.launch_shapes)
+        else:
+            from kvtrace.ingest.torch_trace import load_torch_trace
+
+            load = partial(load_torch_trace)
+        try:
+            marked[source_id], new = load(connection, source_id, path, kernels, progress)
+        except KvtraceError as error:
+            if kind == "nsight_of_run":
+                raise KvtraceError(f"{error} (the run's manifest names it; --no-nsight leaves it out)") from error
+            raise
+        warnings += [*new, *processes.match_processes(connection, source_id, path.name)]
+    kernels.insert(connection)
+    for source_id, found in marked.items():
+        progress("steps and layers", 0, 0)
+        finish.finish_source(connection, source_id, found)
+        finish.check_windows(connection, source_id)
+    if marked:
+        joins += finish.count_joins(connection)
+    if sources.kv_events and connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():
+        from kvtrace.ingest.kv_events import compare
+
+        joins += compare(connection)
+    return joins, warnings
+
+
+def _numbered(sources: Sources) -> list[tuple[str, Path]]:
+    kinds = {
+        "nsight_of_run": sources.nsight_of_run,
+        "nsight": sources.nsight,
+        "torch": sources.torch,
+        "kv_events": sources.kv_events,
+    }
+    files = [(kind, path) for kind, paths in kinds.items() for path in paths]
+    if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
+        raise KvtraceError(f"{repeated[0]} was given twice")
+    return files
