@@ -63,6 +63,7 @@ def import_sources(
     from kvtrace.ingest.gpu import finish, processes
     from kvtrace.ingest.gpu.attribute import Marked
     from kvtrace.ingest.gpu.kernels import KernelNames
+    from kvtrace.ingest.gpu.refine import refine
 
     kernels = KernelNames()
     marked: dict[int, Marked] = {}
@@ -93,7 +94,8 @@ def import_sources(
     for source_id, found in marked.items():
         progress("steps and layers", 0, 0)
         finish.finish_source(connection, source_id, found)
-        finish.check_windows(connection, source_id)
+        if not refine(connection, source_id):
+            finish.check_windows(connection, source_id)
     if marked:
         joins += finish.count_joins(connection)
     if sources.kv_events and connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():

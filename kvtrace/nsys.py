@@ -30,6 +30,7 @@ _PLACES = (
 _DEFAULTS = (
     (("-t", "--trace"), "cuda,nvtx"),
     (("--cuda-graph-trace",), "node"),
+    (("--cuda-flush-interval",), "200"),  # vLLM's engine ends without the flush at exit
     (("--trace-fork-before-exec",), "true"),
     (("-s", "--sample"), "none"),
     (("--cpuctxsw",), "none"),

@@ -95,18 +95,19 @@ def insert(
 
 def insert_check(connection: duckdb.DuckDBPyConnection, source_id: int, method: AlignmentMethod, left: Times) -> None:
     """Add a check that fits nothing: only what is left unexplained in readings of another kind."""
-    row = [source_id, method.name, False, None, None, None, *_figures(left)]
+    row = [source_id, method.name, False, None, None, None, *figures(left)]
     connection.execute(_INSERT, row)
 
 
 def _insert_row(
     connection: duckdb.DuckDBPyConnection, source_id: int, own: Alignment, *, applied: bool, left: Times | None
 ) -> None:
-    row = [source_id, own.method.name, applied, own.offset_ns, own.reference_ns, own.drift_ppb, *_figures(left)]
+    row = [source_id, own.method.name, applied, own.offset_ns, own.reference_ns, own.drift_ppb, *figures(left)]
     connection.execute(_INSERT, row)
 
 
-def _figures(left: Times | None) -> list[int | None]:
+def figures(left: Times | None) -> list[int | None]:
+    """How many readings, and the median, 99th percentile and largest of what is left of them, without sign."""
     if left is None or not len(left):
         return [0, None, None, None]
     sizes = np.abs(left)

@@ -126,7 +126,7 @@ class AlignmentMethod(enum.IntEnum):
     step_ranges = 3  # kvtrace's NVTX step ranges and the recorded steps
     utc_epoch = 4  # the profile's own idea of UNIX time
     none = 5  # the profile has none: times count from its start
-    kv_windows = 6  # attention kernels and kvtrace's GPU windows: a check, never applied
+    kv_windows = 6  # kernels and the windows that kvtrace timed around them, both on the GPU
 
 
 class KvEventOp(enum.IntEnum):

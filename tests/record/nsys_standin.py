@@ -29,6 +29,7 @@ OPTIONS = {
     "-d": "--duration",
     "-y": "--delay",
     "--cuda-graph-trace": "",
+    "--cuda-flush-interval": "",
     "--trace-fork-before-exec": "",
     "--cpuctxsw": "",
     "--kill": "",

@@ -67,6 +67,7 @@ def test_the_command_runs_under_nsys_and_the_export_is_named(record: Run, engine
     assert saw(tmp_path)["options"] == {
         "--trace": "cuda,nvtx",
         "--cuda-graph-trace": "node",
+        "--cuda-flush-interval": "200",
         "--trace-fork-before-exec": "true",
         "--sample": "none",
         "--cpuctxsw": "none",

@@ -15,6 +15,7 @@ from kvtrace import layout
 from kvtrace.capture import Recorder
 from kvtrace.errors import KvtraceError
 from kvtrace.events import FORWARD, KV_WINDOW, STEP_SCHEDULE, STEP_UPDATE, Event, GraphMode, WindowKind
+from kvtrace.ingest.gpu import refine
 from kvtrace.ingest.run import ingest
 from kvtrace.ingest.sources import Sources
 
@@ -268,6 +269,20 @@ class TestWindows:
         aligned.export.db.commit()
         assert ingested(run).ask(ALIGNMENTS)[-1] == ("kv_windows", False, 36, 50)
 
+    def test_enough_windows_move_the_profile_onto_them(
+        self, aligned: Profile, run: Path, ingested: Callable[..., Ingested], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A clock 400 ns off: afterwards each kernel lies in the middle of its window, 150 ns from both ends."""
+        monkeypatch.setattr(refine, "FEWEST_WINDOWS", 36)
+        aligned.kernels()
+        aligned.export.db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 400")
+        aligned.export.db.commit()
+        found = ingested(run)
+        assert found.ask(ALIGNMENTS)[-1] == ("kv_windows", True, 36, 0)
+        assert found.ask("SELECT count(*) FROM alignment WHERE applied") == [(1,)]
+        assert found.ask("SELECT DISTINCT start_delta_ns, end_delta_ns FROM kv_window_kernel") == [(150, 150)]
+        assert found.ask("SELECT DISTINCT method::VARCHAR FROM gpu_layer") == [("kv_window",)]
+
 
 class TestManifest:
     def named(self, run: Path, *names: str) -> None:
@@ -313,4 +328,4 @@ def test_a_trace_without_a_recording_has_its_facts(export: SmallExport, tmp_path
     found = ingest_export(export.path, tmp_path / "trace.duckdb")
     facts = dict(found.ask("SELECT key, value FROM run"))
     assert facts["source"] == "nsight"
-    assert facts["trace_version"] == "1"
+    assert facts["trace_version"] == "2"
