@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import triton
+from interpreted import kernels  # beside this script
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kvtrace.probes.device.tiles import launch, rewrite
-from tests.probes.tiles.interpreted import kernels
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 FIXED = {
