@@ -47,7 +47,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("misses")
     config = {"engine": MISSES, "adapter": str(make_adapter(folder / "adapter"))}
     script = [sys.executable, str(HERE / "misses.py"), json.dumps(config), str(folder / "truth.json")]
-    done = kvtrace("record", "-o", folder / "run", "--", *script, env=vllm_environment(), timeout=300)
+    # In one process both requests of a pair are with the scheduler before its first step: none can overtake.
+    environment = vllm_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
 
