@@ -19,7 +19,7 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace.ingest.schema import create_schema
+from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 from kvtrace.queries import Trace
 from kvtrace.queries.catalogue import catalogue
 
@@ -46,7 +46,8 @@ def build(path: Path, block_events: int) -> None:
         con.execute(f"SET VARIABLE epoch = {EPOCH_NS}::BIGINT")
         con.execute(f"SET VARIABLE period = {STEPS * STEP_NS // (lifetimes + 1)}::BIGINT")
         con.execute(
-            "INSERT INTO run VALUES ('trace_version', '1'), ('source', 'bench/queries.py: synthetic, nobody ran it')"
+            f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}'), "
+            "('source', 'bench/queries.py: synthetic, nobody ran it')"
         )
         con.execute(f"INSERT INTO engine (engine_id, block_size_tokens, blocks) VALUES (1, 16, {BLOCKS})")
         for statement in (_block_events(lifetimes), *_steps(), *_requests()):

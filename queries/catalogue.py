@@ -6,6 +6,7 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     --
     -- A few lines on what is computed, from what, and what is left out.
     --
+    -- figure: A study's figure or table that the answer draws again.
     -- needs: TABLE, TABLE
     -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given.
     -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
@@ -48,7 +49,7 @@ UNITS = (
 
 _PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
 _COLUMN = re.compile(r"(?P<name>[a-z]\w*)(?: \[(?P<unit>[^\]]+)\])? (?P<source>[a-z]+) \| (?P<meaning>.+)")
-_ENTRY = re.compile(r"(needs|param|column): (.+)")
+_ENTRY = re.compile(r"(figure|needs|param|column): (.+)")
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Query:
-    """A canned query: a question, its documentation and its SQL. `needs` are the tables it cannot answer without."""
+    """A canned query: a question, its documentation and its SQL. `needs` are the tables it cannot answer without.
+
+    `figures` are the figures and tables of published studies that the answer draws again.
+    """
 
     name: str
     title: str
     description: str
     needs: tuple[str, ...]
+    figures: tuple[str, ...]
     params: tuple[Param, ...]
     columns: tuple[Column, ...]
     body: str = field(repr=False)
@@ -137,6 +142,7 @@ def parse(name: str, text: str) -> Query:
         title=prose[0],
         description="\n\n".join(prose[1:]),
         needs=tuple(table.strip() for kind, entry in entries if kind == "needs" for table in entry.split(",")),
+        figures=tuple(entry for kind, entry in entries if kind == "figure"),
         params=tuple(_param(name, entry) for kind, entry in entries if kind == "param"),
         columns=tuple(_column(name, entry) for kind, entry in entries if kind == "column"),
         body=body,
@@ -164,7 +170,7 @@ def _paragraphs(name: str, header: list[str]) -> tuple[list[str], list[tuple[str
             entries[-1] = (entries[-1][0], f"{entries[-1][1]} {text}")
         elif entries:
             raise KvtraceError(
-                f"{name}.sql: expected `needs:`, `param:`, `column:` or an indented line, found {text!r}"
+                f"{name}.sql: expected `figure:`, `needs:`, `param:`, `column:` or an indented line, found {text!r}"
             )
         elif fresh:
             prose.append(text)

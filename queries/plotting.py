@@ -1,0 +1,108 @@
+"""How kvtrace's plots look: colours, sizes, titles, units, sources. `queries/plots/NAME.py` draws the query NAME.
+
+A plot is a function `plot(frame) -> Figure`: it takes the answer of its query as a pandas frame and returns a
+matplotlib figure. It never asks for a trace and never shows a window, so that it works on a server and in a notebook.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.errors import KvtraceError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
+"""Okabe and Ito's palette: told apart with any of the common colour-vision deficiencies. Cycle through it in order."""
+
+PHASES = {"prefill": COLOURS[0], "decode": COLOURS[1], "chunked": COLOURS[4], "resumed": COLOURS[3]}
+"""One colour a phase, in every plot."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""Beside the colour, so that a plot can be read in grey."""
+
+FORMATS = ("png", "svg", "pdf")
+WIDTH_INCHES = 7.0
+HEIGHT_INCHES = 3.6
+DOTS_PER_INCH = 150
+
+Plot = Callable[["pd.DataFrame"], "Figure"]
+
+
+def new_figure(title: str, *, source: str = "", rows: int = 1, columns: int = 1, share_x: bool = True) -> Figure:
+    """A figure of `rows` x `columns` axes (`figure.axes`, row by row) with a title above and the source below.
+
+    Args:
+        title: What is seen, in a few words.
+        source: Where the data come from and what was left out, in small print; nothing if empty.
+        rows: Axes below each other.
+        columns: Axes beside each other.
+        share_x: Axes of a column have one x axis.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_INCHES, 1.0 + (HEIGHT_INCHES - 1.0) * rows), layout="constrained")
+    figure.suptitle(plain(title), fontsize=11)
+    figure.subplots(rows, columns, sharex="col" if share_x else "none", squeeze=False)
+    for axes in figure.axes:
+        axes.set_prop_cycle(color=COLOURS)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(visible=True, color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+    if source:
+        figure.supxlabel(plain(source), fontsize=7, color="0.35")
+    return figure
+
+
+def label(axes: Axes, *, x: str, y: str) -> None:
+    """Name the axes, each with its unit: `label(axes, x="time (s)", y="blocks in use (blocks)")`."""
+    axes.set_xlabel(plain(x))
+    axes.set_ylabel(plain(y))
+
+
+def legend(axes: Axes, title: str | None = None) -> None:
+    """A legend outside the data, to the right; none if nothing is labelled."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(
+            title=title, fontsize=8, title_fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )
+
+
+def plain(text: object) -> str:
+    """Text from a trace that matplotlib draws as it is: a dollar sign would start mathematics."""
+    return str(text).replace("$", r"\$")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure; the path's ending is one of `FORMATS`. The same data give the same bytes.
+
+    Raises:
+        KvtraceError: another ending, or the file cannot be written.
+    """
+    import matplotlib as mpl
+
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise KvtraceError(f"{path}: a plot is written as {', '.join(FORMATS)}; end the file's name with one of them")
+    undated: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    try:
+        with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
+            figure.savefig(path, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
+    except OSError as error:
+        raise KvtraceError(f"cannot write {path}: {error.strerror}") from error
+
+
+def find_plot(query: str) -> Plot | None:
+    """The plot of the query of that name; None if it has none."""
+    module = f"kvtrace.queries.plots.{query.replace('-', '_')}"
+    if importlib.util.find_spec(module) is None:
+        return None
+    plot: Plot = import_module(module).plot
+    return plot

@@ -1,0 +1,62 @@
+"""Each plot, drawn from its query's tiny trace and from an empty one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvtrace.errors import KvtraceError
+from kvtrace.queries import Trace, catalogue
+from kvtrace.queries.plotting import find_plot, new_figure, save
+
+from .conftest import MakeTrace
+
+HERE = Path(__file__).parent
+PLOTTED = [name for name in catalogue() if find_plot(name)]
+SIGNATURES = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+def test_every_plot_is_a_querys() -> None:
+    files = {path.stem.replace("_", "-") for path in (HERE.parents[1] / "queries" / "plots").glob("[!_]*.py")}
+    assert files == set(PLOTTED)
+
+
+@pytest.mark.parametrize("name", PLOTTED)
+def test_plot_of_a_trace_has_a_title_labelled_axes_and_marks(name: str, make_trace: MakeTrace) -> None:
+    with Trace(make_trace((HERE / name / "trace.sql").read_text())) as trace:
+        figure = find_plot(name)(trace.query(name))  # type: ignore[misc]
+    assert figure.get_suptitle()
+    drawn = [axes for axes in figure.axes if axes.has_data()]
+    assert drawn
+    assert any(axes.get_xlabel() for axes in drawn)
+    assert any(axes.get_ylabel() for axes in drawn)
+
+
+@pytest.mark.parametrize("name", PLOTTED)
+def test_plot_of_no_rows_is_an_empty_figure(name: str, make_trace: MakeTrace) -> None:
+    with Trace(make_trace()) as trace:
+        figure = find_plot(name)(trace.query(name))  # type: ignore[misc]
+    assert not any(axes.has_data() for axes in figure.axes)
+
+
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_a_plot_is_written_the_same_every_time(kind: str, tmp_path: Path) -> None:
+    contents = []
+    for name in ("a", "b"):
+        figure = new_figure("Costs $5 and $6", source="a table")
+        figure.axes[0].plot([1, 2], [3, 4])
+        save(figure, tmp_path / f"{name}.{kind}")
+        contents.append((tmp_path / f"{name}.{kind}").read_bytes())
+    assert contents[0].startswith(SIGNATURES[kind])
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(("path", "message"), [("x.gif", "png, svg, pdf"), ("no/x.png", "cannot write")])
+def test_a_plot_that_cannot_be_written_says_why(path: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(KvtraceError, match=message):
+        save(new_figure("a"), tmp_path / path)
+
+
+def test_a_query_without_a_plot_has_none() -> None:
+    assert find_plot("no-such-query") is None
