@@ -164,8 +164,9 @@ STEP_GPU = Table(
             SELECT engine_id, step, source_id, pid, device, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
                 sum(greatest(0, end_ns - greatest(start_ns, coalesce(covered_until_ns, start_ns))))::BIGINT AS busy_ns,
                 count(*) FILTER (kind = 'kernel') AS kernels,
-                count(*) FILTER (kind = 'kernel' AND method IN ('after_range', 'other_thread', 'gpu_time'))
-                    AS inferred_kernels,
+                count(*) FILTER (
+                    kind = 'kernel' AND method IN ('after_range', 'other_thread', 'gpu_time', 'stream_order')
+                ) AS inferred_kernels,
                 coalesce(sum(length_ns) FILTER (kind = 'kernel'), 0)::BIGINT AS kernel_ns,
                 {_CATEGORY_SUMS},
                 coalesce(sum(length_ns) FILTER (kind = 'memcpy'), 0)::BIGINT AS memcpy_ns,
