@@ -39,8 +39,7 @@ demo: $(READY)
 
 test: $(READY) $(SOURCES)/.ready
 	@echo "== tests (real vLLM engines take about 30 s each to start)"
-	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 $(BIN)/python -m pytest \
-	  -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 $(BIN)/python -m pytest -n $(JOBS)
 
 check: lint types test
 
