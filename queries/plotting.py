@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.queries.catalogue import catalogue
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,15 +89,25 @@ def save(figure: Figure, path: Path) -> None:
     """
     import matplotlib as mpl
 
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
-        raise KvtraceError(f"{path}: a plot is written as {', '.join(FORMATS)}; end the file's name with one of them")
+    kind = check_path(path)
     undated: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
     try:
         with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
             figure.savefig(path, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
     except OSError as error:
         raise KvtraceError(f"cannot write {path}: {error.strerror}") from error
+
+
+def check_path(path: Path) -> str:
+    """The format that a plot's file name asks for, one of `FORMATS`.
+
+    Raises:
+        KvtraceError: it asks for another.
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise KvtraceError(f"{path}: a plot is written as {', '.join(FORMATS)}; end the file's name with one of them")
+    return kind
 
 
 def find_plot(query: str) -> Plot | None:
@@ -106,3 +117,20 @@ def find_plot(query: str) -> Plot | None:
         return None
     plot: Plot = import_module(module).plot
     return plot
+
+
+def plotted() -> list[str]:
+    """The names of the queries that have a plot."""
+    return [name for name in catalogue() if find_plot(name)]
+
+
+def plot_of(query: str) -> Plot:
+    """The plot of the query of that name.
+
+    Raises:
+        KvtraceError: it has none; the message lists those that have one.
+    """
+    found = find_plot(query)
+    if found is None:
+        raise KvtraceError(f"query {query} has no plot; these have one: {', '.join(plotted())}")
+    return found
