@@ -7,6 +7,7 @@ matplotlib figure. It never asks for a trace and never shows a window, so that i
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -87,15 +88,22 @@ def save(figure: Figure, path: Path) -> None:
     Raises:
         KvtraceError: another ending, or the file cannot be written.
     """
-    import matplotlib as mpl
-
-    kind = check_path(path)
-    undated: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    data = draw_bytes(figure, check_path(path))
     try:
-        with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
-            figure.savefig(path, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
+        path.write_bytes(data)
     except OSError as error:
         raise KvtraceError(f"cannot write {path}: {error.strerror}") from error
+
+
+def draw_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure as a file's contents; `kind` is one of `FORMATS`. The same data give the same bytes."""
+    import matplotlib as mpl
+
+    undated: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    drawn = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
+        figure.savefig(drawn, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
+    return drawn.getvalue()
 
 
 def check_path(path: Path) -> str:
