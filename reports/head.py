@@ -47,7 +47,7 @@ def _facts(source: Source, run: dict[str, str | None], engines: list[dict[str, A
     began = _moment(run.get("started_ns")) or _moment(first_ns)
     seconds = None if first_ns is None or last_ns is None else f"{(last_ns - first_ns) / 1e9:.3f} s"
     facts: Pairs = [
-        ("Command", _command(run.get("command"))),
+        ("Command", command_line(run.get("command"))),
         ("Model", _all(engines, "model")),
         ("vLLM", run.get("vllm_version")),
         ("Engines", len(engines)),
@@ -72,7 +72,7 @@ def _moment(ns: str | int | None) -> str | None:
         return None
 
 
-def _command(text: str | None) -> str | None:
+def command_line(text: str | None) -> str | None:
     """The command line, as words; the manifest keeps it as a JSON list."""
     try:
         words = json.loads(text or "null")

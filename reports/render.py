@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import re
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ MARKS = {"recorded": "●", "derived": "◐", "inferred": "○"}
 """How a column's source is marked in a table's head."""
 
 _TICKS = re.compile(r"`([^`]+)`")
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$#&@:!])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$#&@]|:(?=//))")
 
 
 def render(template: str, **values: Any) -> str:
@@ -87,8 +86,3 @@ def code(value: Any) -> str:
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     room = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{room}{text.replace('|', chr(92) + '|')}{room}{fence}"
-
-
-def percent(value: float) -> str:
-    """A share as signed per cent with three digits; a dash if it is none."""
-    return "-" if not math.isfinite(value) else f"{value * 100:+.3g}%"

@@ -67,11 +67,11 @@ def write_report(path: Path, folder: Path, rows: int = ROWS, *, force: bool = Fa
     try:
         _clear(folder)
         for item in answered:
-            _write(folder / "csv" / f"{item.query.name}.csv", item.csv)
+            write_file(folder / "csv" / f"{item.query.name}.csv", item.csv)
             for kind, data in (item.picture.files if item.picture else {}).items():
-                _write(folder / "plots" / f"{item.query.name}.{kind}", data)
-        _write(folder / MARKDOWN, render("report.md.j2", **values).encode())
-        _write(folder / PAGE, render("report.html", **values).encode())
+                write_file(folder / "plots" / f"{item.query.name}.{kind}", data)
+        write_file(folder / MARKDOWN, render("report.md.j2", **values).encode())
+        write_file(folder / PAGE, render("report.html", **values).encode())
     except OSError as error:
         raise KvtraceError(f"{folder}: cannot be written: {error.strerror or error}; choose another with -o") from error
     return Made(folder / PAGE, answered, unanswered)
@@ -104,6 +104,7 @@ def _clear(folder: Path) -> None:
             (folder / "plots" / f"{name}.{kind}").unlink(missing_ok=True)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, and make its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
