@@ -199,7 +199,8 @@ def _paragraphs(name: str, header: list[str]) -> tuple[list[str], list[tuple[str
             entries[-1] = (entries[-1][0], f"{entries[-1][1]} {text}")
         elif entries:
             raise KvtraceError(
-                f"{name}.sql: expected `group:`, `figure:`, `needs:`, `param:`, `column:` or an indented line, found {text!r}"
+                f"{name}.sql: expected `group:`, `figure:`, `needs:`, `param:`, `column:` or an indented line, "
+                f"found {text!r}"
             )
         elif fresh:
             prose.append(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,11 @@ def legend(axes: Axes, title: str | None = None) -> None:
         axes.legend(
             title=title, fontsize=8, title_fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
         )
+
+
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows, each with its columns as attributes."""
+    return iter(frame.itertuples(index=False))
 
 
 def floats(column: pd.Series) -> NDArray[np.float64]:

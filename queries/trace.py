@@ -134,8 +134,9 @@ class Trace:
             KvtraceError: no such query, parameter or value, or the query has no plot.
         """
         with needs_analysis():
-            draw = plot_of(find(name).name)
-            return draw(self.query(name, **params))
+            query = find(name)
+            draw = plot_of(query.name)
+            return draw(self._result(query.sql(self._bind(query, params)), "pandas"))
 
     def missing(self, name: str) -> tuple[str, ...]:
         """The tables a canned query needs that have no rows in this trace."""

@@ -103,7 +103,7 @@ def _draw(random: np.random.Generator, samples: int, units: int) -> Floats:
 
 
 def expanded_tail(units: int) -> float:
-    """The share of bootstrap samples to leave out on each side, so that few units give as wide an interval as t does."""
+    """The share of bootstrap samples to leave out on each side: few units give as wide an interval as t does."""
     normal = NormalDist()
     z = normal.inv_cdf(0.5 + LEVEL / 2)
     freedom = units - 1

@@ -38,7 +38,7 @@ class Difference:
     interval: Interval | None
 
     def verdict(self, better: str | None) -> str:
-        """better, worse, same or unclear, by the interval; higher or lower if neither is better; "" without interval."""
+        """better, worse, same or unclear, by the interval; higher or lower if neither is better; else nothing."""
         if self.interval is None:
             return ""
         if self.value == self.interval.low == self.interval.high == 0:
@@ -85,8 +85,7 @@ class _Run:
         with Trace(path) as trace:
             self.settings = fairness.settings(trace)
             self.losses = list(fairness.losses(trace))
-            facts = dict(trace.sql("SELECT key, value FROM run", "arrow").to_pandas().itertuples(index=False))
-            self.command = command_line(facts.get("command")) or "-"
+            self.command = command_line(fairness.run_facts(trace).get("command")) or "-"
             self.answers: dict[str, pd.DataFrame] = {
                 name: trace.query(name)
                 for name in dict.fromkeys(metric.query for metric in METRICS)
@@ -136,7 +135,9 @@ def compare(paths: Sequence[Path], method: Method | None = None) -> Comparison:
         KvtraceError: fewer than two or too many traces, or one cannot be read.
     """
     if not 2 <= len(paths) <= len(LETTERS):
-        raise KvtraceError(f"compare takes 2 to {len(LETTERS)} traces, got {len(paths)}: kvtrace compare A.duckdb B.duckdb")
+        raise KvtraceError(
+            f"compare takes 2 to {len(LETTERS)} traces, got {len(paths)}: kvtrace compare A.duckdb B.duckdb"
+        )
     runs = [_Run(path) for path in paths]
     base, others = runs[0], runs[1:]
     pairings = tuple(pair(base.requests, other.requests, method) for other in others)
@@ -144,9 +145,7 @@ def compare(paths: Sequence[Path], method: Method | None = None) -> Comparison:
         Row(
             metric,
             tuple(run.value(metric) for run in runs),
-            tuple(
-                _difference(metric, base, other, pairing) for other, pairing in zip(others, pairings, strict=True)
-            ),
+            tuple(_difference(metric, base, other, pairing) for other, pairing in zip(others, pairings, strict=True)),
         )
         for metric in METRICS
     )
@@ -162,9 +161,7 @@ def compare(paths: Sequence[Path], method: Method | None = None) -> Comparison:
     )
 
 
-def _warnings(
-    runs: Sequence[_Run], pairings: Sequence[Pairing], settings: Sequence[fairness.Setting]
-) -> list[str]:
+def _warnings(runs: Sequence[_Run], pairings: Sequence[Pairing], settings: Sequence[fairness.Setting]) -> list[str]:
     """Why the comparison may not be fair."""
     found = [
         f"Different {fairness.NAMES[setting.name]}: "

@@ -46,7 +46,7 @@ class Setting:
 
 def settings(trace: Trace) -> dict[str, str]:
     """What a run was made with, as text; several engines' different values together."""
-    facts = dict(trace.sql("SELECT key, value FROM run", "arrow").to_pandas().itertuples(index=False))
+    facts = run_facts(trace)
     engines = trace.sql("SELECT * EXCLUDE (engine_id) FROM engine", "arrow").to_pydict()
     engines["model"] = [_without_folder(model) for model in engines["model"]]
     found = {name: _together(values) for name, values in engines.items()}
@@ -60,6 +60,12 @@ def settings(trace: Trace) -> dict[str, str]:
         "hooks": _values(trace, "SELECT DISTINCT hook FROM hook WHERE state = 'installed' ORDER BY ALL"),
         "depth": _depth(trace),
     }
+
+
+def run_facts(trace: Trace) -> dict[str, str | None]:
+    """The rows of table `run`."""
+    columns = trace.sql("SELECT key, value FROM run", "arrow").to_pydict()
+    return dict(zip(columns["key"], columns["value"], strict=True))
 
 
 def _without_folder(model: str | None) -> str | None:
@@ -76,7 +82,9 @@ def _together(values: list[Any]) -> str:
 
 def _depth(trace: Trace) -> str:
     """How deep the recording looked, which has a price."""
-    row = trace.sql("SELECT EXISTS (FROM gpu_program) AS tile, EXISTS (FROM kv_window) AS layer", "arrow").to_pylist()[0]
+    row = trace.sql("SELECT EXISTS (FROM gpu_program) AS tile, EXISTS (FROM kv_window) AS layer", "arrow").to_pylist()[
+        0
+    ]
     return "tile" if row["tile"] else "layer" if row["layer"] else "host"
 
 

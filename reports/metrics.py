@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 Statistic = Literal["mean", "p50", "p95", "ratio", "value", "total"]
 """How a run's rows become its number.
 
-mean, p50 and p95 are over requests. ratio is over them, too: the sums of all columns but the last over that of the last.
-value is the one of a row that says all (their mean, if several engines have one), total the sum of all rows.
+mean, p50 and p95 are over requests. ratio is over them, too: the sum of all columns but the last over that of the
+last. value is the one of a row that says all (their mean, if several engines have one), total the sum of all rows.
 """
 
 PER_REQUEST = ("mean", "p50", "p95", "ratio")

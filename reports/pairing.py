@@ -58,7 +58,11 @@ def pair(base: pd.DataFrame, other: pd.DataFrame, method: Method | None = None) 
     """
     for candidate in [method] if method else METHODS:
         found = _pair(base, other, candidate)
-        if method or candidate == "order" or (len(found.base) and len(found.base) >= _ENOUGH * min(len(base), len(other))):
+        if (
+            method
+            or candidate == "order"
+            or (len(found.base) and len(found.base) >= _ENOUGH * min(len(base), len(other)))
+        ):
             return found
     raise AssertionError("pairing by order always succeeds")
 

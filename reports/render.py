@@ -79,7 +79,7 @@ def prose(text: str) -> str:
 
 
 def code(value: Any) -> str:
-    """A value of a trace for a cell of a Markdown table. Text becomes code, in which only the fence and `|` mean much."""
+    """A value of a trace in a cell of a Markdown table. Text becomes code: there only its fence and `|` are active."""
     text = cell(value)
     if not isinstance(value, str) or not text:
         return text

@@ -24,16 +24,22 @@ if TYPE_CHECKING:
 
 PAGE = "compare.html"
 READING = (
-    "Intervals are over the requests of these very runs. They do not know how much a run differs from its own repetition: "
-    "record each setup twice and compare those, too, before believing a small difference."
+    "Intervals are over the requests of these very runs. They do not know how much a run differs from its own "
+    "repetition: record each setup twice and compare those, too, before believing a small difference."
 )
 METHOD = (
-    "A run's number is taken over all its requests or steps; the difference over the pairs alone, so it may not be that of "
-    "the two numbers. `better` and `worse` say that the interval leaves out zero; `unclear`, that it does not.",
-    f"The interval holds the middle 95% of the differences in {RESAMPLES:,} bootstrap samples of the pairs, drawn with a fixed "
-    "seed: requests are drawn with both their values. Where sessions made the pairs, whole sessions are drawn, for turns of "
-    "one are no independent observations. For few units it is widened as Student's t is. There is none below "
-    f"{FEWEST_UNITS} of them, none for a 95th percentile of fewer than 20 pairs, and none for metrics that have one value a run.",
+    "A run's number is taken over all its requests or steps; the difference over the pairs alone, so it may not be "
+    "that of the two numbers. `better` and `worse` say that the interval leaves out zero; `unclear`, that it does not.",
+    f"The interval holds the middle 95% of the differences in {RESAMPLES:,} bootstrap samples of the pairs, drawn with "
+    "a fixed seed: requests are drawn with both their values. Where sessions made the pairs, whole sessions are drawn, "
+    "for turns of one are no independent observations. For few units it is widened as Student's t is. There is none "
+    f"below {FEWEST_UNITS} of them, none for a 95th percentile of fewer than 20 pairs, and none for metrics that have "
+    "one value a run.",
+)
+
+CSV_COLUMNS = (
+    *("metric", "unit", "better", "query", "statistic", "run", "trace", "value"),
+    *("difference", "relative", "low", "high", "pairs", "drawn", "verdict"),
 )
 
 
@@ -100,9 +106,7 @@ def as_csv(comparison: Comparison) -> str:
     """All numbers, unrounded: a line a metric and run."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        "metric unit better query statistic run trace value difference relative low high pairs drawn verdict".split()
-    )
+    writer.writerow(CSV_COLUMNS)
     for row in comparison.rows:
         metric = row.metric
         for number, (letter, name, value) in enumerate(
@@ -118,7 +122,9 @@ def forest(comparison: Comparison, other: int) -> Figure:
     """The relative differences of a run from the first, each with its interval."""
     rows = [(row, found) for row in comparison.rows if (found := row.differences[other - 1]) and _drawable(found)]
     letter = comparison.letters[other]
-    figure = new_figure(f"{letter} against A", source="difference over A's value; bars: bootstrap 95% intervals over pairs")
+    figure = new_figure(
+        f"{letter} against A", source="difference over A's value; bars: bootstrap 95% intervals over pairs"
+    )
     figure.set_size_inches(7.0, 1.3 + 0.24 * len(rows))
     axes = figure.axes[0]
     colours = {"better": COLOURS[2], "worse": COLOURS[3]}

@@ -30,7 +30,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def compare(
         traces: Annotated[
-            list[Path], typer.Argument(metavar="A B [C ...]", help="Traces; the first is what the others are compared with.")
+            list[Path],
+            typer.Argument(metavar="A B [C ...]", help="Traces; the first is what the others are compared with."),
         ],
         output: Annotated[
             Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Write a page, Markdown and CSV there.")
@@ -44,13 +45,15 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = None,
-        force: Annotated[bool, typer.Option("--force", help="Replace a compare.html that kvtrace did not make.")] = False,
+        force: Annotated[
+            bool, typer.Option("--force", help="Replace a compare.html that kvtrace did not make.")
+        ] = False,
     ) -> None:
         """Set runs side by side: metrics, paired differences with bootstrap 95% intervals, and whether that is fair."""
         with needs_analysis():
             from kvtrace.reports.compare import compare as compare_runs
-            from kvtrace.reports.side_by_side import PAGE, write_comparison
             from kvtrace.reports.report import check_folder
+            from kvtrace.reports.side_by_side import PAGE, write_comparison
 
             if output is not None:
                 check_folder(output, PAGE, force=force)
@@ -75,7 +78,18 @@ def _print(comparison: Comparison, stdout: TextIO) -> None:
         typer.echo(f"\n{letter} against A: {pairing.description}", file=stdout)
         if comparison.repeats[other - 1]:
             typer.echo(f"{letter} repeats A: same command and settings, so these differences are noise", file=stdout)
-        names = ["metric", "unit", "better", "A", letter, "difference", "change", "95% interval", "pairs", f"{letter} is"]
+        names = [
+            "metric",
+            "unit",
+            "better",
+            "A",
+            letter,
+            "difference",
+            "change",
+            "95% interval",
+            "pairs",
+            f"{letter} is",
+        ]
         rows = [
             (x.name, x.unit, x.better, x.base, x.other, x.difference, x.change, x.interval, x.pairs, x.verdict)
             for x in lines(comparison, other)

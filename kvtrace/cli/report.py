@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
             Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write; made if it is not there.")
         ] = Path("report"),
         rows: Annotated[int, typer.Option(min=1, help="Most rows of an answer in the page; CSV files have all.")] = 20,
-        force: Annotated[bool, typer.Option("--force", help="Replace a report.html that kvtrace did not make.")] = False,
+        force: Annotated[
+            bool, typer.Option("--force", help="Replace a report.html that kvtrace did not make.")
+        ] = False,
     ) -> None:
         """Write the answers to all questions that apply to a trace: a page, Markdown, CSV files and plots."""
         with needs_analysis():

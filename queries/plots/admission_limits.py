@@ -29,7 +29,9 @@ def plot(frame: pd.DataFrame) -> Figure:
             if share >= 0.05:
                 axes.text(ends[place] + share / 2, top, f"{share:.0%}", ha="center", va="center", fontsize=8)
             ends[place] += share
-    name_rows(axes, [f"{prefix(engine)}{'steps' if column == 'step_share' else 'wall time'}" for engine, column in bars])
+    name_rows(
+        axes, [f"{prefix(engine)}{'steps' if column == 'step_share' else 'wall time'}" for engine, column in bars]
+    )
     axes.set_xlim(0, 1)
     label(axes, x="share (ratio)", y="share of")
     legend(axes)

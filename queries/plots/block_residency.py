@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, engine_prefix, floats, label, log_if_wide, new_figure, ranges, set_height
+from kvtrace.queries.plotting import (
+    COLOURS,
+    engine_prefix,
+    floats,
+    label,
+    log_if_wide,
+    new_figure,
+    ranges,
+    records,
+    set_height,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,14 +22,21 @@ if TYPE_CHECKING:
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Thick: the 10th to the 90th percentile (of blocks: the median to the 90th); dot: median; thin: up to the largest."""
-    figure = new_figure("How long content stays in a block", source="block_event; bars: 10th (of blocks: 50th) to 90th percentile, dots: median, lines: to the largest", columns=2, share_x=False)
+    """Thick: 10th to 90th percentile (of blocks: from the median); dot: median; thin: up to the largest."""
+    figure = new_figure(
+        "How long content stays in a block",
+        source="block_event; bars: 10th (of blocks: 50th) to 90th percentile, dots: median, lines: to the largest",
+        columns=2,
+        share_x=False,
+    )
     if frame.empty:
         return figure
     times, blocks = figure.axes
     prefix = engine_prefix(frame)
-    labels = [f"{prefix(row.engine_id)}{row.kind} ({row.stays:,})" for row in frame.itertuples()]
-    ranges(times, labels, list(zip(*(floats(frame[f"{name}_ms"]) for name in ("p10", "p50", "p90", "max")), strict=True)))
+    labels = [f"{prefix(row.engine_id)}{row.kind} ({row.stays:,})" for row in records(frame)]
+    ranges(
+        times, labels, list(zip(*(floats(frame[f"{name}_ms"]) for name in ("p10", "p50", "p90", "max")), strict=True))
+    )
     log_if_wide(times, [*floats(frame.p10_ms), *floats(frame.max_ms)])
     label(times, x="time (ms)", y="kind (stays)")
     spans = zip(*(floats(frame[f"{name}_allocated_blocks"]) for name in ("p50", "p50", "p90", "max")), strict=True)

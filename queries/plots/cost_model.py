@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, engine_prefix, label, legend, new_figure
+from kvtrace.queries.plotting import COLOURS, engine_prefix, label, legend, new_figure, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     axes = figure.axes[0]
     prefix = engine_prefix(frame)
     tokens = np.linspace(0, LONGEST_TOKENS, 200)
-    for number, fit in enumerate(frame[frame.us_per_token.notna()].itertuples()):
+    for number, fit in enumerate(records(frame[frame.us_per_token.notna()])):
         # us_per_1k_context is what 1000 tokens of context add to one token: ns for each token of context.
         price_ns = tokens * fit.us_per_token * 1e3 + tokens * (tokens + 1) / 2 * (fit.us_per_1k_context or 0)
         axes.plot(

@@ -32,9 +32,7 @@ def plot(frame: pd.DataFrame) -> Figure:
             if share >= 0.05:
                 axes.text(ends[place] + share / 2, top, f"{share:.0%}", ha="center", va="center", fontsize=8)
             ends[place] += share
-    sums = {
-        engine: (rows.written_tokens.sum(), rows.read_blocks.sum()) for engine, rows in frame.groupby("engine_id")
-    }
+    sums = {engine: (rows.written_tokens.sum(), rows.read_blocks.sum()) for engine, rows in frame.groupby("engine_id")}
     name_rows(
         axes,
         [

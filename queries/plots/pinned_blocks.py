@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, engine_prefix, floats, label, legend, name_rows, new_figure, set_height
+from kvtrace.queries.plotting import (
+    COLOURS,
+    engine_prefix,
+    floats,
+    label,
+    legend,
+    name_rows,
+    new_figure,
+    records,
+    set_height,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +36,7 @@ def plot(frame: pd.DataFrame) -> Figure:
             axes.barh(places, values[chosen], color=colour, label=name)
     for place, (value, share) in enumerate(zip(values, floats(frame.share), strict=True)):
         axes.text(value, len(frame) - 1 - place, f" {share:.2%}", va="center", fontsize=8)
-    name_rows(axes, [f"{prefix(row.engine_id)}{row.held_by}" for row in frame.itertuples()])
+    name_rows(axes, [f"{prefix(row.engine_id)}{row.held_by}" for row in records(frame)])
     axes.margins(x=0.12)
     label(axes, x="time held (block-s)", y="held by")
     legend(axes, "used by")

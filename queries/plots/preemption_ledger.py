@@ -40,5 +40,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     label(costs, x="preemption", y="ms")
     legend(costs)
     if len(frame) <= 30:
-        costs.set_xticks(places, [f"request {request}" for request in frame.request], fontsize=7, rotation=45, ha="right")
+        costs.set_xticks(
+            places, [f"request {request}" for request in frame.request], fontsize=7, rotation=45, ha="right"
+        )
     return figure

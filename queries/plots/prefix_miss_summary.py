@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, engine_prefix, floats, label, legend, name_rows, new_figure, set_height
+from kvtrace.queries.plotting import (
+    COLOURS,
+    engine_prefix,
+    floats,
+    label,
+    legend,
+    name_rows,
+    new_figure,
+    records,
+    set_height,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +35,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     axes.barh(places, all_tokens - avoidable, left=avoidable, color="0.78", label="unavoidable")
     for place, tokens, lookups in zip(places, all_tokens, frame.lookups, strict=True):
         axes.text(tokens, place, f" {lookups:,} lookups", va="center", fontsize=8)
-    names = [
-        f"{prefix(row.engine_id)}{row.verdict}{', resumed' if row.resumed else ''}" for row in frame.itertuples()
-    ]
+    names = [f"{prefix(row.engine_id)}{row.verdict}{', resumed' if row.resumed else ''}" for row in records(frame)]
     name_rows(axes, names)
     axes.margins(x=0.22)
     label(axes, x="recomputed (tokens)", y="verdict")

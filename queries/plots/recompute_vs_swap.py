@@ -20,9 +20,13 @@ DIMENSIONS = {
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """One axis a dimension, a line a cause and strategy: mean overhead by bucket; dashed, the modelled recomputation."""
+    """An axis a dimension, a line a cause and strategy: mean overhead by bucket; dashed: modelled recomputation."""
     figure = new_figure(
-        "Time until lost KV is back", source="prefix_miss; dashed: price by the cost model", rows=2, columns=2, share_x=False
+        "Time until lost KV is back",
+        source="prefix_miss; dashed: price by the cost model",
+        rows=2,
+        columns=2,
+        share_x=False,
     )
     if frame.empty:
         return figure
@@ -33,10 +37,11 @@ def plot(frame: pd.DataFrame) -> Figure:
             rows = rows.groupby("at_least", as_index=False).mean(numeric_only=True)
             if rows.empty:
                 continue
-            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
-            where = (floats(rows.at_least) + floats(rows.below)) / 2
-            axes.plot(where, floats(rows.mean_overhead_ms), label=f"{strategy},\n{cause}", **style)
-            axes.plot(where, floats(rows.mean_recompute_ms), linestyle="--", linewidth=0.9, **style | {"marker": ""})
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            where, name_of = (floats(rows.at_least) + floats(rows.below)) / 2, f"{strategy},\n{cause}"
+            overheads, prices = floats(rows.mean_overhead_ms), floats(rows.mean_recompute_ms)
+            axes.plot(where, overheads, color=colour, marker=marker, markersize=4, label=name_of)
+            axes.plot(where, prices, color=colour, linestyle="--", linewidth=0.9)
         log_if_wide(axes, floats(frame[frame.dimension == dimension].below))
         axes.set_ylim(bottom=0)
         label(axes, x=name, y="ms")

@@ -40,7 +40,11 @@ def plot(frame: pd.DataFrame) -> Figure:
     )
     label(parts, x="request, in order of arrival", y="ms")
     legend(parts)
-    ends = {"queue_ms": ("queue", COLOURS[5]), "ttft_ms": ("first token", COLOURS[0]), "total_ms": ("whole", COLOURS[7])}
+    ends = {
+        "queue_ms": ("queue", COLOURS[5]),
+        "ttft_ms": ("first token", COLOURS[0]),
+        "total_ms": ("whole", COLOURS[7]),
+    }
     for column, (name, colour) in ends.items():
         known = np.sort(floats(finished[column].dropna()))
         if len(known):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, MARKERS, engine_prefix, floats, label, legend, log_if_wide, new_figure
+from kvtrace.queries.plotting import (
+    COLOURS,
+    MARKERS,
+    engine_prefix,
+    floats,
+    label,
+    legend,
+    log_if_wide,
+    new_figure,
+    records,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +31,7 @@ def plot(frame: pd.DataFrame) -> Figure:
         return figure
     axes = figure.axes[0]
     prefix = engine_prefix(frame)
-    for number, fit in enumerate(frame.itertuples()):
+    for number, fit in enumerate(records(frame)):
         colour = COLOURS[number % len(COLOURS)]
         tokens = np.geomspace(max(fit.min_tokens, 1), max(fit.max_tokens, 1), 60)
         axes.plot(

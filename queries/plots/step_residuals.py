@@ -16,7 +16,10 @@ KINDS = {"decode_only": PHASES["decode"], "with_prefill": PHASES["prefill"]}
 def plot(frame: pd.DataFrame) -> Figure:
     """Two axes beside each other, for their tokens differ by orders; all engines in one colour a composition."""
     figure = new_figure(
-        "Step time by scheduled tokens", source="step_schedule, step_update; line: least squares", columns=2, share_x=False
+        "Step time by scheduled tokens",
+        source="step_schedule, step_update; line: least squares",
+        columns=2,
+        share_x=False,
     )
     kinds = [kind for kind in KINDS if (frame.composition == kind).any()]
     for axes, kind in zip(figure.axes, kinds, strict=False):

@@ -24,7 +24,9 @@ def plot(frame: pd.DataFrame) -> Figure:
     import numpy as np
 
     engines = sorted(frame.engine_id.unique())
-    figure = new_figure("Scheduler steps over time", source="step_schedule, step_update", rows=3, columns=max(1, len(engines)))
+    figure = new_figure(
+        "Scheduler steps over time", source="step_schedule, step_update", rows=3, columns=max(1, len(engines))
+    )
     columns = max(1, len(engines))
     for number, engine in enumerate(engines):
         rows = frame[frame.engine_id == engine]

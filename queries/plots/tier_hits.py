@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, floats, label, legend, name_rows, new_figure, plain, set_height, shorten
+from kvtrace.queries.plotting import (
+    COLOURS,
+    floats,
+    label,
+    legend,
+    name_rows,
+    new_figure,
+    plain,
+    records,
+    set_height,
+    shorten,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +49,9 @@ def plot(frame: pd.DataFrame) -> Figure:
     peaks = frame.groupby(keys, observed=True, sort=False).max_occupied_blocks.max().to_list()
     rooms = frame.groupby(keys, observed=True, sort=False).capacity_blocks.max().to_list()
     names = [
-        plain(shorten(f"{row.connector}, {row.tier}")) + f"\nat most {peak:,} of {f'{int(room):,}' if pd.notna(room) else '?'}"
-        for row, peak, room in zip(groups.itertuples(), peaks, rooms, strict=True)
+        plain(shorten(f"{row.connector}, {row.tier}"))
+        + f"\nat most {peak:,} of {f'{int(room):,}' if pd.notna(room) else '?'}"
+        for row, peak, room in zip(records(groups), peaks, rooms, strict=True)
     ]
     name_rows(axes, [""] * len(names))
     axes.set_yticks(range(len(names) - 1, -1, -1), names, fontsize=8)

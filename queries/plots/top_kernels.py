@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import CATEGORIES, floats, label, name_rows, new_figure, set_height
+from kvtrace.queries.plotting import CATEGORIES, floats, label, name_rows, new_figure, records, set_height
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,12 +25,12 @@ def plot(frame: pd.DataFrame) -> Figure:
     axes = figure.axes[0]
     top = frame.head(MOST)
     several = frame.device.nunique() > 1
-    for place, row in enumerate(top.itertuples()):
+    for place, row in enumerate(records(top)):
         axes.barh(len(top) - 1 - place, row.total_ms, color=CATEGORIES.get(str(row.category), "0.7"))
         axes.text(row.total_ms, len(top) - 1 - place, f" {row.share:.1%}, {row.kernels:,}x", va="center", fontsize=7)
     for category in dict.fromkeys(top.category.astype(str)):
         axes.barh(0, 0, color=CATEGORIES.get(category, "0.7"), label=category)
-    name_rows(axes, [f"GPU {row.device}: {row.name}" if several else str(row.name) for row in top.itertuples()])
+    name_rows(axes, [f"GPU {row.device}: {row.name}" if several else str(row.name) for row in records(top)])
     axes.margins(x=0.2)
     label(axes, x="sum of durations (ms)", y="kernel")
     axes.legend(title="by its name", fontsize=8, title_fontsize=8, frameon=False, loc="lower right")
