@@ -185,6 +185,17 @@ def test_a_browser_shows_it_without_complaint(folder: Path) -> None:
         assert browser.evaluate("[...document.images].every((image) => image.naturalWidth > 0)")
 
 
+@pytest.mark.skipif(find_browser() is None, reason="needs chromium")
+def test_on_paper_no_table_is_cut_off(folder: Path) -> None:
+    """A4 across, less its margins, is 275 mm wide: 1,039 pixels."""
+    with Chromium(width=1039) as browser:
+        browser.call("Page.navigate", url=(folder / "report.html").resolve().as_uri())
+        browser.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        browser.frame()
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 1039
+
+
 def test_an_empty_trace_has_a_report_of_questions(make_trace: MakeTrace, tmp_path: Path) -> None:
     made = write_report(make_trace(), tmp_path / "new" / "report")
     assert made.answered == []
