@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 RESAMPLES = 4000
+RESAMPLES_OF_MANY = 1000
+MANY_UNITS = 20_000
+"""From so many units on the samples differ little, and cost much: `RESAMPLES_OF_MANY` are drawn."""
+
 SEED = 20
 LEVEL = 0.95
 FEWEST_UNITS = 8
@@ -81,10 +85,12 @@ def interval(name: str, base: Floats, other: Floats, clusters: NDArray[np.int64]
     if units < FEWEST_UNITS or len(base) * (1 - _QUANTILES.get(name, 0.5)) < 1:
         return None
     random = np.random.default_rng(SEED)
+    samples = RESAMPLES if units < MANY_UNITS else RESAMPLES_OF_MANY
     chunk = max(1, _CELLS // max(len(base), units))
     differences = []
-    for start in range(0, RESAMPLES, chunk):
-        weights = _draw(random, min(chunk, RESAMPLES - start), units)[:, members]
+    for start in range(0, samples, chunk):
+        weights = _draw(random, min(chunk, samples - start), units)
+        weights = weights if clusters is None else weights[:, members]
         differences.append(statistic(name, other, weights) - statistic(name, base, weights))
     found = np.concatenate(differences)
     found = found[np.isfinite(found)]
