@@ -17,7 +17,17 @@ class KvtraceError(Exception):
         self.exit_code = exit_code
 
 
-_ANALYSIS = {"adbc_driver_manager", "adbc_driver_sqlite", "duckdb", "numpy", "pandas", "pyarrow", "sqlite_utils"}
+_ANALYSIS = {
+    "adbc_driver_manager",
+    "adbc_driver_sqlite",
+    "duckdb",
+    "jinja2",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "sqlite_utils",
+}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ with kvtrace.open("trace.duckdb") as trace:
 if __name__ != "kvtrace.queries":
     raise ImportError("import kvtrace.queries, not queries: this folder is a part of the kvtrace package")
 
-from kvtrace.queries.catalogue import Column, Param, Query, catalogue, find
+from kvtrace.queries.catalogue import Column, Param, Query, catalogue, find, grouped
 from kvtrace.queries.trace import TRACE_VERSION, Trace
 
-__all__ = ["TRACE_VERSION", "Column", "Param", "Query", "Trace", "catalogue", "find"]
+__all__ = ["TRACE_VERSION", "Column", "Param", "Query", "Trace", "catalogue", "find", "grouped"]

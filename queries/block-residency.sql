@@ -8,6 +8,7 @@
 -- block event of the engine, for content still there when the recording ended; its stays are cut short.
 -- idle_before_eviction: from the last release to the eviction, the end of stays of kind evicted.
 --
+-- group: KV memory
 -- needs: block_event
 -- column: engine_id recorded | The engine.
 -- column: kind derived | evicted, reallocated, unended or idle_before_eviction.

@@ -7,6 +7,7 @@
 -- idle: nobody held the block (ref_count is 1 after the hit), so it could have been evicted; the distance runs from its
 -- last release. shared: somebody held it, so it was safe; the distance runs from the block's last event.
 --
+-- group: Reuse
 -- needs: block_event
 -- column: engine_id recorded | The engine.
 -- column: kind derived | idle or shared.

@@ -6,6 +6,7 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     --
     -- A few lines on what is computed, from what, and what is left out.
     --
+    -- group: One of `GROUPS`; a query without one stands under the last of them.
     -- figure: A study's figure or table that the answer draws again.
     -- needs: TABLE, TABLE
     -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -29,6 +30,21 @@ from kvtrace.errors import KvtraceError
 
 PARAM_TYPES = ("BIGINT", "BOOLEAN", "DOUBLE", "INTEGER", "VARCHAR")
 SOURCES = ("recorded", "derived", "inferred")
+GROUPS = (
+    "Run",
+    "Scheduling",
+    "Requests and jobs",
+    "Prefix caching",
+    "Reuse",
+    "KV memory",
+    "Preemption and eviction",
+    "KV access",
+    "Offload",
+    "GPU",
+    "Other",
+)
+"""What queries are about, in the order in which they are listed."""
+
 UNITS = (
     "ns",
     "us",
@@ -42,14 +58,17 @@ UNITS = (
     "GB/s",
     "requests",
     "steps",
+    "tokens/s",
+    "requests/s",
     "ratio",
+    "ppb",
     "ms/token",
     "us/token",
 )
 
 _PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
 _COLUMN = re.compile(r"(?P<name>[a-z]\w*)(?: \[(?P<unit>[^\]]+)\])? (?P<source>[a-z]+) \| (?P<meaning>.+)")
-_ENTRY = re.compile(r"(figure|needs|param|column): (.+)")
+_ENTRY = re.compile(r"(group|figure|needs|param|column): (.+)")
 
 
 @dataclass(frozen=True)
@@ -83,6 +102,7 @@ class Query:
     name: str
     title: str
     description: str
+    group: str
     needs: tuple[str, ...]
     figures: tuple[str, ...]
     params: tuple[Param, ...]
@@ -103,6 +123,14 @@ class Query:
             return f"CAST({text} AS {types[use[1]]})"
 
         return re.sub(r"\$([a-z]\w*)", literal, self.body)
+
+
+def grouped(queries: Iterable[Query]) -> dict[str, list[Query]]:
+    """Queries by group, in the order of `GROUPS`; groups without one are left out."""
+    found: dict[str, list[Query]] = {group: [] for group in GROUPS}
+    for query in queries:
+        found[query.group].append(query)
+    return {group: members for group, members in found.items() if members}
 
 
 @cache
@@ -141,6 +169,7 @@ def parse(name: str, text: str) -> Query:
         name=name,
         title=prose[0],
         description="\n\n".join(prose[1:]),
+        group=_group(name, [entry for kind, entry in entries if kind == "group"]),
         needs=tuple(table.strip() for kind, entry in entries if kind == "needs" for table in entry.split(",")),
         figures=tuple(entry for kind, entry in entries if kind == "figure"),
         params=tuple(_param(name, entry) for kind, entry in entries if kind == "param"),
@@ -170,7 +199,8 @@ def _paragraphs(name: str, header: list[str]) -> tuple[list[str], list[tuple[str
             entries[-1] = (entries[-1][0], f"{entries[-1][1]} {text}")
         elif entries:
             raise KvtraceError(
-                f"{name}.sql: expected `figure:`, `needs:`, `param:`, `column:` or an indented line, found {text!r}"
+                f"{name}.sql: expected `group:`, `figure:`, `needs:`, `param:`, `column:` or an indented line, "
+                f"found {text!r}"
             )
         elif fresh:
             prose.append(text)
@@ -178,6 +208,14 @@ def _paragraphs(name: str, header: list[str]) -> tuple[list[str], list[tuple[str
         else:
             prose[-1] = f"{prose[-1]} {text}"
     return prose, entries
+
+
+def _group(name: str, entries: list[str]) -> str:
+    if not entries:
+        return GROUPS[-1]
+    if len(entries) > 1 or entries[0] not in GROUPS:
+        raise KvtraceError(f"{name}.sql: `group: {', '.join(entries)}` is not one of {', '.join(GROUPS)}")
+    return entries[0]
 
 
 def _param(name: str, entry: str) -> Param:

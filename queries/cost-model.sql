@@ -5,6 +5,7 @@
 -- others is then n * per token + (n * c + n * (n + 1) / 2) * per context: the intercept is not in it, since the step would
 -- mostly have run anyway. Outliers of a first fit are left out and counted. See r2 before believing a price.
 --
+-- group: Scheduling
 -- needs: cost_model
 -- column: engine_id recorded | The engine.
 -- column: composition derived | The steps in the fit: all, decode_only or with_prefill.

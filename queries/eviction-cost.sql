@@ -5,6 +5,7 @@
 -- again, by query cost-model; beside it, what loading their bytes would have cost at this run's measured rate
 -- (table transfer_rate), NULL if nothing was loaded, or at an assumed one. Bytes are those of one rank.
 --
+-- group: Preemption and eviction
 -- needs: prefix_miss
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.
 -- column: engine_id recorded | The engine.

@@ -3,6 +3,7 @@
 -- Copies by direction, kinds of memory and device, over the whole profile or the steps given. The bandwidth is that of
 -- the copies themselves: all their bytes over all their time. Small copies cannot be fast; see the mean size.
 --
+-- group: GPU
 -- needs: gpu_activity, gpu_transfer
 -- param: first_step INTEGER = NULL | Leave out what was launched for no step, and for the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out what was launched for no step, and for the steps after this one.

@@ -4,6 +4,7 @@
 -- Used and free blocks are recorded. Which free blocks still hold findable content is derived: the recorder counts the
 -- cached blocks, used or free, and the block events tell which used blocks are not cached. Only the GPU pool counts.
 --
+-- group: KV memory
 -- needs: step_schedule
 -- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row a step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.

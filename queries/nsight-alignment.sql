@@ -4,6 +4,7 @@
 -- what it leaves unexplained in each kind of reading. Of kv_windows, the residual is how far a layer's kernels reach out
 -- of the window that kvtrace timed around them on the GPU, 0 if the window encloses them.
 --
+-- group: GPU
 -- needs: source, alignment
 -- column: file recorded | The profile.
 -- column: kind recorded | nsight or torch.
@@ -11,7 +12,7 @@
 -- column: method derived | What the clocks were compared by.
 -- column: applied derived | This one was used; the others are checks.
 -- column: offset_ns [ns] derived | UNIX time minus the profile's time.
--- column: drift_ppb derived | How much faster UNIX time runs than the profile's clock, in 1e-9.
+-- column: drift_ppb [ppb] derived | How much faster UNIX time runs than the profile's clock, in 1e-9.
 -- column: readings derived | Readings compared.
 -- column: residual_p50_us [us] derived | Median of what is left unexplained, without sign.
 -- column: residual_p99_us [us] derived | 99th percentile of the same.

@@ -11,6 +11,7 @@
 -- A preemption happens because a running request got no block. vLLM does not say how many it asked for; a decoding
 -- request asks for one. So it counts as forced when any block was held so: at least that many more were to be had.
 --
+-- group: KV memory
 -- needs: step_schedule, block_event, request_event
 -- column: engine_id recorded | The engine.
 -- column: kind derived | refused or preempted.

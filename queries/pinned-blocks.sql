@@ -10,6 +10,7 @@
 -- connector took. ttl: kept by the scheduler for a time. streaming: a streaming session waits for input. waiting: a
 -- request that does not run and has no pin. unattributed: kvtrace saw no holder.
 --
+-- group: KV memory
 -- needs: block_event, request_event
 -- column: engine_id recorded | The engine.
 -- column: held_by derived | The holder.

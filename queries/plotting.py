@@ -7,17 +7,22 @@ matplotlib figure. It never asks for a trace and never shows a window, so that i
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.queries.catalogue import catalogue
+from kvtrace.queries.text import inert
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
 """Okabe and Ito's palette: told apart with any of the common colour-vision deficiencies. Cycle through it in order."""
@@ -32,6 +37,34 @@ FORMATS = ("png", "svg", "pdf")
 WIDTH_INCHES = 7.0
 HEIGHT_INCHES = 3.6
 DOTS_PER_INCH = 150
+
+MANY_MARKS = 4000
+"""From so many on, marks are drawn as pixels even in SVG and PDF: pass `rasterized=len(frame) > MANY_MARKS`."""
+
+LIMITS = {
+    "none": "0.85",
+    "token_budget": COLOURS[1],
+    "kv_insufficient": COLOURS[3],
+    "max_seqs": COLOURS[4],
+    "preempted": COLOURS[5],
+    "paused": "0.55",
+    "other": COLOURS[6],
+    "not recorded": "0.95",
+}
+"""One colour a reason why the queue's head was not admitted."""
+
+CATEGORIES = {
+    "gemm": COLOURS[0],
+    "attention": COLOURS[1],
+    "kv_write": COLOURS[2],
+    "norm_activation": COLOURS[4],
+    "communication": COLOURS[3],
+    "sampling": COLOURS[5],
+    "copy": COLOURS[6],
+    "kvtrace": COLOURS[7],
+    "other": "0.7",
+}
+"""One colour a category of kernels."""
 
 Plot = Callable[["pd.DataFrame"], "Figure"]
 
@@ -75,6 +108,79 @@ def legend(axes: Axes, title: str | None = None) -> None:
         )
 
 
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows, each with its columns as attributes."""
+    return iter(frame.itertuples(index=False))
+
+
+def floats(column: pd.Series) -> NDArray[np.float64]:
+    """A column as floating-point numbers; NULL is NaN."""
+    import numpy as np
+    import pandas as pd
+
+    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def seconds_from(column: pd.Series, start_ns: int) -> NDArray[np.float64]:
+    """A column of nanoseconds as seconds since `start_ns`; the difference is taken in whole numbers."""
+    return floats(column - start_ns) / 1e9
+
+
+def engine_prefix(frame: pd.DataFrame) -> Callable[[object], str]:
+    """What to put before a label for an engine's data: nothing if there is only one engine."""
+    several = frame.engine_id.nunique(dropna=False) > 1
+    return lambda engine: f"engine {engine}: " if several else ""
+
+
+def ranges(axes: Axes, labels: Sequence[str], spans: Sequence[Sequence[float]], colour: str = COLOURS[0]) -> None:
+    """Quantiles as horizontal bars, the first label on top.
+
+    Args:
+        axes: Where to draw.
+        labels: One a bar.
+        spans: A bar's low, middle and high quantile and its largest value: a thick line, a dot and a thin line.
+        colour: Of the bars.
+    """
+    places = range(len(labels) - 1, -1, -1)
+    for place, (low, middle, high, largest) in zip(places, spans, strict=True):
+        axes.plot([high, largest], [place, place], color=colour, linewidth=1)
+        axes.plot([low, high], [place, place], color=colour, linewidth=6, alpha=0.45, solid_capstyle="butt")
+        axes.plot(middle, place, color=colour, marker="o", markersize=5)
+    name_rows(axes, labels)
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Name horizontal bars at 0, 1, ... from the bottom; the first label is the topmost."""
+    axes.set_yticks(range(len(labels) - 1, -1, -1), [plain(shorten(text)) for text in labels], fontsize=8)
+    axes.set_ylim(-0.6, max(len(labels), 1) - 0.4)
+    axes.grid(visible=False, axis="y")
+
+
+def shorten(text: object, longest: int = 44) -> str:
+    """Text from a trace as a label: on one line, and not too long."""
+    shown = inert(str(text))
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def set_height(figure: Figure, bars: int) -> None:
+    """Make a figure of horizontal bars as high as they need."""
+    figure.set_figheight(1.5 + 0.26 * max(bars, 2))
+
+
+def log_if_wide(axes: Axes, values: Iterable[float], axis: str = "x") -> None:
+    """A logarithmic axis where positive values span more than two orders of magnitude; zeros stay on it, at its end."""
+    known = [value for value in values if value >= 0]
+    positive = [value for value in known if value > 0]
+    if not positive or max(positive) <= 100 * min(positive):
+        return
+    scale, limit = (axes.set_xscale, axes.set_xlim) if axis == "x" else (axes.set_yscale, axes.set_ylim)
+    if len(positive) == len(known):
+        scale("log")
+    else:
+        scale("symlog", linthresh=min(positive))
+        limit(0, 1.5 * max(positive))
+
+
 def plain(text: object) -> str:
     """Text from a trace that matplotlib draws as it is: a dollar sign would start mathematics."""
     return str(text).replace("$", r"\$")
@@ -86,17 +192,34 @@ def save(figure: Figure, path: Path) -> None:
     Raises:
         KvtraceError: another ending, or the file cannot be written.
     """
+    data = draw_bytes(figure, check_path(path))
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise KvtraceError(f"cannot write {path}: {error.strerror}") from error
+
+
+def draw_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure as a file's contents; `kind` is one of `FORMATS`. The same data give the same bytes."""
     import matplotlib as mpl
 
+    undated: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    drawn = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
+        figure.savefig(drawn, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
+    return drawn.getvalue()
+
+
+def check_path(path: Path) -> str:
+    """The format that a plot's file name asks for, one of `FORMATS`.
+
+    Raises:
+        KvtraceError: it asks for another.
+    """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise KvtraceError(f"{path}: a plot is written as {', '.join(FORMATS)}; end the file's name with one of them")
-    undated: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    try:
-        with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
-            figure.savefig(path, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
-    except OSError as error:
-        raise KvtraceError(f"cannot write {path}: {error.strerror}") from error
+    return kind
 
 
 def find_plot(query: str) -> Plot | None:
@@ -106,3 +229,20 @@ def find_plot(query: str) -> Plot | None:
         return None
     plot: Plot = import_module(module).plot
     return plot
+
+
+def plotted() -> list[str]:
+    """The names of the queries that have a plot."""
+    return [name for name in catalogue() if find_plot(name)]
+
+
+def plot_of(query: str) -> Plot:
+    """The plot of the query of that name.
+
+    Raises:
+        KvtraceError: it has none; the message lists those that have one.
+    """
+    found = find_plot(query)
+    if found is None:
+        raise KvtraceError(f"query {query} has no plot; these have one: {', '.join(plotted())}")
+    return found

@@ -6,6 +6,7 @@
 -- (table transfer_rate), NULL if it loaded nothing. Bytes are those of one rank. The break-even length is the number of
 -- tokens from a request's start whose recomputation costs as much as loading them; NULL means never, by this model.
 --
+-- group: Preemption and eviction
 -- needs: request_event
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.
 -- column: engine_id recorded | The engine.

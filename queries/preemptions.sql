@@ -3,6 +3,7 @@
 -- One row a preemption, in order. vLLM drops a preempted request's KV and computes it again; the blocks it gives back
 -- stay findable by hash until they are evicted, so some of its tokens may be cached when it resumes.
 --
+-- group: Preemption and eviction
 -- needs: request_event
 -- column: engine_id recorded | The engine.
 -- column: step recorded | The step that preempted it.

@@ -4,6 +4,7 @@
 -- repeats its lookup every step; those are counted in blocked_lookups and nowhere else. Lookups after a preemption are
 -- kept apart, for they also find the request's own blocks. One row a request that was looked up at all.
 --
+-- group: Prefix caching
 -- needs: prefix_lookup
 -- param: session VARCHAR = NULL | Only the requests of this session.
 -- column: engine_id recorded | The engine.

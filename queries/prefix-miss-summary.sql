@@ -3,6 +3,7 @@
 -- The rows of query prefix-miss by verdict, first admissions and those after a preemption apart. Prices are those of
 -- query cost-model; they are NULL where the run gave no usable fit.
 --
+-- group: Prefix caching
 -- needs: prefix_miss
 -- column: engine_id recorded | The engine.
 -- column: resumed recorded | Lookups after a preemption.

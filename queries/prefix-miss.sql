@@ -5,6 +5,7 @@
 -- `avoidable_tokens` counts what an earlier request had too and vLLM could have reused, in whole blocks; prices are those
 -- of query cost-model and only as good as its fit. docs/misses.md explains the verdicts.
 --
+-- group: Prefix caching
 -- needs: prefix_miss
 -- param: session VARCHAR = NULL | Only the requests of this session.
 -- param: verdict VARCHAR = NULL | Only this verdict.

@@ -8,6 +8,7 @@
 -- tokens that are new. Beside it the modelled price of the lost tokens, either way. Each event counts once in each
 -- dimension: lost tokens, sequence length, running requests after the step's scheduling, free share of the pool.
 --
+-- group: Preemption and eviction
 -- needs: prefix_miss
 -- param: dimension VARCHAR = NULL | Only lost_tokens, sequence_tokens, running_requests or free_share.
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.
@@ -15,7 +16,7 @@
 -- column: model recorded | Model name or path.
 -- column: block_size_tokens [tokens] recorded | Tokens a block.
 -- column: dimension derived | What the buckets are of.
--- column: at_least derived | Lower bound of the bucket, inclusive.
+-- column: at_least derived | Lower bound of the bucket, inclusive: tokens, requests or a share.
 -- column: below derived | Upper bound of the bucket, exclusive.
 -- column: cause derived | preemption or eviction.
 -- column: strategy derived | recomputed, fetched or cached.

@@ -4,6 +4,7 @@
 -- generated and ended. A part whose beginning or end was not recorded is NULL. Times are those at which the
 -- scheduler saw a token, before it was sent to the client.
 --
+-- group: Requests and jobs
 -- needs: request
 -- column: engine_id recorded | The engine that served it.
 -- column: request recorded | Key of table `request`.

@@ -6,6 +6,7 @@
 -- docs/nsight.md), so the shares are a guess by rules. attributed_after is the part of the kernels whose step follows
 -- from when they were launched, not from a range around their launch.
 --
+-- group: GPU
 -- needs: gpu_activity, gpu_attribution
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.

@@ -5,6 +5,7 @@
 -- tokens, or whose results were never recorded, are left out. The slope says what a token costs, the intercept what a
 -- step costs before its first token; r2 says how far to trust both. NULL where all steps have the same tokens.
 --
+-- group: Scheduling
 -- needs: step_schedule, step_update
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
 -- column: engine_id recorded | The engine.

@@ -3,6 +3,7 @@
 -- One row a step, in the order of steps. A step whose results were never recorded (the recording ended first) has NULL
 -- durations. Under async scheduling steps overlap: interval_ms adds up to wall time, duration_ms does not.
 --
+-- group: Scheduling
 -- needs: step_schedule
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.

@@ -1,8 +1,12 @@
-"""Making text from a trace harmless to print."""
+"""Making values from a trace readable, and harmless to print."""
 
 from __future__ import annotations
 
+import math
 import unicodedata
+from typing import Any
+
+LONGEST_CELL = 80
 
 _ACTIVE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that steer a terminal or turn text around instead of showing it."""
@@ -17,3 +21,21 @@ def inert(text: str) -> str:
 
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+def cell(value: Any) -> str:
+    """A value in a table: six significant digits of a fraction, `-` for NULL, long text cut off and marked so."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return _number(value)
+    text = inert(str(value))
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.6g}"
+    decimals = max(0, 5 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

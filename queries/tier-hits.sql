@@ -6,6 +6,7 @@
 -- A block is thrashed when its content is given up and the same content is written to the tier again later: a larger
 -- tier, or another policy, would have spared the copy. It is unused when it was given up without a hit since it came.
 --
+-- group: Offload
 -- needs: tier_block
 -- param: bucket_ms DOUBLE = NULL | Length of a stretch, from the tier's first event; NULL: the whole recording.
 -- column: engine_id recorded | The engine.

@@ -5,6 +5,7 @@
 -- until its V is multiplied. Times come in ticks of 32 ns. increasing is the share of programs that read a later tile
 -- after an earlier one throughout, as a causal attention kernel should.
 --
+-- group: KV access
 -- needs: gpu_tile, gpu_program
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.

@@ -3,6 +3,7 @@
 -- Kernels of one name and device, over the whole profile or the steps given. Categories follow from the names by the
 -- first rule that is met (docs/nsight.md lists them); category_rule says which.
 --
+-- group: GPU
 -- needs: gpu_activity, kernel_name
 -- param: first_step INTEGER = NULL | Leave out what was launched for no step, and for the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out what was launched for no step, and for the steps after this one.

@@ -16,11 +16,13 @@ import duckdb
 
 from kvtrace.errors import KvtraceError, needs_analysis
 from kvtrace.queries.catalogue import Param, Query, catalogue, find
+from kvtrace.queries.plotting import plot_of
 from kvtrace.queries.text import inert
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from matplotlib.figure import Figure
 
 TRACE_VERSION = 2
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.TRACE_VERSION`."""
@@ -120,6 +122,21 @@ class Trace:
                 "Use SELECT, DESCRIBE, SHOW, SUMMARIZE or EXPLAIN; `-o FILE` writes a result"
             )
         return self._result(statements[0].query, format)
+
+    def plot(self, name: str, /, **params: object) -> Figure:
+        """The plot of a canned query's answer, as a matplotlib figure; `kvtrace.queries.plotting.save` writes it.
+
+        Args:
+            name: The query's name; `kvtrace.queries.plotting.plotted()` lists those that have a plot.
+            params: The query's parameters, as for `query`.
+
+        Raises:
+            KvtraceError: no such query, parameter or value, or the query has no plot.
+        """
+        with needs_analysis():
+            query = find(name)
+            draw = plot_of(query.name)
+            return draw(self._result(query.sql(self._bind(query, params)), "pandas"))
 
     def missing(self, name: str) -> tuple[str, ...]:
         """The tables a canned query needs that have no rows in this trace."""

@@ -9,6 +9,7 @@
 -- the end holds beyond the copy itself. The end is what the worker noticed with its next poll, so with asynchronous
 -- copies it includes up to a step of that.
 --
+-- group: Offload
 -- needs: transfer_submit
 -- column: engine_id recorded | The engine.
 -- column: connector recorded | The connector's class.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("probes", "ingest", "queries", "viewer")
+ROOMS = ("probes", "ingest", "queries", "reports", "viewer")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_module_of_every_room_is_in_the_wheel(wheel: Path) -> None:
     expected = {
         f"kvtrace/{file.relative_to(ROOT).as_posix()}"
         for room in ROOMS
-        for pattern in ("*.py", "*.sql", "*.html", "*.js", "*.css")
+        for pattern in ("*.py", "*.sql", "*.html", "*.js", "*.css", "*.j2")
         for file in (ROOT / room).rglob(pattern)
     }
     expected |= {file.relative_to(ROOT).as_posix() for file in (ROOT / "kvtrace").glob("*.py")}
@@ -73,7 +73,7 @@ def test_the_installed_wheel_runs_from_elsewhere(wheel: Path, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "site") in done.stdout
-    for command in ("record", "ingest", "query", "sql", "view"):
+    for command in ("record", "ingest", "query", "sql", "report", "compare", "view"):
         assert command in done.stdout
 
 

@@ -20,6 +20,9 @@ TraceArgument = Annotated[
 ParamOption = Annotated[
     list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the query; repeatable.")
 ]
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the answer: FILE ends in .png, .svg or .pdf.")
+]
 HelpOption = Annotated[bool, typer.Option("--help-query", help="Show what the query computes and end.")]
 
 
@@ -35,6 +38,7 @@ def query(
     format: FormatOption = None,  # noqa: A002 - the option's name
     output: OutputOption = None,
     limit: LimitOption = None,
+    plot: PlotOption = None,
     help_query: HelpOption = False,
 ) -> None:
     """Answer a question about a trace from the catalogue of canned queries."""
@@ -48,12 +52,26 @@ def query(
     if trace is None or help_query:
         return _document(found)
     params = _params(param or [])
+    if plot is not None:
+        return _plot(found, trace, plot, params)
     kind = chosen_format(format, output, trace)
     with needs_analysis(), Trace(trace) as opened:
         _warn_of_missing(found, opened)
         units = {column.name: column.unit for column in found.columns if column.unit}
         write_result(opened.query(name, format="batches", **params), kind, output, limit, units)
     return None
+
+
+def _plot(found: Query, trace: Path, path: Path, params: dict[str, str]) -> None:
+    from kvtrace.queries import Trace
+    from kvtrace.queries.plotting import check_path, plot_of, save
+
+    plot_of(found.name)
+    check_path(path)
+    with needs_analysis(), Trace(trace) as opened:
+        _warn_of_missing(found, opened)
+        save(opened.plot(found.name, **params), path)
+    typer.echo(f"{path}")
 
 
 def _list() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -12,12 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvtrace.queries.text import inert
+from kvtrace.queries.text import cell, inert
 
 if TYPE_CHECKING:
     from kvtrace.queries import Query
 
-LONGEST_CELL = 80
 _INDENT = (0, 0, 0, 2)
 
 
@@ -56,15 +54,22 @@ def _padded(text: str, width: int, number: bool) -> str:
 
 
 def print_catalogue(queries: Iterable[Query], file: TextIO) -> None:
-    """Print the queries' names and questions."""
+    """Print the queries' names and questions by group; those with a plot are marked."""
+    from kvtrace.queries import grouped
+    from kvtrace.queries.plotting import find_plot
+
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, style="bold")
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
     table.add_column()
-    for query in queries:
-        table.add_row(query.name, Text(query.title))
+    for group, members in grouped(queries).items():
+        table.add_row(Text(group, style="bold"))
+        for query in members:
+            table.add_row(f"  {query.name} ", "*" if find_plot(query.name) else "", Text(query.title))
     console = _console(file)
     console.print(table)
-    console.print(Text("\nkvtrace query NAME          what a query computes, its parameters and columns"))
+    console.print(Text("\n* has a plot: kvtrace query NAME TRACE --plot FILE.svg"))
+    console.print(Text("kvtrace query NAME          what a query computes, its parameters and columns"))
     console.print(Text("kvtrace query NAME TRACE    its answer"))
 
 
@@ -80,24 +85,6 @@ def print_query(query: Query, file: TextIO) -> None:
         _print_section("Parameters (--param NAME=VALUE)", params, console)
     columns = ((column.name, column.unit or "", f"{column.meaning} ({column.source})") for column in query.columns)
     _print_section("Columns", columns, console)
-
-
-def cell(value: Any) -> str:
-    """A value in a table: six significant digits of a fraction, `-` for NULL, long text cut off and marked so."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return _number(value)
-    text = inert(str(value))
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e15:
-        return f"{value:.6g}"
-    decimals = max(0, 5 - math.floor(math.log10(abs(value))))
-    text = f"{value:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _heading(name: str, unit: str | None) -> tuple[str, str]:

@@ -1,0 +1,99 @@
+"""`kvtrace compare`: runs side by side."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from kvtrace.cli.output import quiet_pipe
+from kvtrace.errors import needs_analysis
+
+if TYPE_CHECKING:
+    from kvtrace.reports.compare import Comparison
+
+
+class PairBy(StrEnum):
+    """What makes two requests of two runs one."""
+
+    session = "session"
+    id = "id"
+    order = "order"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommand."""
+
+    @app.command()
+    def compare(
+        traces: Annotated[
+            list[Path],
+            typer.Argument(metavar="A B [C ...]", help="Traces; the first is what the others are compared with."),
+        ],
+        output: Annotated[
+            Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Write a page, Markdown and CSV there.")
+        ] = None,
+        pair_by: Annotated[
+            PairBy | None,
+            typer.Option(
+                "--pair",
+                help="What makes two requests one: session and turn, the client's id, or their order of arrival.  "
+                "[default: the first of these that pairs half of them]",
+                show_default=False,
+            ),
+        ] = None,
+        force: Annotated[
+            bool, typer.Option("--force", help="Replace a compare.html that kvtrace did not make.")
+        ] = False,
+    ) -> None:
+        """Set runs side by side: metrics, paired differences with bootstrap 95% intervals, and whether that is fair."""
+        with needs_analysis():
+            from kvtrace.reports.compare import compare as compare_runs
+            from kvtrace.reports.report import check_folder
+            from kvtrace.reports.side_by_side import PAGE, write_comparison
+
+            if output is not None:
+                check_folder(output, PAGE, force=force)
+            comparison = compare_runs(traces, pair_by.value if pair_by else None)
+            with quiet_pipe() as stdout:
+                _print(comparison, stdout)
+            if output is not None:
+                typer.echo(f"{write_comparison(comparison, output, force=force)}", err=True)
+
+
+def _print(comparison: Comparison, stdout: TextIO) -> None:
+    from kvtrace.cli.terminal import print_result
+    from kvtrace.queries.text import inert
+    from kvtrace.reports.side_by_side import READING, heading, lines
+
+    for line in heading(comparison):
+        typer.echo(line, file=stdout)
+    for warning in comparison.warnings:
+        typer.echo(f"kvtrace: may be unfair: {inert(warning)}", err=True)
+    for other, pairing in enumerate(comparison.pairings, 1):
+        letter = comparison.letters[other]
+        typer.echo(f"\n{letter} against A: {pairing.description}", file=stdout)
+        if comparison.repeats[other - 1]:
+            typer.echo(f"{letter} repeats A: same command and settings, so these differences are noise", file=stdout)
+        names = [
+            "metric",
+            "unit",
+            "better",
+            "A",
+            letter,
+            "difference",
+            "change",
+            "95% interval",
+            "pairs",
+            f"{letter} is",
+        ]
+        rows = [
+            (x.name, x.unit, x.better, x.base, x.other, x.difference, x.change, x.interval, x.pairs, x.verdict)
+            for x in lines(comparison, other)
+        ]
+        print_result(names, [False] * 3 + [True] * 6 + [False], rows, {}, stdout)
+    typer.echo(f"\n{READING}", file=stdout)
+    sys.stdout.flush()

@@ -1,0 +1,39 @@
+"""`kvtrace report`: all that a trace can answer, on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvtrace.errors import needs_analysis
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommand."""
+
+    @app.command()
+    def report(
+        trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace made by `kvtrace ingest`.")],
+        output: Annotated[
+            Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write; made if it is not there.")
+        ] = Path("report"),
+        rows: Annotated[int, typer.Option(min=1, help="Most rows of an answer in the page; CSV files have all.")] = 20,
+        force: Annotated[
+            bool, typer.Option("--force", help="Replace a report.html that kvtrace did not make.")
+        ] = False,
+    ) -> None:
+        """Write the answers to all questions that apply to a trace: a page, Markdown, CSV files and plots."""
+        with needs_analysis():
+            from kvtrace.reports.report import write_report
+
+            made = write_report(trace, output, rows, force=force)
+        plots = sum(item.picture is not None for item in made.answered)
+        typer.echo(
+            f"{made.page}  {made.page.stat().st_size / 1e6:.2f} MB: {len(made.answered)} questions answered, "
+            f"{plots} with a plot; {len(made.unanswered)} that this trace cannot answer"
+        )
+        for item in made.answered:
+            if item.problem:
+                typer.echo(f"kvtrace: {item.query.name}: {item.problem}", err=True)

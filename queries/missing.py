@@ -1,0 +1,43 @@
+"""What to do about a table that a query needs and that a trace has no rows of: the one place that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_PROFILE = (
+    "record with `kvtrace record --nsys`, or ingest a profile: `kvtrace ingest RUN --nsight FILE` or "
+    "`--torch-trace FILE`"
+)
+_TILES = "record with `kvtrace record --kv-level tile` (Triton's attention backend, on a GPU)"
+_WINDOWS = "record on a GPU with `kvtrace record --kv-level layer`, the default there"
+_CONNECTOR = "run vLLM with a KV connector or an offload tier (docs/offload.md)"
+_DERIVED = "ingest derives it; it needs finished steps and admitted prefix lookups (docs/misses.md)"
+_EVENTS = (
+    'recorded by default: either nothing of the kind happened, or its hook is missing: `kvtrace sql TRACE "FROM hook"`'
+)
+
+_ADVICE = {
+    **dict.fromkeys(("gpu_tile", "gpu_program", "gpu_write", "gpu_block_list", "tile_step"), _TILES),
+    **dict.fromkeys(("kv_window", "kv_layer", "gpu_clock", "kv_access"), _WINDOWS),
+    **dict.fromkeys(("alignment", "source", "kernel_name", "cpu_op", "nvtx", "graph_node", "step_gpu"), _PROFILE),
+    **dict.fromkeys(("connector", "connector_call", "connector_lookup"), _CONNECTOR),
+    **dict.fromkeys(("prefix_miss", "cost_model"), _DERIVED),
+    **dict.fromkeys(
+        ("pin", "pin_start", "pin_end"), "connectors, streaming sessions and schedulers that keep blocks pin"
+    ),
+    "kv_event": "ingest vLLM's published KV events: `kvtrace ingest RUN --kv-events FILE`",
+}
+_PREFIXES = {"gpu_": _PROFILE, "transfer": _CONNECTOR, "tier_": _CONNECTOR}
+"""For tables that are not named above, by how their names begin."""
+
+
+def how_to_record(table: str) -> str:
+    """What makes a recording have rows in that table."""
+    if table in _ADVICE:
+        return _ADVICE[table]
+    return next((text for prefix, text in _PREFIXES.items() if table.startswith(prefix)), _EVENTS)
+
+
+def advice(tables: Iterable[str]) -> list[str]:
+    """What makes a recording have rows in all these tables, without repetition."""
+    return list(dict.fromkeys(how_to_record(table) for table in tables))

@@ -1,0 +1,59 @@
+"""Each request's prompt: from the cache, from a connector, computed; and its hit rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.queries.plotting import COLOURS, MANY_MARKS, MARKERS, floats, label, legend, new_figure, shorten
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+MOST_TURNS = 8
+"""Turns beyond are drawn in one colour."""
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Requests in the order of their keys, which is that of their first record; those never admitted are left out."""
+    import numpy as np
+
+    figure = new_figure("Prefix cache hits of each request", source="prefix_lookup, first admissions", rows=2)
+    frame = frame[frame.queried_tokens.notna()].sort_values(["engine_id", "request"])
+    if frame.empty:
+        return figure
+    amounts, rates = figure.axes
+    places = np.arange(len(frame))
+    parts = [np.nan_to_num(floats(frame[name])) for name in ("local_hit_tokens", "external_hit_tokens")]
+    parts.append(floats(frame.queried_tokens) - parts[0] - parts[1])
+    amounts.stackplot(
+        np.append(places, len(places)) - 0.5,
+        [np.append(part, part[-1]) for part in parts],
+        labels=["GPU prefix cache", "KV connector", "to be computed"],
+        colors=[COLOURS[2], COLOURS[4], "0.85"],
+        step="post",
+    )
+    label(amounts, x="", y="prompt (tokens)")
+    legend(amounts)
+    for number, (name, chosen) in enumerate(_turns(frame)):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        rates.plot(
+            places[chosen], floats(frame.hit_rate[chosen]), marker, markersize=4, color=colour, label=name,
+            rasterized=len(frame) > MANY_MARKS,
+        )  # fmt: skip
+    rates.set_ylim(-0.03, 1.03)
+    label(rates, x="request, in order", y="hit rate (ratio)")
+    legend(rates)
+    return figure
+
+
+def _turns(frame: pd.DataFrame) -> list[tuple[str | None, pd.Series]]:
+    """Masks of the frame by turn, if there are turns and not too many."""
+    turns = sorted(frame.turn.dropna().unique())
+    if not 1 < len(turns) <= MOST_TURNS:
+        return [(None, frame.request.notna())]
+    masks: list[tuple[str | None, pd.Series]] = [
+        (f"turn {shorten(turn)}", (frame.turn == turn).fillna(False).astype(bool)) for turn in turns
+    ]
+    return [*masks, ("no turn", frame.turn.isna())] if frame.turn.isna().any() else masks

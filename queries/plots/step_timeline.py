@@ -1,0 +1,56 @@
+"""What each step ran over time: tokens by phase, its wall time, the queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.queries.plotting import COLOURS, MANY_MARKS, PHASES, floats, label, legend, new_figure, seconds_from
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+TOKENS = {
+    "decode_tokens": "decode",
+    "prefill_tokens": "prefill",
+    "chunked_prefill_tokens": "chunked",
+    "resumed_tokens": "resumed",
+}
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Three axes below each other; engines, if there are several, beside each other."""
+    import numpy as np
+
+    engines = sorted(frame.engine_id.unique())
+    figure = new_figure(
+        "Scheduler steps over time", source="step_schedule, step_update", rows=3, columns=max(1, len(engines))
+    )
+    columns = max(1, len(engines))
+    for number, engine in enumerate(engines):
+        rows = frame[frame.engine_id == engine]
+        tokens, times, queues = figure.axes[number::columns]
+        seconds = seconds_from(rows.start_ns, int(frame.start_ns.min()))
+        dense = len(rows) > MANY_MARKS
+        tokens.stackplot(
+            seconds,
+            *(np.nan_to_num(floats(rows[name])) for name in TOKENS),
+            labels=list(TOKENS.values()),
+            colors=[PHASES[phase] for phase in TOKENS.values()],
+            step="post",
+            rasterized=dense,
+        )
+        times.plot(seconds, floats(rows.interval_ms), ".", markersize=2.5, color=COLOURS[0], rasterized=dense)
+        times.set_ylim(bottom=0)
+        for column, colour in (("running", COLOURS[0]), ("waiting", COLOURS[1])):
+            queues.step(seconds, floats(rows[column]), where="post", color=colour, label=column, rasterized=dense)
+        preempted = floats(rows.preempted_requests) > 0
+        if preempted.any():
+            queues.plot(seconds[preempted], np.zeros(preempted.sum()), "x", color=COLOURS[3], label="preemption")
+        name = "" if columns == 1 else f"engine {engine}: "
+        for axes, what in ((tokens, "tokens"), (times, "step time (ms)"), (queues, "requests")):
+            label(axes, x="time (s)" if axes is queues else "", y=name + what)
+            if number == columns - 1:
+                legend(axes)
+    return figure

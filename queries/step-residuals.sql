@@ -1,0 +1,48 @@
+-- Which steps took longer, or shorter, than their tokens explain?
+--
+-- One row a step with its distance from the least-squares line of query step-regression through the steps of its own
+-- composition: those that only decode, and those with any prefill (whole, chunked, or resumed after a preemption). Steps
+-- without tokens, or whose results were never recorded, are left out, as there.
+--
+-- group: Scheduling
+-- needs: step_schedule, step_update
+-- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
+-- column: engine_id recorded | The engine.
+-- column: step recorded | Scheduler step, counted from 1 in each engine.
+-- column: composition derived | decode_only or with_prefill.
+-- column: scheduled_tokens [tokens] derived | Tokens scheduled, all phases.
+-- column: interval_ms [ms] derived | Wall time the step added.
+-- column: fitted_ms [ms] derived | What the line gives for its tokens; NULL where all steps have the same tokens.
+-- column: residual_ms [ms] derived | interval_ms - fitted_ms: above 0, it took longer.
+
+WITH counted AS (
+    SELECT
+        engine_id,
+        step,
+        CASE WHEN scheduled_tokens = decode_tokens THEN 'decode_only' ELSE 'with_prefill' END
+            AS composition,
+        scheduled_tokens,
+        interval_ns / 1e6 AS interval_ms
+    FROM step
+    WHERE interval_ns IS NOT NULL AND scheduled_tokens > 0 AND step > $skip_steps
+), fit AS (
+    SELECT
+        engine_id,
+        composition,
+        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_slope(interval_ms, scheduled_tokens) END AS slope,
+        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_intercept(interval_ms, scheduled_tokens) END
+            AS intercept_ms
+    FROM counted
+    GROUP BY engine_id, composition
+)
+SELECT
+    c.engine_id,
+    c.step,
+    c.composition,
+    c.scheduled_tokens,
+    c.interval_ms,
+    f.intercept_ms + f.slope * c.scheduled_tokens AS fitted_ms,
+    c.interval_ms - (f.intercept_ms + f.slope * c.scheduled_tokens) AS residual_ms
+FROM counted c
+JOIN fit f USING (engine_id, composition)
+ORDER BY c.engine_id, c.step

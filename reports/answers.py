@@ -1,0 +1,125 @@
+"""The answer of every canned query to one trace: its rows, its plot, or why there is none."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.queries import Query, Trace, catalogue
+from kvtrace.queries.missing import advice
+from kvtrace.queries.plotting import draw_bytes, find_plot
+from kvtrace.queries.text import inert
+from kvtrace.queries.writers import Limited, write_csv
+
+LARGEST_SVG_BYTES = 400_000
+"""A drawing with more marks than that holds goes into the page as pixels; its SVG lies beside the page."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot as files and as what the page embeds."""
+
+    files: dict[str, bytes] = field(repr=False)
+    """Contents by the ending of the name: svg, and png if the SVG is large."""
+
+    @property
+    def uri(self) -> str:
+        """The picture as a `data:` address."""
+        kind, mime = ("png", "image/png") if "png" in self.files else ("svg", "image/svg+xml")
+        return f"data:{mime};base64,{base64.b64encode(self.files[kind]).decode()}"
+
+    @property
+    def shown(self) -> str:
+        """Which of the files is shown."""
+        return "png" if "png" in self.files else "svg"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query's answer: the first rows, all of them as CSV, and the plot.
+
+    `problem` says in a sentence what went wrong with the plot; None if nothing did.
+    """
+
+    query: Query
+    numeric: tuple[bool, ...]
+    """Which columns are set to the right."""
+
+    rows: list[tuple[Any, ...]]
+    total: int
+    csv: bytes = field(repr=False)
+    picture: Picture | None
+    problem: str | None
+    seconds: float
+
+    @property
+    def cut(self) -> bool:
+        """There are more rows than are shown."""
+        return self.total > len(self.rows)
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """A query without an answer, and what would give it one."""
+
+    query: Query
+    missing: tuple[str, ...]
+    why: list[str]
+
+
+def answers(trace: Trace, rows: int) -> Iterator[Answer | Unanswered]:
+    """Every query's answer, in the catalogue's order, with at most `rows` rows to show. One that fails is said so."""
+    for query in catalogue().values():
+        required = [param.name for param in query.params if param.required]
+        if missing := trace.missing(query.name):
+            yield Unanswered(query, missing, advice(missing))
+        elif required:
+            values = " ".join(f"--param {name}=VALUE" for name in required)
+            yield Unanswered(query, (), [f"ask it with a value: `kvtrace query {query.name} TRACE {values}`"])
+        else:
+            try:
+                yield _answer(trace, query, rows)
+            except KvtraceError as error:
+                yield Unanswered(query, (), [f"it failed: {error}"])
+
+
+def _answer(trace: Trace, query: Query, rows: int) -> Answer:
+    began = time.perf_counter()
+    from pyarrow import types
+
+    table = trace.query(query.name, format="arrow")
+    whole = io.BytesIO()
+    write_csv(Limited(table.to_reader()), whole)
+    first = table.slice(0, rows)
+    picture, problem = _picture(trace, query) if table.num_rows else (None, None)
+    return Answer(
+        query=query,
+        numeric=tuple(types.is_integer(column.type) or types.is_floating(column.type) for column in table.schema),
+        rows=list(zip(*(column.to_pylist() for column in first.columns), strict=True)),
+        total=table.num_rows,
+        csv=whole.getvalue(),
+        picture=picture,
+        problem=problem,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _picture(trace: Trace, query: Query) -> tuple[Picture | None, str | None]:
+    """The plot, if the query has one that shows something. A plot that fails must not take the report with it."""
+    if find_plot(query.name) is None:
+        return None, None
+    try:
+        figure = trace.plot(query.name)
+        if not any(axes.has_data() for axes in figure.axes):
+            return None, None
+        files = {"svg": draw_bytes(figure, "svg")}
+        if len(files["svg"]) > LARGEST_SVG_BYTES:
+            files["png"] = draw_bytes(figure, "png")
+    except Exception as error:
+        return None, f"The plot could not be drawn: {type(error).__name__}: {inert(str(error))}"
+    return Picture(files), None
