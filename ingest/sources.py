@@ -1,9 +1,9 @@
-"""What is ingested beside or instead of a recording: Nsight exports, PyTorch traces, vLLM's KV events."""
+"""What is ingested beside or instead of a recording: profiles, vLLM's KV events, files of other tools."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +11,13 @@ import duckdb
 
 from kvtrace import layout
 from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.ingest.options import Options
 from kvtrace.manifest import read_facts
 
 Progress = Callable[[str, int, int], None]
+_File = tuple[int, str, Path]
+_OTHERS = ("kv_events", "unboxkv", "sched_trace", "requests")
+"""Kinds of files that are no profiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +28,15 @@ class Sources:
     nsight_of_run: tuple[Path, ...] = ()  # named by the run's manifest
     torch: tuple[Path, ...] = ()
     kv_events: tuple[Path, ...] = ()
+    unboxkv: tuple[Path, ...] = ()  # files or folders of UnBoxKV-IO
+    sched_trace: tuple[Path, ...] = ()
+    requests: tuple[Path, ...] = ()
+    options: Options = field(default_factory=Options)
     launch_shapes: bool = False  # read table gpu_launch_shape of Nsight exports, too
 
     def __bool__(self) -> bool:
-        return bool(self.nsight or self.nsight_of_run or self.torch or self.kv_events)
+        profiles = self.nsight or self.nsight_of_run or self.torch
+        return bool(profiles or self.kv_events or self.unboxkv or self.sched_trace or self.requests)
 
 
 def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, list[str]]:
@@ -45,6 +54,20 @@ def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, li
         else:
             warnings.append(f"{run_dir / layout.MANIFEST} names {name}, which is not there; its kernels are missing")
     return replace(sources, nsight_of_run=tuple(found)), warnings
+
+
+def with_folders_searched(sources: Sources) -> tuple[Sources, list[str]]:
+    """Put the files of folders in their place; returns warnings about what else is in those.
+
+    Raises:
+        KvtraceError: A folder or file has nothing of what it is given for.
+    """
+    if not sources.unboxkv:
+        return sources, []
+    from kvtrace.ingest.unboxkv.load import find_files
+
+    files, warnings = find_files(sources.unboxkv)
+    return replace(sources, unboxkv=tuple(files)), warnings
 
 
 def import_sources(
@@ -69,12 +92,10 @@ def import_sources(
     kernels = KernelNames()
     marked: dict[int, Marked] = {}
     joins: list[tuple[str, int, int]] = []
-    warnings: list[str] = []
-    for source_id, (kind, path) in enumerate(_numbered(sources), 1):
-        if kind == "kv_events":
-            from kvtrace.ingest.kv_events import load_kv_events
-
-            warnings += load_kv_events(connection, source_id, path, progress)
+    files = _numbered(sources)
+    warnings = _import_others(connection, [each for each in files if each[1] in _OTHERS], sources.options, progress)
+    for source_id, kind, path in files:
+        if kind in _OTHERS:
             continue
         if kind != "torch":
             with needs_analysis():
@@ -107,14 +128,44 @@ def import_sources(
     return joins, warnings
 
 
-def _numbered(sources: Sources) -> list[tuple[str, Path]]:
+def _import_others(
+    connection: duckdb.DuckDBPyConnection, files: list[_File], options: Options, progress: Progress
+) -> list[str]:
+    """Read what is no profile; returns warnings."""
+    warnings: list[str] = []
+    unboxkv = [(source_id, path) for source_id, kind, path in files if kind == "unboxkv"]
+    if unboxkv:
+        from kvtrace.ingest.unboxkv.load import load_unboxkv
+
+        warnings += load_unboxkv(connection, unboxkv, options, progress)
+    for source_id, kind, path in files:
+        if kind == "kv_events":
+            from kvtrace.ingest.kv_events import load_kv_events
+
+            warnings += load_kv_events(connection, source_id, path, progress)
+        elif kind == "sched_trace":
+            from kvtrace.ingest.sched_trace import load_sched_trace
+
+            warnings += load_sched_trace(connection, source_id, path, progress)
+        elif kind == "requests":
+            from kvtrace.ingest.request_trace import load_request_trace
+
+            warnings += load_request_trace(connection, source_id, path, options, progress)
+    return warnings
+
+
+def _numbered(sources: Sources) -> list[_File]:
+    """Every file with its source id and kind."""
     kinds = {
         "nsight_of_run": sources.nsight_of_run,
         "nsight": sources.nsight,
         "torch": sources.torch,
         "kv_events": sources.kv_events,
+        "unboxkv": sources.unboxkv,
+        "sched_trace": sources.sched_trace,
+        "requests": sources.requests,
     }
     files = [(kind, path) for kind, paths in kinds.items() for path in paths]
     if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
         raise KvtraceError(f"{repeated[0]} was given twice")
-    return files
+    return [(source_id, kind, path) for source_id, (kind, path) in enumerate(files, 1)]

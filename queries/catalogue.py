@@ -57,6 +57,7 @@ UNITS = (
     "bytes/s",
     "GB/s",
     "requests",
+    "tokens/s",
     "steps",
     "tokens/s",
     "requests/s",
