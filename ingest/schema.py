@@ -12,6 +12,7 @@ from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, F
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
+from kvtrace.ingest.reuse_schema import REUSE_TABLES
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER
 from kvtrace.ingest.tables import TEXT as _TEXT
@@ -318,6 +319,7 @@ TABLES: tuple[Table, ...] = (
     KV_ACCESS,
     *LEDGER,
     *VERDICTS,
+    *REUSE_TABLES,
     *gpu.TABLES,
 )
 
