@@ -9,6 +9,7 @@ from __future__ import annotations
 import duckdb
 
 from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, Field, FinishReason, Type, _snake
+from kvtrace.ingest.block_lookup import BLOCK_LOOKUP
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
@@ -341,6 +342,7 @@ TABLES: tuple[Table, ...] = (
     JOIN_COUNT,
     STEP,
     STEP_BLOCK,
+    BLOCK_LOOKUP,
     KV_ACCESS,
     PREEMPTION,
     *LEDGER,
