@@ -1,0 +1,53 @@
+"""The tables of a trace, and what is said of a trace in every manifest."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.queries import Trace
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def tables(trace: Trace, *, views: bool) -> list[str]:
+    """Names of a trace's tables; with `views` those of its views too."""
+    sql = "SELECT table_name AS name FROM duckdb_tables() WHERE NOT internal"
+    if views:
+        sql += " UNION ALL SELECT view_name FROM duckdb_views() WHERE NOT internal"
+    return [row["name"] for row in trace.sql(f"{sql} ORDER BY name", "arrow").to_pylist()]
+
+
+def select(name: str) -> str:
+    """All of a table."""
+    return 'FROM "' + name.replace('"', '""') + '"'
+
+
+def run_facts(trace: Trace) -> dict[str, str]:
+    """Table `run`."""
+    rows = trace.sql("FROM run", "arrow").to_pylist()
+    return {row["key"]: row["value"] for row in rows}
+
+
+def facts(trace: Trace) -> dict[str, Any]:
+    """What a manifest says of the trace."""
+    return {"trace": trace.path.name, "run": run_facts(trace)}
+
+
+def run_id(trace: Trace, given: str | None) -> str:
+    """What tells a run from others: its start and process, or the trace's name where nothing was recorded.
+
+    Raises:
+        KvtraceError: the name given cannot be part of a file name.
+    """
+    if given is not None:
+        if not _RUN_ID.fullmatch(given):
+            raise KvtraceError(f"--run-id {given!r}: expected letters, digits, '.', '_' and '-', at most 100")
+        return given
+    run = run_facts(trace)
+    if (started := run.get("started_ns") or "").isdigit():
+        moment = datetime.fromtimestamp(int(started) / 1e9, UTC)
+        return re.sub(r"[^A-Za-z0-9-]", "_", f"{moment:%Y%m%dT%H%M%SZ}-{run.get('pid') or 0}")
+    return re.sub(r"[^A-Za-z0-9._-]", "_", trace.path.stem).lstrip("._-")[:100] or "run"
