@@ -4,6 +4,7 @@
 -- (interval_ns), so idle time between steps is not in it. The reason is inferred by the recorder; `none` means that
 -- nothing was left waiting, NULL that no reason was recorded.
 --
+-- figure: 72-run policy study: admission limits, shares of steps and of time
 -- needs: step_schedule
 -- column: engine_id recorded | The engine.
 -- column: admission_limit inferred | Why the head of the waiting queue was not admitted.

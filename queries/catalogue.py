@@ -41,9 +41,13 @@ UNITS = (
     "bytes/s",
     "GB/s",
     "requests",
+    "requests/s",
+    "jobs/s",
     "steps",
     "ratio",
+    "tokens/s",
     "ms/token",
+    "ms/turn",
     "us/token",
 )
 
