@@ -7,8 +7,9 @@ matplotlib figure. It never asks for a trace and never shows a window, so that i
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,25 @@ def legend(axes: Axes, title: str | None = None) -> None:
         axes.legend(
             title=title, fontsize=8, title_fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
         )
+
+
+def stack_bars(axes: Axes, labels: Sequence[object], parts: Mapping[str, Sequence[float] | pd.Series]) -> None:
+    """Bars that add up to a whole, one a label: `stack_bars(axes, turns, {"queue": ..., "prefill": ...})`.
+
+    Args:
+        axes: Where to draw; parts take the palette's colours in order.
+        labels: What each bar is of; drawn below it.
+        parts: A length a label, by the part's name in the legend.
+    """
+    if not len(labels):
+        return
+    places = range(len(labels))
+    bottom = [0.0] * len(labels)
+    for number, (name, values) in enumerate(parts.items()):
+        lengths = [0.0 if isnan(value) else float(value) for value in values]  # a part that nobody measured
+        axes.bar(places, lengths, bottom=bottom, label=plain(name), color=COLOURS[number % len(COLOURS)], width=0.75)
+        bottom = [low + length for low, length in zip(bottom, lengths, strict=True)]
+    axes.set_xticks(places, [plain(label) for label in labels])
 
 
 def plain(text: object) -> str:

@@ -1,10 +1,10 @@
 -- How does a step's wall time grow with the tokens scheduled in it?
 --
 -- A least-squares line through (scheduled_tokens, interval) of each engine's steps: over all of them, over those that
--- only decode, and over those with any prefill (whole, chunked, or resumed after a preemption), of which those without
--- and with decoding requests beside it have a line each, too. Steps without tokens, or whose results were never
--- recorded, are left out. The slope says what a token costs, the intercept what a
--- step costs before its first token; r2 says how far to trust both. NULL where all steps have the same tokens.
+-- only decode, and over those with any prefill (whole, chunked, or resumed after a preemption). Of the latter, those
+-- without and with decoding requests beside it have a line each, too. Steps without tokens, or whose results were never
+-- recorded, are left out. The slope says what a token costs, the intercept what a step costs before its first token; r2
+-- says how far to trust both. NULL where all steps have the same tokens.
 --
 -- figure: 72-run policy study: step duration against tokens
 -- needs: step_schedule, step_update
