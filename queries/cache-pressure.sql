@@ -19,7 +19,8 @@
 -- column: pressure [ratio] derived | distinct_tokens over budget_tokens.
 -- column: evicted_blocks [blocks] derived | Blocks evicted from the GPU's cache.
 -- column: evictions_per_request derived | evicted_blocks over requests.
--- column: avoidable_tokens [tokens] derived | Tokens that had to be computed again because they were lost.
+-- column: avoidable_tokens [tokens] derived | Tokens that had to be computed again because they were lost; NULL without
+--     recorded hashes.
 -- column: avoidable_share [ratio] derived | avoidable_tokens over queried_tokens: the hit rate that a larger budget
 --     could add.
 -- column: preemptions derived | Preemptions, of all requests.
@@ -50,7 +51,7 @@ WITH looked_up AS (
 ), evicted AS (
     SELECT count(*) AS blocks FROM block_event WHERE op = 'evict' AND pool = 0
 ), lost AS (
-    SELECT sum(avoidable_tokens)::BIGINT AS tokens FROM prefix_miss WHERE NOT resumed
+    SELECT sum(avoidable_tokens)::BIGINT AS tokens FROM prefix_miss WHERE NOT resumed AND verdict <> 'unknown'
 ), served AS (
     SELECT sum(preemptions)::BIGINT AS preemptions, avg(first_token_ns - arrival_ns) / 1e6 AS mean_ttft_ms FROM request
 )

@@ -22,6 +22,7 @@ def plot(frame: pd.DataFrame) -> Figure:
         axes.bar([i + 0.2 for i in places], rows.wall_share, width=0.4, color=COLOURS[1], label="of time in steps")
         reasons = rows.admission_limit.astype(object).fillna("not recorded")
         axes.set_xticks(places, [plain(reason) for reason in reasons])
+        axes.tick_params(axis="x", rotation=15)
         label(axes, x="reason", y="share" if len(engines) == 1 else f"engine {engine}: share")
         legend(axes)
     return figure

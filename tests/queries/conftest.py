@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,16 +14,25 @@ from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 MakeTrace = Callable[[str], Path]
 
 
+@pytest.fixture(scope="session")
+def empty_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The schema and the trace version. It is made once, for making it takes longer than most queries do."""
+    path = tmp_path_factory.mktemp("empty") / "trace.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        create_schema(connection)
+        connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
+    return path
+
+
 @pytest.fixture
-def make_trace(tmp_path: Path) -> MakeTrace:
+def make_trace(tmp_path: Path, empty_trace: Path) -> MakeTrace:
     """Make a trace file: the schema, the trace version, then the given SQL."""
 
     def make(sql: str = "") -> Path:
         path = tmp_path / "trace.duckdb"
-        with duckdb.connect(str(path)) as connection:
-            create_schema(connection)
-            connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-            if sql:
+        shutil.copyfile(empty_trace, path)
+        if sql:
+            with duckdb.connect(str(path)) as connection:
                 connection.execute(sql)
         return path
 
