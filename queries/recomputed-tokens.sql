@@ -9,7 +9,7 @@
 -- computes nothing twice.
 --
 -- figure: 72-run policy study: retries and recomputation after eviction
--- needs: request_event, prefix_lookup
+-- needs: request_event, prefix_lookup, step_request
 -- column: engine_id recorded | The engine.
 -- column: cause derived | preemption, eviction or refused.
 -- column: events derived | Preemptions; admissions that missed what was evicted; requests that were refused.
