@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -37,3 +37,8 @@ def make_trace(tmp_path: Path, empty_trace: Path) -> MakeTrace:
         return path
 
     return make
+
+
+def values(rows: Sequence[tuple[object, ...]]) -> str:
+    """Rows of numbers, plain words and None as SQL: one INSERT of thousands takes a tenth of as many of one."""
+    return ", ".join(str(tuple(row)).replace("None", "NULL") for row in rows)

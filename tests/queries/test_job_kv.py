@@ -7,11 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-import duckdb
-
 from kvtrace.queries import Trace
 
-from .conftest import MakeTrace
+from .conftest import MakeTrace, values
 
 ENGINES = 10
 CONTENTS = range(1, 9)
@@ -139,27 +137,25 @@ class Engine:
 
 def test_a_jobs_blocks_are_those_of_the_pool_and_the_tier(make_trace: MakeTrace) -> None:
     engines = [Engine(number) for number in range(1, ENGINES + 1)]
-    path = make_trace("")
-    with duckdb.connect(str(path)) as connection:
-        for engine in engines:
-            requests = [(10 * engine.number + n, f"{n in JOB} {engine.number}", n, engine.number) for n in (1, 2, 3)]
-            connection.executemany(
-                "INSERT INTO request (request, session, turn, engine_id, arrival_ns) VALUES (?, ?, ?, ?, 0)", requests
-            )
-            events = [(*e[:5], e[5] and 10 * engine.number + e[5], *e[6:]) for e in engine.events]
-            connection.executemany(
-                "INSERT INTO block_event (engine_id, time_ns, block_id, op, ref_count, request, block_hash, kv_group,"
-                " pool) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                events,
-            )
-            connection.executemany(
-                "INSERT INTO tier_block (engine_id, time_ns, connector, tier, op, block_hash, kv_group)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                engine.tier_events,
-            )
+    requests, events, tier_events = [], [], []
+    for engine in engines:
+        keys = {None: None} | {request: 10 * engine.number + request for request in (1, 2, 3)}
+        jobs = {
+            request: f"job {engine.number}" if request in JOB else f"other {engine.number}" for request in (1, 2, 3)
+        }
+        requests += [(keys[request], jobs[request], request, engine.number, 0) for request in (1, 2, 3)]
+        events += [(*event[:5], keys[event[5]], *event[6:], 0) for event in engine.events]
+        tier_events += engine.tier_events
+    path = make_trace(
+        f"INSERT INTO request (request, session, turn, engine_id, arrival_ns) VALUES {values(requests)};"
+        "INSERT INTO block_event (engine_id, time_ns, block_id, op, ref_count, request, block_hash, kv_group, pool)"
+        f" VALUES {values(events)};"
+        "INSERT INTO tier_block (engine_id, time_ns, connector, tier, op, block_hash, kv_group)"
+        f" VALUES {values(tier_events)};"
+    )
     figures = ["held", "content", "used", "cached_free", "gone", "tier", "tier_only"]
     with Trace(path) as trace:
         for engine in engines:
-            rows = trace.query("job-kv", session=f"True {engine.number}", format="arrow").to_pylist()[1:]
+            rows = trace.query("job-kv", session=f"job {engine.number}", format="arrow").to_pylist()[1:]
             assert [tuple(row[f"{name}_blocks"] for name in figures) for row in rows] == engine.rows
     assert any(row[-1] for engine in engines for row in engine.rows)
