@@ -50,7 +50,7 @@ def build(path: Path, block_events: int) -> None:
             "('source', 'bench/queries.py: synthetic, nobody ran it')"
         )
         con.execute(f"INSERT INTO engine (engine_id, block_size_tokens, blocks) VALUES (1, 16, {BLOCKS})")
-        for statement in (_block_events(lifetimes), *_steps(), *_requests()):
+        for statement in (_block_events(lifetimes), *_steps(), *_requests(), *_transfers()):
             con.execute(statement)
         con.execute("DROP MACRO roll")
 
@@ -163,6 +163,29 @@ def _requests() -> tuple[str, ...]:
         SELECT 1, scheduled_ns - (3 - k) * 1000000, 2 * request + 1, request, 800, 16 * roll(request, 1, 40), NULL,
             roll(request, 1, 40), k = 3, k, false, true
         FROM request, range(1, 4) t(k) ORDER BY 2
+        """,
+        f"""
+        INSERT INTO block_table
+        SELECT 1, 2 * request + 1, request, 0, 'set', 0, 1 + roll(request, 3, {BLOCKS}) FROM request ORDER BY request
+        """,
+    )
+
+
+def _transfers() -> tuple[str, ...]:
+    submitted = "getvariable('epoch') + i * 10000000"
+    return (
+        f"""
+        INSERT INTO transfer_submit BY NAME
+        SELECT 2 AS process_id, {submitted} AS submitted_ns, 1 AS engine_id, i // 2 + 1 AS step, i AS transfer,
+            'OffloadingConnector' AS connector, (['store', 'load'])[1 + i % 2]::e_direction AS direction,
+            'gpu'::e_tier AS from_tier, 'cpu'::e_tier AS to_tier, 32 AS blocks
+        FROM range({2 * STEPS}) s(i)
+        """,
+        f"""
+        INSERT INTO transfer_end BY NAME
+        SELECT 2 AS process_id, {submitted} + 5000000 + roll(i, 1, 30000000) AS finished_ns, i AS transfer,
+            67108864 AS bytes, true AS success
+        FROM range({2 * STEPS}) s(i)
         """,
     )
 

@@ -15,6 +15,7 @@ from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
 from kvtrace.ingest.preemptions import PREEMPTION
 from kvtrace.ingest.outside_schema import OUTSIDE_TABLES
+from kvtrace.ingest.studies import STUDIES
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER
 from kvtrace.ingest.tables import TEXT as _TEXT
@@ -78,6 +79,7 @@ ENGINE = Table(
         _column(
             "hash_block_tokens", _INTEGER, "Tokens a content hash covers; block_size_tokens if all groups are alike."
         ),
+        _column("scheduler", _TEXT, "The scheduler's class, as module.Class; NULL in recordings of earlier kvtraces."),
     ),
 )
 
@@ -348,6 +350,7 @@ TABLES: tuple[Table, ...] = (
     *LEDGER,
     *VERDICTS,
     *OUTSIDE_TABLES,
+    *STUDIES,
     *gpu.TABLES,
 )
 

@@ -205,6 +205,7 @@ def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
         "max_batched_tokens": lambda: scheduler.max_num_scheduled_tokens,
         "max_seqs": lambda: scheduler.max_num_running_reqs,
         "max_model_tokens": lambda: scheduler.max_model_len,
+        "scheduler": lambda: f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
         "policy": lambda: getattr(scheduler.policy, "value", str(scheduler.policy)),
         "prefix_caching": lambda: bool(scheduler.kv_cache_manager.enable_caching),
         "chunked_prefill": lambda: bool(scheduler.scheduler_config.enable_chunked_prefill),

@@ -5,6 +5,7 @@
 -- nothing was left waiting, NULL that no reason was recorded.
 --
 -- group: Scheduling
+-- figure: 72-run policy study: admission limits, shares of steps and of time
 -- needs: step_schedule
 -- column: engine_id recorded | The engine.
 -- column: admission_limit inferred | Why the head of the waiting queue was not admitted.

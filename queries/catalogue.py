@@ -58,12 +58,13 @@ UNITS = (
     "GB/s",
     "requests",
     "tokens/s",
-    "steps",
-    "tokens/s",
     "requests/s",
+    "jobs/s",
+    "steps",
     "ratio",
     "ppb",
     "ms/token",
+    "ms/turn",
     "us/token",
 )
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,23 @@ def log_if_wide(axes: Axes, values: Iterable[float], axis: str = "x") -> None:
     else:
         scale("symlog", linthresh=min(positive))
         limit(0, 1.5 * max(positive))
+def stack_bars(axes: Axes, labels: Sequence[object], parts: Mapping[str, Sequence[float] | pd.Series]) -> None:
+    """Bars that add up to a whole, one a label: `stack_bars(axes, turns, {"queue": ..., "prefill": ...})`.
+
+    Args:
+        axes: Where to draw; parts take the palette's colours in order.
+        labels: What each bar is of; drawn below it.
+        parts: A length a label, by the part's name in the legend.
+    """
+    if not len(labels):
+        return
+    places = range(len(labels))
+    bottom = [0.0] * len(labels)
+    for number, (name, values) in enumerate(parts.items()):
+        lengths = [0.0 if isnan(value) else float(value) for value in values]  # a part that nobody measured
+        axes.bar(places, lengths, bottom=bottom, label=plain(name), color=COLOURS[number % len(COLOURS)], width=0.75)
+        bottom = [low + length for low, length in zip(bottom, lengths, strict=True)]
+    axes.set_xticks(places, [plain(label) for label in labels])
 
 
 def plain(text: object) -> str:

@@ -1,15 +1,17 @@
 -- How does a step's wall time grow with the tokens scheduled in it?
 --
 -- A least-squares line through (scheduled_tokens, interval) of each engine's steps: over all of them, over those that
--- only decode, and over those with any prefill (whole, chunked, or resumed after a preemption). Steps without
--- tokens, or whose results were never recorded, are left out. The slope says what a token costs, the intercept what a
--- step costs before its first token; r2 says how far to trust both. NULL where all steps have the same tokens.
+-- only decode, and over those with any prefill (whole, chunked, or resumed after a preemption). Of the latter, those
+-- without and with decoding requests beside it have a line each, too. Steps without tokens, or whose results were never
+-- recorded, are left out. The slope says what a token costs, the intercept what a step costs before its first token; r2
+-- says how far to trust both. NULL where all steps have the same tokens.
 --
 -- group: Scheduling
+-- figure: 72-run policy study: step duration against tokens
 -- needs: step_schedule, step_update
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
 -- column: engine_id recorded | The engine.
--- column: composition derived | all, decode_only or with_prefill.
+-- column: composition derived | all, decode_only, with_prefill; of the latter: prefill_only, mixed.
 -- column: steps [steps] derived | Steps in the fit.
 -- column: slope_us_per_token [us/token] derived | Wall time each further token adds (fitted).
 -- column: intercept_ms [ms] derived | Wall time of a step at zero tokens (fitted, extrapolated).
@@ -22,8 +24,11 @@
 WITH observed AS (
     SELECT
         engine_id,
-        unnest(['all', CASE WHEN scheduled_tokens = decode_tokens THEN 'decode_only' ELSE 'with_prefill' END])
-            AS composition,
+        unnest(CASE
+            WHEN scheduled_tokens = decode_tokens THEN ['all', 'decode_only']
+            WHEN decode_tokens = 0 THEN ['all', 'with_prefill', 'prefill_only']
+            ELSE ['all', 'with_prefill', 'mixed']
+        END) AS composition,
         scheduled_tokens AS tokens,
         interval_ns
     FROM step

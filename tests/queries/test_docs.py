@@ -1,16 +1,18 @@
-"""The page on adding a query is followed to the letter."""
+"""The page on adding a query is followed to the letter; the one on the studies names what there is."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from kvtrace.queries import Trace
+from kvtrace.queries import Trace, catalogue
 from kvtrace.queries.catalogue import parse
+from kvtrace.queries.plotting import find_plot
 
 from .conftest import MakeTrace
 
-PAGE = Path(__file__).parents[2] / "docs" / "add-a-query.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "add-a-query.md"
 
 
 def test_the_pages_example_is_a_query(make_trace: MakeTrace) -> None:
@@ -25,3 +27,11 @@ def test_the_pages_example_is_a_query(make_trace: MakeTrace) -> None:
     assert rows == [{"request": 2, "ttft_ms": 9.0}]
     assert [column.name for column in query.columns] == ["request", "ttft_ms"]
     assert [(param.name, param.default) for param in query.params] == [("at_least_ms", "0")]
+
+
+def test_the_page_on_the_studies_names_queries_with_figures_and_their_plots() -> None:
+    table = re.findall(r"\| `([a-z-]+)` \| (yes)? *\|", (DOCS / "studies-queries.md").read_text())
+    assert len(table) > 10
+    for name, plot in table:
+        assert catalogue()[name].figures
+        assert (find_plot(name) is not None) == bool(plot), name

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 
 import pytest
 
 from kvtrace.queries import Trace
 
-from .conftest import MakeTrace
+from .conftest import MakeTrace, values
 from .pool import Pool
 
 STEPS = 400
@@ -19,11 +18,6 @@ def lived(engine: int, seed: int) -> Pool:
     pool = Pool(engine, seed)
     pool.run(STEPS)
     return pool
-
-
-def values(rows: Sequence[tuple[object, ...]]) -> str:
-    """Rows of numbers, plain words and None as SQL: one INSERT of thousands takes a tenth of as many of one."""
-    return ", ".join(str(tuple(row)).replace("None", "NULL") for row in rows)
 
 
 @pytest.fixture(params=range(4))

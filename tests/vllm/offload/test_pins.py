@@ -43,6 +43,12 @@ def test_the_next_turn_finds_what_was_pinned(ttl: Ledger) -> None:
     assert second == {"local_cached_tokens": 128}
 
 
+def test_the_policy_of_the_run_is_the_schedulers_own(ttl: Ledger) -> None:
+    assert ttl.rows("SELECT scheduler, policy FROM run_setting") == [
+        {"scheduler": "logging_ttl.LoggingScheduler", "policy": "LoggingScheduler"}
+    ]
+
+
 def test_a_slow_tool_pins_nothing(ttl: Ledger) -> None:
     sessions = ttl.rows("SELECT DISTINCT session FROM pin JOIN request USING (request) ORDER BY session")
     assert [row["session"] for row in sessions] == ["a", "b", "d", "e"]

@@ -1,0 +1,74 @@
+-- How do hit rate and time to first token differ between cold and warm prompts?
+--
+-- One row a class, over requests that generated. cold: no request admitted before it in its engine had the same first
+-- block, so no hit was possible. warm_hit: one had, and something was found. warm_miss: one had, but nothing was found,
+-- for the block was evicted, reset, or not stored yet. off: the request was looked up with prefix caching off, or never
+-- asked. unknown: the content of its first block was not recorded. A prompt shorter than a block is cold. Two requests
+-- share a first block if vLLM gave it the same content hash (table `first_block`).
+--
+-- figure: Prefix-cache study: hit rate and TTFT, cold against warm
+-- needs: request, prefix_lookup
+-- param: from_s DOUBLE = 0 | Leave out requests that arrived earlier, counted from the first arrival.
+-- param: to_s DOUBLE = NULL | Leave out requests that arrived at this time or later.
+-- param: skip_requests INTEGER = 0 | Leave out the first requests up to this number, e.g. the warm-up.
+-- column: prompts derived | cold, warm_hit, warm_miss, off or unknown.
+-- column: requests [requests] derived | Such requests.
+-- column: mean_prompt_tokens [tokens] derived | Mean prompt length.
+-- column: hit_rate [ratio] derived | Tokens found at first admission, by either cache, over prompt tokens.
+-- column: mean_ttft_ms [ms] derived | Mean time from arrival to the first token.
+-- column: p50_ttft_ms [ms] derived | Median of it.
+-- column: p95_ttft_ms [ms] derived | 95 of 100 waited at most this long.
+-- column: mean_queue_ms [ms] derived | Of the mean: from arrival to the first admission.
+-- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
+-- column: requests_per_s [requests/s] derived | Measured arrival rate of the run's requests.
+-- column: blocks [blocks] recorded | GPU blocks of the run.
+-- column: block_size_tokens [tokens] recorded | Tokens a block.
+-- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+
+WITH arrived AS (
+    SELECT
+        *,
+        coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0) AS hit_tokens,
+        (arrival_ns - min(arrival_ns) OVER ()) / 1e9 AS at_s,
+        row_number() OVER (ORDER BY arrival_ns, request) AS place
+    FROM request
+), looked_up AS (
+    SELECT request, bool_or(enabled) AS enabled FROM prefix_lookup GROUP BY request
+), classed AS (
+    SELECT
+        a.*,
+        CASE
+            WHEN l.enabled IS NOT TRUE THEN 'off'
+            WHEN hit_tokens > 0 THEN 'warm_hit'
+            WHEN f.earlier_requests > 0 THEN 'warm_miss'
+            WHEN f.earlier_requests = 0 OR a.prompt_tokens < e.block_size_tokens THEN 'cold'
+            ELSE 'unknown'
+        END AS prompts
+    FROM arrived a
+    LEFT JOIN looked_up l USING (request)
+    LEFT JOIN first_block f USING (request)
+    LEFT JOIN engine e ON e.engine_id = a.engine_id
+    WHERE a.first_token_ns IS NOT NULL AND at_s >= $from_s AND ($to_s IS NULL OR at_s < $to_s)
+        AND place > $skip_requests
+), counted AS (
+    SELECT
+        prompts,
+        count(*) AS requests,
+        avg(prompt_tokens) AS mean_prompt_tokens,
+        sum(hit_tokens) / nullif(sum(prompt_tokens), 0) AS hit_rate,
+        avg(first_token_ns - arrival_ns) / 1e6 AS mean_ttft_ms,
+        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.5) AS p50_ttft_ms,
+        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.95) AS p95_ttft_ms,
+        avg(scheduled_ns - arrival_ns) / 1e6 AS mean_queue_ms
+    FROM classed
+    GROUP BY prompts
+)
+SELECT
+    c.*,
+    s.policy,
+    s.requests_per_s,
+    s.blocks,
+    s.block_size_tokens,
+    s.cache_mode
+FROM counted c, run_setting s
+ORDER BY prompts

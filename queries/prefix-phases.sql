@@ -1,0 +1,71 @@
+-- How did the phases of an experiment go, in the order in which they were run?
+--
+-- One row a phase, in order of its first request. A phase is named by its requests' session tags without what
+-- cut_pattern takes off, so `shared-3` and `shared-12` are phase `shared`; requests without a tag make one without a
+-- name. The first skip_requests of each phase are its warm-up and left out. To see whether the order matters, record
+-- the same phases in both orders and put the answers side by side: phase_order tells them apart.
+--
+-- figure: Prefix-cache study: phase order and warm-up
+-- needs: request
+-- param: skip_requests INTEGER = 0 | Leave out each phase's first requests up to this number.
+-- param: cut_pattern VARCHAR = [-_/:. ]*[0-9]+$ | Regular expression of what session tags of one phase differ in.
+-- column: phase_order derived | The phase's place, counted from 1.
+-- column: phase derived | Its name.
+-- column: start_s [s] derived | From the trace's first arrival to the phase's first.
+-- column: end_s [s] derived | From there to the end of the last of its requests.
+-- column: overlaps derived | It began before an earlier phase had ended.
+-- column: requests [requests] derived | Its measured requests: those that generated, without the warm-up.
+-- column: skipped_requests [requests] derived | Its warm-up.
+-- column: mean_prompt_tokens [tokens] derived | Mean prompt length of the measured requests.
+-- column: hit_rate [ratio] derived | Tokens they found at first admission, by either cache, over prompt tokens.
+-- column: mean_ttft_ms [ms] derived | Mean time from arrival to the first token.
+-- column: p50_ttft_ms [ms] derived | Median of it.
+-- column: p95_ttft_ms [ms] derived | 95 of 100 waited at most this long.
+-- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
+-- column: requests_per_s [requests/s] derived | Measured arrival rate of the run's requests.
+-- column: blocks [blocks] recorded | GPU blocks of the run.
+-- column: block_size_tokens [tokens] recorded | Tokens a block.
+-- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+
+WITH named AS (
+    SELECT
+        *,
+        regexp_replace(session, $cut_pattern, '') AS phase,
+        min(arrival_ns) OVER () AS zero_ns
+    FROM request
+    WHERE arrival_ns IS NOT NULL
+), arrived AS (
+    SELECT *, row_number() OVER (PARTITION BY phase ORDER BY arrival_ns, request) <= $skip_requests AS skipped
+    FROM named
+), counted AS (
+    SELECT
+        phase,
+        min(arrival_ns - zero_ns) / 1e9 AS start_s,
+        max(finished_ns - zero_ns) / 1e9 AS end_s,
+        count(*) FILTER (NOT skipped AND first_token_ns IS NOT NULL) AS requests,
+        count(*) FILTER (skipped) AS skipped_requests,
+        avg(prompt_tokens) FILTER (NOT skipped AND first_token_ns IS NOT NULL) AS mean_prompt_tokens,
+        sum(coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0))
+            FILTER (NOT skipped AND first_token_ns IS NOT NULL)
+            / nullif(sum(prompt_tokens) FILTER (NOT skipped AND first_token_ns IS NOT NULL), 0) AS hit_rate,
+        avg(first_token_ns - arrival_ns) FILTER (NOT skipped) / 1e6 AS mean_ttft_ms,
+        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.5) FILTER (NOT skipped) AS p50_ttft_ms,
+        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.95) FILTER (NOT skipped) AS p95_ttft_ms
+    FROM arrived
+    GROUP BY phase
+)
+SELECT
+    row_number() OVER (ORDER BY start_s, phase) AS phase_order,
+    phase,
+    start_s,
+    end_s,
+    coalesce(start_s < max(end_s) OVER (
+        ORDER BY start_s, phase ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), false) AS overlaps,
+    c.* EXCLUDE (phase, start_s, end_s),
+    s.policy,
+    s.requests_per_s,
+    s.blocks,
+    s.block_size_tokens,
+    s.cache_mode
+FROM counted c, run_setting s
+ORDER BY phase_order

@@ -1,0 +1,37 @@
+-- What was this run: which model, policy, KV budget, cache and arrival rate?
+--
+-- One row, the same as table `run_setting`, which other queries take their run's columns from. Configuration is
+-- recorded; arrival rates are measured, not what a load generator was told: requests (or jobs, by their first requests)
+-- after the first, over the time from the first to the last arrival. They say little where all arrive at once.
+--
+-- needs: request
+-- column: vllm_version recorded | vLLM's version.
+-- column: model recorded | Model name or path.
+-- column: engines recorded | Engines; 0 if the trace is not of a recording.
+-- column: scheduler recorded | The scheduler's class; NULL if it was not recorded.
+-- column: policy recorded | vLLM's scheduling policy; the class's name where the scheduler is not vLLM's own.
+-- column: blocks [blocks] recorded | GPU blocks that requests can use, over all engines.
+-- column: block_size_tokens [tokens] recorded | Tokens a block.
+-- column: capacity_tokens [tokens] derived | The KV budget: tokens that fit into those blocks.
+-- column: max_seqs [requests] recorded | Most running requests of an engine.
+-- column: max_batched_tokens [tokens] recorded | Most tokens a step of an engine.
+-- column: max_model_tokens [tokens] recorded | Longest sequence.
+-- column: prefix_caching recorded | Prefix caching is on.
+-- column: chunked_prefill recorded | Chunked prefill is on.
+-- column: async_scheduling recorded | Steps are scheduled ahead of their results.
+-- column: connector recorded | KV connector; NULL without one.
+-- column: host_bytes [bytes] derived | KV that the connector's tier in host memory holds, of one rank's; NULL if it
+--     does not tell.
+-- column: cache_mode derived | off, prefix, or either with `+` and the connector.
+-- column: tp_size recorded | Tensor-parallel size.
+-- column: pp_size recorded | Pipeline-parallel size.
+-- column: dp_size recorded | Data-parallel size.
+-- column: requests [requests] recorded | Requests that arrived.
+-- column: jobs derived | Different session tags among them.
+-- column: first_arrival_ns [ns] recorded | The first request's arrival, UNIX time.
+-- column: last_arrival_ns [ns] recorded | The last request's arrival, UNIX time.
+-- column: requests_per_s [requests/s] derived | Measured arrival rate.
+-- column: jobs_per_s [jobs/s] derived | Measured arrival rate of jobs.
+
+SELECT * FROM run_setting WHERE requests > 0
+ORDER BY requests

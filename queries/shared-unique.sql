@@ -1,0 +1,83 @@
+-- How much faster do prompts with a shared prefix get their first token than unique ones of the same length?
+--
+-- One row a stretch of prompt lengths and kind of prompt, over requests that generated. shared: another request of the
+-- engine, earlier or later, had the same first block (table `first_block`); unique: none had, or the prompt is shorter
+-- than a block; unknown: the content of its first block was not recorded. With shared_sessions the tags decide instead.
+-- A stretch is matched if it has both kinds: compare those. The first request of each shared prefix is cold, and
+-- counted in cold_requests.
+--
+-- Differences of two rows are point estimates; intervals are a matter of comparing runs.
+--
+-- figure: Prefix-cache study: shared against matched unique prompts
+-- needs: request
+-- param: bucket_tokens INTEGER = NULL | Width of a stretch of prompt lengths; NULL puts all lengths in one.
+-- param: shared_sessions VARCHAR = NULL | Session tags of the shared requests, a pattern (`%` for any text).
+-- param: from_s DOUBLE = 0 | Leave out requests that arrived earlier, counted from the first arrival.
+-- param: to_s DOUBLE = NULL | Leave out requests that arrived at this time or later.
+-- param: skip_requests INTEGER = 0 | Leave out the first requests up to this number, e.g. the warm-up.
+-- column: at_least_tokens [tokens] derived | Shortest prompt of the stretch.
+-- column: prompts derived | shared, unique or unknown.
+-- column: matched derived | The stretch has shared and unique prompts.
+-- column: requests [requests] derived | Such requests.
+-- column: cold_requests [requests] derived | Of them, with a first block that no request admitted before had.
+-- column: mean_prompt_tokens [tokens] derived | Mean prompt length.
+-- column: hit_rate [ratio] derived | Tokens found at first admission, by either cache, over prompt tokens.
+-- column: mean_ttft_ms [ms] derived | Mean time from arrival to the first token.
+-- column: p50_ttft_ms [ms] derived | Median of it.
+-- column: p95_ttft_ms [ms] derived | 95 of 100 waited at most this long.
+-- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
+-- column: requests_per_s [requests/s] derived | Measured arrival rate of the run's requests.
+-- column: blocks [blocks] recorded | GPU blocks of the run.
+-- column: block_size_tokens [tokens] recorded | Tokens a block.
+-- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+
+WITH arrived AS (
+    SELECT
+        *,
+        (arrival_ns - min(arrival_ns) OVER ()) / 1e9 AS at_s,
+        row_number() OVER (ORDER BY arrival_ns, request) AS place
+    FROM request
+), classed AS (
+    SELECT
+        a.*,
+        coalesce(a.prompt_tokens // $bucket_tokens * $bucket_tokens, 0) AS at_least_tokens,
+        f.earlier_requests,
+        CASE
+            WHEN $shared_sessions IS NOT NULL THEN
+                CASE WHEN a.session LIKE $shared_sessions THEN 'shared' ELSE 'unique' END
+            WHEN f.earlier_requests + f.later_requests > 0 THEN 'shared'
+            WHEN f.request IS NOT NULL OR a.prompt_tokens < e.block_size_tokens THEN 'unique'
+            ELSE 'unknown'
+        END AS prompts
+    FROM arrived a
+    LEFT JOIN first_block f USING (request)
+    LEFT JOIN engine e ON e.engine_id = a.engine_id
+    WHERE a.first_token_ns IS NOT NULL AND at_s >= $from_s AND ($to_s IS NULL OR at_s < $to_s)
+        AND place > $skip_requests
+), counted AS (
+    SELECT
+        at_least_tokens,
+        prompts,
+        count(*) AS requests,
+        count(*) FILTER (earlier_requests = 0) AS cold_requests,
+        avg(prompt_tokens) AS mean_prompt_tokens,
+        sum(coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0)) / nullif(sum(prompt_tokens), 0)
+            AS hit_rate,
+        avg(first_token_ns - arrival_ns) / 1e6 AS mean_ttft_ms,
+        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.5) AS p50_ttft_ms,
+        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.95) AS p95_ttft_ms
+    FROM classed
+    GROUP BY at_least_tokens, prompts
+)
+SELECT
+    at_least_tokens,
+    prompts,
+    count(*) FILTER (prompts <> 'unknown') OVER (PARTITION BY at_least_tokens) = 2 AS matched,
+    c.* EXCLUDE (at_least_tokens, prompts),
+    s.policy,
+    s.requests_per_s,
+    s.blocks,
+    s.block_size_tokens,
+    s.cache_mode
+FROM counted c, run_setting s
+ORDER BY at_least_tokens, prompts
