@@ -273,7 +273,8 @@ KV_ACCESS = Table(
             SELECT DISTINCT l.process_id, l.engine_id, l.step, q.request, l.row, l.first_token,
                 l.first_token // e.block_size_tokens AS position,
                 l.kernel_block * l.kernel_block_tokens // e.block_size_tokens AS block_id
-            FROM gpu_block_list l JOIN tile_request q USING (process_id, step, row) JOIN engine e USING (engine_id)
+            FROM gpu_block_list l JOIN tile_request q USING (process_id, step, row)
+            JOIN engine e ON e.engine_id = l.engine_id
         ), reads AS (
             SELECT t.process_id, t.engine_id, t.step, p.layer, p.head, l.request, l.position, l.block_id,
                 t.start_ns, t.k_ns, t.v_ns
