@@ -23,46 +23,55 @@
 -- column: in_request [ratio] derived | Of those, pairs whose place increases.
 -- column: block_id_in_program [ratio] derived | Of the pairs in a program with known blocks, those whose id increases.
 
-WITH listed AS (
-    SELECT process_id, step, row, first_token, any_value(kernel_block) AS block
-    FROM gpu_block_list
+WITH program AS (
+    -- One number a program and one a request's head in a layer: the shorter the keys, the faster the sorting.
+    SELECT *, row_number() OVER (ORDER BY process_id, step, program) AS id,
+        dense_rank() OVER (ORDER BY process_id, step, layer, row, head) AS head_id,
+        count(*) OVER (PARTITION BY process_id, step, layer, row, head) > 1 AS shares_head
+    FROM gpu_program
     WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
-    GROUP BY ALL
+), listed AS (
+    SELECT process_id, step, row, first_token, any_value(kernel_block) AS block FROM gpu_block_list GROUP BY ALL
 ), read AS (
-    SELECT t.process_id, t.step, p.layer, p.head, p.row, t.program, t.tile, t.k_ns, l.block
+    SELECT p.id, p.head_id, p.shares_head, t.tile, t.k_ns, l.block
     FROM gpu_tile t
-    JOIN gpu_program p USING (process_id, step, program)
+    JOIN program p USING (process_id, step, program)
     LEFT JOIN listed l ON l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
         AND l.first_token = t.tile * p.tile_tokens
-    WHERE ($first_step IS NULL OR t.step >= $first_step) AND ($last_step IS NULL OR t.step <= $last_step)
-), pair AS (
-    SELECT process_id, step, layer, row, tile, block,
-        lead(tile) OVER in_program AS next_tile,
-        lead(block) OVER in_program AS next_block,
-        lead(tile) OVER in_request AS next_tile_of_request
-    FROM read
-    WINDOW in_program AS (PARTITION BY process_id, step, program ORDER BY k_ns, tile),
-        in_request AS (PARTITION BY process_id, step, layer, row, head ORDER BY k_ns, tile)
-), counted AS (
-    -- A program of n reads has n - 1 pairs.
-    SELECT process_id, step, layer, row, count_if(next_tile IS NULL) AS programs, count(*) AS reads,
-        count(next_tile) AS pairs, count_if(next_tile > tile) AS increasing,
-        count(next_tile_of_request) AS pairs_of_request, count_if(next_tile_of_request > tile) AS increasing_of_request,
+), in_program AS (
+    SELECT id, count(*) AS reads, count_if(next_tile > tile) AS increasing,
         count_if(next_block > block) AS increasing_blocks,
         count(next_block) FILTER (block IS NOT NULL) AS pairs_of_blocks
-    FROM pair GROUP BY ALL
+    FROM (
+        SELECT id, tile, block, lead(tile) OVER by_time AS next_tile, lead(block) OVER by_time AS next_block FROM read
+        WINDOW by_time AS (PARTITION BY id ORDER BY k_ns, tile)
+    ) GROUP BY id
+), in_request AS (
+    SELECT head_id, count(*) AS reads, count_if(next_tile > tile) AS increasing
+    FROM (
+        SELECT head_id, tile, lead(tile) OVER (PARTITION BY head_id ORDER BY k_ns, tile) AS next_tile
+        FROM read WHERE shares_head
+    ) GROUP BY head_id
+), head AS (
+    -- A head read by one program reads in that program's order.
+    SELECT any_value(p.process_id) AS process_id, any_value(p.step) AS step, any_value(p.layer) AS layer,
+        any_value(p.row) AS row, count(*) AS programs, sum(r.reads) AS reads, sum(r.increasing) AS increasing,
+        sum(r.increasing_blocks) AS increasing_blocks, sum(r.pairs_of_blocks) AS pairs_of_blocks,
+        coalesce(any_value(q.increasing), sum(r.increasing)) AS increasing_of_request
+    FROM program p JOIN in_program r USING (id) LEFT JOIN in_request q USING (head_id)
+    GROUP BY p.head_id
 )
 SELECT
-    c.process_id,
+    h.process_id,
     layer,
     phase,
     sum(programs)::BIGINT AS programs,
     sum(reads)::BIGINT AS reads,
-    sum(pairs)::BIGINT AS pairs_in_program,
-    sum(increasing) / nullif(sum(pairs), 0) AS in_program,
-    sum(pairs_of_request)::BIGINT AS pairs_in_request,
-    sum(increasing_of_request) / nullif(sum(pairs_of_request), 0) AS in_request,
+    sum(reads - programs)::BIGINT AS pairs_in_program,
+    sum(increasing) / nullif(sum(reads - programs), 0) AS in_program,
+    sum(reads - 1)::BIGINT AS pairs_in_request,
+    sum(increasing_of_request) / nullif(sum(reads - 1), 0) AS in_request,
     sum(increasing_blocks) / nullif(sum(pairs_of_blocks), 0) AS block_id_in_program
-FROM counted c LEFT JOIN tile_request r USING (process_id, step, row)
-GROUP BY c.process_id, layer, phase
-ORDER BY c.process_id, layer, phase
+FROM head h LEFT JOIN tile_request r USING (process_id, step, row)
+GROUP BY h.process_id, layer, phase
+ORDER BY h.process_id, layer, phase

@@ -21,21 +21,25 @@
 -- column: idle_share [ratio] derived | Share of the layer's attention in which it is not.
 
 WITH program AS (
-    SELECT process_id, step, program, layer, row, start_ns, end_ns FROM gpu_program
+    SELECT process_id, step, program, layer, row, start_ns, end_ns,
+        dense_rank() OVER (ORDER BY process_id, step, layer, row) AS id
+    FROM gpu_program
     WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
 ), pass AS (
     SELECT process_id, step, layer, max(end_ns) - min(start_ns) AS ns FROM program GROUP BY ALL
 ), read AS (
-    SELECT p.process_id, p.step, p.layer, p.row, t.tile, t.start_ns, t.v_ns,
+    SELECT p.id, t.start_ns, t.v_ns,
         max(t.v_ns) OVER (
-            PARTITION BY p.process_id, p.step, p.layer, p.row, t.tile ORDER BY t.start_ns, t.v_ns
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            PARTITION BY p.id, t.tile ORDER BY t.start_ns, t.v_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS read_until_ns
     FROM gpu_tile t JOIN program p USING (process_id, step, program)
 ), request AS (
-    SELECT process_id, step, layer, row, count(*) AS reads, count_if(read_until_ns IS NULL) AS tiles,
+    SELECT id, count(*) AS reads, count_if(read_until_ns IS NULL) AS tiles,
         sum(greatest(0, v_ns - greatest(start_ns, coalesce(read_until_ns, start_ns)))) AS read_ns
-    FROM read GROUP BY ALL
+    FROM read GROUP BY id
+), placed AS (
+    SELECT q.*, p.process_id, p.step, p.layer, p.row
+    FROM request q JOIN (SELECT DISTINCT id, process_id, step, layer, row FROM program) p USING (id)
 )
 SELECT
     q.process_id,
@@ -47,7 +51,7 @@ SELECT
     sum(q.tiles * p.ns) / sum(q.tiles) / 1e3 AS mean_pass_us,
     sum(q.read_ns) / sum(q.tiles) / 1e3 AS mean_read_us,
     1 - sum(q.read_ns) / nullif(sum(q.tiles * p.ns), 0) AS idle_share
-FROM request q
+FROM placed q
 JOIN pass p USING (process_id, step, layer)
 LEFT JOIN tile_request r ON r.process_id = q.process_id AND r.step = q.step AND r.row = q.row
 GROUP BY q.process_id, q.layer, r.phase
