@@ -2,9 +2,9 @@
 
     python bench/queries.py [--block-events 10000000] [--keep FILE] [--only NAME,NAME]
 
-The trace is synthetic (`bench/synthetic.py`): ten million block events and, in proportion, what such a run records at each
-level. Each query runs once to warm the file cache, then `--runs` times (once, if the first took over 20 s); best and median
-are printed, on a shared machine look at the best. Exit code 1 if any best exceeds `--limit-s`.
+The trace is synthetic (`bench/synthetic.py`): ten million block events and, in proportion, what such a run records at
+each level. Each query runs once to warm the file cache, then `--runs` times (once, if the first took over 20 s). Best and
+median are printed; on a shared machine look at the best. Exit code 1 if any best exceeds `--limit-s`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def describe(trace: Trace) -> None:
         rows = trace.sql(f'SELECT count(*) AS n FROM "{table}"', format="arrow")["n"][0].as_py()
         if rows > 1000:
             print(f"{table}: {rows:,} rows")
-    print(f"DuckDB {duckdb.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    print(
+        f"DuckDB {duckdb.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}", flush=True
+    )
 
 
 def time_query(trace: Trace, name: str, runs: int) -> float:
@@ -67,7 +69,10 @@ def time_query(trace: Trace, name: str, runs: int) -> float:
     wall_s, cpu_s = min(times)[:2]
     median_s = statistics.median(wall for wall, _, _ in times)
     note = f"  nothing in {', '.join(missing)}" if missing else ""
-    print(f"{name:22} best {wall_s:7.3f} s, median {median_s:7.3f} s, {cpu_s:7.3f} s CPU {rows:>9,} rows{note}", flush=True)
+    print(
+        f"{name:22} best {wall_s:7.3f} s, median {median_s:7.3f} s, {cpu_s:7.3f} s CPU {rows:>9,} rows{note}",
+        flush=True,
+    )
     return wall_s
 
 

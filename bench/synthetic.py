@@ -1,7 +1,7 @@
-"""A synthetic trace of any size: every block goes through valid lifetimes (allocate, cache, hits and frees with right
-reference counts, evict), every request through a valid life, at hash-scattered moments. Written by SQL alone.
+"""A synthetic trace of any size, written by SQL alone.
 
-The tables beside block events, steps and requests are in `synthetic_ledger` and `synthetic_gpu`.
+Every block goes through valid lifetimes (allocate, cache, hits and frees with right reference counts, evict), every
+request through a valid life, at hash-scattered moments. The tables beside block events, steps and requests are in `synthetic_ledger` and `synthetic_gpu`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ def build(path: Path, block_events: int) -> None:
         )
         con.execute(
             "INSERT INTO engine BY NAME SELECT 1 AS engine_id, 'synthetic' AS model, 16 AS block_size_tokens, "
-            f"{BLOCKS} AS blocks, 1 AS kv_groups, 2048 AS max_batched_tokens, 64 AS max_seqs, 8192 AS max_model_tokens, "
-            f"'fcfs' AS policy, true AS prefix_caching, {16 * LAYERS * TOKEN_BYTES} AS block_bytes"
+            f"{BLOCKS} AS blocks, 1 AS kv_groups, 2048 AS max_batched_tokens, 64 AS max_seqs, "
+            f"8192 AS max_model_tokens, 'fcfs' AS policy, true AS prefix_caching, {16 * LAYERS * TOKEN_BYTES} AS block_bytes"
         )
         for statement in (
-            _block_events(lifetimes), *_steps(), *_requests(), *synthetic_ledger.statements(), *synthetic_gpu.statements()
+            _block_events(lifetimes),
+            *_steps(),
+            *_requests(),
+            *synthetic_ledger.statements(),
+            *synthetic_gpu.statements(),
         ):
             con.execute(statement)
         con.execute("DROP MACRO roll")
@@ -130,7 +134,8 @@ def _requests() -> tuple[str, ...]:
             FROM range(1, {REQUESTS + 1}) q(r), range(1, {STEPS_OF_REQUEST + 1}) s(k)
         ), phase AS (
             -- A preempted request is out in steps 8 and 9 of its life and computes 310 of its 806 tokens again.
-            SELECT *, CASE WHEN k = 1 THEN 'prefill' WHEN k = 10 AND preempted THEN 'resumed' ELSE 'decode' END AS phase,
+            SELECT *,
+                CASE WHEN k = 1 THEN 'prefill' WHEN k = 10 AND preempted THEN 'resumed' ELSE 'decode' END AS phase,
                 798 + k - CASE WHEN preempted AND k > 10 THEN 3 ELSE 0 END AS computed
             FROM share WHERE NOT (preempted AND k IN (8, 9))
         )

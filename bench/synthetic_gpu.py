@@ -21,13 +21,15 @@ def _passes() -> tuple[str, ...]:
         """,
         f"""
         INSERT INTO kv_layer
-        SELECT 2, l, 'model.layers.' || l || '.attn', 1000000 * l, '[2, {BLOCKS + 1}, 16, {KV_HEADS}, 128]', '[]', 'bfloat16'
+        SELECT 2, l, 'model.layers.' || l || '.attn', 1000000 * l, '[2, {BLOCKS + 1}, 16, {KV_HEADS}, 128]', '[]',
+            'bfloat16'
         FROM range({LAYERS}) x(l)
         """,
         f"""
         INSERT INTO kv_window
         WITH layer AS (
-            SELECT step, l, scheduled_ns + 200000 + l * 200000 + roll(step, l, 1000) AS ns FROM step_schedule, range({LAYERS}) x(l)
+            SELECT step, l, scheduled_ns + 200000 + l * 200000 + roll(step, l, 1000) AS ns
+            FROM step_schedule, range({LAYERS}) x(l)
         )
         SELECT 2, unnest([ns, ns + 5000]), unnest([ns + 3000, ns + 40000 + roll(step, l, 5000)]), 1, step, l,
             unnest(['write', 'attention'])::e_window_kind
@@ -45,10 +47,11 @@ def _tiles() -> tuple[str, ...]:
         """,
         f"""
         INSERT INTO gpu_program
-        SELECT 2, 1, s.step, (row_number() OVER (PARTITION BY s.step ORDER BY l, h, b.row)) - 1, l, h, b.row, 0, 0, tiles, 16,
-            start, start + tiles * 800
+        SELECT 2, 1, s.step, (row_number() OVER (PARTITION BY s.step ORDER BY l, h, b.row)) - 1, l, h, b.row, 0, 0, tiles,
+            16, start, start + tiles * 800
         FROM (
-            SELECT *, ceil((computed_tokens + scheduled_tokens) / 16)::INTEGER AS tiles FROM step_request WHERE {_TILE_STEP}
+            SELECT *, ceil((computed_tokens + scheduled_tokens) / 16)::INTEGER AS tiles
+            FROM step_request WHERE {_TILE_STEP}
         ) s
         JOIN batch_row b USING (step, request)
         JOIN step_schedule USING (step),
@@ -68,12 +71,14 @@ def _tiles() -> tuple[str, ...]:
         """,
         f"""
         INSERT INTO gpu_write
-        SELECT 2, 1, step, layer, row, 0, 16 * roll(step, row, {BLOCKS}), start_ns - 5000, start_ns - 4000, start_ns - 3968
+        SELECT 2, 1, step, layer, row, 0, 16 * roll(step, row, {BLOCKS}), start_ns - 5000, start_ns - 4000,
+            start_ns - 3968
         FROM gpu_program WHERE head = 0
         """,
         """
         INSERT INTO tile_step
-        SELECT 2, 1, step, min(start_ns), count(*), sum(tiles), 320, 32, 0, 0, 0 FROM gpu_program GROUP BY step ORDER BY step
+        SELECT 2, 1, step, min(start_ns), count(*), sum(tiles), 320, 32, 0, 0, 0
+        FROM gpu_program GROUP BY step ORDER BY step
         """,
     )
 
@@ -101,6 +106,7 @@ def _profile() -> tuple[str, ...]:
         """,
         """
         INSERT INTO gpu_transfer
-        SELECT activity_id, 65536, 'host_to_device', 'pinned', 'device', NULL, NULL, NULL FROM gpu_activity WHERE kind = 'memcpy'
+        SELECT activity_id, 65536, 'host_to_device', 'pinned', 'device', NULL, NULL, NULL
+        FROM gpu_activity WHERE kind = 'memcpy'
         """,
     )

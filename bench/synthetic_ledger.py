@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from synthetic_sizes import BLOCKS, BLOCKS_OF_TRANSFER, LAYERS, PINS, STEP_NS, STEPS, TIER_EVENTS, TOKEN_BYTES, TRANSFERS
+from synthetic_sizes import (
+    BLOCKS,
+    BLOCKS_OF_TRANSFER,
+    LAYERS,
+    PINS,
+    STEP_NS,
+    STEPS,
+    TIER_EVENTS,
+    TOKEN_BYTES,
+    TRANSFERS,
+)
 
 _BLOCK_BYTES = 16 * LAYERS * TOKEN_BYTES
 
@@ -20,13 +30,16 @@ def _block_tables() -> tuple[str, ...]:
             SELECT step, request, 'set' AS op, unnest(range(new_blocks)) AS position
             FROM step_request WHERE phase IN ('prefill', 'resumed')
             UNION ALL
-            SELECT step, request, 'append', computed_tokens // 16 FROM step_request WHERE phase = 'decode' AND new_blocks > 0
+            SELECT step, request, 'append', computed_tokens // 16
+            FROM step_request WHERE phase = 'decode' AND new_blocks > 0
         )
-        SELECT 1, step, request, 0, op::e_table_op, position, 1 + roll(request, position, {BLOCKS}) FROM entry ORDER BY step
+        SELECT 1, step, request, 0, op::e_table_op, position, 1 + roll(request, position, {BLOCKS})
+        FROM entry ORDER BY step
         """,
         """
         INSERT INTO request_hash
-        SELECT 1, step, request, position, CASE WHEN position < 16 THEN hash(position) ELSE hash(request, position) END, NULL
+        SELECT 1, step, request, position,
+            CASE WHEN position < 16 THEN hash(position) ELSE hash(request, position) END, NULL
         FROM (SELECT step, request, unnest(range(10, 50)) AS position FROM step_request WHERE phase = 'prefill')
         """,
     )
@@ -36,10 +49,11 @@ def _misses() -> tuple[str, ...]:
     return (
         """
         INSERT INTO prefix_miss BY NAME
-        SELECT 1 AS engine_id, time_ns, step, request, resumed, queried_tokens, local_hit_tokens, 0 AS external_hit_tokens,
-            first_missing_block AS block_position, hash(request) AS block_hash, 16 * roll(request, 1, 50) AS known_tokens,
-            (['never_stored', 'evicted', 'evicted_from_tier', 'different_key', 'last_token', 'reset', 'shorter_than_block'])
-                [1 + roll(request, 20, 7)] AS verdict,
+        SELECT 1 AS engine_id, time_ns, step, request, resumed, queried_tokens, local_hit_tokens,
+            0 AS external_hit_tokens, first_missing_block AS block_position, hash(request) AS block_hash,
+            16 * roll(request, 1, 50) AS known_tokens,
+            (['never_stored', 'evicted', 'evicted_from_tier', 'different_key', 'last_token', 'reset',
+                'shorter_than_block'])[1 + roll(request, 20, 7)] AS verdict,
             queried_tokens - local_hit_tokens AS recomputed_tokens, 16 * roll(request, 21, 10) AS avoidable_tokens,
             4000 * (queried_tokens - local_hit_tokens) AS recompute_ns, 64000 * roll(request, 21, 10) AS avoidable_ns,
             time_ns - 9000000 AS stored_ns, time_ns - 8000000 AS released_ns, time_ns - 5000000 AS lost_ns,
@@ -92,13 +106,14 @@ def _transfers() -> tuple[str, ...]:
         """,
         """
         INSERT INTO transfer_end
-        SELECT 2, submitted_ns + 4000000, transfer, submitted_ns + 100000, bytes, 3000000 + roll(transfer, 40, 900000), NULL,
-            true
+        SELECT 2, submitted_ns + 4000000, transfer, submitted_ns + 100000, bytes, 3000000 + roll(transfer, 40, 900000),
+            NULL, true
         FROM transfer_submit
         """,
         f"""
         INSERT INTO transfer_block
-        SELECT 1, submitted_ns, step, transfer, direction, transfer, 1 + roll(transfer, b, {BLOCKS}), b, hash(transfer, b), 0
+        SELECT 1, submitted_ns, step, transfer, direction, transfer, 1 + roll(transfer, b, {BLOCKS}), b,
+            hash(transfer, b), 0
         FROM transfer_submit, range({BLOCKS_OF_TRANSFER}) x(b)
         """,
         """
@@ -107,7 +122,8 @@ def _transfers() -> tuple[str, ...]:
         """,
         """
         INSERT INTO connector_lookup
-        SELECT 1, scheduled_ns, 2 * request + 1, request, 0, 'OffloadingConnector', local_cached_tokens, 16, false FROM request
+        SELECT 1, scheduled_ns, 2 * request + 1, request, 0, 'OffloadingConnector', local_cached_tokens, 16, false
+        FROM request
         """,
     )
 

@@ -87,7 +87,7 @@ GPU_WRITE = _table(
 
 TILE_REQUEST = Table(
     "tile_request",
-    "Whose rows the batch of a step with tiles had, and what their tokens were for: batch_row carried on, with the phase.",
+    "Whose the rows of a batch were in each step with tiles (batch_row carried on), and what their tokens were for.",
     (
         column("process_id", INTEGER, "The worker (`process.process_id`)."),
         column("engine_id", INTEGER, "The engine that scheduled the step."),

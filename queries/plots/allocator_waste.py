@@ -22,7 +22,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     for axes, engine in zip(figure.axes, engines, strict=False):
         rows = frame[frame.engine_id == engine].iloc[::-1]
         names = [
-            name.replace("_", " ") if size != size or size is None else f"{name}, blocks of {size:.0f}"
+            f"{name}, blocks of {size:.0f}" if size > 0 else name.replace("_", " ")
             for name, size in zip(rows.allocator, rows.block_size_tokens.astype(float), strict=True)
         ]
         axes.barh(names, rows.stored_tokens, label="stored", color=COLOURS[0])

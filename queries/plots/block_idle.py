@@ -23,7 +23,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     figure = new_figure("Idle time of blocks", source="kv_window or forward, step_request", rows=max(1, len(workers)))
     for axes, worker in zip(figure.axes, workers, strict=False):
         rows = frame[(frame.process_id == worker) & frame.held_block_seconds.notna()]
-        names = ["any layer" if layer != layer or layer is None else f"{layer:.0f}" for layer in rows.layer.astype(float)]
+        names = [f"{layer:.0f}" if layer >= 0 else "any layer" for layer in rows.layer.astype(float)]
         held = rows.held_block_seconds.astype(float)
         below = 0 * held
         for column, (name, colour, hatch) in _PARTS.items():
