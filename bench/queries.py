@@ -3,8 +3,8 @@
     python bench/queries.py [--block-events 10000000] [--keep FILE] [--only NAME,NAME]
 
 The trace is synthetic (`bench/synthetic.py`): ten million block events and, in proportion, what such a run records at
-each level. Each query runs once to warm the file cache, then `--runs` times (once, if the first took over 20 s). Best and
-median are printed; on a shared machine look at the best. Exit code 1 if any best exceeds `--limit-s`.
+each level. Each query runs once to warm the file cache, then `--runs` times (once, if the first took over 20 s).
+Best and median are printed; on a shared machine look at the best. Exit code 1 if any best exceeds `--limit-s`.
 """
 
 from __future__ import annotations

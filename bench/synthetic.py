@@ -1,7 +1,8 @@
 """A synthetic trace of any size, written by SQL alone.
 
 Every block goes through valid lifetimes (allocate, cache, hits and frees with right reference counts, evict), every
-request through a valid life, at hash-scattered moments. The tables beside block events, steps and requests are in `synthetic_ledger` and `synthetic_gpu`.
+request through a valid life, at hash-scattered moments. The tables beside block events, steps and requests are in
+`synthetic_ledger` and `synthetic_gpu`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def build(path: Path, block_events: int) -> None:
         con.execute(
             "INSERT INTO engine BY NAME SELECT 1 AS engine_id, 'synthetic' AS model, 16 AS block_size_tokens, "
             f"{BLOCKS} AS blocks, 1 AS kv_groups, 2048 AS max_batched_tokens, 64 AS max_seqs, "
-            f"8192 AS max_model_tokens, 'fcfs' AS policy, true AS prefix_caching, {16 * LAYERS * TOKEN_BYTES} AS block_bytes"
+            f"8192 AS max_model_tokens, 'fcfs' AS policy, true AS prefix_caching, "
+            f"{16 * LAYERS * TOKEN_BYTES} AS block_bytes"
         )
         for statement in (
             _block_events(lifetimes),

@@ -47,8 +47,8 @@ def _tiles() -> tuple[str, ...]:
         """,
         f"""
         INSERT INTO gpu_program
-        SELECT 2, 1, s.step, (row_number() OVER (PARTITION BY s.step ORDER BY l, h, b.row)) - 1, l, h, b.row, 0, 0, tiles,
-            16, start, start + tiles * 800
+        SELECT 2, 1, s.step, (row_number() OVER (PARTITION BY s.step ORDER BY l, h, b.row)) - 1, l, h, b.row, 0, 0,
+            tiles, 16, start, start + tiles * 800
         FROM (
             SELECT *, ceil((computed_tokens + scheduled_tokens) / 16)::INTEGER AS tiles
             FROM step_request WHERE {_TILE_STEP}

@@ -56,7 +56,7 @@ WITH state AS (
 ), length AS (
     SELECT engine_id, stored, sum(steps) AS steps FROM kept GROUP BY ALL
 ), life AS (
-    SELECT k.engine_id, sum(k.steps) AS steps, greatest(any_value(q.prompt_tokens), max(stored)) AS prompt,
+    SELECT k.engine_id, sum(k.steps) AS steps, any_value(q.prompt_tokens) AS prompt,
         greatest(any_value(q.prompt_tokens + coalesce(q.output_tokens, 0)), max(stored)) AS final
     FROM kept k JOIN request q USING (request) GROUP BY k.engine_id, request
 ), size AS (

@@ -3,6 +3,7 @@
 -- One row an engine and phase. A request's share of a step writes the KV of its scheduled tokens and reads that of all
 -- tokens up to them, in each layer. Counted from the scheduler's records, so it needs no GPU.
 --
+-- figure: KV access study (IPDPS'25): KV is written in prefill and read in decode.
 -- needs: step_request, engine
 -- column: engine_id recorded | The engine.
 -- column: phase recorded | What the tokens were scheduled for.
