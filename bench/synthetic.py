@@ -69,23 +69,29 @@ def _block_events(lifetimes: int) -> str:
             FROM lifetime WINDOW life AS (PARTITION BY block ORDER BY lifetime)
         ), event AS (
             SELECT block, lifetime, start, room, unnest(list_concat(
-                [{{share: 0.0, op: 'allocate', refs: 1}}],
-                CASE WHEN cached THEN [{{share: 0.05, op: 'cache', refs: 1}}] ELSE [] END,
+                [{{share: 0.0, op: 'allocate', refs: 1, taken: 0.0}}],
+                CASE WHEN cached THEN [{{share: 0.05, op: 'cache', refs: 1, taken: 0.0}}] ELSE [] END,
                 CASE WHEN cached AND shared THEN
-                    [{{share: 0.10, op: 'hit', refs: 2}}, {{share: 0.15, op: 'free', refs: 1}}] ELSE [] END,
-                [{{share: 0.3, op: 'free', refs: 0}}],
+                    [{{share: 0.10, op: 'hit', refs: 2, taken: 0.1}},
+                        {{share: 0.15, op: 'free', refs: 1, taken: 0.1}}] ELSE [] END,
+                [{{share: 0.3, op: 'free', refs: 0, taken: 0.0}}],
                 CASE WHEN cached AND reuses >= 1 THEN
-                    [{{share: 0.4, op: 'hit', refs: 1}}, {{share: 0.5, op: 'free', refs: 0}}] ELSE [] END,
+                    [{{share: 0.4, op: 'hit', refs: 1, taken: 0.4}},
+                        {{share: 0.5, op: 'free', refs: 0, taken: 0.4}}] ELSE [] END,
                 CASE WHEN cached AND reuses >= 2 THEN
-                    [{{share: 0.7, op: 'hit', refs: 1}}, {{share: 0.8, op: 'free', refs: 0}}] ELSE [] END,
-                CASE WHEN cached THEN [{{share: 0.9999, op: 'evict', refs: 0}}] ELSE [] END
+                    [{{share: 0.7, op: 'hit', refs: 1, taken: 0.7}},
+                        {{share: 0.8, op: 'free', refs: 0, taken: 0.7}}] ELSE [] END,
+                CASE WHEN cached THEN [{{share: 0.9999, op: 'evict', refs: 0, taken: 0.9999}}] ELSE [] END
             )) AS e
             FROM bounded
         ), timed AS (
-            SELECT block, lifetime, (start + room * e.share)::BIGINT AS moment, e.op AS op, e.refs AS refs FROM event
+            -- Who gives a reference back is who took it.
+            SELECT block, lifetime, (start + room * e.share)::BIGINT AS moment, e.op AS op, e.refs AS refs,
+                (start + room * e.taken)::BIGINT AS taken
+            FROM event
         )
         SELECT 1, getvariable('epoch') + moment, moment // {STEP_NS} + 1, block, op::e_block_op, refs,
-            greatest(1, least({REQUESTS}, moment // {STEP_NS} // 2 - roll(block, lifetime, 10))),
+            greatest(1, least({REQUESTS}, taken // {STEP_NS} // 2 - roll(block, lifetime, 10))),
             CASE WHEN op IN ('cache', 'evict') THEN hash(block, lifetime) END,
             CASE WHEN op IN ('cache', 'evict') THEN 0 END, 0
         FROM timed ORDER BY moment, block
