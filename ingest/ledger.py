@@ -116,16 +116,60 @@ def _hold_view() -> str:
         ), change AS (
             SELECT engine_id, block_id, time_ns, rowid AS place, op, ref_count, request,
                 lag(ref_count, 1, 0) OVER block AS before,
-                min(CASE WHEN ref_count = 0 THEN time_ns END)
-                    OVER (block ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS empty_ns
+                lead(time_ns) OVER block AS next_ns,
+                lead(rowid) OVER block AS next_place,
+                -- Most holds are of one request alone: it takes the block, and next gives it back.
+                op <> 'free' AND ref_count = 1 AND request IS NOT NULL AND lag(ref_count, 1, 0) OVER block = 0
+                    AND coalesce(lead(op) OVER block = 'free' AND lead(ref_count) OVER block = 0
+                        AND lead(request) OVER block IS NOT DISTINCT FROM request, true) AS takes_alone,
+                op = 'free' AND ref_count = 0 AND request IS NOT NULL AND coalesce(lag(op) OVER block <> 'free'
+                    AND lag(ref_count) OVER block = 1 AND lag(ref_count, 2, 0) OVER block = 0
+                    AND lag(request) OVER block IS NOT DISTINCT FROM request, false) AS gives_back
             FROM block_event WHERE pool = 0 AND op IN ('allocate', 'hit', 'free')
             WINDOW block AS (PARTITION BY engine_id, block_id ORDER BY rowid)
+        ), pinned_until AS (
+            SELECT p.engine_id, block_id, start_ns,
+                max(coalesce(end_ns, e.ns)) OVER (PARTITION BY p.engine_id, block_id ORDER BY start_ns) AS ns
+            FROM pin p JOIN ended e USING (engine_id)
+        ), alone AS (
+            SELECT c.*, coalesce(p.ns > c.time_ns, false) AS pinned
+            FROM (
+                SELECT c.*, coalesce(c.next_ns, e.ns) AS end_ns
+                FROM change c JOIN ended e USING (engine_id) WHERE takes_alone
+            ) c ASOF LEFT JOIN pinned_until p
+                ON c.engine_id = p.engine_id AND c.block_id = p.block_id AND c.end_ns > p.start_ns
+        ), plain AS (
+            SELECT a.engine_id, a.block_id, a.op, a.time_ns AS start_ns, a.end_ns,
+                least(coalesce(p.start_ns, a.end_ns), a.end_ns) AS runs_ns,
+                least(coalesce(p.end_ns, a.end_ns), a.end_ns) AS ran_ns
+            FROM alone a ASOF LEFT JOIN period p
+                ON a.engine_id = p.engine_id AND a.request = p.request AND a.time_ns < p.end_ns
+            WHERE NOT pinned
+        ), plain_piece AS (
+            SELECT engine_id, block_id, unnest([start_ns, greatest(start_ns, runs_ns), ran_ns]) AS start_ns,
+                unnest([runs_ns, ran_ns, end_ns]) AS end_ns,
+                unnest(['waiting', CASE WHEN op = 'allocate' THEN 'running' ELSE 'prefix_sharing' END, 'waiting'])
+                    AS held_by
+            FROM plain
+        ), tangled AS (
+            SELECT *, min(CASE WHEN ref_count = 0 THEN time_ns END)
+                    OVER (PARTITION BY engine_id, block_id ORDER BY place ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+                    AS empty_ns
+            FROM (
+                SELECT engine_id, block_id, time_ns, place, op, ref_count, request, before
+                FROM change WHERE NOT takes_alone AND NOT gives_back
+                UNION ALL
+                SELECT engine_id, block_id, time_ns, place, op, ref_count, request, before FROM alone WHERE pinned
+                UNION ALL
+                SELECT engine_id, block_id, next_ns, next_place, 'free', 0, request, 1 FROM alone
+                WHERE pinned AND next_ns IS NOT NULL
+            )
         ), reference AS (
             SELECT r.engine_id, r.block_id, r.request, r.time_ns AS start_ns, r.op = 'allocate' AS own,
                 coalesce(least(CASE WHEN next_op = 'free' THEN next_ns END, empty_ns), e.ns) AS end_ns
             FROM (
                 SELECT *, lead(op) OVER mine AS next_op, lead(time_ns) OVER mine AS next_ns
-                FROM change WHERE request IS NOT NULL
+                FROM tangled WHERE request IS NOT NULL
                 WINDOW mine AS (PARTITION BY engine_id, block_id, request ORDER BY place)
             ) r JOIN ended e USING (engine_id)
             WHERE r.op <> 'free'
@@ -147,7 +191,7 @@ def _hold_view() -> str:
             UNION ALL SELECT engine_id, block_id, end_ns, {minus} FROM span
             UNION ALL
             SELECT engine_id, block_id, time_ns, (ref_count > 0)::INTEGER - (before > 0)::INTEGER, 0, 0, 0, {none}
-            FROM change WHERE (ref_count > 0) <> (before > 0)
+            FROM tangled WHERE (ref_count > 0) <> (before > 0)
         ), moment AS (
             SELECT engine_id, block_id, ns, {sums} FROM edge GROUP BY engine_id, block_id, ns
         ), piece AS (
@@ -159,6 +203,8 @@ def _hold_view() -> str:
                 WHEN refs > 0 THEN 'waiting' ELSE 'unattributed' END AS held_by
         FROM piece p JOIN ended e USING (engine_id)
         WHERE held > 0 AND start_ns < coalesce(next_ns, e.ns)
+        UNION ALL
+        SELECT engine_id, block_id, start_ns, end_ns, held_by FROM plain_piece WHERE start_ns < end_ns
     """
 
 

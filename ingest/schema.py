@@ -276,19 +276,12 @@ KV_ACCESS = Table(
         _column("observed", Type("bool", "", "BOOLEAN"), "The access itself was observed; false: derived."),
     ),
     view="""
-        WITH rows AS (
-            SELECT DISTINCT process_id, step AS since FROM batch_row
-        ), batches AS (
-            SELECT t.process_id, t.step, r.since FROM tile_step t ASOF JOIN rows r
-            ON t.process_id = r.process_id AND t.step >= r.since
-        ), row_request AS (
-            SELECT b.process_id, b.step, r.row, r.request
-            FROM batches b JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since
-        ), listed AS (
+        WITH listed AS (
             SELECT DISTINCT l.process_id, l.engine_id, l.step, q.request, l.row, l.first_token,
                 l.first_token // e.block_size_tokens AS position,
                 l.kernel_block * l.kernel_block_tokens // e.block_size_tokens AS block_id
-            FROM gpu_block_list l JOIN row_request q USING (process_id, step, row) JOIN engine e USING (engine_id)
+            FROM gpu_block_list l JOIN tile_request q USING (process_id, step, row)
+            JOIN engine e ON e.engine_id = l.engine_id
         ), reads AS (
             SELECT t.process_id, t.engine_id, t.step, p.layer, p.head, l.request, l.position, l.block_id,
                 t.start_ns, t.k_ns, coalesce(t.v_start_ns, t.k_ns) AS v_start_ns, t.v_ns

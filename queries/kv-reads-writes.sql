@@ -4,6 +4,7 @@
 -- tokens up to them, in each layer. Counted from the scheduler's records, so it needs no GPU.
 --
 -- group: KV access
+-- figure: KV access study (IPDPS'25): KV is written in prefill and read in decode.
 -- needs: step_request, engine
 -- column: engine_id recorded | The engine.
 -- column: phase recorded | What the tokens were scheduled for.

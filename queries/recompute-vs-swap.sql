@@ -9,6 +9,8 @@
 -- dimension: lost tokens, sequence length, running requests after the step's scheduling, free share of the pool.
 --
 -- group: Preemption and eviction
+-- figure: KV access study (IPDPS'25): resume overhead of recomputing and swapping against block size, evicted tokens,
+--     sequence length, number of requests, free KV memory and model.
 -- needs: prefix_miss
 -- param: dimension VARCHAR = NULL | Only lost_tokens, sequence_tokens, running_requests or free_share.
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.

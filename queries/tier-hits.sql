@@ -61,7 +61,7 @@ WITH event AS (
     FROM (
         SELECT *, lag(op) OVER (PARTITION BY engine_id, connector, tier, tier_block_id, era ORDER BY place) AS before
         FROM (
-            SELECT *, count(*) FILTER (op = 'reset') OVER (PARTITION BY engine_id, connector, tier ORDER BY place) AS era
+            SELECT *, count_if(op = 'reset') OVER (PARTITION BY engine_id, connector, tier ORDER BY place) AS era
             FROM event
         )
     )

@@ -120,6 +120,26 @@ def test_layers_follow_each_other_and_lie_in_their_step(recorded: Recorded) -> N
     assert outside == []
 
 
+def test_access_queries_agree_with_the_tables(recorded: Recorded) -> None:
+    """Programs go through their tiles in order; every tile and program counts once; means are below their most."""
+    [(tiles, programs)] = rows(recorded, "SELECT sum(tiles), sum(programs) FROM tile_step")
+    order = recorded.trace.query("kv-read-order", format="arrow").to_pylist()
+    assert sum(row["reads"] for row in order) == tiles
+    assert sum(row["programs"] for row in order) == programs
+    assert {row["in_program"] for row in order} == {1.0}
+    assert all(row["phase"] is not None and row["block_id_in_program"] is not None for row in order)
+    lag = recorded.trace.query("kv-lag", format="arrow").to_pylist()
+    assert sum(row["accesses"] for row in lag if row["kind"] == "read") == tiles
+    for row in recorded.trace.query("kv-parallelism", format="arrow").to_pylist():
+        assert row["observed_passes"] == row["passes"] > 100
+        assert 0 < row["mean_accesses"] <= row["max_accesses"]
+        assert 1 <= row["mean_request_accesses"] <= row["max_request_accesses"] <= row["max_accesses"]
+        assert 0 < row["mean_active_requests"] <= row["max_active_requests"]
+    for row in recorded.trace.query("tile-idle", format="arrow").to_pylist():
+        assert row["tiles"] <= row["reads"]
+        assert 0 <= row["idle_share"] < 1
+
+
 def test_nothing_failed(recorded: Recorded) -> None:
     assert rows(recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []
     assert rows(recorded, "SELECT * FROM stream WHERE dropped > 0 OR torn > 0") == []

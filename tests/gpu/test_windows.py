@@ -148,3 +148,23 @@ def test_nothing_failed(recorded: Recorded) -> None:
     assert rows(recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []
     assert rows(recorded, "SELECT * FROM stream WHERE dropped > 0 OR torn > 0") == []
     assert f"KV windows of {LAYERS} layers" in recorded.record_stderr
+
+
+def test_a_tokens_bytes_follow_from_the_kv_tensors(recorded: Recorded) -> None:
+    """kv-bandwidth: a layer of this model keeps 2 x 8 heads x 128 x 2 bytes a token."""
+    token_bytes = 2 * LLAMA_8B["num_key_value_heads"] * 128 * 2
+    [(tokens,)] = rows(recorded, "SELECT sum(computed_tokens + scheduled_tokens) FROM step_request")
+    found = recorded.trace.query("kv-bandwidth", format="arrow").to_pylist()
+    read = {layer: sum(row["bytes"] for row in found if (row["layer"], row["kind"]) == (layer, "read"))
+            for layer in range(LAYERS)}  # fmt: skip
+    assert read == dict.fromkeys(range(LAYERS), tokens * token_bytes)
+    assert all(0 < row["gb_per_s"] < 20_000 for row in found if row["batch"] == "decode")
+
+
+def test_blocks_idle_while_other_layers_compute(recorded: Recorded) -> None:
+    found = recorded.trace.query("block-idle", format="arrow").to_pylist()
+    assert [row["layer"] for row in found] == [None, *range(LAYERS)]
+    assert {row["basis"] for row in found} == {"window"}
+    whole = found[0]["touched_block_seconds"]
+    assert abs(sum(row["touched_block_seconds"] for row in found[1:]) - whole) < 1e-6 * whole
+    assert all(0 < row["idle_within_share"] < 1 and 0 <= row["idle_between_share"] < 1 for row in found)

@@ -163,6 +163,34 @@ def test_without_gpu_windows_every_block_of_a_step_is_accessed_in_the_steps_time
     assert written > 0
 
 
+def test_blocks_of_running_requests_are_those_in_use_and_their_waste_is_what_is_not_stored(recorded: Recorded) -> None:
+    """kv-fragmentation against the block tables, entry by entry, in every step that ran all running requests."""
+    found = {row["step"]: row for row in recorded.trace.query("kv-fragmentation", format="arrow").to_pylist()}
+    tables = rows(
+        recorded,
+        """
+        SELECT b.step, count(DISTINCT b.block_id), count(*), sum(filled) FROM (
+            SELECT step, block_id, request,
+                max(least(e.block_size_tokens,
+                    r.computed_tokens + r.scheduled_tokens - b.position * e.block_size_tokens)) OVER one
+                    / count(*) OVER one AS filled
+            FROM step_block b JOIN step_request r USING (engine_id, step, request) JOIN engine e USING (engine_id)
+            WINDOW one AS (PARTITION BY step, block_id)
+        ) b JOIN step_schedule s USING (step)
+        WHERE s.running = s.prefill_requests + s.chunked_prefill_requests + s.decode_requests + s.resumed_requests
+        GROUP BY b.step
+        """,
+    )
+    wrong = [
+        (step, used, entries, stored, found[step])
+        for step, used, entries, stored in tables
+        if (used, entries) != (found[step]["used_blocks"], found[step]["table_blocks"])
+        or abs(stored - found[step]["stored_tokens"]) > 1e-6
+    ]
+    assert wrong == []
+    assert len(tables) > 50
+
+
 def test_shares_add_up_to_their_step(recorded: Recorded) -> None:
     wrong = rows(
         recorded,

@@ -1,0 +1,138 @@
+"""Of a synthetic trace: block tables, misses and prices, pins, transfers and offload tiers."""
+
+from __future__ import annotations
+
+from synthetic_sizes import (
+    BLOCKS,
+    BLOCKS_OF_TRANSFER,
+    LAYERS,
+    PINS,
+    STEP_NS,
+    STEPS,
+    TIER_EVENTS,
+    TOKEN_BYTES,
+    TRANSFERS,
+)
+
+_BLOCK_BYTES = 16 * LAYERS * TOKEN_BYTES
+
+
+def statements() -> tuple[str, ...]:
+    """SQL that fills the tables, after steps and requests."""
+    return (*_block_tables(), *_misses(), *_pins(), *_transfers(), _tiers())
+
+
+def _block_tables() -> tuple[str, ...]:
+    return (
+        f"""
+        INSERT INTO block_table
+        WITH entry AS (
+            SELECT step, request, 'set' AS op, unnest(range(new_blocks)) AS position
+            FROM step_request WHERE phase IN ('prefill', 'resumed')
+            UNION ALL
+            SELECT step, request, 'append', computed_tokens // 16
+            FROM step_request WHERE phase = 'decode' AND new_blocks > 0
+        )
+        SELECT 1, step, request, 0, op::e_table_op, position, 1 + roll(request, position, {BLOCKS})
+        FROM entry ORDER BY step
+        """,
+        """
+        INSERT INTO request_hash
+        SELECT 1, step, request, position,
+            CASE WHEN position < 16 THEN hash(position) ELSE hash(request, position) END, NULL
+        FROM (SELECT step, request, unnest(range(10, 50)) AS position FROM step_request WHERE phase = 'prefill')
+        """,
+    )
+
+
+def _misses() -> tuple[str, ...]:
+    return (
+        """
+        INSERT INTO prefix_miss BY NAME
+        SELECT 1 AS engine_id, time_ns, step, request, resumed, queried_tokens, local_hit_tokens,
+            0 AS external_hit_tokens, first_missing_block AS block_position, hash(request) AS block_hash,
+            16 * roll(request, 1, 50) AS known_tokens,
+            (['never_stored', 'evicted', 'evicted_from_tier', 'different_key', 'last_token', 'reset',
+                'shorter_than_block'])[1 + roll(request, 20, 7)] AS verdict,
+            queried_tokens - local_hit_tokens AS recomputed_tokens, 16 * roll(request, 21, 10) AS avoidable_tokens,
+            4000 * (queried_tokens - local_hit_tokens) AS recompute_ns, 64000 * roll(request, 21, 10) AS avoidable_ns,
+            time_ns - 9000000 AS stored_ns, time_ns - 8000000 AS released_ns, time_ns - 5000000 AS lost_ns,
+            1 + roll(request, 22, 1000) AS other_request, 'why' AS why
+        FROM (
+            SELECT time_ns, step, request, false AS resumed, queried_tokens, local_hit_tokens, first_missing_block
+            FROM prefix_lookup WHERE admitted
+            UNION ALL
+            SELECT time_ns, step, request, true, 806, 496, 31 FROM request_event WHERE op = 'resume'
+        ) ORDER BY time_ns
+        """,
+        """
+        INSERT INTO cost_model
+        SELECT 1, composition, 50000, 10, 5e6, 4000, 0.5, 0.9, 3e5, 1, 2048, composition = 'all'
+        FROM unnest(['all', 'decode_only', 'with_prefill']) t(composition)
+        """,
+        "INSERT INTO transfer_rate SELECT 1, unnest(['load', 'store']), 'device', 25000, 1000000000, 100000000, 1e10",
+    )
+
+
+def _pins() -> tuple[str, ...]:
+    moment = f"getvariable('epoch') + roll(p, 30, {STEPS * STEP_NS - 1_000_000_000})"
+    return (
+        f"""
+        INSERT INTO pin_start
+        SELECT 1, ns, (ns - getvariable('epoch')) // {STEP_NS} + 1, p, 1 + roll(p, 31, {BLOCKS}),
+            (['delayed_free', 'in_flight', 'async_load', 'connector', 'ttl'])[1 + roll(p, 32, 5)]::e_pin_cause,
+            1 + roll(p, 33, 50000), NULL
+        FROM (SELECT p, {moment} AS ns FROM range(1, {PINS + 1}) t(p)) ORDER BY ns
+        """,
+        f"""
+        INSERT INTO pin_end
+        SELECT 1, ns, (ns - getvariable('epoch')) // {STEP_NS} + 1, pin, block_id,
+            CASE cause WHEN 'ttl' THEN (['used', 'expired', 'forced'])[1 + pin % 3] ELSE 'saved' END::e_pin_end
+        FROM (SELECT *, time_ns + roll(pin, 34, 1000000000) AS ns FROM pin_start) ORDER BY ns
+        """,
+    )
+
+
+def _transfers() -> tuple[str, ...]:
+    moment = f"getvariable('epoch') + t::BIGINT * {STEPS * STEP_NS // (TRANSFERS + 2)}"
+    return (
+        f"""
+        INSERT INTO transfer_submit
+        SELECT 2, {moment}, 1, t * {STEPS // TRANSFERS}, t, 'OffloadingConnector',
+            CASE t % 2 WHEN 0 THEN 'store' ELSE 'load' END::e_direction,
+            CASE t % 2 WHEN 0 THEN 'gpu' ELSE 'cpu' END::e_tier, CASE t % 2 WHEN 0 THEN 'cpu' ELSE 'gpu' END::e_tier,
+            {BLOCKS_OF_TRANSFER}, {BLOCKS_OF_TRANSFER * _BLOCK_BYTES}
+        FROM range(1, {TRANSFERS + 1}) x(t)
+        """,
+        """
+        INSERT INTO transfer_end
+        SELECT 2, submitted_ns + 4000000, transfer, submitted_ns + 100000, bytes, 3000000 + roll(transfer, 40, 900000),
+            NULL, true
+        FROM transfer_submit
+        """,
+        f"""
+        INSERT INTO transfer_block
+        SELECT 1, submitted_ns, step, transfer, direction, transfer, 1 + roll(transfer, b, {BLOCKS}), b,
+            hash(transfer, b), 0
+        FROM transfer_submit, range({BLOCKS_OF_TRANSFER}) x(b)
+        """,
+        """
+        INSERT INTO connector
+        SELECT unnest([1, 2]), 0, 'OffloadingConnector', unnest(['scheduler', 'worker']), 'in detail', 'cpu', 100000, 1
+        """,
+        """
+        INSERT INTO connector_lookup
+        SELECT 1, scheduled_ns, 2 * request + 1, request, 0, 'OffloadingConnector', local_cached_tokens, 16, false
+        FROM request
+        """,
+    )
+
+
+def _tiers() -> str:
+    return f"""
+        INSERT INTO tier_block
+        SELECT 1, getvariable('epoch') + i * {STEPS * STEP_NS // TIER_EVENTS}, i // {TIER_EVENTS // STEPS} + 1,
+            'OffloadingConnector', 'cpu'::e_tier, (['write', 'store', 'hit', 'evict'])[1 + i % 4]::e_tier_op,
+            (i // 4) % 100000, 1 + i // 20, hash((i // 4) % 150000), 0
+        FROM range({TIER_EVENTS}) x(i)
+        """

@@ -1,0 +1,28 @@
+"""Fill of the token budget over forward passes, by what was batched: one axis an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.queries.plotting import COLOURS, MARKERS, PHASES, label, legend, new_figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_BATCHES = {"prefill": PHASES["prefill"], "mixed": COLOURS[2], "decode": PHASES["decode"]}
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """A mark a forward pass."""
+    engines = sorted(frame.engine_id.unique())
+    figure = new_figure("Fill of the token budget", source="step_schedule", rows=max(1, len(engines)))
+    for axes, engine in zip(figure.axes, engines, strict=False):
+        for (batch, colour), marker in zip(_BATCHES.items(), MARKERS, strict=False):
+            rows = frame[(frame.engine_id == engine) & (frame.batch == batch)]
+            if len(rows):
+                axes.scatter(rows.step, 100 * rows.filled_share, s=9, color=colour, marker=marker, label=batch)
+        axes.set_ylim(0, 105)
+        label(axes, x="step", y="of the budget (%)" if len(engines) == 1 else f"engine {engine}: of the budget (%)")
+        legend(axes, "batch")
+    return figure
