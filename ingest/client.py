@@ -1,4 +1,4 @@
-"""The importer of what clients saw: `client.jsonl` of a run directory, an object a request, to table `client_request`."""
+"""The importer of what clients saw: `client.jsonl` of a run directory to table `client_request`, an object a row."""
 
 from __future__ import annotations
 
