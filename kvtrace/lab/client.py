@@ -64,7 +64,7 @@ class Notes:
         self._file.close()
 
 
-def _realtime_offset_ns() -> int:
+def realtime_offset_ns() -> int:
     """CLOCK_REALTIME minus CLOCK_MONOTONIC, by the closest of some readings; traces of a recording use one, too."""
 
     def reading() -> tuple[int, int]:
@@ -98,7 +98,7 @@ class Client:
         self._write = write
         self._priority = priority
         self._note_tokens = note_tokens
-        self._offset_ns = _realtime_offset_ns()
+        self._offset_ns = realtime_offset_ns()
 
     def now_ns(self) -> int:
         """UNIX time, on a clock that is never set."""

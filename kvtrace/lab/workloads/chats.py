@@ -13,7 +13,7 @@ from kvtrace.lab.workloads.model import Job, Turn
 from kvtrace.lab.workloads.text import Tokenize, read_objects, tokenizer
 
 _CALL = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=command>\s*(\S+)")
+_PARAMETER = re.compile(r"<parameter=command>\s*([^\s<]+)")
 _ASSISTANT = {"assistant", "gpt", "chatgpt", "bing", "bard"}
 
 
