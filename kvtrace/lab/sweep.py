@@ -127,7 +127,7 @@ def run_cell(cell: Cell, place: Path, socket: Path | None, lock: int) -> dict[st
             preexec_fn=die_with_parent,  # noqa: PLW1509 - a sweep has one thread
         )
         error = _wait(process, cell.timeout_s)
-    facts = _read(place / FACTS)
+    facts = read_object(place / FACTS)
     error = error or facts.pop("error", None)
     if error is None and process.returncode:
         error = f"its process ended with {process.returncode}: {_tail(place / LOG)}"
@@ -226,17 +226,18 @@ def _place(directory: Path, cell: Cell) -> Path:
 
 
 def _is_done(place: Path, *, retry_failed: bool) -> bool:
-    status = _read(place / RESULT).get("status")
+    status = read_object(place / RESULT).get("status")
     return status == "ok" or (status == "failed" and not retry_failed)
 
 
 def _earlier_s(directory: Path) -> list[float]:
-    results = [_read(path) for path in directory.glob(f"cells/*/{RESULT}")]
+    results = [read_object(path) for path in directory.glob(f"cells/*/{RESULT}")]
     done = sorted((result for result in results if result), key=lambda result: result["started_ns"])
     return [float(result["seconds"]) for result in done]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one if it is missing or torn."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
