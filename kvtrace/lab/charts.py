@@ -32,6 +32,8 @@ def varied(results: Sequence[Result], compare: str | None) -> list[str]:
         if len({phase.workload["name"] for phase in result.phases}) > 1:
             for phase in result.phases:
                 for name, value in phase.workload["parameters"].items():
+                    if name == "seed":
+                        continue
                     parameters.setdefault(name, set()).add(value if isinstance(value, int | float) else None)
     found = [name for name, values in parameters.items() if len(values) > 1 and None not in values]
     return found + [axis for axis, values in axes.items() if axis not in {compare, "repeat"} and _numeric(values)]
@@ -51,8 +53,9 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for result in done:
         panel = ", ".join(f"{axis} {text_of(result.cell.axes[axis])}" for axis in rest)
-        line = text_of(result.cell.axes[compare]) if compare else ""
+        value = text_of(result.cell.axes[compare]) if compare else ""
         for phase in result.phases:
+            line = f"{value} unique prompts".strip() if phase.workload["parameters"].get("unique") else value
             if (y := phase.figures.get(metric)) is not None:
                 panels.setdefault(panel, {}).setdefault(line, []).append((_x(result, phase, x), y))
     if not panels or all(len(points) < 2 for lines in panels.values() for points in lines.values()):

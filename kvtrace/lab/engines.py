@@ -37,14 +37,9 @@ class InProcess:
         async for output in self._llm.generate(prompt, parameters, request.request_id, priority=request.priority):
             yield Piece(output.outputs[0].token_ids, output.num_cached_tokens)
 
-    async def forget(self) -> None:
-        """Empty the prefix cache, an offload tier's too where vLLM knows how.
-
-        Raises:
-            KvtraceError: vLLM refused.
-        """
-        if not await self._llm.reset_prefix_cache():
-            raise KvtraceError("the prefix cache could not be reset: some blocks are still in use")
+    async def forget(self) -> bool:
+        """Empty the GPU's prefix cache. False: vLLM refused, as it does while blocks are in use."""
+        return await self._llm.reset_prefix_cache() is not False
 
     @property
     def is_dead(self) -> bool:

@@ -92,7 +92,7 @@ def _generate(model: Any, prompts: Sequence[Sequence[int]], output_tokens: int, 
 
     times: list[int] = []
 
-    class Stamp(StoppingCriteria):
+    class Stamp(StoppingCriteria):  # type: ignore[misc]
         def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
             if device == "cuda":
                 torch.cuda.synchronize()

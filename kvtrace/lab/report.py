@@ -150,8 +150,8 @@ def _comparison(document: Document, results: Sequence[Result], compare: str, val
     document.heading(f"Against {values[0]}", 3)
     document.text(
         "Mean difference over the jobs that both completed, pair by pair, with a 95% interval of 10,000 bootstrap "
-        "samples. An interval that has 0 in it tells nothing apart. Jobs of one run share an engine and are not independent: "
-        "repeats tell more than the interval does."
+        "samples. An interval that has 0 in it tells nothing apart. Jobs of one run share an engine and are not "
+        "independent: repeats tell more than the interval does."
     )
     rows = []
     for each in found:

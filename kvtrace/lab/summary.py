@@ -90,6 +90,7 @@ def load_result(place: Path) -> Result:
     told, facts = read_object(place / RESULT), read_object(place / FACTS)
     cell = load_cell(place)
     result = Result(cell, place, str(told["status"]), told.get("error"), float(told["seconds"]), facts)
+    result.warnings += [f"{cell.label}: {warning}" for warning in facts.get("warnings", [])]
     if result.status != "ok":
         return result
     run = place / RUN
