@@ -17,7 +17,16 @@ class KvtraceError(Exception):
         self.exit_code = exit_code
 
 
-_ANALYSIS = {"adbc_driver_manager", "adbc_driver_sqlite", "duckdb", "numpy", "pandas", "pyarrow", "sqlite_utils"}
+_ANALYSIS = {
+    "adbc_driver_manager",
+    "adbc_driver_sqlite",
+    "duckdb",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "sqlite_utils",
+}
 
 
 @contextmanager

@@ -72,10 +72,12 @@ def report(
     ] = None,
 ) -> None:
     """Ingest what is not ingested yet and write report.md and report.html: tables, plots, comparisons, warnings."""
+    target = output or directory / "report"
     with needs_analysis():
         from kvtrace.lab.report import write_report
-    target = output or directory / "report"
-    for warning in write_report(directory, target):
+
+        warnings = write_report(directory, target)
+    for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{target / 'report.md'}\n{target / 'report.html'}")
 
@@ -88,7 +90,9 @@ def explorer(
     """Write a static site to explore the runs of one or more sweeps."""
     with needs_analysis():
         from kvtrace.lab.explorer import write_site
-    typer.echo(f"{write_site(directories, output, pages=pages)} runs in {output / 'index.html'}")
+
+        runs = write_site(directories, output, pages=pages)
+    typer.echo(f"{runs} runs in {output / 'index.html'}")
 
 
 def workload(
@@ -117,7 +121,7 @@ def drive(
 ) -> None:
     """Send a workload to a served engine and note what the client sees; `kvtrace ingest RUN` reads it.
 
-    The server needs --skip-tokenizer-init or not, and --enable-prompt-tokens-details to tell about cached tokens.
+    It tells about cached tokens if it was started with --enable-prompt-tokens-details.
     """
     import asyncio
 

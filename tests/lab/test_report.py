@@ -15,6 +15,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.bootstrap import interval
 from kvtrace.lab.explorer import write_site
 from kvtrace.lab.report import write_report
+from tests.viewer.chromium import Chromium, find_browser
 
 from .cells import Sweep, request, table
 
@@ -197,6 +198,32 @@ def test_the_explorer_has_every_run_and_its_filters(tmp_path: Path) -> None:
     page = (site / "index.html").read_text()
     assert page.count("</script>") == 2  # the page's own
     assert "http" not in re.sub(r"<title>.*?</title>", "", page)
+
+
+def test_the_explorer_filters_and_sorts_in_a_browser(tmp_path: Path) -> None:
+    if find_browser() is None:
+        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+    sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority", "ttl-pin"])
+    for policy, turn_ms in (("fcfs", 50), ("priority", 30), ("ttl-pin", 40)):
+        sweep.cell(job("a", 0, 10, turn_ms), policy=policy)
+    sweep.cell(policy="fcfs", error="<img src=x>", seed=2)
+    write_site([sweep.close()], tmp_path / "site")
+    column = "[...document.querySelectorAll('tbody tr')].map(row => row.cells[{}].textContent)"
+    with Chromium() as browser:
+        browser.open(tmp_path / "site" / "index.html")
+        assert len(browser.evaluate(column.format(0))) == 4
+        assert browser.evaluate("document.querySelectorAll('tbody img').length") == 0
+        head = "[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('JCT mean'))"
+        browser.evaluate(f"{head}.click()")
+        jct = browser.evaluate(f"{column.format(6)}.slice(0, 3)")
+        assert jct == ["priority", "ttl-pin", "fcfs"]  # 0.16, 0.18 and 0.2 s
+        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement.cells[6].textContent)"
+        assert set(browser.evaluate(marked)) == {"priority"}
+        select = "const s = document.querySelector('select[name=policy]'); s.value = 'fcfs';"
+        browser.evaluate(f"(() => {{ {select} s.dispatchEvent(new Event('change')); }})()")
+        assert browser.evaluate(column.format(6)) == ["fcfs", "fcfs"]
+        assert browser.evaluate("document.getElementById('count').textContent") == "2 of 4 runs"
+        assert not browser.console
 
 
 def test_a_directory_without_results_says_what_to_run(tmp_path: Path) -> None:
