@@ -19,6 +19,14 @@ FIGURES = {
     "output_tokens_per_s": "output tokens a second",
     "cached_share": "prompt tokens from a cache (share)",
 }
+AXES = {
+    "rate": "arrivals (jobs/s)",
+    "kv_tokens": "KV budget (tokens)",
+    "evicted": "evicted tokens",
+    "families": "families of prompts",
+    "max_num_seqs": "most sequences at a time",
+    "block_size": "block size (tokens)",
+}
 _MOST_PANELS = 4
 
 
@@ -71,7 +79,7 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
             axes.plot([px for px, _ in points], [py for _, py in points], label=line or None, markersize=4, **style)
         axes.set_title(panel, fontsize=8)
         axes.set_ylim(bottom=0)
-        label(axes, x=x, y=FIGURES[metric])
+        label(axes, x=AXES.get(x, x), y=FIGURES[metric] if axes is figure.axes[0] else "")
     legend(figure.axes[-1])
     return figure
 

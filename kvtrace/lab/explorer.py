@@ -32,6 +32,8 @@ FILTERS = {
     "cache": "cache mode",
     "policy": "policy",
     "rate": "jobs/s",
+    "block_size": "block size",
+    "max_num_seqs": "max seqs",
     "status": "status",
 }
 _MAX_STEPS, _MAX_REQUESTS = 5_000, 2_000
@@ -69,6 +71,8 @@ def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:
         "model": Path(cell.model).name,
         "capacity": cell.kv_tokens,
         "policy": policy_label(cell.policy),
+        "block_size": cell.block_size,
+        "max_num_seqs": cell.max_num_seqs,
         "status": result.status,
         "error": result.error,
         "page": page,
