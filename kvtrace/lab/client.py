@@ -131,7 +131,7 @@ class Client:
             place = {"phase": phase, "workload": workload, "session": job.session, "turn": job.first_turn + index}
             tags = {"kvtrace_session": job.session, "kvtrace_turn": job.first_turn + index, "kvtrace_tool": turn.tool}
             request = Ask(
-                f"{phase}-{job.session}-{job.first_turn + index}",
+                f"{workload}-{phase}-{job.session}-{job.first_turn + index}",
                 list(history),
                 turn.output_tokens,
                 tags,

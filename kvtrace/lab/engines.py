@@ -15,10 +15,14 @@ class InProcess:
     """An AsyncLLM, made here. Imports vLLM on use."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
+        from vllm.config import KVTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        given = dict(arguments)
+        if isinstance(connector := given.get("kv_transfer_config"), Mapping):  # LLM takes a dict, the arguments do not
+            given["kv_transfer_config"] = KVTransferConfig(**connector)
+        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**given))
 
     async def ask(self, request: Ask) -> AsyncIterator[Piece]:
         """Generate, streaming."""

@@ -67,7 +67,7 @@ def _phase(model: Any, workload: Workload, phase: int, batch: int, device: str, 
             output = job.turns[0].output_tokens
             notes.write(
                 {
-                    "request_id": f"{phase}-{job.session}-{job.first_turn}",
+                    "request_id": f"{workload.name}-{phase}-{job.session}-{job.first_turn}",
                     "phase": phase,
                     "workload": workload.name,
                     "session": job.session,

@@ -97,7 +97,7 @@ def test_a_job_sends_its_history_with_the_answers_and_its_tags(tmp_path: Path) -
             history += range(len(history), len(history) + 4)
     by_id = {note["request_id"]: note for note in notes}
     assert len(by_id) == 6
-    note = by_id["cmpl-2-agent-1-1"]
+    note = by_id["cmpl-w-2-agent-1-1"]
     assert (note["phase"], note["workload"], note["session"], note["turn"], note["last"]) == (
         2,
         "w",
@@ -108,7 +108,7 @@ def test_a_job_sends_its_history_with_the_answers_and_its_tags(tmp_path: Path) -
     assert (note["output_tokens"], len(note["token_ns"])) == (4, 4)
     assert note["cached_tokens"] == note["prompt_tokens"] // 2
     assert note["due_ns"] <= note["send_ns"] <= note["first_token_ns"] <= note["last_token_ns"]
-    later = by_id["cmpl-2-agent-1-2"]
+    later = by_id["cmpl-w-2-agent-1-2"]
     assert later["last"]
     assert "tool" not in later
     assert later["send_ns"] - note["last_token_ns"] >= 20_000_000

@@ -207,17 +207,17 @@ def test_a_bailian_chat_that_goes_on_is_a_later_turn(tmp_path: Path) -> None:
         lengths = {"input_length": 16 * len(hashes), "output_length": 4}
         return {"chat_id": chat, "parent_chat_id": parent, "timestamp": at, "hash_ids": hashes, **lengths}
 
-    path = write(
-        tmp_path / "b.jsonl", line(0, -1, 1.0, 1), line(5, 0, 3.5, 1, 2), line(6, 5, 4.0, 1, 2, 3), line(7, -1, 9, 4)
-    )
+    chats = [line(0, -1, 1.0, 1), line(5, 0, 3.5, 1, 2), line(6, 5, 4.0, 1, 2, 3), line(8, 5, 7.0, 1, 2, 4)]
+    path = write(tmp_path / "b.jsonl", *chats, line(7, -1, 9, 4))
     made = make("w", {"kind": "bailian", "path": path})
     assert [(job.session, job.first_turn) for job in made.jobs] == [
         ("chat-0", 0),
         ("chat-0", 1),
         ("chat-0", 2),
+        ("chat-8", 2),  # chat 5 was continued twice
         ("chat-7", 0),
     ]
-    assert made.arrivals_s == [0.0, 2.5, 3.0, 8.0]
+    assert made.arrivals_s == [0.0, 2.5, 3.0, 6.0, 8.0]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def bailian(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list
 def _replay(path: str, count: int, longest: int, block: int, seconds: float) -> tuple[list[Job], list[str]]:
     made: list[Job] = []
     known: dict[Any, tuple[str, int]] = {}
+    taken: set[tuple[str, int]] = set()
     cut = 0
     for number, entry in enumerate(read_objects(path)):
         if number == count:
@@ -48,7 +49,7 @@ def _replay(path: str, count: int, longest: int, block: int, seconds: float) -> 
         length = min(asked, max(1, longest - output))
         cut += length < asked
         prompt = [token for each in hashes[: -(-length // block)] for token in _block(each, block)][:length]
-        session, turn = _session(entry, number, known)
+        session, turn = _session(entry, number, known, taken)
         made.append(Job(session, [Turn(prompt, output)], turn, time))
     made.sort(key=lambda job: job.recorded_s or 0.0)
     if not made:
@@ -56,11 +57,19 @@ def _replay(path: str, count: int, longest: int, block: int, seconds: float) -> 
     return made, [f"{cut} prompts were cut to {longest} tokens less their output"] if cut else []
 
 
-def _session(entry: Mapping[str, Any], number: int, known: dict[Any, tuple[str, int]]) -> tuple[str, int]:
-    session, turn = known.get(entry.get("parent_chat_id"), (f"chat-{entry.get('chat_id', number)}", -1))
+def _session(
+    entry: Mapping[str, Any], number: int, known: dict[Any, tuple[str, int]], taken: set[tuple[str, int]]
+) -> tuple[str, int]:
+    """The job and turn of a request; of two chats that continue the same one, the second is a job of its own."""
+    own = f"chat-{entry.get('chat_id', number)}"
+    session, turn = known.get(entry.get("parent_chat_id"), (own, -1))
+    place = session, turn + 1
+    if place in taken:
+        place = own, turn + 1
+    taken.add(place)
     if "chat_id" in entry:
-        known[entry["chat_id"]] = session, turn + 1
-    return session, turn + 1
+        known[entry["chat_id"]] = place
+    return place
 
 
 @lru_cache(maxsize=65_536)
