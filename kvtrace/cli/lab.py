@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    matrices: Annotated[list[Path], typer.Argument(metavar="MATRIX.toml...", help="What to run; see docs/lab.md.")],
+    matrices: Annotated[
+        list[Path], typer.Argument(metavar="MATRIX...", help="What to run: TOML or JSON; see docs/lab.md.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where cells and results are kept.")],
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
     warm: Annotated[

@@ -111,18 +111,19 @@ class Matrix:
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read a TOML file.
+    """Read a TOML file, or a JSON file of the same form.
 
     Raises:
         KvtraceError: It cannot be read, or what it says cannot be run.
     """
+    kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        with path.open("rb") as file:
-            given = tomllib.load(file)
+        text = path.read_text(encoding="utf-8")
+        given = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except OSError as error:
         raise KvtraceError(f"{path} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise KvtraceError(f"{path} is no TOML: {error}") from error
+    except ValueError as error:  # of either parser, or of the encoding
+        raise KvtraceError(f"{path} is no {kind}: {error}") from error
     try:
         return _expand(given, path.stem)
     except KvtraceError as error:

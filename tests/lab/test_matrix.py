@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import arguments_of
 from kvtrace.lab.matrix import Matrix, read_matrix
 from kvtrace.lab.policies import engine_arguments, policy_of
 from kvtrace.lab.shapes import kv_bytes_a_token, shape_config, shapes
+from kvtrace.lab.workloads import make
 
 STUDIES = sorted((Path(__file__).parents[2] / "examples" / "studies").glob("*.toml"))
 TEXT = """
@@ -42,6 +46,12 @@ def test_cells_are_the_product_of_the_axes_and_repeats(tmp_path: Path) -> None:
         (policy, size, repeat) for policy in ("fcfs", "offloading") for size in (16, 32) for repeat in (0, 1)
     }
     assert {cell.kv_tokens for cell in cells} == {90_000}
+
+
+def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(tomllib.loads(TEXT)))
+    assert read_matrix(path) == matrix(tmp_path, TEXT)
 
 
 def test_the_order_is_shuffled_and_stable(tmp_path: Path) -> None:
@@ -117,6 +127,19 @@ def test_the_studies_can_be_run(path: Path) -> None:
         if cell.policy["name"] != "hf-generate":
             arguments_of(cell, cell.make_workloads())
     assert found.compare is None or len(found.axes[found.compare]) > 1
+
+
+def test_the_command_line_lists_cells_and_describes_workloads(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(TEXT)
+    listed = CliRunner().invoke(app, ["lab", "run", str(tmp_path / "m.toml"), "-o", str(tmp_path / "x"), "--dry-run"])
+    assert len(listed.stdout.splitlines()) == 8
+    assert "m: policy offloading 16 GiB, block_size 32, repeat 1  (" in listed.stdout
+    assert not (tmp_path / "x").exists()
+    told = CliRunner().invoke(app, ["lab", "workload", "fixed", "jobs=7", "rate=0.5", "seed=3"])
+    expected = make("fixed", {"kind": "fixed", "jobs": 7, "rate": 0.5, "seed": 3}).digest()
+    assert json.loads(told.stdout)["sha256"] == expected
+    kinds = CliRunner().invoke(app, ["lab", "workload"]).stdout
+    assert "\nmooncake: path=? jobs=1000 longest=32768" in kinds
 
 
 def test_shapes_have_the_kv_of_their_models() -> None:
