@@ -11,7 +11,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
-from kvtrace.ingest import build, capture, clock, costs, derive, facts, misses, tiers, tile_tables, tiles
+from kvtrace.ingest import build, capture, client, clock, costs, derive, facts, misses, tiers, tile_tables, tiles
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
@@ -149,6 +149,8 @@ def _fill(
     tiers.insert_transfer_rate(connection)
     misses.insert_misses(connection)
     summary.joins = derive.count_joins(connection)
+    if told := client.import_client(connection, recording.run_dir, summary.warnings):
+        summary.joins.append(derive.JoinCount("client_request -> request", *told))
     facts.insert_rows(connection, "stream", summary.streams)
     summary.warnings += [
         *recording.warnings,

@@ -10,6 +10,7 @@ import duckdb
 
 from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, Field, FinishReason, Type, _snake
 from kvtrace.ingest.block_lookup import BLOCK_LOOKUP
+from kvtrace.ingest.client_schema import CLIENT_REQUEST
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
@@ -328,6 +329,7 @@ TABLES: tuple[Table, ...] = (
     PROCESS,
     ENGINE,
     REQUEST,
+    CLIENT_REQUEST,
     HOOK,
     STREAM,
     CLOCK,

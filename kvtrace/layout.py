@@ -3,6 +3,8 @@
 RUN/manifest.json                       what was launched, with what, when, how it ended
 RUN/profile.nsys-rep, profile.sqlite    Nsight Systems' report and its export, if the run was profiled
 RUN/nsys.log                            what nsys said
+RUN/client.jsonl                        what clients saw, an object a request (`kvtrace lab` writes it)
+RUN/workload.json                       what they were to send
 RUN/processes/HOST-PID-START/           one directory a recorded process
     journal.jsonl                       rare facts, a JSON object a line: roles, hooks, clocks, configuration
     strings.jsonl                       interned strings, `[id, "text"]` a line
@@ -32,6 +34,8 @@ PROCESSES = "processes"
 PROFILE = "profile"
 NSYS_LOG = "nsys.log"
 COMMAND_PID = ".command.pid"
+CLIENT = "client.jsonl"
+WORKLOAD = "workload.json"
 JOURNAL = "journal.jsonl"
 STRINGS = "strings.jsonl"
 COUNTERS = "counters.bin"

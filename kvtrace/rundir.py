@@ -16,7 +16,7 @@ from kvtrace.manifest import read_facts
 _OWN = (
     *(layout.MANIFEST, f".{layout.MANIFEST}.tmp", layout.PROCESSES, "trace.duckdb*", ".trace.duckdb*", "trace.html"),
     *(f"{layout.PROFILE}.{ending}" for ending in ("nsys-rep", "sqlite", "qdstrm")),
-    *(layout.NSYS_LOG, layout.COMMAND_PID),
+    *(layout.NSYS_LOG, layout.COMMAND_PID, layout.CLIENT, layout.WORKLOAD),
 )
 _OWN_OF_PROCESS = (layout.JOURNAL, layout.STRINGS, layout.COUNTERS, "*.seg", "tiles.*.kvt")
 

@@ -1,0 +1,71 @@
+"""The importer of what clients saw: `client.jsonl` of a run directory to table `client_request`, an object a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from kvtrace import layout
+from kvtrace.errors import KvtraceError
+from kvtrace.ingest.client_schema import CLIENT_REQUEST
+from kvtrace.jsonlines import read_json_lines
+
+_ARROW = {"INTEGER": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
+_TYPES = {
+    field.name: _ARROW.get(field.sql_type, pa.list_(pa.int64()) if field.sql_type == "BIGINT[]" else pa.string())
+    for field in CLIENT_REQUEST.fields
+    if field.name != "request"
+}
+_REQUIRED = ("request_id", "send_ns")
+# A server names a completion's id to the client and adds the prompt's index to it.
+_INSERT = """
+INSERT INTO client_request BY NAME
+SELECT coalesce(exact.request, indexed.request) AS request, seen.*
+FROM client_line AS seen
+    LEFT JOIN (SELECT external_id, min(request) AS request FROM request GROUP BY external_id) AS exact
+        ON exact.external_id = seen.request_id
+    LEFT JOIN (SELECT external_id, min(request) AS request FROM request GROUP BY external_id) AS indexed
+        ON indexed.external_id = seen.request_id || '-0'
+ORDER BY seen.send_ns, seen.request_id
+"""
+
+
+def import_client(connection: duckdb.DuckDBPyConnection, run_dir: Path, warnings: list[str]) -> tuple[int, int] | None:
+    """Read the run's client records, if there are any.
+
+    Returns:
+        Requests that an engine is known to have had, and the others; None without a file.
+
+    Raises:
+        KvtraceError: A line is no client's record. A torn last line is only warned of.
+    """
+    path = run_dir / layout.CLIENT
+    if not path.exists():
+        return None
+    rows = [_row(path, number, line) for number, line in enumerate(read_json_lines(path, warnings), 1)]
+    try:
+        arrays = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in _TYPES.items()}
+    except (pa.ArrowException, OverflowError) as error:
+        raise KvtraceError(f"{path} is damaged: {error}") from error
+    batch = pa.RecordBatch.from_pydict(arrays)
+    connection.register("client_line", pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+    try:
+        connection.execute(_INSERT)
+    finally:
+        connection.unregister("client_line")
+    counted = connection.execute("SELECT count(request), count(*) - count(request) FROM client_request").fetchone()
+    matched, unmatched = counted if counted else (0, 0)
+    connection.execute("INSERT INTO join_count VALUES ('client_request -> request', ?, ?)", [matched, unmatched])
+    return int(matched), int(unmatched)
+
+
+def _row(path: Path, number: int, line: Any) -> dict[str, Any]:
+    if not isinstance(line, dict) or any(line.get(name) is None for name in _REQUIRED):
+        raise KvtraceError(
+            f"{path}, line {number}: {str(line)[:60]!r} is no client's record; expected an object with "
+            f"{' and '.join(_REQUIRED)}"
+        )
+    return line

@@ -1,0 +1,171 @@
+"""`kvtrace lab`: workloads, experiments in many cells, their report and their explorer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvtrace.errors import KvtraceError, needs_analysis
+
+_PARAMETERS = "KEY=VALUE, such as jobs=30 or rate=0.5; values are JSON or text."
+
+ParametersArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=_PARAMETERS)]
+SweepArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What `kvtrace lab run -o` was given.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommands."""
+    lab = typer.Typer(help="Run experiments, each cell a recorded run, and report on them.", no_args_is_help=True)
+    lab.command()(run)
+    lab.command()(report)
+    lab.command()(explorer)
+    lab.command()(workload)
+    lab.command()(drive)
+    app.add_typer(lab, name="lab")
+
+
+def run(
+    matrices: Annotated[
+        list[Path], typer.Argument(metavar="MATRIX...", help="What to run: TOML or JSON; see docs/lab.md.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where cells and results are kept.")],
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Fork cells from a process that has imported vLLM: they start faster.")
+    ] = False,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="MINUTES", min=0, help="Start no cell that would not end in time.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells, in their order.")] = False,
+) -> None:
+    """Run every cell of the matrices in an engine of its own, recorded; go on where an earlier run ended.
+
+    Exits with 3 if cells failed, and with 4 if the time limit left some out.
+    """
+    from kvtrace.lab.matrix import read_matrix
+    from kvtrace.lab.sweep import sweep
+
+    read = [read_matrix(path) for path in matrices]
+    if dry_run:
+        for matrix in read:
+            for cell in matrix.cells:
+                typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
+        return
+    limit_s = time_limit * 60 if time_limit is not None else None
+    try:
+        failed, left = sweep(read, output, typer.echo, retry_failed=retry_failed, warm=warm, time_limit_s=limit_s)
+    except KeyboardInterrupt:
+        raise KvtraceError("interrupted; the cell that ran is discarded, the same command goes on", 130) from None
+    if failed:
+        typer.echo(f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed runs them again")
+    if failed or left:
+        raise typer.Exit(3 if failed else 4)
+
+
+def report(
+    directory: SweepArgument,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write.  [default: DIR/report]")
+    ] = None,
+) -> None:
+    """Ingest what is not ingested yet and write report.md and report.html: tables, plots, comparisons, warnings."""
+    target = output or directory / "report"
+    with needs_analysis():
+        from kvtrace.lab.report import write_report
+
+        warnings = write_report(directory, target)
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"{target / 'report.md'}\n{target / 'report.html'}")
+
+
+def explorer(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Sweeps.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="SITE", help="The folder to write.")],
+    pages: Annotated[bool, typer.Option(" /--no-pages", help="Write no trace pages.")] = True,
+) -> None:
+    """Write a static site to explore the runs of one or more sweeps."""
+    with needs_analysis():
+        from kvtrace.lab.explorer import write_site
+
+        runs = write_site(directories, output, pages=pages)
+    typer.echo(f"{runs} runs in {output / 'index.html'}")
+
+
+def workload(
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Without it, kinds and parameters.")] = None,
+    parameters: ParametersArgument = None,
+) -> None:
+    """Describe a workload as JSON: what it would send, and its digest."""
+    from kvtrace.lab.workloads import KINDS, make, parameters_of
+
+    if kind is None:
+        for name in KINDS:
+            own = (f"{key}={'?' if value is ... else json.dumps(value)}" for key, value in parameters_of(name).items())
+            typer.echo(f"{name}: {' '.join(own)}")
+        return
+    typer.echo(json.dumps(make(kind, {"kind": kind, **_parse(parameters)}).describe(), indent=1))
+
+
+def drive(
+    url: Annotated[str, typer.Argument(help="A server with an OpenAI API, such as http://127.0.0.1:8000.")],
+    kind: Annotated[str, typer.Argument(help="The kind of workload.")],
+    parameters: ParametersArgument = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="RUN", help="The run directory to put client.jsonl into.")
+    ] = Path(),
+    model: Annotated[str | None, typer.Option(help="The served model's name.", show_default=False)] = None,
+) -> None:
+    """Send a workload to a served engine and note what the client sees; `kvtrace ingest RUN` reads it.
+
+    It tells about cached tokens if it was started with --enable-prompt-tokens-details.
+    """
+    import asyncio
+
+    from kvtrace import layout
+    from kvtrace.lab.client import Client, Notes
+    from kvtrace.lab.engines import Served
+    from kvtrace.lab.workloads import make
+
+    made = make(kind, {"kind": kind, **_parse(parameters)})
+    if not output.is_dir():
+        raise KvtraceError(f"{output} is no directory; name the one that `kvtrace record -o` was given")
+    if (output / layout.CLIENT).exists():
+        raise KvtraceError(f"{output / layout.CLIENT} exists; a run has one workload")
+    failures = 0
+
+    async def go() -> None:
+        nonlocal failures
+        async with Served(url, model) as engine:
+            with Notes(output / layout.CLIENT) as notes:
+
+                def write(record: dict[str, Any]) -> None:
+                    nonlocal failures
+                    failures += record["error"] is not None
+                    notes.write(record)
+
+                await Client(engine, write).drive(made)
+
+    (output / layout.WORKLOAD).write_text(json.dumps([{"phase": 0, **made.describe()}], indent=1) + "\n")
+    asyncio.run(go())
+    if failures:
+        typer.echo(f"{failures} requests failed; {output / layout.CLIENT} says why", err=True)
+        sys.exit(3)
+
+
+def _parse(parameters: list[str] | None) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for text in parameters or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise KvtraceError(f"{text!r}: expected KEY=VALUE")
+        try:
+            parsed[key] = json.loads(value)
+        except ValueError:
+            parsed[key] = value
+    return parsed

@@ -1,0 +1,89 @@
+"""The report's plots: a figure of each phase against an axis or a workload's parameter, one line a compared value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.lab.compare import text_of
+from kvtrace.lab.summary import Phase, Result
+from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIGURES = {
+    "jct_s_mean": "mean job completion time (s)",
+    "ttft_ms_mean": "mean time to first token (ms)",
+    "ttft_later_ms": "mean time to first token of later turns (ms)",
+    "output_tokens_per_s": "output tokens a second",
+    "cached_share": "prompt tokens from a cache (share)",
+}
+AXES = {
+    "rate": "arrivals (jobs/s)",
+    "kv_tokens": "KV budget (tokens)",
+    "evicted": "evicted tokens",
+    "families": "families of prompts",
+    "max_num_seqs": "most sequences at a time",
+    "block_size": "block size (tokens)",
+}
+_MOST_PANELS = 4
+
+
+def varied(results: Sequence[Result], compare: str | None) -> list[str]:
+    """What could be an x axis: numeric parameters of workloads that differ between phases, then numeric axes."""
+    parameters: dict[str, set[Any]] = {}
+    axes: dict[str, set[Any]] = {}
+    for result in results:
+        for axis, value in result.cell.axes.items():
+            axes.setdefault(axis, set()).add(value if isinstance(value, int | float) else None)
+        if len({phase.workload["name"] for phase in result.phases}) > 1:
+            for phase in result.phases:
+                for name, value in phase.workload["parameters"].items():
+                    if name == "seed":
+                        continue
+                    parameters.setdefault(name, set()).add(value if isinstance(value, int | float) else None)
+    found = [name for name, values in parameters.items() if len(values) > 1 and None not in values]
+    return found + [axis for axis, values in axes.items() if axis not in {compare, "repeat"} and _numeric(values)]
+
+
+def _numeric(values: set[Any]) -> bool:
+    return len(values) > 1 and None not in values
+
+
+def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure | None:
+    """A panel for each further axis's value; None if there is nothing to draw it against."""
+    done = [result for result in results if result.status == "ok"]
+    xs = varied(done, compare)
+    if not xs:
+        return None
+    x, rest = xs[0], [axis for axis in (done[0].cell.axes if done else {}) if axis not in {xs[0], compare, "repeat"}]
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for result in done:
+        panel = ", ".join(f"{axis} {text_of(result.cell.axes[axis])}" for axis in rest)
+        value = text_of(result.cell.axes[compare]) if compare else ""
+        for phase in result.phases:
+            line = f"{value} unique prompts".strip() if phase.workload["parameters"].get("unique") else value
+            if (y := phase.figures.get(metric)) is not None:
+                panels.setdefault(panel, {}).setdefault(line, []).append((_x(result, phase, x), y))
+    if not panels or all(len(points) < 2 for lines in panels.values() for points in lines.values()):
+        return None
+    chosen = dict(sorted(panels.items())[:_MOST_PANELS])
+    figure = new_figure(FIGURES[metric], source="client.jsonl of each cell", columns=len(chosen), share_x=False)
+    figure.set_figwidth(3.4 * len(chosen) + 2.2)
+    lines = sorted({line for each in chosen.values() for line in each})
+    for axes, (panel, by_line) in zip(figure.axes, chosen.items(), strict=True):
+        for number, line in enumerate(lines):
+            points = sorted(by_line.get(line, []))
+            style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+            axes.plot([px for px, _ in points], [py for _, py in points], label=line or None, markersize=4, **style)
+        axes.set_title(panel, fontsize=8)
+        axes.set_ylim(bottom=0)
+        label(axes, x=AXES.get(x, x), y=FIGURES[metric] if axes is figure.axes[0] else "")
+    legend(figure.axes[-1])
+    return figure
+
+
+def _x(result: Result, phase: Phase, name: str) -> float:
+    value = result.cell.axes[name] if name in result.cell.axes else phase.workload["parameters"][name]
+    return float(value)

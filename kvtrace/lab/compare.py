@@ -1,0 +1,144 @@
+"""Comparisons between cells: which ones are comparable, how paired jobs differ, and what makes it unfair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvtrace.lab.bootstrap import Interval, interval
+from kvtrace.lab.summary import Phase, Result
+
+LATE_MS = 50.0
+"""A client that sent a request so long after its time was itself too slow."""
+
+_WORKLOAD_AXES = {"rate", "jobs", "concurrency", "phases", "seed"}
+_CAPACITY_AXES = {"kv_tokens", "block_size", "model"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one value of the compared axis differs from the first, over jobs that both completed."""
+
+    group: dict[str, str]
+    phase: str
+    value: str
+    baseline: str
+    metric: str
+    pairs: int
+    baseline_mean: float
+    interval: Interval | None
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if self.interval is None:
+            return "too few pairs"
+        if self.interval.low <= 0 <= self.interval.high:
+            return "not told apart"
+        return "lower" if self.interval.high < 0 else "higher"
+
+
+def text_of(value: Any) -> str:
+    """An axis's value as tables show it."""
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def groups(results: Sequence[Result], compare: str) -> dict[tuple[tuple[str, str], ...], list[Result]]:
+    """Cells that differ in the compared axis and their repeat only."""
+    found: dict[tuple[tuple[str, str], ...], list[Result]] = {}
+    for result in results:
+        rest = {axis: text_of(value) for axis, value in result.cell.axes.items() if axis not in {compare, "repeat"}}
+        found.setdefault(tuple(rest.items()), []).append(result)
+    return found
+
+
+def differences(results: Sequence[Result], compare: str, values: Sequence[str]) -> Iterator[Difference]:
+    """Each value against the first one, in each group and phase, by job completion time and time to first token."""
+    baseline = values[0]
+    for group, members in groups(results, compare).items():
+        for position, name in sorted({(p.position, p.workload["name"]) for r in members for p in r.phases}):
+            by_value = {value: _jobs(members, compare, value, position) for value in values}
+            for value in values[1:]:
+                for metric in ("jct_s", "ttft_ms"):
+                    one, other = by_value[baseline].get(metric, {}), by_value[value].get(metric, {})
+                    common = sorted(one.keys() & other.keys())
+                    if not common:
+                        continue
+                    changes = [other[job] - one[job] for job in common]
+                    mean = sum(one[job] for job in common) / len(common)
+                    yield Difference(dict(group), name, value, baseline, metric, len(common), mean, interval(changes))
+
+
+def _jobs(
+    members: Sequence[Result], compare: str, value: str, position: int
+) -> dict[str, dict[tuple[int, str], float]]:
+    found: dict[str, dict[tuple[int, str], float]] = {"jct_s": {}, "ttft_ms": {}}
+    for result in members:
+        if text_of(result.cell.axes.get(compare)) != value:
+            continue
+        for phase in result.phases:
+            if phase.position == position:
+                for metric, jobs in found.items():
+                    jobs |= {(result.cell.repeat, job): took for job, took in getattr(phase, metric).items()}
+    return found
+
+
+def unfair(results: Sequence[Result], compare: str) -> list[str]:
+    """Why comparisons along an axis may not be fair, in sentences."""
+    found = []
+    for group, members in groups(results, compare).items():
+        done = [result for result in members if result.status == "ok"]
+        where = ", ".join(f"{axis} {value}" for axis, value in group) or "all cells"
+        for repeat in sorted({result.cell.repeat for result in done}):
+            same = [result for result in done if result.cell.repeat == repeat]
+            prompts = {tuple(phase.workload["sha256"] for phase in result.phases) for result in same}
+            if len(prompts) > 1 and compare not in _WORKLOAD_AXES and not compare.startswith("workload."):
+                found.append(f"{where}: cells had different prompts or arrivals ({len(prompts)} workloads)")
+        if compare not in _CAPACITY_AXES and len(blocks := {_blocks(result) for result in done}) > 1:
+            found.append(f"{where}: cells had different numbers of blocks ({_listed(blocks)})")
+        software = {tuple(sorted(result.facts.get("software", {}).items())) for result in done}
+        if len(software) > 1:
+            found.append(f"{where}: cells ran different software ({_changes(software)})")
+        if len(devices := {result.facts.get("device") for result in done}) > 1:
+            found.append(f"{where}: cells ran on different devices ({_listed(devices)})")
+        found += [f"{where}: {text}" for result in done for text in _of_cell(result)]
+        if missing := [result for result in members if result.status != "ok"]:
+            found.append(f"{where}: {len(missing)} of {len(members)} cells failed and are not compared")
+    return found
+
+
+def _of_cell(result: Result) -> Iterator[str]:
+    for phase in result.phases:
+        name = f"{text_of(result.cell.axes.get('policy', result.cell.label))}, {phase.workload['name']}"
+        jobs, done = phase.workload["jobs"], phase.figures.get("jobs_done") or 0
+        sessions = min(jobs, len(phase.jct_s) + int(phase.figures.get("failed") or 0))
+        if phase.figures.get("failed"):
+            yield f"{name}: {phase.figures['failed']} requests failed; {done} of {sessions} jobs are compared"
+        if (late := phase.figures.get("late_ms_max") or 0) > LATE_MS and result.cell.policy["name"] != "hf-generate":
+            yield f"{name}: the client sent a request {late:.0f} ms late: it may itself have been too slow"
+
+
+def _blocks(result: Result) -> Any:
+    return result.engine.get("blocks", result.cell.kv_tokens // result.cell.block_size)
+
+
+def _listed(values: set[Any]) -> str:
+    return ", ".join(sorted(map(str, values)))
+
+
+def _changes(software: set[tuple[tuple[str, str], ...]]) -> str:
+    packages = {name for each in software for name, _ in each}
+    versions = {name: {dict(each).get(name, "none") for each in software} for name in sorted(packages)}
+    return ", ".join(f"{name} {_listed(found)}" for name, found in versions.items() if len(found) > 1)
+
+
+def repeated(result: Result) -> Iterator[tuple[Phase, Phase]]:
+    """The first and a later phase of the same workload in a cell: cold and warm."""
+    first: dict[str, Phase] = {}
+    for phase in result.phases:
+        name = phase.workload["name"]
+        if name in first:
+            yield first[name], phase
+        else:
+            first[name] = phase

@@ -1,0 +1,108 @@
+"""`kvtrace lab explorer`: a static site over the runs of any sweeps. Files only: index.html, runs.json, trace pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.policies import policy_label
+from kvtrace.lab.summary import Result, load_results
+
+FIGURES = {
+    "output_tokens_per_s": "output tok/s",
+    "requests_per_s": "requests/s",
+    "jct_s_mean": "JCT mean s",
+    "jct_s_p99": "JCT p99 s",
+    "ttft_ms_mean": "TTFT mean ms",
+    "ttft_ms_p99": "TTFT p99 ms",
+    "tpot_ms_mean": "TPOT mean ms",
+    "cached_share": "hit rate",
+    "preemptions": "preemptions",
+}
+FILTERS = {
+    "study": "study",
+    "model": "model",
+    "capacity": "KV tokens",
+    "workload": "profile",
+    "requests": "requests",
+    "cache": "cache mode",
+    "policy": "policy",
+    "rate": "jobs/s",
+    "block_size": "block size",
+    "max_num_seqs": "max seqs",
+    "status": "status",
+}
+_MAX_STEPS, _MAX_REQUESTS = 5_000, 2_000
+
+
+def write_site(directories: Sequence[Path], target: Path, *, pages: bool = True) -> int:
+    """Write the site; returns the number of its rows, one a run and phase.
+
+    Raises:
+        KvtraceError: A directory holds no results, or the site cannot be written.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        (target / "runs").mkdir(parents=True, exist_ok=True)
+        for directory in directories:
+            for result in load_results(directory):
+                page = _page(result, target) if pages else None
+                rows += _rows(result, page)
+        data = {"filters": FILTERS, "figures": FIGURES, "runs": rows}
+        (target / "runs.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        template = resources.files("kvtrace.lab").joinpath("assets/explorer.html").read_text(encoding="utf-8")
+        # "<" cannot end the script element: pages open from disk, where a script may not fetch runs.json
+        inline = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+        (target / "index.html").write_text(template.replace("{{data}}", inline), encoding="utf-8")
+    except OSError as error:
+        raise KvtraceError(f"{target} cannot be written: {error.strerror}") from error
+    return len(rows)
+
+
+def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:
+    cell = result.cell
+    common = {
+        "cell": cell.id,
+        "study": cell.study,
+        "model": Path(cell.model).name,
+        "capacity": cell.kv_tokens,
+        "policy": policy_label(cell.policy),
+        "block_size": cell.block_size,
+        "max_num_seqs": cell.max_num_seqs,
+        "status": result.status,
+        "error": result.error,
+        "page": page,
+        "device": result.facts.get("device"),
+        "software": result.facts.get("software", {}),
+        "axes": {axis: value if isinstance(value, int | float) else str(value) for axis, value in cell.axes.items()},
+    }
+    for phase in result.phases:
+        cold = all(earlier.workload["name"] != phase.workload["name"] for earlier in result.phases[: phase.position])
+        cache = "off" if not cell.prefix_caching else "cold" if cold else "warm"
+        yield {
+            **common,
+            "workload": phase.workload["name"],
+            "kind": phase.workload["parameters"].get("kind"),
+            "requests": phase.workload["requests"],
+            "rate": phase.workload["parameters"].get("rate"),
+            "cache": cache,
+            "figures": {name: phase.figures.get(name) for name in FIGURES},
+        }
+    if not result.phases:
+        yield {**common, "workload": "+".join(cell.phases), "figures": {}}
+
+
+def _page(result: Result, target: Path) -> str | None:
+    """Write a run's trace page beside the site; its address in it."""
+    if result.trace is None:
+        return None
+    from kvtrace.viewer.export import export
+    from kvtrace.viewer.page import render, write
+
+    name = f"runs/{result.cell.id}.html"
+    write(render(export(result.trace, _MAX_STEPS, _MAX_REQUESTS)), target / name, force=False)
+    return name

@@ -1,0 +1,106 @@
+"""What a cell compares, as arguments of vLLM: scheduling and offload policies, and the GPU's KV budget."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.workloads.agents import TOOL_S
+
+CAPACITIES = {"90k": 90_000, "200k": 200_000, "458k": 458_000, "825k": 825_000}
+"""Tokens of KV that a GPU has room for. Sizes of other GPUs are emulated by the number of blocks."""
+
+_CONNECTORS = {
+    "simple-cpu-offload": "SimpleCPUOffloadConnector",
+    "offloading": "OffloadingConnector",
+    "lmcache": "LMCacheConnectorV1",
+}
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "fcfs": (),
+    "priority": (),
+    "ttl-pin": ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s"),
+    "simple-cpu-offload": ("host_gib", "lazy_offload"),
+    "offloading": ("host_gib",),
+    "lmcache": ("host_gib", "chunk_tokens"),
+    "hf-generate": ("batch",),
+}
+POLICIES = tuple(_OPTIONS)
+
+Policy = dict[str, Any]
+"""`name`, and options of it."""
+
+
+def policy_of(value: object) -> Policy:
+    """A policy as a matrix gives it: a name, or a table with `name` and options.
+
+    Raises:
+        KvtraceError: There is no such policy, or it lacks an option or has no such one.
+    """
+    policy = {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
+    name = policy.get("name")
+    if name not in _OPTIONS:
+        raise KvtraceError(f"no policy {value!r}; there are {', '.join(POLICIES)}")
+    if unknown := sorted(set(policy) - {"name", *_OPTIONS[name]}):
+        raise KvtraceError(f"policy {name} has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS[name])}")
+    if "host_gib" in _OPTIONS[name] and not float(policy.get("host_gib") or 0) > 0:
+        raise KvtraceError(f"policy {name} needs host_gib, the host memory in GiB")
+    return policy
+
+
+def policy_label(policy: Mapping[str, Any]) -> str:
+    """As tables name it, such as `offloading 16 GiB`."""
+    rest = [f"{key}={value}" for key, value in policy.items() if key not in {"name", "host_gib"}]
+    size = [f"{policy['host_gib']:g} GiB"] if "host_gib" in policy else []
+    return " ".join([str(policy["name"]), *size, *rest])
+
+
+def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of vLLM that make the policy.
+
+    Raises:
+        KvtraceError: It needs a package that is not installed.
+    """
+    name = policy["name"]
+    if name == "priority":
+        return {"scheduling_policy": "priority"}
+    if name == "ttl-pin":
+        options = {"tool_s": TOOL_S, **{key: value for key, value in policy.items() if key != "name"}}
+        scheduler = "kvtrace.lab.ttl_pin.TTLPinScheduler"
+        return {"scheduler_cls": scheduler, "additional_config": {"kvtrace_ttl_pin": options}}
+    if name not in _CONNECTORS:
+        return {}
+    if name == "lmcache" and importlib.util.find_spec("lmcache") is None:
+        raise KvtraceError("policy lmcache: the package lmcache is not installed in this environment")
+    extra: dict[str, Any] = {}
+    if name != "lmcache":
+        extra["cpu_bytes_to_use"] = int(float(policy["host_gib"]) * (1 << 30))
+    if "lazy_offload" in policy:
+        extra["lazy_offload"] = bool(policy["lazy_offload"])
+    config = {"kv_connector": _CONNECTORS[name], "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return {"kv_transfer_config": config}
+
+
+def environment(policy: Mapping[str, Any]) -> dict[str, str]:
+    """The environment that the policy needs."""
+    if policy["name"] != "lmcache":
+        return {}
+    return {
+        "LMCACHE_LOCAL_CPU": "True",
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{float(policy['host_gib']):g}",
+        "LMCACHE_CHUNK_SIZE": str(policy.get("chunk_tokens", 256)),
+    }
+
+
+def capacity_tokens(value: object) -> int:
+    """Tokens of KV: a number, or one of `CAPACITIES`.
+
+    Raises:
+        KvtraceError: It is neither.
+    """
+    if isinstance(value, str) and value in CAPACITIES:
+        return CAPACITIES[value]
+    if isinstance(value, int) and value > 0:
+        return value
+    raise KvtraceError(f"kv_tokens: expected a number of tokens or {', '.join(CAPACITIES)}, found {value!r}")

@@ -1,0 +1,260 @@
+"""Runs the cells of matrices, each under `kvtrace record`; what is done stays done.
+
+DIR/studies/NAME.json          a matrix: its axes, its cells in order
+DIR/cells/ID/cell.json         what a cell is
+DIR/cells/ID/run/              its run directory, with client.jsonl and workload.json
+DIR/cells/ID/log.txt           what it printed
+DIR/cells/ID/facts.json        what its process found: software, device, phases
+DIR/cells/ID/result.json       how it ended; without it, it will run (again)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.cell import CELL, FACTS
+from kvtrace.lab.lifetime import die_with_parent
+from kvtrace.lab.matrix import Cell, Matrix
+from kvtrace.lab.policies import policy_label, policy_of
+
+RESULT, LOG, RUN = "result.json", "log.txt", "run"
+_LOCK_PATIENCE_S = 30.0
+_END_PATIENCE_S = 15.0
+_TAIL_CHARACTERS = 600
+
+Say = Callable[[str], None]
+
+
+def sweep(
+    matrices: list[Matrix],
+    directory: Path,
+    say: Say,
+    *,
+    retry_failed: bool = False,
+    warm: bool = False,
+    time_limit_s: float | None = None,
+) -> tuple[int, int]:
+    """Run all cells that have no result yet.
+
+    Args:
+        matrices: Their cells, matrix by matrix, in their orders.
+        directory: Where results are kept; made if missing.
+        say: Gets a line about each cell.
+        retry_failed: Run those again that failed.
+        warm: Fork cells from a process that has imported vLLM.
+        time_limit_s: Start no cell that would probably not end within this time.
+
+    Returns:
+        Cells that failed, and cells that were left out for lack of time.
+
+    Raises:
+        KvtraceError: The directory is in use or cannot be written.
+        KeyboardInterrupt: The cell that ran is discarded; it runs again next time.
+    """
+    ends_s = time.monotonic() + time_limit_s if time_limit_s is not None else None
+    with _locked(directory) as lock:
+        for matrix in matrices:
+            _write_study(matrix, directory)
+        cells = [(matrix, cell) for matrix in matrices for cell in matrix.cells]
+        left = [each for each in cells if not _is_done(_place(directory, each[1]), retry_failed=retry_failed)]
+        if len(left) < len(cells):
+            say(f"{len(cells) - len(left)} of {len(cells)} cells have results already")
+        with _warm_process(lock, needed=warm and bool(left)) as socket:
+            return _run_all(left, len(cells), directory, say, socket, lock, ends_s)
+
+
+def _run_all(
+    left: list[tuple[Matrix, Cell]],
+    total: int,
+    directory: Path,
+    say: Say,
+    socket: Path | None,
+    lock: int,
+    ends_s: float | None,
+) -> tuple[int, int]:
+    failed, took_s = 0, _earlier_s(directory)
+    for number, (matrix, cell) in enumerate(left):
+        estimate_s = statistics.fmean(took_s[-8:]) if took_s else matrix.estimate_s
+        if ends_s is not None and time.monotonic() + (estimate_s or 0) > ends_s:
+            say(f"out of time: {len(left) - number} cells left; the same command goes on")
+            return failed, len(left) - number
+        result = run_cell(cell, _place(directory, cell), socket, lock)
+        failed += result["status"] != "ok"
+        took_s.append(result["seconds"])
+        rest_s = statistics.fmean(took_s[-8:]) * (len(left) - number - 1)
+        ending = f", about {_duration(rest_s)} to go" if number + 1 < len(left) else ""
+        what = "ok" if result["status"] == "ok" else f"failed: {result['error'].splitlines()[-1][:160]}"
+        done = total - len(left) + number + 1
+        say(f"[{done}/{total}] {matrix.name}: {cell.label}: {what}, {result['seconds']:.1f} s{ending}")
+    return failed, 0
+
+
+def run_cell(cell: Cell, place: Path, socket: Path | None, lock: int) -> dict[str, Any]:
+    """Run one cell from the beginning and write its result."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / CELL).write_text(json.dumps(asdict(cell), indent=1) + "\n")
+    inner = [sys.executable, "-m", "kvtrace.lab.cell", str(place)]
+    if socket is not None:
+        inner = [sys.executable, "-m", "kvtrace.lab.warm", "run", str(socket), str(place)]
+    recorder = [sys.executable, "-m", "kvtrace", "record", "-o", str(place / RUN), "--quiet", "--no-preflight"]
+    command = [*recorder, "--kv-level", cell.kv_level, "--", *inner]
+    started_ns, started_s = time.time_ns(), time.monotonic()
+    with (place / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={"VLLM_LOGGING_LEVEL": "WARNING", **os.environ},
+            start_new_session=True,
+            pass_fds=(lock,),
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - a sweep has one thread
+        )
+        error = _wait(process, cell.timeout_s)
+    facts = read_object(place / FACTS)
+    error = error or facts.pop("error", None)
+    if error is None and process.returncode:
+        error = f"its process ended with {process.returncode}: {_tail(place / LOG)}"
+    result = {
+        "status": "failed" if error else "ok",
+        "error": error,
+        "started_ns": started_ns,
+        "seconds": round(time.monotonic() - started_s, 3),
+        "warm": socket is not None,
+    }
+    _write(place / RESULT, result)
+    return result
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
+    """Wait for the end; why the cell was ended early, if it was. Nothing of it is left running."""
+    try:
+        process.wait(timeout_s)
+        return None
+    except subprocess.TimeoutExpired:
+        return f"timed out after {timeout_s:g} s"
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_PATIENCE_S)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[int]:
+    """Keep other sweeps away, and wait for what a killed one left running: its processes hold the lock, too."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise KvtraceError(f"{directory} cannot be written: {error.strerror}") from error
+    try:
+        deadline_s = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise KvtraceError(f"{directory} is in use by another `kvtrace lab run`") from None
+                time.sleep(0.2)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _warm_process(lock: int, *, needed: bool) -> Iterator[Path | None]:
+    if not needed:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="kvtrace-lab-") as folder:
+        socket = Path(folder) / "socket"
+        command = [sys.executable, "-m", "kvtrace.lab.warm", "serve", str(socket)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=(lock,))
+        try:
+            while not socket.exists():
+                if process.poll() is not None:
+                    raise KvtraceError(f"the process that is to import vLLM ended with {process.returncode}")
+                time.sleep(0.05)
+            yield socket
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _write_study(matrix: Matrix, directory: Path) -> None:
+    path = directory / "studies" / f"{matrix.name}.json"
+    path.parent.mkdir(exist_ok=True)
+    axes = {axis: list(dict.fromkeys(_text(cell.axes[axis]) for cell in _by_place(matrix))) for axis in matrix.axes}
+    cells = [cell.id for cell in matrix.cells]
+    _write(path, {"name": matrix.name, "axes": axes, "compare": matrix.compare, "cells": cells})
+
+
+def _by_place(matrix: Matrix) -> list[Cell]:
+    """Cells in the order of the matrix's values, not that of running."""
+    values = {axis: [_text(value) for value in given] for axis, given in matrix.axes.items()}
+    values["policy"] = [policy_label(policy_of(value)) for value in matrix.axes.get("policy", [])]
+    return sorted(matrix.cells, key=lambda cell: [values[axis].index(_text(cell.axes[axis])) for axis in matrix.axes])
+
+
+def _text(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _place(directory: Path, cell: Cell) -> Path:
+    return directory / "cells" / cell.id
+
+
+def _is_done(place: Path, *, retry_failed: bool) -> bool:
+    status = read_object(place / RESULT).get("status")
+    return status == "ok" or (status == "failed" and not retry_failed)
+
+
+def _earlier_s(directory: Path) -> list[float]:
+    results = [read_object(path) for path in directory.glob(f"cells/*/{RESULT}")]
+    done = sorted((result for result in results if result), key=lambda result: result["started_ns"])
+    return [float(result["seconds"]) for result in done]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one if it is missing or torn."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def _tail(path: Path) -> str:
+    return path.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,154 @@
+"""Fresh processes without their imports: a process that has vLLM loaded, and no engine, forks one for each cell.
+
+    python -m kvtrace.lab.warm serve SOCKET          # waits
+    python -m kvtrace.lab.warm run SOCKET CELL_DIR   # has a cell run there, with this process's environment and streams
+
+The forked process is what `python -m kvtrace.lab.cell CELL_DIR` would be after its imports: it has loaded no plugin of
+vLLM's and made no engine. vLLM starts its own processes by fork there, too; that is safe as long as nothing has run a
+thread before. On a GPU, where vLLM may touch the driver while it is imported, plain processes are the default.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kvtrace.lab.lifetime import die_with_parent
+
+_LOOK_S = 0.05
+_PATIENCE_S = 10.0
+_MODULES = (
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.model_loader",
+    "vllm.v1.core.sched.async_scheduler",
+)
+
+
+def serve(path: Path) -> None:
+    """Import, then serve one request after another; ends with its parent."""
+    die_with_parent()
+    _preload()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                _serve_one(connection, listener)
+
+
+def _preload() -> None:
+    from importlib import import_module
+
+    # On a CPU vLLM asks for spawn, which would import everything again: the modules below take this function by name.
+    utilities: Any = import_module("vllm.utils.system_utils")
+    utilities.get_mp_context = partial(multiprocessing.get_context, "fork")
+    for name in _MODULES:
+        with suppress(ImportError):
+            import_module(name)
+    import_module("kvtrace.lab.cell")
+
+
+def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
+    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    while data and not data.endswith(b"\n"):
+        data += connection.recv(1 << 16)
+    if not data:  # it went away before it asked
+        return
+    asked: dict[str, Any] = json.loads(data)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            connection.close()
+            listener.close()
+            code = _become(asked, descriptors)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    code = _wait(connection, pid)
+    with suppress(OSError):
+        connection.sendall(json.dumps(code).encode())
+
+
+def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) -> int:
+    """In the forked process: take the caller's streams, environment and directory, and run the cell."""
+    os.setsid()
+    die_with_parent()
+    for stream, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["directory"])
+    from kvtrace.lab.cell import main
+
+    return main(Path(asked["cell"]))
+
+
+def _wait(connection: socket.socket, pid: int) -> int:
+    """The cell's exit code; the cell is ended if its caller goes away."""
+    gone_s: float | None = None
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            _end(pid, signal.SIGKILL)  # what an engine left behind
+            return os.waitstatus_to_exitcode(status)
+        if gone_s is None and select.select([connection], [], [], _LOOK_S)[0]:  # it says nothing more: it closed
+            gone_s = time.monotonic()
+            _end(pid, signal.SIGTERM)
+        elif gone_s is not None:
+            time.sleep(_LOOK_S)
+            if time.monotonic() - gone_s > _PATIENCE_S:
+                _end(pid, signal.SIGKILL)
+
+
+def _end(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def run(path: Path, cell: Path) -> int:
+    """Have a cell run by the process behind a socket; returns its exit code."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        asked = {"environment": dict(os.environ), "directory": str(Path.cwd()), "cell": str(cell.absolute())}
+        text = json.dumps(asked).encode() + b"\n"
+        sent = socket.send_fds(connection, [text], [0, 1, 2])
+        connection.sendall(text[sent:])
+        answer = connection.recv(64)
+    return int(json.loads(answer)) if answer else 1
+
+
+def main() -> int:
+    """As the module's text says."""
+    if sys.argv[1] == "serve":
+        serve(Path(sys.argv[2]))
+        return 0
+    return run(Path(sys.argv[2]), Path(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

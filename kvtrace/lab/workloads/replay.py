@@ -1,0 +1,77 @@
+"""Requests of production traces that tell lengths, times and hashes of prefix blocks, but no text.
+
+A block's tokens follow from its hash, so blocks that were equal are equal again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.workloads.model import Job, Turn, randomness, tokens
+from kvtrace.lab.workloads.text import read_objects
+
+MOONCAKE_BLOCK, BAILIAN_BLOCK = 512, 16
+"""Tokens that a hash stands for."""
+
+
+def mooncake(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list[Job], list[str]]:
+    """Mooncake's traces: `timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512 tokens."""
+    return _replay(path, jobs, longest, MOONCAKE_BLOCK, 1e-3)
+
+
+def bailian(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list[Job], list[str]]:
+    """Qwen-Bailian's traces: `timestamp` in s, hashes of 16 tokens, `chat_id` and `parent_chat_id`.
+
+    A chat that continues another one is a later turn of the same session. It comes at its recorded time, whether or not
+    the one before has ended.
+    """
+    return _replay(path, jobs, longest, BAILIAN_BLOCK, 1.0)
+
+
+def _replay(path: str, count: int, longest: int, block: int, seconds: float) -> tuple[list[Job], list[str]]:
+    made: list[Job] = []
+    known: dict[Any, tuple[str, int]] = {}
+    taken: set[tuple[str, int]] = set()
+    cut = 0
+    for number, entry in enumerate(read_objects(path)):
+        if number == count:
+            break
+        try:
+            asked, output = int(entry["input_length"]), max(1, int(entry["output_length"]))
+            time, hashes = float(entry["timestamp"]) * seconds, entry["hash_ids"]
+            if asked > len(hashes) * block:
+                raise ValueError(f"{len(hashes)} hashes of {block} tokens do not cover input_length {asked}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise KvtraceError(f"{path}, entry {number + 1} is no request of such a trace: {error!r}") from error
+        length = min(asked, max(1, longest - output))
+        cut += length < asked
+        prompt = [token for each in hashes[: -(-length // block)] for token in _block(each, block)][:length]
+        session, turn = _session(entry, number, known, taken)
+        made.append(Job(session, [Turn(prompt, output)], turn, time))
+    made.sort(key=lambda job: job.recorded_s or 0.0)
+    if not made:
+        raise KvtraceError(f"{path} holds no request")
+    return made, [f"{cut} prompts were cut to {longest} tokens less their output"] if cut else []
+
+
+def _session(
+    entry: Mapping[str, Any], number: int, known: dict[Any, tuple[str, int]], taken: set[tuple[str, int]]
+) -> tuple[str, int]:
+    """The job and turn of a request; of two chats that continue the same one, the second is a job of its own."""
+    own = f"chat-{entry.get('chat_id', number)}"
+    session, turn = known.get(entry.get("parent_chat_id"), (own, -1))
+    place = session, turn + 1
+    if place in taken:
+        place = own, turn + 1
+    taken.add(place)
+    if "chat_id" in entry:
+        known[entry["chat_id"]] = place
+    return place
+
+
+@lru_cache(maxsize=65_536)
+def _block(number: int, size: int) -> tuple[int, ...]:
+    return tuple(tokens(randomness(0, "hash", number), size))

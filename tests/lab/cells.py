@@ -1,0 +1,103 @@
+"""Sweeps made by hand: cells that never ran, whose clients' records are known to the nanosecond."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kvtrace import layout
+from kvtrace.lab.cell import CELL, FACTS
+from kvtrace.lab.matrix import Cell
+from kvtrace.lab.policies import policy_label, policy_of
+from kvtrace.lab.sweep import RESULT, RUN
+
+MS = 1_000_000
+SOFTWARE = {"python": "3.11", "vllm": "0.32.0"}
+
+
+def request(session: str, turn: int, send: int, first: int, end: int, **more: Any) -> dict[str, Any]:
+    """A record of the client; times in ms."""
+    return {
+        "request_id": f"0-{session}-{turn}",
+        "phase": 0,
+        "workload": "w",
+        "session": session,
+        "turn": turn,
+        "last": False,
+        "due_ns": send * MS,
+        "send_ns": send * MS,
+        "first_token_ns": first * MS,
+        "last_token_ns": end * MS,
+        "prompt_tokens": 100,
+        "output_tokens": 5,
+        "cached_tokens": 40,
+        "error": None,
+        **more,
+    }
+
+
+class Sweep:
+    """A directory of cells of one study."""
+
+    def __init__(self, directory: Path, compare: str | None = "policy", **axes: list[Any]) -> None:
+        self.directory = directory
+        self._axes, self._compare = axes, compare
+        self._cells: list[str] = []
+
+    def cell(
+        self,
+        records: list[dict[str, Any]] | None = None,
+        *,
+        policy: Any = "fcfs",
+        error: str | None = None,
+        **more: Any,
+    ) -> Path:
+        """Add a cell with what its client saw in the only phase, or its error; returns its place."""
+        facts = {"software": SOFTWARE, "device": "gpu", **more.pop("facts", {})}
+        workload = {
+            "name": "w",
+            "sha256": "one",
+            "jobs": 9,
+            "requests": 9,
+            "parameters": {},
+            **more.pop("workload", {}),
+        }
+        workloads = more.pop("workloads", [{"phase": 0, **workload}])
+        settings = {"kv_tokens": 1600, **more}
+        place = {axis: settings.get(axis) for axis in self._axes if axis != "policy"}
+        if "policy" in self._axes:
+            place = {"policy": policy_label(policy_of(policy)), **place}
+        rate = settings.pop("rate", None)
+        cell = Cell(study="study", axes=place, policy=policy_of(policy), workload={"rate": rate}, **settings)
+        folder = self.directory / "cells" / cell.id
+        (folder / RUN).mkdir(parents=True)
+        (folder / CELL).write_text(json.dumps(asdict(cell)))
+        (folder / FACTS).write_text(json.dumps(facts))
+        status = {"status": "failed" if error else "ok", "error": error, "seconds": 1.0, "started_ns": 0}
+        (folder / RESULT).write_text(json.dumps(status))
+        (folder / RUN / layout.CLIENT).write_text("".join(json.dumps(record) + "\n" for record in records or []))
+        (folder / RUN / layout.WORKLOAD).write_text(json.dumps(workloads))
+        self._cells.append(cell.id)
+        return folder
+
+    def close(self) -> Path:
+        """Write the study; returns the directory."""
+        study = {"name": "study", "axes": self._axes, "compare": self._compare, "cells": self._cells}
+        (self.directory / "studies").mkdir()
+        (self.directory / "studies" / "study.json").write_text(json.dumps(study))
+        return self.directory
+
+
+def table(markdown: str, heading: str) -> list[dict[str, str]]:
+    """The first table after a heading, without marks."""
+    lines = markdown[markdown.index(f"### {heading}\n") :].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("*") for cell in line.strip("|").split(" | ")])
+    head, _, *body = rows
+    return [dict(zip(head, row, strict=True)) for row in body]

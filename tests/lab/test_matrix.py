@@ -1,0 +1,153 @@
+"""What a matrix stands for: which cells, in which order, and which mistakes are found before anything runs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kvtrace.cli.main import app
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.cell import arguments_of
+from kvtrace.lab.matrix import Matrix, read_matrix
+from kvtrace.lab.policies import engine_arguments, policy_of
+from kvtrace.lab.shapes import kv_bytes_a_token, shape_config, shapes
+from kvtrace.lab.workloads import make
+
+STUDIES = sorted((Path(__file__).parents[2] / "examples" / "studies").glob("*.toml"))
+TEXT = """
+repeats = 2
+[cell]
+kv_tokens = "90k"
+rate = 2.0
+[axes]
+policy = ["fcfs", { name = "offloading", host_gib = 16 }]
+block_size = [16, 32]
+[workloads.w]
+kind = "fixed"
+jobs = 3
+prompt = 100
+"""
+
+
+def matrix(tmp_path: Path, text: str) -> Matrix:
+    path = tmp_path / "m.toml"
+    path.write_text(text)
+    return read_matrix(path)
+
+
+def test_cells_are_the_product_of_the_axes_and_repeats(tmp_path: Path) -> None:
+    cells = matrix(tmp_path, TEXT).cells
+    assert len({cell.id for cell in cells}) == 8
+    assert {(cell.policy["name"], cell.block_size, cell.repeat) for cell in cells} == {
+        (policy, size, repeat) for policy in ("fcfs", "offloading") for size in (16, 32) for repeat in (0, 1)
+    }
+    assert {cell.kv_tokens for cell in cells} == {90_000}
+
+
+def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(tomllib.loads(TEXT)))
+    assert read_matrix(path) == matrix(tmp_path, TEXT)
+
+
+def test_the_order_is_shuffled_and_stable(tmp_path: Path) -> None:
+    ids = [cell.id for cell in matrix(tmp_path, TEXT).cells]
+    assert ids == [cell.id for cell in matrix(tmp_path, TEXT).cells]
+    other = [cell.id for cell in matrix(tmp_path, "order_seed = 7" + TEXT).cells]
+    assert set(other) == set(ids)
+    assert other != ids
+
+
+def test_another_setting_is_another_cell(tmp_path: Path) -> None:
+    one, other = (matrix(tmp_path, text).cells for text in (TEXT, TEXT.replace("jobs = 3", "jobs = 4")))
+    assert {cell.id for cell in one}.isdisjoint({cell.id for cell in other})
+
+
+def test_policies_get_the_same_requests_and_repeats_get_others(tmp_path: Path) -> None:
+    digests: dict[int, set[str]] = {}
+    for cell in matrix(tmp_path, TEXT).cells:
+        digests.setdefault(cell.repeat, set()).add(cell.make_workloads()[0].digest())
+    assert [len(found) for found in digests.values()] == [1, 1]
+    assert digests[0] != digests[1]
+    assert matrix(tmp_path, TEXT).cells[0].make_workloads()[0].parameters["arrival"] == "poisson"
+
+
+def test_a_cell_becomes_vllms_arguments(tmp_path: Path) -> None:
+    (cell,) = (
+        c
+        for c in matrix(tmp_path, TEXT).cells
+        if c.policy["name"] == "offloading" and c.block_size == 32 and not c.repeat
+    )
+    arguments = arguments_of(cell, cell.make_workloads())
+    assert arguments["num_gpu_blocks_override"] == 90_000 // 32 + 1  # one is vLLM's null block
+    assert arguments["kv_transfer_config"]["kv_connector"] == "OffloadingConnector"
+    assert arguments["kv_transfer_config"]["kv_connector_extra_config"] == {"cpu_bytes_to_use": 16 << 30}
+    json.dumps(arguments)
+
+
+def test_a_workload_longer_than_the_shape_is_refused(tmp_path: Path) -> None:
+    cell = matrix(tmp_path, TEXT.replace("prompt = 100", "prompt = 9000")).cells[0]
+    with pytest.raises(KvtraceError, match="9128 tokens, tiny runs up to 8192"):
+        arguments_of(cell, cell.make_workloads())
+
+
+def test_lmcache_is_refused_where_it_is_not_installed() -> None:
+    with pytest.raises(KvtraceError, match="lmcache is not installed"):
+        engine_arguments(policy_of({"name": "lmcache", "host_gib": 1}))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("repeats", "repeat", "unknown entry repeat"),
+        ("block_size = [16, 32]", "block_size = 16", "axis block_size: expected a list"),
+        ('"fcfs"', '"fifo"', "no policy 'fifo'"),
+        (", host_gib = 16", "", "offloading needs host_gib"),
+        ("jobs = 3", "job = 3", "no parameter job"),
+        ('"90k"', '"91k"', "expected a number of tokens or 90k"),
+        ("rate = 2.0", 'model = "gpt-9"', "no model shape 'gpt-9'"),
+        ("rate = 2.0", 'phases = ["x"]', r"no such \[workloads.NAME\]"),
+        ("rate = 2.0", '"workload.ratio" = 2', "no workload of phases w has a parameter ratio"),
+        ("[axes]", "[axes", "is no TOML"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(old: str, new: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(KvtraceError, match=rf"m.toml: .*{message}|m.toml is no TOML"):
+        matrix(tmp_path, TEXT.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_the_studies_can_be_run(path: Path) -> None:
+    found = read_matrix(path)
+    for cell in found.cells:
+        if cell.policy["name"] != "hf-generate":
+            arguments_of(cell, cell.make_workloads())
+    assert found.compare is None or len(found.axes[found.compare]) > 1
+
+
+def test_the_command_line_lists_cells_and_describes_workloads(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(TEXT)
+    listed = CliRunner().invoke(app, ["lab", "run", str(tmp_path / "m.toml"), "-o", str(tmp_path / "x"), "--dry-run"])
+    assert len(listed.stdout.splitlines()) == 8
+    assert "m: policy offloading 16 GiB, block_size 32, repeat 1  (" in listed.stdout
+    assert not (tmp_path / "x").exists()
+    told = CliRunner().invoke(app, ["lab", "workload", "fixed", "jobs=7", "rate=0.5", "seed=3"])
+    expected = make("fixed", {"kind": "fixed", "jobs": 7, "rate": 0.5, "seed": 3}).digest()
+    assert json.loads(told.stdout)["sha256"] == expected
+    kinds = CliRunner().invoke(app, ["lab", "workload"]).stdout
+    assert "\nmooncake: path=? jobs=1000 longest=32768" in kinds
+
+
+def test_shapes_have_the_kv_of_their_models() -> None:
+    assert {name: kv_bytes_a_token(shape_config(name)) for name in shapes()} == {
+        "llama-2-7b-64k": 524_288,  # 32 layers x 2 x 32 heads x 128 x 2 bytes
+        "llama-3.1-8b": 131_072,
+        "opt-13b": 819_200,
+        "qwen2.5-0.5b": 12_288,
+        "qwen2.5-1.5b": 28_672,
+        "tiny": 2_048,
+    }

@@ -1,0 +1,233 @@
+"""The report and the explorer, on cells whose figures were worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.bootstrap import interval
+from kvtrace.lab.explorer import write_site
+from kvtrace.lab.report import write_report
+from tests.viewer.chromium import Chromium, find_browser
+
+from .cells import Sweep, request, table
+
+
+def job(session: str, start: int, ttft: int, turn_ms: int, **more: Any) -> list[dict[str, Any]]:
+    """Two turns, the second 100 ms after the first's end; JCT is 2 turns + 100 ms."""
+    second = start + turn_ms + 100
+    return [
+        request(session, 0, start, start + ttft, start + turn_ms, **more),
+        request(session, 1, second, second + ttft, second + turn_ms, last=True, **more),
+    ]
+
+
+def written(directory: Path) -> str:
+    write_report(directory, directory / "report")
+    return (directory / "report" / "report.md").read_text()
+
+
+def test_the_figures_of_a_cell_are_those_of_its_records(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs"])
+    sweep.cell([*job("a", 0, 10, 50), *job("b", 100, 30, 150)])
+    (row,) = table(written(sweep.close()), "Cells")
+    # a: 0-50, 150-200. b: 100-250, 350-500. Four requests of 5 tokens in 0.5 s
+    assert row["makespan s"] == "0.5"
+    assert row["output tok/s"] == "40"
+    assert row["requests/s"] == "8"
+    assert row["JCT mean s"] == "0.3"  # 0.2 and 0.4
+    assert row["JCT p99 s"] == "0.398"  # 0.2 + 0.99 * 0.2
+    assert row["TTFT mean ms"] == "20"
+    assert row["TPOT ms"] == "20"  # (50 - 10) / 4 = 10 and (150 - 30) / 4 = 30
+    assert row["cached share"] == "0.4"
+
+
+def test_failed_requests_are_counted_and_their_jobs_not_completed(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs"])
+    lost = request("c", 0, 0, 1, 1, first_token_ns=None, last_token_ns=None, output_tokens=0, error="boom", last=True)
+    sweep.cell([*job("a", 0, 10, 50), lost])
+    text = written(sweep.close())
+    (row,) = table(text, "Cells")
+    assert (row["jobs"], row["JCT mean s"]) == ("1", "0.2")
+    assert "1 requests failed; 1 of 2 jobs are compared" in text
+
+
+def test_differences_are_paired_by_job_and_baseline_is_the_first_value(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"], rate=["1.0"])
+    sweep.cell([*job("a", 0, 10, 50), *job("b", 0, 10, 60), *job("c", 0, 10, 90)], rate=1.0)
+    sweep.cell([*job("b", 0, 20, 55), *job("a", 0, 20, 45), *job("d", 0, 20, 900)], policy="priority", rate=1.0)
+    text = written(sweep.close())
+    jct, ttft = table(text, "Against fcfs")
+    assert (jct["jobs"], ttft["jobs"]) == ("2", "2")  # a and b; c and d have no partner
+    assert (jct["fcfs"], jct["difference"], jct["95% interval"]) == ("0.21", "-0.01", "-0.01 to -0.01")
+    assert (jct["share"], jct["verdict"]) == ("-4.8%", "lower")
+    assert (ttft["fcfs"], ttft["difference"], ttft["verdict"]) == ("10", "10", "higher")
+
+
+def test_the_best_of_comparable_cells_is_marked(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"], rate=["1.0", "2.0"])
+    sweep.cell(job("a", 0, 10, 50), rate=1.0)
+    sweep.cell(job("a", 0, 10, 40), policy="priority", rate=1.0)
+    sweep.cell(job("a", 0, 10, 30), rate=2.0)
+    sweep.cell(job("a", 0, 10, 35), policy="priority", rate=2.0)
+    lines = [
+        line for line in written(sweep.close()).splitlines() if re.match(r"\| (fcfs|priority) \| [12].0 \| \d", line)
+    ]
+    marked = {tuple(line.split(" | ")[:2]): "**0." in line.split(" | ")[6] for line in lines}
+    assert marked == {
+        ("| fcfs", "1.0"): False,
+        ("| priority", "1.0"): True,
+        ("| fcfs", "2.0"): True,
+        ("| priority", "2.0"): False,
+    }
+
+
+def test_failed_cells_are_shown_with_their_error(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    sweep.cell(job("a", 0, 10, 50))
+    sweep.cell(policy="priority", error="no <b>memory</b> | at all\x1b[31m")
+    text = written(sweep.close())
+    assert "1 of 2 cells ran, 1 failed" in text
+    assert [row["jobs"] for row in table(text, "Cells")] == ["1", "failed"]
+    assert "1 of 2 cells failed and are not compared" in text
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "no &lt;b&gt;memory&lt;/b&gt; | at all" in page
+    assert "\x1b" not in page + text
+    assert "<b>memory" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"workload": {"sha256": "other"}}, "different prompts or arrivals"),
+        ({"kv_tokens": 3200}, r"different numbers of blocks \(100, 200\)"),
+        ({"facts": {"software": {"python": "3.11", "vllm": "0.26.0"}}}, r"different software \(vllm 0.26.0, 0.32.0\)"),
+        ({"facts": {"device": "another"}}, "different devices"),
+    ],
+)
+def test_unfair_comparisons_are_warned_of(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    sweep.cell(job("a", 0, 10, 50))
+    sweep.cell(job("a", 0, 10, 50), policy="priority", **change)
+    assert re.search(message, written(sweep.close()))
+
+
+def test_fair_comparisons_are_not_warned_of(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    sweep.cell(job("a", 0, 10, 50))
+    sweep.cell(job("a", 0, 10, 50), policy="priority")
+    assert "Is it fair?" not in written(sweep.close())
+
+
+def test_a_late_client_is_warned_of(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs"])
+    sweep.cell([request("a", 0, 80, 90, 99, due_ns=0, last=True)])
+    assert "sent a request 80 ms late" in written(sweep.close())
+
+
+def test_cold_and_warm_passes_and_phase_orders_are_set_side_by_side(tmp_path: Path) -> None:
+    def phases(*names: str) -> list[dict[str, Any]]:
+        described = {"sha256": "one", "jobs": 1, "requests": 1, "parameters": {}}
+        return [{"phase": number, "name": name, **described} for number, name in enumerate(names)]
+
+    def one(phase: int, ttft: int) -> dict[str, Any]:
+        return request("a", 0, 1000 * phase, 1000 * phase + ttft, 1000 * phase + 50, phase=phase, last=True)
+
+    sweep = Sweep(tmp_path, compare=None, phases=["x+y+x", "y+x+x"])
+    sweep.cell([one(0, 9), one(1, 7), one(2, 3)], phases=("x", "y", "x"), workloads=phases("x", "y", "x"))
+    sweep.cell([one(0, 8), one(1, 5), one(2, 4)], phases=("y", "x", "x"), workloads=phases("y", "x", "x"))
+    text = written(sweep.close())
+    warm = [(row["TTFT cold ms"], row["TTFT warm ms"]) for row in table(text, "Cold and warm")]
+    assert warm == [("9", "3"), ("5", "4")]
+    orders = [
+        (row["workload"], row["place"], row["TTFT mean ms"]) for row in table(text, "Does the order of phases matter?")
+    ]
+    assert ("y", "1", "8") in orders
+    assert ("y", "2", "7") in orders
+
+
+@settings(max_examples=25, deadline=None)
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40), seed=st.integers(0, 99))
+def test_an_interval_holds_its_mean_lies_in_the_range_and_repeats(values: list[float], seed: int) -> None:
+    found = interval(values, seed)
+    assert found is not None
+    slack = 1e-6 * (1 + max(map(abs, values)))
+    assert min(values) - slack <= found.low <= found.mean + slack
+    assert found.mean - slack <= found.high <= max(values) + slack
+    assert found == interval(values, seed)
+    assert found.mean == pytest.approx(sum(values) / len(values), abs=slack)
+
+
+def test_an_interval_is_as_wide_as_theory_has_it() -> None:
+    found = interval([0.0, 1.0] * 50)
+    assert found is not None
+    # standard error of the mean: 0.5 / sqrt(100) = 0.05; 1.96 of them to each side
+    assert (found.low, found.high) == (pytest.approx(0.402, abs=0.015), pytest.approx(0.598, abs=0.015))
+    assert interval([1.0]) is None
+
+
+def test_the_explorer_has_every_run_and_its_filters(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority"])
+    parameters = {"workload": {"parameters": {"kind": "agent", "rate": 2.0}}}
+    sweep.cell(job("a", 0, 10, 50), **parameters)
+    sweep.cell(policy="priority", error="</script><script>alert(1)</script>", phases=("w",))
+    site = tmp_path / "site"
+    assert write_site([sweep.close()], site) == 2
+    data = json.loads((site / "runs.json").read_text())
+    done, failed = sorted(data["runs"], key=lambda run: run["status"], reverse=True)
+    assert {name: done[name] for name in data["filters"]} == {
+        "study": "study",
+        "model": "tiny",
+        "capacity": 1600,
+        "workload": "w",
+        "requests": 9,
+        "cache": "cold",
+        "policy": "fcfs",
+        "rate": 2.0,
+        "block_size": 16,
+        "max_num_seqs": 256,
+        "status": "ok",
+    }
+    assert done["figures"]["jct_s_mean"] == 0.2
+    assert failed["error"].startswith("</script>")
+    page = (site / "index.html").read_text()
+    assert page.count("</script>") == 2  # the page's own
+    assert "http" not in re.sub(r"<title>.*?</title>", "", page)
+
+
+def test_the_explorer_filters_and_sorts_in_a_browser(tmp_path: Path) -> None:
+    if find_browser() is None:
+        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+    sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority", "ttl-pin"])
+    for policy, turn_ms in (("fcfs", 50), ("priority", 30), ("ttl-pin", 40)):
+        sweep.cell(job("a", 0, 10, turn_ms), policy=policy)
+    sweep.cell(policy="fcfs", error="<img src=x>", seed=2)
+    write_site([sweep.close()], tmp_path / "site")
+    column = "[...document.querySelectorAll('tbody tr')].map(row => row.cells[{}].textContent)"
+    with Chromium() as browser:
+        browser.open(tmp_path / "site" / "index.html")
+        assert len(browser.evaluate(column.format(0))) == 4
+        assert browser.evaluate("document.querySelectorAll('tbody img').length") == 0
+        head = "[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('JCT mean'))"
+        browser.evaluate(f"{head}.click()")
+        jct = browser.evaluate(f"{column.format(6)}.slice(0, 3)")
+        assert jct == ["priority", "ttl-pin", "fcfs"]  # 0.16, 0.18 and 0.2 s
+        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement.cells[6].textContent)"
+        assert set(browser.evaluate(marked)) == {"priority"}
+        select = "const s = document.querySelector('select[name=policy]'); s.value = 'fcfs';"
+        browser.evaluate(f"(() => {{ {select} s.dispatchEvent(new Event('change')); }})()")
+        assert browser.evaluate(column.format(6)) == ["fcfs", "fcfs"]
+        assert browser.evaluate("document.getElementById('count').textContent") == "2 of 4 runs"
+        assert not browser.console
+
+
+def test_a_directory_without_results_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(KvtraceError, match=r"kvtrace lab run MATRIX\.toml"):
+        write_report(tmp_path, tmp_path / "report")

@@ -1,0 +1,241 @@
+"""Twelve cells on a real engine, interrupted twice and gone on with; the report against the clients' records."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kvtrace.lab.document import shown
+from kvtrace.lab.matrix import Cell, read_matrix
+from kvtrace.queries import Trace
+
+from .cells import table
+
+ROOT = Path(__file__).parents[2]
+MATRIX = ROOT / "examples" / "studies" / "tiny-policies.toml"
+PATIENCE_S = 240
+
+
+def environment() -> dict[str, str]:
+    settings = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    return {**os.environ, **settings}
+
+
+def lab(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kvtrace", "lab", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), **options)
+
+
+def results(directory: Path) -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in directory.glob("cells/*/result.json")}
+
+
+def interrupted(directory: Path, cells: int, number: signal.Signals) -> tuple[int, str]:
+    """Start the sweep, and end it in the middle of the cell after so many."""
+    command = [sys.executable, "-m", "kvtrace", "lab", "run", str(MATRIX), "-o", str(directory), "--warm"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while len(results(directory)) < cells or not list(directory.glob("cells/*/run/processes")):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    while not [run for run in directory.glob("cells/*/run") if not (run.parent / "result.json").exists()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+class Swept(NamedTuple):
+    directory: Path
+    after: list[dict[str, dict[str, Any]]]  # the results after each part
+    codes: list[int]
+    said: str
+    markdown: str
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
+    pytest.importorskip("vllm")
+    directory = tmp_path_factory.mktemp("sweep") / "policies"
+    code, said = interrupted(directory, 3, signal.SIGINT)
+    codes, after = [code], [results(directory)]
+    code, _ = interrupted(directory, 6, signal.SIGKILL)
+    codes, after = [*codes, code], [*after, results(directory)]
+    done = lab("run", MATRIX, "-o", directory, "--warm", timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    codes, after = [*codes, 0], [*after, results(directory)]
+    made = lab("report", directory, timeout=PATIENCE_S)
+    assert made.returncode == 0, made.stderr
+    yield Swept(directory, after, codes, said + done.stdout, (directory / "report" / "report.md").read_text())
+
+
+def cells() -> dict[str, Cell]:
+    return {cell.id: cell for cell in read_matrix(MATRIX).cells}
+
+
+def client(swept: Swept, cell: str) -> list[dict[str, Any]]:
+    lines = (swept.directory / "cells" / cell / "run" / "client.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(swept: Swept) -> None:
+    assert swept.codes == [130, -signal.SIGKILL, 0]
+    assert "the cell that ran is discarded" in swept.said
+    assert [len(found) for found in swept.after] == [3, 6, 12]
+    assert {result["status"] for result in swept.after[-1].values()} == {"ok"}
+    assert set(swept.after[-1]) == set(cells())
+    for earlier, later in zip(swept.after, swept.after[1:], strict=False):  # what was done was not done again
+        assert earlier.items() <= later.items()
+
+
+def test_cells_ran_in_the_matrix_order_each_in_an_engine_of_its_own(swept: Swept) -> None:
+    started = sorted(swept.after[-1], key=lambda cell: swept.after[-1][cell]["started_ns"])
+    assert started == list(cells())
+    engines = set()
+    for cell in cells():
+        with Trace(swept.directory / "cells" / cell / "run" / "trace.duckdb") as trace:
+            (row,) = trace.sql(
+                "SELECT host, pid, started_ns, blocks FROM process JOIN engine ON process_id = engine_id",
+                format="arrow",
+            ).to_pylist()
+            engines.add((row["pid"], row["started_ns"]))
+            assert row["blocks"] == cells()[cell].kv_tokens // 32
+    assert len(engines) == 12
+
+
+def test_what_the_clients_saw_is_what_the_engines_did(swept: Swept) -> None:
+    compared = """
+        SELECT count(*) AS requests, count(r.request) AS matched,
+            bool_and(c.prompt_tokens = r.prompt_tokens AND c.output_tokens = r.output_tokens
+                AND c.cached_tokens = r.local_cached_tokens AND c.session = r.session AND c.turn = r.turn) AS same,
+            bool_and(c.send_ns <= r.queued_ns AND r.first_token_ns <= c.first_token_ns
+                AND r.finished_ns <= c.last_token_ns + 5000000) AS in_order
+        FROM client_request c LEFT JOIN request r USING (request)
+    """
+    for cell in cells():
+        records = client(swept, cell)
+        assert len(records) == 32
+        assert [record["error"] for record in records] == [None] * 32
+        with Trace(swept.directory / "cells" / cell / "run" / "trace.duckdb") as trace:
+            assert trace.sql(compared, format="arrow").to_pylist() == [
+                {"requests": 32, "matched": 32, "same": True, "in_order": True}
+            ]
+            latency = trace.query("client-latency", format="arrow").to_pylist()
+        assert sum(row["jct_ms"] is not None for row in latency) == 8
+
+
+def test_turns_wait_for_their_tools_and_jobs_for_their_time(swept: Swept) -> None:
+    for cell in cells():
+        workload = cells()[cell].make_workloads()[0]
+        by_job: dict[str, list[dict[str, Any]]] = {}
+        for record in client(swept, cell):
+            by_job.setdefault(record["session"], []).append(record)
+        start = min(turns[0]["due_ns"] for turns in by_job.values())
+        for job, arrival in zip(workload.jobs, workload.arrivals_s or [], strict=True):
+            turns = sorted(by_job[job.session], key=lambda record: record["turn"])
+            assert turns[0]["due_ns"] - start == pytest.approx(arrival * 1e9, abs=2)
+            for before, after, turn in zip(turns, turns[1:], job.turns, strict=False):
+                waited = after["due_ns"] - before["last_token_ns"]
+                assert turn.tool_s * 1e9 <= waited < turn.tool_s * 1e9 + 1e8
+            assert all(turn["send_ns"] >= turn["due_ns"] for turn in turns)
+
+
+def test_less_room_is_less_cached(swept: Swept) -> None:
+    def cached(kv_tokens: int) -> int:
+        chosen = [id_ for id_, cell in cells().items() if cell.kv_tokens == kv_tokens and cell.policy["name"] == "fcfs"]
+        return sum(record["cached_tokens"] for id_ in chosen for record in client(swept, id_))
+
+    assert cached(1280) < cached(8192)
+
+
+def test_the_reports_figures_are_those_of_the_clients_records(swept: Swept) -> None:
+    rows = {(row["policy"].split()[0], row["rate"], row["kv_tokens"]): row for row in table(swept.markdown, "Cells")}
+    assert len(rows) == 12
+    for id_, cell in cells().items():
+        records = client(swept, id_)
+        row = rows[cell.policy["name"], str(cell.axes["rate"]), str(cell.kv_tokens)]
+        ttft = [(record["first_token_ns"] - record["send_ns"]) / 1e6 for record in records]
+        jct = jct_of(records)
+        seconds = (max(r["last_token_ns"] for r in records) - min(r["due_ns"] for r in records)) / 1e9
+        assert row["TTFT mean ms"] == shown(statistics.fmean(ttft))
+        assert row["JCT mean s"] == shown(statistics.fmean(jct.values()))
+        assert row["makespan s"] == shown(seconds)
+        assert row["output tok/s"] == shown(sum(r["output_tokens"] for r in records) / seconds)
+        shares = sum(r["cached_tokens"] for r in records) / sum(r["prompt_tokens"] for r in records)
+        assert row["cached share"] == shown(shares)
+
+
+def test_the_reports_differences_are_those_of_the_clients_records(swept: Swept) -> None:
+    by_place = {
+        (cell.policy["name"], str(cell.axes["rate"]), str(cell.kv_tokens)): jct_of(client(swept, id_))
+        for id_, cell in cells().items()
+    }
+    rows = [row for row in table(swept.markdown, "Against fcfs") if row["of"] == "JCT (s)"]
+    assert len(rows) == 8  # two policies, two rates, two capacities
+    for row in rows:
+        mine = by_place[row["policy"].split()[0], row["rate"], row["kv_tokens"]]
+        base = by_place["fcfs", row["rate"], row["kv_tokens"]]
+        assert row["jobs"] == "8"
+        assert row["difference"] == shown(statistics.fmean(mine[job] - base[job] for job in base))
+
+
+def jct_of(records: list[dict[str, Any]]) -> dict[str, float]:
+    found = {}
+    for session in {record["session"] for record in records}:
+        turns = [record for record in records if record["session"] == session]
+        found[session] = (max(t["last_token_ns"] for t in turns) - min(t["due_ns"] for t in turns)) / 1e9
+    return found
+
+
+def test_a_cell_that_cannot_run_fails_with_its_reason_and_others_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    path = tmp_path / "m.toml"
+    path.write_text(
+        'name = "fails"\ncell = { kv_tokens = 4096, rate = 9.0 }\n'
+        'axes.policy = [{ name = "lmcache", host_gib = 1 }, { name = "hf-generate", batch = 2 }]\n'
+        'workloads.w = { kind = "zipf", jobs = 3, shortest = 20, longest = 60 }\n'
+    )
+    done = lab("run", path, "-o", tmp_path / "out", timeout=PATIENCE_S)
+    assert done.returncode == 3, done.stdout + done.stderr
+    by_policy = {name.split("-")[0]: result for name, result in results(tmp_path / "out").items()}
+    assert by_policy["lmcache"]["error"] == "policy lmcache: the package lmcache is not installed in this environment"
+    # The baseline's batches are two, then one; a batch returns as a whole, and each of its jobs has its own lengths.
+    assert by_policy["hf"]["status"] == "ok", by_policy["hf"]["error"]
+    (file,) = (tmp_path / "out").glob("cells/hf-*/run/client.jsonl")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [r["send_ns"] == records[0]["send_ns"] for r in records] == [True, True, False]
+    assert records[0]["last_token_ns"] == records[1]["last_token_ns"] <= records[2]["send_ns"]
+    workload = read_matrix(path).cells[0].make_workloads()[0]
+    assert [(r["prompt_tokens"], r["output_tokens"]) for r in records] == [
+        (len(job.turns[0].new), job.turns[0].output_tokens) for job in workload.jobs
+    ]
+    again = lab("run", path, "-o", tmp_path / "out", timeout=60)
+    assert (again.returncode, again.stdout) == (0, "2 of 2 cells have results already\n")
+
+
+def test_a_time_limit_leaves_cells_for_the_next_time(tmp_path: Path) -> None:
+    done = lab("run", MATRIX, "-o", tmp_path, "--time-limit", "0", timeout=60)
+    assert (done.returncode, done.stdout) == (4, "out of time: 12 cells left; the same command goes on\n")
+    assert results(tmp_path) == {}
