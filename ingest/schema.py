@@ -14,8 +14,8 @@ from kvtrace.ingest.client_schema import CLIENT_REQUEST
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
-from kvtrace.ingest.preemptions import PREEMPTION
 from kvtrace.ingest.outside_schema import OUTSIDE_TABLES
+from kvtrace.ingest.preemptions import PREEMPTION
 from kvtrace.ingest.studies import STUDIES
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER

@@ -180,6 +180,8 @@ def log_if_wide(axes: Axes, values: Iterable[float], axis: str = "x") -> None:
     else:
         scale("symlog", linthresh=min(positive))
         limit(0, 1.5 * max(positive))
+
+
 def stack_bars(axes: Axes, labels: Sequence[object], parts: Mapping[str, Sequence[float] | pd.Series]) -> None:
     """Bars that add up to a whole, one a label: `stack_bars(axes, turns, {"queue": ..., "prefill": ...})`.
 
