@@ -11,6 +11,7 @@
 --
 -- NULL, or without rows, for engines with several KV cache groups.
 --
+-- group: KV memory
 -- figure: Kwon et al. (SOSP'23, PagedAttention), Figure 2: average share of wasted KV memory by system.
 -- needs: step_schedule, step_request, engine, request
 -- column: engine_id recorded | The engine.

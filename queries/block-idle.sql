@@ -14,6 +14,7 @@
 -- Without GPU windows (`--kv-level host`) a pass is the model runner's call on the host, `forward`; then only the time
 -- between passes is known, and on a GPU only roughly, for the call returns before the GPU is done.
 --
+-- group: KV access
 -- figure: KV access study (IPDPS'25): idle time of blocks within a pass and between passes.
 -- needs: step_request, engine, forward
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.

@@ -5,6 +5,7 @@
 -- engine counted once; over the budget they say how much of it could have stayed. Avoidable are the tokens that an
 -- earlier request had computed and vLLM would have reused, had nothing been lost (query prefix-miss).
 --
+-- group: Prefix caching
 -- figure: Prefix-cache study: hit rate against KV budget (cache pressure)
 -- needs: prefix_lookup
 -- column: budget_tokens [tokens] derived | Tokens that fit into the GPU's blocks; NULL if not recorded.

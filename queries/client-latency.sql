@@ -4,6 +4,7 @@
 -- serialisation, the API process, the way back of every token. Clients and engine must have shared a host, or
 -- synchronised clocks. NULL where a request got no token, or the engine's part was not recorded.
 --
+-- group: Requests and jobs
 -- needs: client_request
 -- column: request recorded | Key of table `request`; NULL if no engine is known to have had it.
 -- column: request_id recorded | The id the client knows.

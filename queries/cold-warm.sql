@@ -6,6 +6,7 @@
 -- asked. unknown: the content of its first block was not recorded. A prompt shorter than a block is cold. Two requests
 -- share a first block if vLLM gave it the same content hash (table `first_block`).
 --
+-- group: Prefix caching
 -- figure: Prefix-cache study: hit rate and TTFT, cold against warm
 -- needs: request, prefix_lookup
 -- param: from_s DOUBLE = 0 | Leave out requests that arrived earlier, counted from the first arrival.

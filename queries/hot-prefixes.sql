@@ -5,6 +5,7 @@
 -- and not the block that holds a prompt's last token. Equal block hashes are equal prefixes, so a salt or an adapter
 -- makes another tree.
 --
+-- group: Reuse
 -- needs: block_lookup
 -- param: nodes INTEGER = 50 | At most so many nodes an engine, those with the most lookups; their parents are with them.
 -- param: at_least_lookups INTEGER = 2 | Leave out nodes with fewer lookups.

@@ -5,6 +5,7 @@
 -- tools, users, or the client itself. All three are NULL for a job with a turn that had not ended when the recording
 -- did.
 --
+-- group: Requests and jobs
 -- figure: LMCache study: job completion time by rate
 -- needs: request
 -- column: session recorded | The job.

@@ -8,6 +8,7 @@
 --
 -- A tier that keeps chunks of several blocks names only the last one's hash, so tier_blocks are too few there.
 --
+-- group: KV memory
 -- figure: LMCache study: lifecycle of one job's KV in GPU and host memory across tool gaps
 -- needs: request, block_event
 -- param: session VARCHAR = NULL | The job; NULL: the one that took longest.

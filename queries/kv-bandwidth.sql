@@ -7,6 +7,7 @@
 -- cache; the queries of a long prompt read the same KV several times, which counts once. A window also holds attention's
 -- arithmetic, which bounds prefill, and a layer with a sliding window reads less than is counted here.
 --
+-- group: KV access
 -- figure: KV access study (IPDPS'25): achieved bandwidth of KV reads and writes.
 -- needs: kv_window, kv_layer, step_request, engine
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.

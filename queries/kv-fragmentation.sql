@@ -9,6 +9,7 @@
 -- in used_blocks and count as full: query pinned-blocks has them. Drafted tokens count as stored in the step that
 -- schedules them. NULL for engines with several KV cache groups, whose blocks differ in size.
 --
+-- group: KV memory
 -- figure: Kwon et al. (SOSP'23, PagedAttention), section 3.1 and Figure 2: internal fragmentation; here over time.
 -- needs: step_schedule, step_request, engine
 -- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row a step.

@@ -5,6 +5,7 @@
 -- request, KV head and layer; a tile is one block or several. A write's lag runs from issuing a token's K store to issuing
 -- its V store. Times come in ticks of 32 ns, so short lags are coarse, and zero means less than a tick.
 --
+-- group: KV access
 -- figure: KV access study (IPDPS'25): lag between the reads of a block's K and of its V.
 -- needs: gpu_program, gpu_tile
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.

@@ -5,6 +5,7 @@
 -- as time and the pool as `schedule` left it. Of an imported engine without steps, evictions are rises of swapped
 -- requests, or of waiting ones while running ones fall.
 --
+-- group: KV memory
 -- figure: IPDPS'25 study of KV access, Figure 11a: GPU and CPU KV utilisation and throughput, recompute and swap.
 -- needs: step_schedule, step_update
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.

@@ -7,6 +7,7 @@
 -- request, KV head and layer. Several heads that read the same block count as several. The mean is over the time from the
 -- first program's start to the last one's end: of the layer in the step, and of the request in it.
 --
+-- group: KV access
 -- figure: KV access study (IPDPS'25): parallelism of accesses within and across requests.
 -- needs: step_request, engine
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.

@@ -8,6 +8,7 @@
 -- of the memory depends on how the blocks were allocated, and is known for models with one KV cache group. Reads of one
 -- tick (32 ns) count as ordered by place.
 --
+-- group: KV access
 -- figure: KV access study (IPDPS'25), Figure 6b: blocks are read in increasing order within a request.
 -- needs: gpu_program, gpu_tile
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.

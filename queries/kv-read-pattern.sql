@@ -5,6 +5,7 @@
 -- which the layer reads no block has one row without one. From recorded tiles or imported patterns of one worker; one
 -- KV head. Without a range of steps, the first five recorded passes.
 --
+-- group: KV access
 -- figure: IPDPS'25 study of KV access, Figure 6b: read pattern over time in a layer.
 -- needs: gpu_tile, gpu_program, tile_step
 -- param: layer INTEGER = 0 | The layer.

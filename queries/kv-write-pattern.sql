@@ -4,6 +4,7 @@
 -- layer's first access in the pass; pass_ms says how far into the first pass shown that is. From recorded tiles or
 -- imported patterns of one worker. Without a range of steps, the first five recorded passes.
 --
+-- group: KV access
 -- figure: IPDPS'25 study of KV access, Figure 6a: write pattern over time in a layer.
 -- needs: gpu_write, tile_step
 -- param: layer INTEGER = 0 | The layer.

@@ -6,6 +6,7 @@
 -- polling, not copying. Transfers without a known end or bytes are left out. Saturated are stretches whose share of the
 -- peak and share of time under way are both near one.
 --
+-- group: Offload
 -- figure: LMCache study: offload bandwidth over time
 -- needs: transfer_submit, transfer_end
 -- param: bucket_ms DOUBLE = 1000 | Length of a stretch.

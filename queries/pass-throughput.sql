@@ -4,6 +4,7 @@
 -- itself reported over its own interval, which also counts what it did between steps. Without synchronisation, passes
 -- that return no token end before the GPU does: of a chunked prefill only the whole is to be trusted.
 --
+-- group: Scheduling
 -- figure: IPDPS'25 study of KV access, Figure 4a: throughput of a forward pass; its fill of the budget by batching.
 -- needs: step_schedule, step_update
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.

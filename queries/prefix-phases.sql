@@ -5,6 +5,7 @@
 -- name. The first skip_requests of each phase are its warm-up and left out. To see whether the order matters, record
 -- the same phases in both orders and put the answers side by side: phase_order tells them apart.
 --
+-- group: Prefix caching
 -- figure: Prefix-cache study: phase order and warm-up
 -- needs: request
 -- param: skip_requests INTEGER = 0 | Leave out each phase's first requests up to this number.

@@ -8,6 +8,7 @@
 -- query prefix-miss). refused: a request at the head of the queue that did not fit is looked up again every step; it
 -- computes nothing twice.
 --
+-- group: Preemption and eviction
 -- figure: 72-run policy study: retries and recomputation after eviction
 -- needs: request_event, prefix_lookup, step_request
 -- column: engine_id recorded | The engine.

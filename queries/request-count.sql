@@ -4,6 +4,7 @@
 -- of arrival, of those that generated. The marginal hit rate is that of the requests which the row adds to the one
 -- before: a cache that has warmed up shows there first.
 --
+-- group: Requests and jobs
 -- figure: Prefix-cache study: request-count comparison
 -- needs: request
 -- param: skip_requests INTEGER = 0 | Leave out the first requests up to this number, e.g. the warm-up.

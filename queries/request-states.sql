@@ -5,6 +5,7 @@
 -- has no such step and goes on at once. A first token that comes back after its request was preempted does not end the
 -- preemption: under async scheduling results arrive late. Stretches without duration are left out.
 --
+-- group: Requests and jobs
 -- needs: request
 -- column: engine_id recorded | The engine that served it.
 -- column: request recorded | Key of table `request`.

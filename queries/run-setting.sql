@@ -4,6 +4,7 @@
 -- recorded; arrival rates are measured, not what a load generator was told: requests (or jobs, by their first requests)
 -- after the first, over the time from the first to the last arrival. They say little where all arrive at once.
 --
+-- group: Run
 -- needs: request
 -- column: vllm_version recorded | vLLM's version.
 -- column: model recorded | Model name or path.

@@ -4,6 +4,7 @@
 -- the rows of several runs together (`kvtrace compare`, or a union of their answers) to plot throughput by max_seqs and
 -- block size. Time in which the engine had nothing to do counts too; busy_share says how much of it did not.
 --
+-- group: Run
 -- figure: Throughput by the most running requests and by block size, as in PagedAttention exercises.
 -- needs: step_schedule, step_update, engine
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.

@@ -8,6 +8,7 @@
 --
 -- Differences of two rows are point estimates; intervals are a matter of comparing runs.
 --
+-- group: Prefix caching
 -- figure: Prefix-cache study: shared against matched unique prompts
 -- needs: request
 -- param: bucket_tokens INTEGER = NULL | Width of a stretch of prompt lengths; NULL puts all lengths in one.

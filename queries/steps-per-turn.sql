@@ -5,6 +5,7 @@
 -- token's step twice). More are prompts computed in chunks and preemptions; fewer are drafts that were accepted. Steps
 -- sat out are those of the engine between a turn's first and last in which it was not scheduled.
 --
+-- group: Scheduling
 -- figure: 72-run policy study: steps per turn against the minimum
 -- needs: request, step_request
 -- column: turn_number derived | The turn's place in its job, counted from 1.

@@ -6,6 +6,7 @@
 -- the end of its last one. A tile is one block or several. It refines query block-idle, which counts a block as touched for
 -- the whole window; a tile that another request shares counts for each.
 --
+-- group: KV access
 -- figure: KV access study (IPDPS'25): idle time of blocks within a pass.
 -- needs: gpu_program, gpu_tile
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.

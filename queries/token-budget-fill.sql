@@ -4,6 +4,7 @@
 -- is prefill (prompts, whole or in chunks, and tokens computed again after a preemption), decode, or mixed (both). The
 -- budget is `max_num_batched_tokens`; what limits a decode batch is not this budget but the number of requests.
 --
+-- group: Scheduling
 -- figure: KV access study (IPDPS'25): fill of the token budget over forward passes, by batching mode.
 -- needs: step_schedule
 -- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row a step.

@@ -3,6 +3,7 @@
 -- One row a workload and tool, the most used first. A turn ends with a call; what the job's next turn got from a cache tells
 -- what the wait cost. Of that turn, the prompt up to the end of the turn before could have been cached.
 --
+-- group: Requests and jobs
 -- needs: client_request
 -- column: phase recorded | Which of the workloads of the run, from 0.
 -- column: workload recorded | Its name.

@@ -4,6 +4,7 @@
 -- both. Turns that were aborted, refused or failed, and those still running when the recording ended, are counted and
 -- in no mean. Traces put side by side give the mean turn duration by policy and rate.
 --
+-- group: Requests and jobs
 -- figure: 72-run policy study: mean turn duration by policy and arrival rate
 -- needs: request
 -- column: jobs derived | Jobs with a completed turn.

@@ -12,6 +12,7 @@
 -- `linear_service`: the same, but most of the growth is computing. `unclear`: none of these. The columns show what the
 -- rules saw; read them before you believe the name.
 --
+-- group: Requests and jobs
 -- figure: LMCache study: T8/T1 ratio and failure modes
 -- needs: request
 -- param: first_turn INTEGER = 1 | The turn to compare with.

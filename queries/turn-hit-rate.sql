@@ -4,6 +4,7 @@
 -- requests that were refused or preempted are in queries prefix-hit-rate and recomputed-tokens. Rates are tokens over
 -- tokens, so long prompts weigh more; NULL where prefix caching was off.
 --
+-- group: Prefix caching
 -- figure: 72-run policy study: per-turn hit rate, local and external
 -- needs: request, prefix_lookup
 -- column: turn_number derived | The turn's place in its job, counted from 1.

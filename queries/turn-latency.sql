@@ -4,6 +4,7 @@
 -- every turn generated a token; a preemption's wait is in the part it fell into. Later turns have fewer jobs where jobs
 -- differ in length: query turn-growth compares the same jobs.
 --
+-- group: Requests and jobs
 -- figure: LMCache study: turn latency by turn index
 -- needs: request
 -- column: turn_number derived | The turn's place in its job, counted from 1.

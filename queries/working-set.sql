@@ -5,6 +5,7 @@
 -- count from the prompt on that sends them again. A cache smaller than the working set of the time between two uses of a
 -- prefix cannot keep it.
 --
+-- group: Reuse
 -- needs: block_lookup
 -- param: window_ms DOUBLE = 1000 | Length of a window.
 -- column: engine_id recorded | The engine.

@@ -109,7 +109,7 @@ def test_trace_without_version(make_trace: MakeTrace) -> None:
 
 def test_trace_of_another_version_names_both(make_trace: MakeTrace) -> None:
     newer = "UPDATE run SET value = '99'; INSERT INTO run VALUES ('kvtrace_version', '7.5');"
-    with pytest.raises(KvtraceError, match=r"version 99 \(made by kvtrace 7\.5\); this kvtrace reads version 2"):
+    with pytest.raises(KvtraceError, match=r"version 99 \(made by kvtrace 7\.5\); this kvtrace reads version \d+"):
         Trace(make_trace(newer))
 
 

@@ -17,6 +17,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.events import FORWARD, KV_WINDOW, STEP_SCHEDULE, STEP_UPDATE, Event, GraphMode, WindowKind
 from kvtrace.ingest.gpu import refine
 from kvtrace.ingest.run import ingest
+from kvtrace.ingest.schema import TRACE_VERSION
 from kvtrace.ingest.sources import Sources
 
 from .conftest import Ingested, SmallExport, global_tid, ingest_export
@@ -347,4 +348,4 @@ def test_a_trace_without_a_recording_has_its_facts(export: SmallExport, tmp_path
     found = ingest_export(export.path, tmp_path / "trace.duckdb")
     facts = dict(found.ask("SELECT key, value FROM run"))
     assert facts["source"] == "nsight"
-    assert facts["trace_version"] == "2"
+    assert facts["trace_version"] == str(TRACE_VERSION)
