@@ -56,6 +56,7 @@ class Paged:
         self.random = random.Random(engine)
         self.engine = engine
         self.slots: dict[int, set[int]] = {}  # by block in use: its slots that hold a token
+        self.idle: dict[int, set[int]] = {}  # by block that nobody uses and a lookup may find
         self.references: dict[int, int] = {}
         self.full: dict[tuple[int, int], int] = {}  # by family and position: the block that holds that prefix
         self.fresh = iter(range(1, 100_000))
@@ -110,6 +111,8 @@ class Paged:
         before, had = request.stored, len(request.blocks)
         for block in hit:
             self.references[block] += 1
+            if block in self.idle:
+                self.slots[block] = self.idle.pop(block)
             self.refer(block, request, "hit", 1000 * step)
         request.blocks += hit
         request.stored += tokens
@@ -130,8 +133,7 @@ class Paged:
             self.references[block] -= 1
             self.refer(block, request, "free", moment)
             if not self.references[block]:
-                del self.slots[block]
-                self.full = {key: kept for key, kept in self.full.items() if kept != block}
+                self.idle[block] = self.slots.pop(block)
         request.blocks, request.stored = [], 0
         self.running.remove(request)
         self.left.append(request)
