@@ -101,9 +101,20 @@ class Trace:
     @overload
     def sql(self, text: str, format: Literal["arrow"]) -> pa.Table: ...
     @overload
-    def sql(self, text: str, format: Literal["batches"]) -> pa.RecordBatchReader: ...
-    def sql(self, text: str, format: Format = "pandas") -> Any:  # noqa: A002 - reads well
+    def sql(
+        self,
+        text: str,
+        format: Literal["batches"],  # noqa: A002 - as above
+        *,
+        batch_rows: int = ...,
+    ) -> pa.RecordBatchReader: ...
+    def sql(self, text: str, format: Format = "pandas", *, batch_rows: int = BATCH_ROWS) -> Any:  # noqa: A002
         """The answer of one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN) of your own.
+
+        Args:
+            text: The SELECT.
+            format: "pandas", "arrow" (a `pyarrow.Table`) or "batches".
+            batch_rows: Rows of a batch.
 
         Raises:
             KvtraceError: the SQL is wrong, is not one statement, or would do more than read the trace.
@@ -119,7 +130,7 @@ class Trace:
                 f"{statements[0].type.name} is not allowed: a trace is opened read-only. "
                 "Use SELECT, DESCRIBE, SHOW, SUMMARIZE or EXPLAIN; `-o FILE` writes a result"
             )
-        return self._result(statements[0].query, format)
+        return self._result(statements[0].query, format, batch_rows)
 
     def missing(self, name: str) -> tuple[str, ...]:
         """The tables a canned query needs that have no rows in this trace."""
@@ -146,7 +157,7 @@ class Trace:
             raise KvtraceError(f"parameter {param.name}: {value!r} is no {param.type} ({param.meaning})") from error
         return text
 
-    def _result(self, sql: str, format_: Format) -> Any:
+    def _result(self, sql: str, format_: Format, batch_rows: int = BATCH_ROWS) -> Any:
         if format_ not in ("pandas", "arrow", "batches"):
             raise KvtraceError(f"format is {format_!r}; expected pandas, arrow or batches")
         with needs_analysis():
@@ -154,7 +165,7 @@ class Trace:
                 relation = self._connection.sql(sql)
                 if format_ == "pandas":
                     return relation.df()
-                return relation.to_arrow_table() if format_ == "arrow" else relation.to_arrow_reader(BATCH_ROWS)
+                return relation.to_arrow_table() if format_ == "arrow" else relation.to_arrow_reader(batch_rows)
             except duckdb.Error as error:
                 raise _sql_error(error) from error
 

@@ -1,0 +1,1 @@
+"""A trace in the formats of other tools: Perfetto, Parquet, CSV, OpenTelemetry."""

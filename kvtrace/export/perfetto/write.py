@@ -1,0 +1,136 @@
+"""Writes a trace for Perfetto: files of bounded size, each of which opens alone, and a manifest of what is in which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvtrace.errors import KvtraceError
+from kvtrace.export.perfetto.draw import Drawing
+from kvtrace.export.perfetto.merge import rounds
+from kvtrace.export.perfetto.packets import Drawn, Encoder
+from kvtrace.export.perfetto.sources import SOURCES
+from kvtrace.export.perfetto.tracks import Names, Tracks
+from kvtrace.export.place import MANIFEST, whole_folder, write_manifest
+from kvtrace.export.tables import facts
+from kvtrace.queries import Trace
+
+MOST_BYTES = 500_000_000
+"""Perfetto's page in the browser reads up to about 2 GB of memory, which a trace of this size stays below."""
+
+
+@dataclass
+class Slice:
+    """A file of an export.
+
+    Args:
+        file: Its name.
+        bytes: Its size.
+        start_ns: Start of its first row.
+        end_ns: Start of its last row; rows belong to the file in which they start.
+        rows: Rows by what they are.
+    """
+
+    file: str
+    bytes: int = 0
+    start_ns: int | None = None
+    end_ns: int | None = None
+    rows: Counter[str] = field(default_factory=Counter)
+
+    def count(self, drawn: Drawn) -> None:
+        """Note that rows are in the file."""
+        starts = pc.min_max(drawn.rows["start_ns"]).as_py()
+        self.start_ns = min(starts["min"], self.start_ns or starts["min"])
+        self.end_ns = max(starts["max"], self.end_ns or starts["max"])
+        self.rows.update(_counts(drawn))
+
+
+class Slices:
+    """The files of an export, one after the other."""
+
+    def __init__(self, folder: Path, tracks: Tracks, most_bytes: int) -> None:
+        self.done: list[Slice] = []
+        self._folder = folder
+        self._tracks = tracks
+        self._most_bytes = most_bytes
+        self._file: BinaryIO | None = None
+        self._encoder = Encoder(tracks)
+
+    def add(self, batch: list[Drawn]) -> None:
+        """Add rows; in a new file if they do not fit."""
+        parts = self._encode(batch) if self._file else []
+        if not self._file or self.done[-1].bytes + sum(map(len, parts)) > self._most_bytes:
+            self._open(min(pc.min(drawn.rows["start_ns"]).as_py() for drawn in batch))
+            parts = self._encode(batch)
+        for part in parts:
+            self._write(part)
+        if self.done[-1].bytes > self._most_bytes:
+            raise KvtraceError(
+                f"{sum(len(drawn.rows) for drawn in batch):,} rows do not fit into {self._most_bytes:,} bytes; "
+                "allow larger files with --slice-mb"
+            )
+        for drawn in batch:
+            self.done[-1].count(drawn)
+
+    def close(self) -> None:
+        """End the last file."""
+        if self._file:
+            self._file.close()
+
+    def _encode(self, batch: list[Drawn]) -> list[bytes]:
+        return [part for drawn in batch for part in self._encoder.encode(drawn)]
+
+    def _open(self, time_ns: int) -> None:
+        self.close()
+        self.done.append(Slice(f"{len(self.done):03}.perfetto-trace"))
+        self._encoder = Encoder(self._tracks)
+        self._file = (self._folder / self.done[-1].file).open("wb")
+        self._write(self._encoder.opening(time_ns))
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None
+        self._file.write(data)
+        self.done[-1].bytes += len(data)
+
+
+def export_perfetto(path: Path, folder: Path, *, most_bytes: int = MOST_BYTES, force: bool = False) -> list[Slice]:
+    """Write a trace as Perfetto's track events.
+
+    Args:
+        path: The trace.
+        folder: Where to; its files are `000.perfetto-trace` and so on, in the order of time.
+        most_bytes: Most bytes of a file.
+        force: Replace an earlier export.
+
+    Returns:
+        The files.
+
+    Raises:
+        KvtraceError: the trace cannot be read, or the folder not be written.
+    """
+    tracks = Tracks()
+    with Trace(path) as trace, whole_folder(folder, force=force) as temporary:
+        slices = Slices(temporary, tracks, most_bytes)
+        drawing = Drawing(Names(trace), tracks)
+        try:
+            for stretch in rounds(path, SOURCES):
+                slices.add([drawing.draw(source, rows) for source, rows in stretch])
+        finally:
+            slices.close()
+        rows = sum((each.rows for each in slices.done), Counter[str]())
+        files = [vars(each) for each in slices.done]
+        write_manifest(temporary / MANIFEST, "perfetto", {**facts(trace), "rows": rows, "files": files})
+    return slices.done
+
+
+def _counts(drawn: Drawn) -> dict[str, int]:
+    """Rows by what they are: a source's name, or the category of each."""
+    if "category" not in drawn.rows.schema.names:
+        return {drawn.source.name: len(drawn.rows)}
+    counts: pa.StructArray = pc.value_counts(drawn.rows["category"])
+    return {row["values"]: row["counts"] for row in counts.to_pylist()}
