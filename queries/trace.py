@@ -104,7 +104,7 @@ class Trace:
     def sql(
         self,
         text: str,
-        format: Literal["batches"],  # noqa: A002 - as above
+        format: Literal["batches"],
         *,
         batch_rows: int = ...,
     ) -> pa.RecordBatchReader: ...

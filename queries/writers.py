@@ -63,7 +63,7 @@ def write_csv(result: Limited, file: BinaryIO) -> None:
     with pa.csv.CSVWriter(text, schema) as writer:
         _move(text, file)
         for batch in result:
-            writer.write_batch(_simplified(batch, schema))
+            writer.write_batch(simplified(batch, schema))
             _move(text, file)
 
 
@@ -83,11 +83,20 @@ def write_json(result: Limited, file: BinaryIO) -> None:
 
 def write_parquet(result: Limited, file: BinaryIO) -> None:
     """Write Parquet, with DuckDB's types as Arrow has them; intervals become text."""
-    _check_names(result)
-    schema = pa.schema([pa.field(column.name, _parquet_type(column.type)) for column in result.schema])
+    schema = parquet_schema(result)
     with pa.parquet.ParquetWriter(file, schema) as writer:
         for batch in result:
-            writer.write_batch(_simplified(batch, schema))
+            writer.write_batch(simplified(batch, schema))
+
+
+def parquet_schema(result: Limited) -> pa.Schema:
+    """A result's columns as Parquet can have them.
+
+    Raises:
+        KvtraceError: two columns have one name.
+    """
+    _check_names(result)
+    return pa.schema([pa.field(column.name, _parquet_type(column.type)) for column in result.schema])
 
 
 def _check_names(result: Limited) -> None:
@@ -102,7 +111,8 @@ def _move(text: io.BytesIO, file: BinaryIO) -> None:
     text.truncate()
 
 
-def _simplified(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def simplified(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch in a simpler schema: what it does not have becomes text."""
     columns = [_convert(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -47,13 +47,14 @@ def test_every_module_of_every_room_is_in_the_wheel(wheel: Path) -> None:
     }
     expected |= {file.relative_to(ROOT).as_posix() for file in (ROOT / "kvtrace").glob("*.py")}
     expected |= {file.relative_to(ROOT).as_posix() for file in (ROOT / "kvtrace" / "cli").glob("*.py")}
+    expected |= {file.relative_to(ROOT).as_posix() for file in (ROOT / "kvtrace" / "export").rglob("*.py")}
     assert expected - packaged == set()
     assert "kvtrace/py.typed" in packaged
 
 
 def test_declared_packages_are_the_folders(wheel: Path) -> None:
     declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    folders = {"kvtrace", "kvtrace.cli", "kvtrace.lab"}
+    folders = {"kvtrace", "kvtrace.cli", "kvtrace.export", "kvtrace.export.perfetto", "kvtrace.lab"}
     for room in ROOMS:
         for init in (ROOT / room).rglob("__init__.py"):
             folders.add("kvtrace." + ".".join(init.parent.relative_to(ROOT).parts))
@@ -73,7 +74,7 @@ def test_the_installed_wheel_runs_from_elsewhere(wheel: Path, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "site") in done.stdout
-    for command in ("record", "ingest", "query", "sql", "view"):
+    for command in ("record", "ingest", "query", "sql", "view", "export"):
         assert command in done.stdout
 
 

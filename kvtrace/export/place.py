@@ -29,7 +29,7 @@ def whole_folder(path: Path, *, force: bool) -> Iterator[Path]:
         KvtraceError: there is something of that name, and with `force` something else than an export; or writing fails.
     """
     _check_folder(path, force=force)
-    with _failing_clearly(path):
+    with failing_clearly(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part"))
         try:
@@ -51,7 +51,7 @@ def whole_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         raise KvtraceError(f"{path} is a directory; expected the name of a file")
     if path.exists() and not force:
         raise KvtraceError(f"{path} exists; choose another name, or use --force to replace it")
-    with _failing_clearly(path):
+    with failing_clearly(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part")
         temporary = Path(name)
@@ -109,7 +109,8 @@ def _swap(new: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _failing_clearly(path: Path) -> Iterator[None]:
+def failing_clearly(path: Path) -> Iterator[None]:
+    """Say what could not be written."""
     try:
         yield
     except OSError as error:

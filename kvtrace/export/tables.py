@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,24 +12,17 @@ from kvtrace.queries import Trace
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-@dataclass(frozen=True)
-class Source:
-    """A table or view of a trace."""
-
-    name: str
-
-    @property
-    def sql(self) -> str:
-        """All of it."""
-        return 'FROM "' + self.name.replace('"', '""') + '"'
-
-
-def sources(trace: Trace, *, views: bool) -> list[Source]:
-    """The tables of a trace by name; with `views` its views too."""
+def tables(trace: Trace, *, views: bool) -> list[str]:
+    """Names of a trace's tables; with `views` those of its views too."""
     sql = "SELECT table_name AS name FROM duckdb_tables() WHERE NOT internal"
     if views:
         sql += " UNION ALL SELECT view_name FROM duckdb_views() WHERE NOT internal"
-    return [Source(name) for name in trace.sql(f"{sql} ORDER BY name", "arrow")["name"].to_pylist()]
+    return [row["name"] for row in trace.sql(f"{sql} ORDER BY name", "arrow").to_pylist()]
+
+
+def select(name: str) -> str:
+    """All of a table."""
+    return 'FROM "' + name.replace('"', '""') + '"'
 
 
 def run_facts(trace: Trace) -> dict[str, str]:

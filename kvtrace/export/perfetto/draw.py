@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from kvtrace.export.perfetto.lanes import FOREVER, Lanes
 from kvtrace.export.perfetto.packets import Drawn
-from kvtrace.export.perfetto.sources import Source
+from kvtrace.export.perfetto.source import Source
 from kvtrace.export.perfetto.tracks import Names, Node, Tracks, in_lane
-from kvtrace.export.perfetto.wire import Ints
+from kvtrace.export.perfetto.wire import Column, Ints
 
 
 class Drawing:
@@ -39,16 +39,16 @@ class Drawing:
         tracks = np.zeros(len(rows), np.int64)
         for key, places in _groups(keys):
             path = source.place(self._names, key)
-            lanes = self._side_by_side(source, (source.name, *key), rows.take(pa.array(places)))
+            lanes = self._side_by_side(source, (source.name, *key), rows.take(places))
             numbers = {lane: self._tracks.number(in_lane(path, lane)) for lane in np.unique(lanes).tolist()}
             tracks[places] = [numbers[lane] for lane in lanes.tolist()]
         return Drawn(source, rows, tracks)
 
-    def _own(self, source: Source, rows: pa.RecordBatch, keys: list[pa.Array]) -> Ints:
+    def _own(self, source: Source, rows: pa.RecordBatch, keys: list[Column]) -> Ints:
         """Lanes for the owners of lanes, which what lies inside them finds again by the same keys."""
         lanes = np.zeros(len(rows), np.int64)
         for key, places in _groups(keys[:-1]):
-            lanes[places] = self._side_by_side(source, (source.name, *key), rows.take(pa.array(places)))
+            lanes[places] = self._side_by_side(source, (source.name, *key), rows.take(places))
         owners = zip(*(key.to_pylist() for key in keys), strict=True)
         self._lane_of.update(zip(owners, lanes.tolist(), strict=True))
         return lanes
@@ -58,7 +58,7 @@ class Drawing:
         ends = rows["end_ns"].fill_null(FOREVER).to_numpy(False)
         return lanes.assign(track, rows["start_ns"].to_numpy(False), ends)
 
-    def _placed(self, source: Source, keys: list[pa.Array]) -> Ints:
+    def _placed(self, source: Source, keys: list[Column]) -> Ints:
         tracks = np.zeros(len(keys[0]), np.int64)
         for key, places in _groups(keys):
             tracks[places] = self._tracks.number(source.place(self._names, key))
@@ -75,13 +75,13 @@ class Drawing:
         return tracks
 
 
-def _groups(keys: list[pa.Array]) -> Iterator[tuple[tuple[Any, ...], Ints]]:
+def _groups(keys: list[Column]) -> Iterator[tuple[tuple[Any, ...], Ints]]:
     """The different keys, and where each is, in order."""
     if not keys:
         return
     codes = np.zeros(len(keys[0]), np.int64)
     for key in keys:
-        encoded = key if pa.types.is_dictionary(key.type) else pc.dictionary_encode(key)
+        encoded: Column = key if pa.types.is_dictionary(key.type) else pc.dictionary_encode(key)
         indices = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(False).astype(np.int64)
         _, codes = np.unique(codes * (len(encoded.dictionary) + 1) + indices, return_inverse=True)
     order = np.argsort(codes, kind="stable")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace.errors import KvtraceError
-from kvtrace.export.perfetto.sources import Source
+from kvtrace.export.perfetto.source import Source
 from kvtrace.queries import Trace
 from kvtrace.queries.writers import Limited
 

@@ -17,13 +17,30 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     TrackEvent,
 )
 
-from kvtrace.export.perfetto.sources import Source
+from kvtrace.export.perfetto.source import Source
 from kvtrace.export.perfetto.tracks import Tracks
-from kvtrace.export.perfetto.wire import Cells, Flags, Ints, constant, field, fixed64, join, nested, ragged, tag, varint
+from kvtrace.export.perfetto.wire import (
+    Column,
+    Flags,
+    Ints,
+    Parts,
+    constant,
+    field,
+    fixed,
+    fixed64,
+    nested,
+    ragged,
+    tag,
+    tobytes,
+    varint,
+    where,
+)
 
 _SEQUENCE = 1
 _MOST_CELLS = 32 << 20
 """Rows with long lists of arrows are encoded in smaller batches: their matrix would have no end."""
+
+_DRAWN = ("start_ns", "end_ns", "name", "category")
 
 _CLOCKS = (6, 1)
 """BOOTTIME, which packets are in unless they say otherwise, and REALTIME: here both are UNIX time."""
@@ -62,16 +79,16 @@ class Encoder:
         )
         for clock in _CLOCKS:
             packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=time_ns)
-        return Trace(packet=[packet]).SerializeToString()
+        return bytes(Trace(packet=[packet]).SerializeToString())
 
     def encode(self, drawn: Drawn) -> Iterator[bytes]:
         """The packets of some rows, descriptors and names before them."""
         yield self._descriptors(np.unique(drawn.tracks).tolist())
         encode = self._counters if drawn.source.counters else self._slices
         for rows, tracks in _portions(drawn):
-            cells = encode(drawn.source, rows, tracks)
+            parts = encode(drawn.source, rows, tracks)
             yield self._names()
-            yield cells.tobytes()
+            yield tobytes(parts)
 
     def _descriptors(self, numbers: list[int]) -> bytes:
         trace = Trace()
@@ -79,7 +96,7 @@ class Encoder:
             if number not in self._described:
                 self._described.add(number)
                 self._tracks.describe(number, trace.packet.add(trusted_packet_sequence_id=_SEQUENCE))
-        return trace.SerializeToString()
+        return bytes(trace.SerializeToString())
 
     def _names(self) -> bytes:
         """The names that came up since the last call."""
@@ -89,65 +106,69 @@ class Encoder:
             sequence_flags=TracePacket.SEQ_NEEDS_INCREMENTAL_STATE,
             interned_data=names,
         )
-        return Trace(packet=[packet]).SerializeToString() if names.ByteSize() else b""
+        return bytes(Trace(packet=[packet]).SerializeToString()) if names.ByteSize() else b""
 
-    def _slices(self, source: Source, rows: pa.RecordBatch, tracks: Ints) -> Cells:
+    def _slices(self, source: Source, rows: pa.RecordBatch, tracks: Ints) -> Parts:
         begin = [
-            _number("type", np.full(len(tracks), TrackEvent.TYPE_SLICE_BEGIN)),
-            _number("track_uuid", tracks),
-            self._category(source, rows),
-            self._interned_field("name", rows["name"]),
+            *fixed(TrackEvent, "type", TrackEvent.TYPE_SLICE_BEGIN, len(rows)),
+            *field(TrackEvent, "track_uuid", varint(tracks)),
+            *self._category(source, rows),
+            *field(TrackEvent, "name_iid", varint(self._intern("event_names", rows["name"]))),
         ]
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if name.startswith("flow"):
-                begin.append(_flows("flow_ids", column))
+                begin += _flows("flow_ids", column)
             elif name.startswith("terminate"):
-                begin.append(_flows("terminating_flow_ids", column))
-            elif name not in ("start_ns", "end_ns", "name", "category"):
-                begin.append(self._argument(name, column))
-        end = [_number("type", np.full(len(tracks), TrackEvent.TYPE_SLICE_END)), _number("track_uuid", tracks)]
-        ended = _valid(rows["end_ns"])
-        return join([_packet(_ints(rows["start_ns"]), begin), _packet(_ints(rows["end_ns"]), end).where(ended)])
+                begin += _flows("terminating_flow_ids", column)
+            elif name not in _DRAWN:
+                begin += self._argument(name, column)
+        end = [
+            *fixed(TrackEvent, "type", TrackEvent.TYPE_SLICE_END, len(rows)),
+            *field(TrackEvent, "track_uuid", varint(tracks)),
+        ]
+        ended = where(_packet(_ints(rows["end_ns"]), end), _valid(rows["end_ns"]))
+        return [*_packet(_ints(rows["start_ns"]), begin), *ended]
 
-    def _counters(self, source: Source, rows: pa.RecordBatch, tracks: Ints) -> Cells:
+    def _counters(self, source: Source, rows: pa.RecordBatch, tracks: Ints) -> Parts:
         times, parts = _ints(rows["start_ns"]), []
         for place, (column, _, _) in enumerate(source.counters):
             event = [
-                _number("type", np.full(len(rows), TrackEvent.TYPE_COUNTER)),
-                _number("track_uuid", tracks[:, place]),
-                field(TrackEvent, "counter_value", varint(_ints(rows[column]))),
+                *fixed(TrackEvent, "type", TrackEvent.TYPE_COUNTER, len(rows)),
+                *field(TrackEvent, "track_uuid", varint(tracks[:, place])),
+                *field(TrackEvent, "counter_value", varint(_ints(rows[column]))),
             ]
-            parts.append(_packet(times, event).where(_valid(rows[column])))
-        return join(parts)
+            parts += where(_packet(times, event), _valid(rows[column]))
+        return parts
 
-    def _category(self, source: Source, rows: pa.RecordBatch) -> Cells:
+    def _category(self, source: Source, rows: pa.RecordBatch) -> Parts:
         if "category" in rows.schema.names:
             return field(TrackEvent, "category_iids", varint(self._intern("event_categories", rows["category"])))
-        number = self._intern("event_categories", pa.array([source.name]))
-        return constant(field(TrackEvent, "category_iids", varint(number)).tobytes(), len(rows))
+        return fixed(TrackEvent, "category_iids", self._intern_one("event_categories", source.name), len(rows))
 
-    def _interned_field(self, name: str, column: pa.Array) -> Cells:
-        return field(TrackEvent, f"{name}_iid", varint(self._intern(f"event_{name}s", column)))
-
-    def _argument(self, name: str, column: pa.Array) -> Cells:
-        number = self._intern("debug_annotation_names", pa.array([name]))
-        parts = [constant(field(DebugAnnotation, "name_iid", varint(number)).tobytes(), len(column))]
+    def _argument(self, name: str, column: Column) -> Parts:
+        number = self._intern_one("debug_annotation_names", name)
+        parts = fixed(DebugAnnotation, "name_iid", number, len(column))
         if pa.types.is_boolean(column.type):
-            parts.append(field(DebugAnnotation, "bool_value", varint(_ints(column.cast(pa.int8())))))
+            parts += field(DebugAnnotation, "bool_value", varint(_ints(column.cast(pa.int8()))))
         elif pa.types.is_floating(column.type):
-            parts.append(field(DebugAnnotation, "double_value", fixed64(column.fill_null(0).to_numpy(False))))
+            parts += field(DebugAnnotation, "double_value", fixed64(column.fill_null(0).to_numpy(False)))
         elif pa.types.is_integer(column.type):
             kind = "uint_value" if pa.types.is_uint64(column.type) else "int_value"
-            parts.append(field(DebugAnnotation, kind, varint(_ints(column))))
+            parts += field(DebugAnnotation, kind, varint(_ints(column)))
         else:
             texts = self._intern("debug_annotation_string_values", column)
-            parts.append(field(DebugAnnotation, "string_value_iid", varint(texts)))
-        return nested(TrackEvent, "debug_annotations", parts).where(_valid(column))
+            parts += field(DebugAnnotation, "string_value_iid", varint(texts))
+        return where(nested(TrackEvent, "debug_annotations", parts), _valid(column))
 
-    def _intern(self, kind: str, column: pa.Array) -> Ints:
+    def _intern_one(self, kind: str, text: str) -> int:
+        return int(self._intern(kind, pa.array([text]))[0])
+
+    def _intern(self, kind: str, column: Column) -> Ints:
         """Numbers of texts, from 1; NULL gets some number."""
         known = self._interned.setdefault(kind, {})
-        encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column.cast(pa.string()))
+        encoded: Column = (
+            column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column.cast(pa.string()))
+        )
         used = set(pc.unique(encoded.indices).to_pylist())
         numbers = []
         for index, text in enumerate(encoded.dictionary.to_pylist()):
@@ -177,43 +198,34 @@ def _portions(drawn: Drawn) -> Iterator[tuple[pa.RecordBatch, Ints]]:
         yield drawn.rows.slice(start, step), drawn.tracks[start : start + step]
 
 
-def _packet(time_ns: Ints, event: list[Cells]) -> Cells:
+def _packet(time_ns: Ints, event: Parts) -> Parts:
     rows = len(time_ns)
     parts = [
-        field(TracePacket, "timestamp", varint(time_ns)),
-        constant(field(TracePacket, "trusted_packet_sequence_id", varint(np.array([_SEQUENCE]))).tobytes(), rows),
-        constant(
-            field(
-                TracePacket, "sequence_flags", varint(np.array([TracePacket.SEQ_NEEDS_INCREMENTAL_STATE]))
-            ).tobytes(),
-            rows,
-        ),
-        nested(TracePacket, "track_event", event),
+        *field(TracePacket, "timestamp", varint(time_ns)),
+        *fixed(TracePacket, "trusted_packet_sequence_id", _SEQUENCE, rows),
+        *fixed(TracePacket, "sequence_flags", TracePacket.SEQ_NEEDS_INCREMENTAL_STATE, rows),
+        *nested(TracePacket, "track_event", event),
     ]
     return nested(Trace, "packet", parts)
 
 
-def _number(name: str, values: Ints) -> Cells:
-    return field(TrackEvent, name, varint(values))
-
-
-def _flows(name: str, column: pa.Array) -> Cells:
+def _flows(name: str, column: Column) -> Parts:
     if not _is_list(column):
-        return join([constant(tag(TrackEvent, name), len(column)), fixed64(_ints(column))]).where(_valid(column))
+        return where([constant(tag(TrackEvent, name), len(column)), fixed64(_ints(column))], _valid(column))
     counts = pc.list_value_length(column).fill_null(0).to_numpy(False).astype(np.int64)
-    return ragged(tag(TrackEvent, name), _ints(pc.list_flatten(column)), counts)
+    return [ragged(tag(TrackEvent, name), _ints(pc.list_flatten(column)), counts)]
 
 
-def _is_list(column: pa.Array) -> bool:
+def _is_list(column: Column) -> bool:
     return bool(pa.types.is_list(column.type))
 
 
-def _ints(column: pa.Array) -> Ints:
+def _ints(column: Column) -> Ints:
     """Whole numbers; NULL as 0. Unsigned ones keep their bits."""
     values: Ints = column.fill_null(0).to_numpy(False)
     return values.astype(np.int64, copy=False)
 
 
-def _valid(column: pa.Array) -> Flags:
+def _valid(column: Column) -> Flags:
     valid: Flags = column.is_valid().to_numpy(False)
     return valid

@@ -1,69 +1,11 @@
-"""What is drawn: one SELECT a source, in the order of `start_ns`.
-
-Columns with a meaning of their own are `start_ns`, `end_ns` (NULL: it had not ended when the recording did), `name`,
-`category`, the source's keys, and flows: `flow*` starts arrows and `terminate*` ends them, a number or a list of them each.
-Every other column is shown as an argument. An arrow's number is the row's key times 8 plus its kind.
-"""
+"""What is drawn of a recording: steps, requests, the KV cache, transfers, pins; and of profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-from kvtrace.export.perfetto.tracks import Names, Node, Path
+from kvtrace.export.perfetto.profiles import PROFILES
+from kvtrace.export.perfetto.source import FORWARD, KERNEL, SHARE, WINDOW, Source, lane, named, process
+from kvtrace.export.perfetto.tracks import Node
 from kvtrace.queries import find
-
-Place = Callable[[Names, tuple[Any, ...]], Path]
-
-_SHARE, _KERNEL, _FORWARD, _WINDOW, _CALL = 1, 2, 3, 4, 5
-"""Kinds of arrows: request's share -> step, step -> kernel, step -> forward pass, step -> KV window, call -> kernel."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Slices or counters of one SELECT.
-
-    Args:
-        name: What its rows are counted under, and the category of its slices.
-        sql: The SELECT.
-        keys: Columns that tell tracks apart.
-        place: The track of a key, from the root.
-        counters: For counters: columns, their tracks' names (empty: the last key) and units. Empty for slices.
-        owns_lanes: The last key has a lane for itself while it lasts: a request has one for what belongs to it.
-        in_lanes: Its slices lie in the lane that the last key owns.
-        gap_ns: Least time between two slices of a lane.
-    """
-
-    name: str
-    sql: str
-    keys: tuple[str, ...]
-    place: Place
-    counters: tuple[tuple[str, str, str], ...] = ()
-    owns_lanes: bool = False
-    in_lanes: bool = False
-    gap_ns: int = 0
-
-
-def _process(rank: int, *path: str) -> Place:
-    """A track of the process that the key begins with."""
-    return lambda names, key: (names.process(key[0]), *(Node(name, rank) for name in path))
-
-
-def _named(rank: int, group: str) -> Place:
-    """A track in a group of the process that the key begins with; the key ends with its name."""
-    return lambda names, key: (names.process(key[0]), Node(group, rank), Node(str(key[-1])))
-
-
-def _lane(*path: str) -> Place:
-    """A request's lane; the key ends with its number."""
-    return lambda names, key: (
-        names.process(key[0]),
-        Node("requests", 2),
-        Node(f"lane {key[-1] + 1}", key[-1]),
-        *map(Node, path),
-    )
-
 
 _STATES = find("request-states").sql({})
 _UTILISATION = find("kv-utilisation").sql({"bucket_ms": "0", "engine": None})
@@ -93,7 +35,7 @@ REQUESTS = Source(
     ORDER BY 1, r.request
     """,
     ("engine_id", "request"),
-    _lane(),
+    lane(),
     owns_lanes=True,
     # States lie inside their request: at one time, the end of one request and the start of the next would mix.
     gap_ns=1,
@@ -106,33 +48,33 @@ SOURCES = (
         f"SELECT start_ns, end_ns, state AS name, engine_id, request FROM ({_STATES}) WHERE engine_id IS NOT NULL "
         "ORDER BY start_ns, request",
         ("engine_id", "request"),
-        _lane(),
+        lane(),
         in_lanes=True,
     ),
     Source(
         "step_request",
         f"""
-        SELECT s.start_ns, s.end_ns, q.phase::VARCHAR AS name, q.* EXCLUDE (phase), q.rowid * 8 + {_SHARE} AS flow
+        SELECT s.start_ns, s.end_ns, q.phase::VARCHAR AS name, q.* EXCLUDE (phase), q.rowid * 8 + {SHARE} AS flow
         FROM step_request q JOIN step s USING (engine_id, step)
         ORDER BY s.start_ns, q.rowid
         """,
         ("engine_id", "request"),
-        _lane("in steps"),
+        lane("in steps"),
         in_lanes=True,
     ),
     Source(
         "step",
         f"""
         WITH share AS (
-            SELECT engine_id, step, list(rowid * 8 + {_SHARE}) AS flows FROM step_request GROUP BY ALL
+            SELECT engine_id, step, list(rowid * 8 + {SHARE} ORDER BY rowid) AS flows FROM step_request GROUP BY ALL
         ),
         target AS (
-            SELECT engine_id, step, activity_id * 8 + {_KERNEL} AS flow FROM gpu_attribution
-            UNION ALL SELECT engine_id, step, rowid * 8 + {_FORWARD} FROM forward
-            UNION ALL SELECT engine_id, step, rowid * 8 + {_WINDOW} FROM kv_window
+            SELECT engine_id, step, activity_id * 8 + {KERNEL} AS flow FROM gpu_attribution
+            UNION ALL SELECT engine_id, step, rowid * 8 + {FORWARD} FROM forward
+            UNION ALL SELECT engine_id, step, rowid * 8 + {WINDOW} FROM kv_window
         ),
         targets AS (
-            SELECT engine_id, step, list(flow) AS flows FROM target WHERE step IS NOT NULL GROUP BY ALL
+            SELECT engine_id, step, list(flow ORDER BY flow) AS flows FROM target WHERE step IS NOT NULL GROUP BY ALL
         )
         SELECT s.*, h.flows AS terminate, t.flows AS flow, concat('step ', s.step, ': ', concat_ws(', ',
             CASE WHEN prefill_requests > 0 THEN
@@ -149,7 +91,7 @@ SOURCES = (
         ORDER BY s.start_ns, s.engine_id
         """,
         ("engine_id",),
-        _process(1, "steps"),
+        process(1, "steps"),
     ),
     Source(
         "kv_utilisation",
@@ -162,7 +104,7 @@ SOURCES = (
         ORDER BY start_ns, s.engine_id
         """,
         ("engine_id",),
-        _process(3),
+        process(3),
         counters=(
             ("used_blocks", "KV blocks in use", "blocks"),
             ("cached_free_blocks", "KV blocks free, cached", "blocks"),
@@ -176,16 +118,16 @@ SOURCES = (
     Source(
         "forward",
         f"""
-        SELECT f.*, concat('forward ', f.step) AS name, f.rowid * 8 + {_FORWARD} AS terminate
+        SELECT f.*, concat('forward ', f.step) AS name, f.rowid * 8 + {FORWARD} AS terminate
         FROM forward f ORDER BY f.start_ns, f.rowid
         """,
         ("process_id",),
-        _process(4, "forward passes (host)"),
+        process(4, "forward passes (host)"),
     ),
     Source(
         "kv_window",
         f"""
-        SELECT w.* EXCLUDE (kind), w.kind::VARCHAR AS name, w.rowid * 8 + {_WINDOW} AS terminate
+        SELECT w.* EXCLUDE (kind), w.kind::VARCHAR AS name, w.rowid * 8 + {WINDOW} AS terminate
         FROM kv_window w ORDER BY w.start_ns, w.rowid
         """,
         ("process_id", "layer"),
@@ -199,7 +141,7 @@ SOURCES = (
         FROM pin GROUP BY ALL ORDER BY start_ns, pin, end_ns
         """,
         ("engine_id", "name"),
-        _named(6, "pins"),
+        named(6, "pins"),
     ),
     Source(
         "transfer",
@@ -209,7 +151,7 @@ SOURCES = (
         FROM transfer ORDER BY 1, transfer
         """,
         ("process_id", "name"),
-        _named(7, "transfers"),
+        named(7, "transfers"),
     ),
     Source(
         "transfer_rate",
@@ -229,58 +171,8 @@ SOURCES = (
         FROM moment WINDOW past AS (PARTITION BY process_id, path ORDER BY start_ns) ORDER BY start_ns, process_id, path
         """,
         ("process_id", "path"),
-        _process(7, "transfers"),
+        process(7, "transfers"),
         counters=(("rate", "", "bytes/s"),),
     ),
-    Source(
-        "gpu_activity",
-        f"""
-        SELECT a.start_ns, a.end_ns, a.source_id, a.pid, a.device, a.stream, coalesce(n.short_name, a.kind::VARCHAR) AS name,
-            CASE a.kind WHEN 'memcpy' THEN 'gpu_copy' ELSE concat('gpu_', a.kind) END AS category,
-            a.activity_id, t.engine_id, t.step, t.method AS attribution, n.category AS purpose, l.layer,
-            x.copy_kind AS direction, x.bytes,
-            CASE WHEN s.step IS NOT NULL THEN a.activity_id * 8 + {_KERNEL} END AS terminate,
-            CASE WHEN t.call_id IS NOT NULL THEN a.activity_id * 8 + {_CALL} END AS terminate_call
-        FROM gpu_activity a
-            LEFT JOIN kernel_name n USING (kernel_name_id)
-            LEFT JOIN gpu_attribution t USING (activity_id)
-            LEFT JOIN gpu_layer l USING (activity_id)
-            LEFT JOIN gpu_transfer x USING (activity_id)
-            LEFT JOIN step_schedule s ON s.engine_id = t.engine_id AND s.step = t.step
-        ORDER BY a.start_ns, a.activity_id
-        """,
-        ("source_id", "pid", "device", "stream"),
-        lambda names, key: (names.profiled(*key[:2]), Node(f"GPU {key[2]}", 8), Node(f"stream {key[3]}", key[3] or 0)),
-    ),
-    Source(
-        "gpu_call",
-        f"""
-        WITH launched AS (
-            SELECT call_id, list(activity_id * 8 + {_CALL}) AS flow FROM gpu_attribution
-            WHERE call_id IS NOT NULL GROUP BY call_id
-        )
-        SELECT c.* EXCLUDE (api, correlation), l.flow
-        FROM gpu_call c LEFT JOIN launched l USING (call_id) ORDER BY c.start_ns, c.call_id
-        """,
-        ("source_id", "pid", "tid"),
-        lambda names, key: (*names.thread(*key), Node("CUDA calls", 2)),
-    ),
-    Source(
-        "nvtx",
-        """
-        SELECT n.start_ns, n.end_ns, n.source_id, n.pid, n.tid, coalesce(n.name, '(no text)') AS name, n.payload
-        FROM nvtx n WHERE n.kind IN ('push_pop', 'start_end') ORDER BY n.start_ns, n.end_ns DESC
-        """,
-        ("source_id", "pid", "tid"),
-        lambda names, key: (*names.thread(*key), Node("NVTX ranges", 1)),
-    ),
-    Source(
-        "gpu_metric",
-        """
-        SELECT time_ns AS start_ns, source_id, type_id, metric, value FROM gpu_metric ORDER BY time_ns, metric_id
-        """,
-        ("source_id", "type_id", "metric"),
-        lambda names, key: (Node(f"GPU metrics {key[1]}"),),
-        counters=(("value", "", ""),),
-    ),
+    *PROFILES,
 )

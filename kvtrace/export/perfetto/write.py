@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvtrace.errors import KvtraceError
@@ -44,7 +43,7 @@ class Slice:
 
     def count(self, drawn: Drawn) -> None:
         """Note that rows are in the file."""
-        starts = pc.min_max(drawn.rows["start_ns"]).as_py()
+        starts: Any = pc.min_max(drawn.rows["start_ns"]).as_py()
         self.start_ns = min(starts["min"], self.start_ns or starts["min"])
         self.end_ns = max(starts["max"], self.end_ns or starts["max"])
         self.rows.update(_counts(drawn))
@@ -132,5 +131,5 @@ def _counts(drawn: Drawn) -> dict[str, int]:
     """Rows by what they are: a source's name, or the category of each."""
     if "category" not in drawn.rows.schema.names:
         return {drawn.source.name: len(drawn.rows)}
-    counts: pa.StructArray = pc.value_counts(drawn.rows["category"])
+    counts: Any = pc.value_counts(drawn.rows["category"])
     return {row["values"]: row["counts"] for row in counts.to_pylist()}

@@ -1,0 +1,99 @@
+"""`kvtrace export`: a trace in the formats of other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvtrace.errors import KvtraceError, needs_analysis
+
+_MEGABYTE = 1_000_000
+
+TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace made by `kvtrace ingest`.")]
+PerfettoOption = Annotated[
+    Path | None, typer.Option("--perfetto", metavar="DIR", help="Track events for ui.perfetto.dev, in files.")
+]
+ParquetOption = Annotated[
+    Path | None, typer.Option("--parquet", metavar="DIR", help="table=NAME/run=ID/part-*.parquet, a run beside others.")
+]
+CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="NAME.csv for every table.")]
+OtlpOption = Annotated[
+    Path | None, typer.Option("--otlp", metavar="FILE", help="OpenTelemetry spans in JSON, a message a line.")
+]
+ViewsOption = Annotated[
+    bool, typer.Option("--views", help="With --parquet and --csv: the views too. kv_access can be very large.")
+]
+RunIdOption = Annotated[
+    str | None,
+    typer.Option("--run-id", metavar="ID", help="With --parquet and --otlp: the run's name. Default: its start."),
+]
+SliceOption = Annotated[int, typer.Option("--slice-mb", min=1, metavar="N", help="With --perfetto: most MB of a file.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier export.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommand."""
+    app.command()(export)
+
+
+def export(
+    trace: TraceArgument,
+    perfetto: PerfettoOption = None,
+    parquet: ParquetOption = None,
+    csv: CsvOption = None,
+    otlp: OtlpOption = None,
+    views: ViewsOption = False,
+    run_id: RunIdOption = None,
+    slice_mb: SliceOption = 500,
+    force: ForceOption = False,
+) -> None:
+    """Write a trace for other tools: Perfetto, Parquet, CSV or OpenTelemetry. Exactly one of them at a time."""
+    if sum(option is not None for option in (perfetto, parquet, csv, otlp)) != 1:
+        raise KvtraceError("name exactly one of --perfetto DIR, --parquet DIR, --csv DIR and --otlp FILE", 2)
+    if views and parquet is None and csv is None:
+        raise KvtraceError("--views goes with --parquet and --csv", 2)
+    if run_id is not None and parquet is None and otlp is None:
+        raise KvtraceError("--run-id goes with --parquet and --otlp", 2)
+    with needs_analysis():
+        if perfetto is not None:
+            _perfetto(trace, perfetto, slice_mb * _MEGABYTE, force=force)
+        elif otlp is not None:
+            from kvtrace.export.otlp import export_otlp
+
+            _say(otlp, export_otlp(trace, otlp, run=run_id, force=force), "spans")
+        else:
+            _tables(trace, parquet, csv, run_id, views=views, force=force)
+
+
+def _perfetto(trace: Path, folder: Path, most_bytes: int, *, force: bool) -> None:
+    try:
+        from kvtrace.export.perfetto.write import export_perfetto
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.split(".")[0] not in ("perfetto", "google"):
+            raise
+        raise KvtraceError(
+            f"{missing.name} is not installed; --perfetto needs it: pip install 'kvtrace[export]'"
+        ) from missing
+    for file in export_perfetto(trace, folder, most_bytes=most_bytes, force=force):
+        _say(folder / file.file, file.rows, "rows", f"{file.bytes / 1e6:.1f} MB, ")
+
+
+def _tables(
+    trace: Path, parquet: Path | None, csv: Path | None, run_id: str | None, *, views: bool, force: bool
+) -> None:
+    from kvtrace.export.columns import export_csv, export_parquet
+
+    if parquet is not None:
+        _say(parquet, export_parquet(trace, parquet, run=run_id, views=views, force=force), "rows")
+    elif csv is not None:
+        _say(csv, export_csv(trace, csv, views=views, force=force), "rows")
+
+
+def _say(path: Path, counts: Mapping[str, int], what: str, size: str = "") -> None:
+    typer.echo(f"{path}  {size}{sum(counts.values()):,} {what}")
+    for name, count in counts.items():
+        if count:
+            typer.echo(f"  {name:<20} {count:>12,}")
