@@ -69,8 +69,7 @@ class Drawing:
         for key, places in _groups([rows[name] for name in source.keys]):
             base = source.place(self._names, key)
             for place, (_, name, unit) in enumerate(source.counters):
-                rank = base[-1].rank if len(base) > 1 else place
-                node = Node(name or str(key[-1]), rank, unit=unit)
+                node = Node(name or str(key[-1]), rank=place + 1, unit=unit)
                 tracks[places, place] = self._tracks.number((*base, node))
         return tracks
 

@@ -45,21 +45,21 @@ class Source:
     gap_ns: int = 0
 
 
-def process(rank: int, *path: str) -> Place:
+def process(*path: str) -> Place:
     """A track of the process that the key begins with."""
-    return lambda names, key: (names.process(key[0]), *(Node(name, rank) for name in path))
+    return lambda names, key: (names.process(key[0]), *map(Node, path))
 
 
-def named(rank: int, group: str) -> Place:
-    """A track in a group of the process that the key begins with; the key ends with its name."""
-    return lambda names, key: (names.process(key[0]), Node(group, rank), Node(str(key[-1])))
+def named(*path: str) -> Place:
+    """A track of the process that the key begins with; the key ends with its name."""
+    return lambda names, key: (names.process(key[0]), *map(Node, path), Node(str(key[-1])))
 
 
 def lane(*path: str) -> Place:
     """A request's lane; the key ends with its number."""
     return lambda names, key: (
         names.process(key[0]),
-        Node("requests", 2),
+        Node("requests"),
         Node(f"lane {key[-1] + 1}", key[-1]),
         *map(Node, path),
     )

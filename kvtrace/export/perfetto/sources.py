@@ -91,28 +91,38 @@ SOURCES = (
         ORDER BY s.start_ns, s.engine_id
         """,
         ("engine_id",),
-        process(1, "steps"),
+        process("scheduler", "steps"),
+    ),
+    Source(
+        "scheduler",
+        """
+        SELECT scheduled_ns AS start_ns, engine_id, running, waiting, budget_tokens - budget_left_tokens AS budget_used
+        FROM step_schedule ORDER BY start_ns, engine_id
+        """,
+        ("engine_id",),
+        process("scheduler"),
+        counters=(
+            ("running", "running requests", "requests"),
+            ("waiting", "waiting requests", "requests"),
+            ("budget_used", "token budget used", "tokens"),
+        ),
     ),
     Source(
         "kv_utilisation",
         f"""
         SELECT u.time_ns AS start_ns, s.engine_id, u.used_blocks::BIGINT AS used_blocks,
             u.cached_free_blocks::BIGINT AS cached_free_blocks, u.empty_free_blocks::BIGINT AS empty_free_blocks,
-            CASE WHEN u.cached_free_blocks IS NULL THEN s.free_blocks END AS free_blocks,
-            s.running, s.waiting, s.budget_tokens - s.budget_left_tokens AS budget_used_tokens
+            CASE WHEN u.cached_free_blocks IS NULL THEN s.free_blocks END AS free_blocks
         FROM ({_UTILISATION}) u JOIN step_schedule s USING (engine_id, step)
         ORDER BY start_ns, s.engine_id
         """,
         ("engine_id",),
-        process(3),
+        process("KV cache"),
         counters=(
-            ("used_blocks", "KV blocks in use", "blocks"),
-            ("cached_free_blocks", "KV blocks free, cached", "blocks"),
-            ("empty_free_blocks", "KV blocks free, empty", "blocks"),
-            ("free_blocks", "KV blocks free", "blocks"),
-            ("running", "running requests", "requests"),
-            ("waiting", "waiting requests", "requests"),
-            ("budget_used_tokens", "token budget used", "tokens"),
+            ("used_blocks", "blocks in use", "blocks"),
+            ("cached_free_blocks", "blocks free, cached", "blocks"),
+            ("empty_free_blocks", "blocks free, empty", "blocks"),
+            ("free_blocks", "blocks free", "blocks"),
         ),
     ),
     Source(
@@ -122,7 +132,7 @@ SOURCES = (
         FROM forward f ORDER BY f.start_ns, f.rowid
         """,
         ("process_id",),
-        process(4, "forward passes (host)"),
+        process("forward passes (host)"),
     ),
     Source(
         "kv_window",
@@ -131,7 +141,7 @@ SOURCES = (
         FROM kv_window w ORDER BY w.start_ns, w.rowid
         """,
         ("process_id", "layer"),
-        lambda names, key: (names.process(key[0]), Node("KV windows (GPU)", 5), Node(f"layer {key[1]}", key[1])),
+        lambda names, key: (names.process(key[0]), Node("KV windows (GPU)"), Node(f"layer {key[1]}", key[1])),
     ),
     Source(
         "pin",
@@ -141,7 +151,7 @@ SOURCES = (
         FROM pin GROUP BY ALL ORDER BY start_ns, pin, end_ns
         """,
         ("engine_id", "name"),
-        named(6, "pins"),
+        named("KV cache", "pins"),
     ),
     Source(
         "transfer",
@@ -151,7 +161,7 @@ SOURCES = (
         FROM transfer ORDER BY 1, transfer
         """,
         ("process_id", "name"),
-        named(7, "transfers"),
+        named("transfers"),
     ),
     Source(
         "transfer_rate",
@@ -171,7 +181,7 @@ SOURCES = (
         FROM moment WINDOW past AS (PARTITION BY process_id, path ORDER BY start_ns) ORDER BY start_ns, process_id, path
         """,
         ("process_id", "path"),
-        process(7, "transfers"),
+        process("transfers"),
         counters=(("rate", "", "bytes/s"),),
     ),
     *PROFILES,
