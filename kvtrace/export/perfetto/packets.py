@@ -177,8 +177,8 @@ class Encoder:
                 entry = getattr(self._pending, kind).add(iid=known[text])
                 _set_text(entry, text)
             numbers.append(known.get(text, 0))
-        places = encoded.indices.fill_null(len(numbers)).to_numpy(False)
-        return np.array([*numbers, 0], np.int64).take(places)
+        places: Ints = encoded.indices.fill_null(len(numbers)).to_numpy(False)
+        return np.array([*numbers, 0], np.int64)[places]
 
 
 def _set_text(entry: Any, text: str) -> None:

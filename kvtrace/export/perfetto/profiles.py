@@ -25,7 +25,7 @@ PROFILES = (
         ORDER BY a.start_ns, a.activity_id
         """,
         ("source_id", "pid", "device", "stream"),
-        lambda names, key: (names.profiled(*key[:2]), Node(f"GPU {key[2]}", 8), Node(f"stream {key[3]}", key[3] or 0)),
+        lambda names, key: (names.profiled(*key[:2]), Node(f"GPU {key[2]}"), Node(f"stream {key[3]}", key[3] or 0)),
     ),
     Source(
         "gpu_call",
