@@ -60,9 +60,7 @@ def test_every_row_is_a_slice_of_exactly_its_time(trace: Path, file: File, categ
     assert Counter((each.start_ns, each.end_ns) for each in of(file, category)) == expected
 
 
-def test_slices_of_a_lane_never_overlap_and_states_lie_in_their_request(trace: Path, file: File) -> None:
-    states = rows(trace, "SELECT 1")  # the trace opens
-    assert states
+def test_states_lie_in_their_request_and_requests_beside_each_other(file: File) -> None:
     lanes: dict[tuple[str, ...], list[Slice]] = {}
     for each in of(file, "request"):
         lanes.setdefault(each.track, []).append(each)
@@ -178,13 +176,6 @@ def test_rows_that_fit_in_no_file_are_an_error(trace: Path, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_processes_of_one_number_stay_apart(exported: Path) -> None:
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket  # noqa: F401 - the schema is there
-
-    found = read(exported)
-    assert {each.track[0] for each in of(found, "forward")} == {"vLLM worker"}
-
-
 def test_an_empty_trace_has_a_manifest_and_no_files(tmp_path: Path) -> None:
     empty = make(tmp_path / "empty.duckdb", "INSERT INTO run VALUES ('trace_version', '{version}')")
     assert export_perfetto(empty, tmp_path / "out") == []
@@ -215,10 +206,7 @@ def test_perfetto_itself_counts_the_same(trace: Path, exported: Path, file: File
     attributed = rows(trace, "SELECT step, activity_id FROM gpu_kernel")
     assert sorted((row["step"], row["activity"]) for row in kernels) == sorted(attributed)
     assert all(row["step"] == row["own"] for row in kernels)
-    assert {(row["name"], row["unit"], row["n"]) for row in counters} >= {
-        ("blocks in use", "blocks", STEPS),
-        ("waiting requests", "requests", STEPS),
-        ("SM active", None, STEPS),
-    }
+    assert {(row["name"], row["n"]) for row in counters} >= {("blocks in use", STEPS), ("SM active", STEPS)}
+    assert {row["unit"] for row in counters if row["name"] == "blocks in use"} == {"blocks"}
     waiting = next(row for row in counters if row["name"] == "waiting requests")
     assert waiting["total"] == sum(step % 3 for step in range(1, STEPS + 1))
