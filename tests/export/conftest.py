@@ -106,7 +106,8 @@ INSERT INTO pin_end BY NAME
     FROM range(10, 13) t(block_id);
 INSERT INTO transfer_submit BY NAME
     SELECT 2 AS process_id, {epoch} + t * 1000 AS submitted_ns, 1 AS engine_id, t AS step, t AS transfer,
-        'C' AS connector, 'store' AS direction, 'gpu' AS from_tier, 'cpu' AS to_tier, 1 AS blocks, 1000 AS bytes FROM range(1, 4) r(t);
+        'C' AS connector, 'store' AS direction, 'gpu' AS from_tier, 'cpu' AS to_tier, 1 AS blocks, 1000 AS bytes
+    FROM range(1, 4) r(t);
 INSERT INTO transfer_end BY NAME
     SELECT 2 AS process_id, {epoch} + t * 1000 + 2000 AS finished_ns, t AS transfer, 1000 AS bytes, true AS success
     FROM range(1, 3) r(t);
