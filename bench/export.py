@@ -43,7 +43,8 @@ def build(path: Path, kernels: int) -> None:
                 2048 AS budget_tokens, 2016 AS budget_left_tokens, 500 AS free_blocks, 500 AS used_blocks,
                 600 AS cached_blocks, 0 AS preempted_requests, 'none' AS admission_limit FROM range({steps}) t(i);
             INSERT INTO step_update BY NAME SELECT engine_id, start_ns + 9500000 AS update_ns,
-                start_ns + 9800000 AS end_ns, step, {REQUESTS} AS output_tokens, 0 AS finished_requests FROM step_schedule;
+                start_ns + 9800000 AS end_ns, step, {REQUESTS} AS output_tokens, 0 AS finished_requests
+                FROM step_schedule;
             INSERT INTO step_request BY NAME SELECT 1 AS engine_id, step, r AS request, 'decode' AS phase,
                 1 AS scheduled_tokens, step AS computed_tokens, 0 AS new_blocks
                 FROM step_schedule, range({REQUESTS}) t(r);
@@ -58,7 +59,8 @@ def build(path: Path, kernels: int) -> None:
                 {EPOCH_NS} + k * 9000 + 500000 AS start_ns, {EPOCH_NS} + k * 9000 + 508000 AS end_ns, 11 AS pid,
                 0 AS device, 7 AS stream, k % {NAMES} AS kernel_name_id FROM range({kernels}) t(k);
             INSERT INTO gpu_attribution BY NAME SELECT k AS activity_id,
-                4 * (k // {KERNELS_OF_STEP}) + k % 4 AS call_id, 1 AS engine_id, k // {KERNELS_OF_STEP} AS step, 'nvtx_forward' AS method FROM range({kernels}) t(k);
+                4 * (k // {KERNELS_OF_STEP}) + k % 4 AS call_id, 1 AS engine_id, k // {KERNELS_OF_STEP} AS step,
+                'nvtx_forward' AS method FROM range({kernels}) t(k);
         """.split(";\n"):
             con.execute(statement)
 
