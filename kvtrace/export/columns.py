@@ -138,9 +138,9 @@ def _write_parts(result: _Counted, folder: Path, most_bytes: int) -> None:
             (folder / f"part-{number:05}.parquet").open("wb") as file,
             pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
-            while group is not None and file.tell() < most_bytes:
+            writer.write_table(group)
+            while (group := next(groups, None)) is not None and file.tell() < most_bytes:
                 writer.write_table(group)
-                group = next(groups, None)
         number += 1
 
 

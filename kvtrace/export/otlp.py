@@ -185,9 +185,10 @@ class _Export:
         return key((self._run, "step", engine, step))
 
     def _end_of_recording(self) -> int:
-        sql = (
-            "SELECT greatest(max(end_ns), max(scheduled_ns), (SELECT max(time_ns) FROM request_event)) AS ns FROM step"
-        )
+        sql = """
+            SELECT greatest(max(end_ns), max(scheduled_ns), (SELECT max(time_ns) FROM request_event),
+                (SELECT max(end_ns) FROM forward)) AS ns FROM step
+        """
         return int(self._trace.sql(sql, "arrow")["ns"][0].as_py() or 0)
 
     def _described(self) -> dict[int | None, dict[str, Any]]:

@@ -47,7 +47,8 @@ INSERT INTO request_event BY NAME
     SELECT 1 AS engine_id, r AS request, step, 4 AS blocks,
         unnest(CASE
             WHEN r = 3 AND i = 9 THEN [{{op: 'resume', time_ns: start_ns + 50}}]
-            WHEN i = 0 THEN [{{op: 'schedule', time_ns: start_ns + 50}}, {{op: 'first_token', time_ns: start_ns + 1450}}]
+            WHEN i = 0 THEN
+                [{{op: 'schedule', time_ns: start_ns + 50}}, {{op: 'first_token', time_ns: start_ns + 1450}}]
             WHEN i = 14 THEN [{{op: 'finish', time_ns: start_ns + 1460}}] ELSE [] END, recursive := true)
     FROM share;
 INSERT INTO request_event BY NAME
@@ -55,7 +56,8 @@ INSERT INTO request_event BY NAME
     FROM step_schedule WHERE step = 26;
 DELETE FROM request_event WHERE request = 19 AND op = 'finish';
 INSERT INTO request BY NAME
-    SELECT r AS request, 1 AS engine_id, concat('internal-', r) AS internal_id, 16 AS prompt_tokens, 15 AS output_tokens,
+    SELECT r AS request, 1 AS engine_id, concat('internal-', r) AS internal_id, 16 AS prompt_tokens,
+        15 AS output_tokens,
         CASE WHEN r = 2 THEN getvariable('hostile') ELSE concat('chat-', r) END AS external_id,
         CASE WHEN r <= 4 THEN 'job' END AS session, CASE WHEN r <= 4 THEN r END AS turn, 8 AS local_cached_tokens,
         0 AS external_cached_tokens, min(start_ns) - 500 AS arrival_ns, min(start_ns) - 400 AS queued_ns,
@@ -103,8 +105,9 @@ INSERT INTO pin_end BY NAME
     SELECT 1 AS engine_id, {epoch} + 9000 AS time_ns, 9 AS step, 1 AS pin, block_id, 'expired' AS reason
     FROM range(10, 13) t(block_id);
 INSERT INTO transfer_submit BY NAME
-    SELECT 2 AS process_id, {epoch} + t * 1000 AS submitted_ns, 1 AS engine_id, t AS step, t AS transfer, 'C' AS connector,
-        'store' AS direction, 'gpu' AS from_tier, 'cpu' AS to_tier, 1 AS blocks, 1000 AS bytes FROM range(1, 4) r(t);
+    SELECT 2 AS process_id, {epoch} + t * 1000 AS submitted_ns, 1 AS engine_id, t AS step, t AS transfer,
+        'C' AS connector, 'store' AS direction, 'gpu' AS from_tier, 'cpu' AS to_tier, 1 AS blocks, 1000 AS bytes
+    FROM range(1, 4) r(t);
 INSERT INTO transfer_end BY NAME
     SELECT 2 AS process_id, {epoch} + t * 1000 + 2000 AS finished_ns, t AS transfer, 1000 AS bytes, true AS success
     FROM range(1, 3) r(t);

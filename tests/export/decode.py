@@ -31,7 +31,7 @@ class File:
 
 
 def read(path: Path) -> File:
-    """Decode a file. Fails on anything a viewer would stumble on: undescribed tracks, unknown names, crossing slices."""
+    """Decode a file. Fails where a viewer would stumble: undescribed tracks, unknown names, ends without starts."""
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
     trace = Trace.FromString(path.read_bytes())

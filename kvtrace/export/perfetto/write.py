@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,17 @@ from kvtrace.export.perfetto.packets import Drawn, Encoder
 from kvtrace.export.perfetto.sources import SOURCES
 from kvtrace.export.perfetto.tracks import Names, Tracks
 from kvtrace.export.place import MANIFEST, whole_folder, write_manifest
-from kvtrace.export.tables import facts
+from kvtrace.export.tables import facts, select, tables
 from kvtrace.queries import Trace
 
 MOST_BYTES = 500_000_000
 """Perfetto's page in the browser reads up to about 2 GB of memory, which a trace of this size stays below."""
+
+_READ_ELSEWHERE = (
+    *("pin_start", "pin_end", "transfer_submit", "transfer_end", "step_update"),
+    *("run", "process", "engine", "gpu_process", "profiled_process", "profiled_thread"),
+)
+"""Tables that sources read through views, and those that tracks and manifest take their names from."""
 
 
 @dataclass
@@ -123,8 +130,17 @@ def export_perfetto(path: Path, folder: Path, *, most_bytes: int = MOST_BYTES, f
             slices.close()
         rows = sum((each.rows for each in slices.done), Counter[str]())
         files = [vars(each) for each in slices.done]
-        write_manifest(temporary / MANIFEST, "perfetto", {**facts(trace), "rows": rows, "files": files})
+        found = {**facts(trace), "rows": rows, "not_drawn": _not_drawn(trace), "files": files}
+        write_manifest(temporary / MANIFEST, "perfetto", found)
     return slices.done
+
+
+def _not_drawn(trace: Trace) -> dict[str, int]:
+    """Rows of the tables that no source reads: they are in the trace and in its other exports only."""
+    read = "\n".join(source.sql for source in SOURCES)
+    left = [name for name in tables(trace, views=False) if not re.search(rf"\b{name}\b", read)]
+    counts = {name: trace.sql(f"SELECT count(*) AS n {select(name)}", "arrow")["n"][0].as_py() for name in left}
+    return {name: count for name, count in counts.items() if count and name not in _READ_ELSEWHERE}
 
 
 def _counts(drawn: Drawn) -> dict[str, int]:
