@@ -1,1 +1,1 @@
-"""Subjects of experiments: things to record, which nothing else of kvtrace imports."""
+"""Experiments: workloads, a client, sweeps and their reports, and subjects to measure, such as a scheduler."""

@@ -56,7 +56,7 @@ def arguments_of(cell: Cell, workloads: list[Workload]) -> dict[str, Any]:
     """
     longest = max(workload.longest_tokens for workload in workloads)
     most = int(shape_config(cell.model)["max_position_embeddings"])
-    needed = cell.max_model_len or min(most, max(longest, _WARM_UP["prompt"] + _WARM_UP["output"]) + cell.block_size)
+    needed = cell.max_model_len or min(most, max(longest, _WARM_UP["prompt"] + _WARM_UP["output"]))
     if longest > needed:
         raise KvtraceError(f"the workload's longest sequence has {longest} tokens, {cell.model} runs up to {needed}")
     optional = {"max_num_batched_tokens": cell.max_num_batched_tokens} if cell.max_num_batched_tokens else {}
@@ -104,7 +104,9 @@ async def _measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
                 await client.drive(workload, phase)
                 facts["phases"].append({"workload": workload.name, "start_ns": start_ns, "end_ns": client.now_ns()})
                 if engine.is_dead:
-                    raise KvtraceError(f"the engine died in phase {phase} ({workload.name})")
+                    raise KvtraceError(
+                        f"the engine died in phase {phase} ({workload.name}); log.txt has its last words"
+                    )
     finally:
         engine.close()
 

@@ -113,7 +113,7 @@ def _cells(document: Document, results: Sequence[Result], axes: list[str], compa
             rows.append(([*head, *([f"{phase.position}: {phase.workload['name']}"] if phases else [])], figures))
         if result.status != "ok":
             rows.append(([*head, *(["-"] if phases else [])], dict.fromkeys(COLUMNS, Cell("failed"))))
-    columns = [name for name in COLUMNS if name in known]
+    columns = [name for name in COLUMNS if name in known] or ["jobs_done"]
     document.heading("Cells", 3)
     document.table(
         [*axes, *(["repeat"] if repeats else []), *(["phase"] if phases else []), *(COLUMNS[c][0] for c in columns)],

@@ -4,8 +4,8 @@
     python -m kvtrace.lab.warm run SOCKET CELL_DIR   # has a cell run there, with this process's environment and streams
 
 The forked process is what `python -m kvtrace.lab.cell CELL_DIR` would be after its imports: it has loaded no plugin of
-vLLM's and made no engine. vLLM starts its own processes by fork there, too; that is safe as long as nothing has run a
-thread before. On a GPU, where vLLM may touch the driver while it is imported, plain processes are the default.
+vLLM's and made no engine. On a CPU vLLM starts its own processes by fork there, too, which is safe as long as nothing
+has run a thread before; on a GPU it decides for itself, as ever.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def serve(path: Path) -> None:
 def _preload() -> None:
     from importlib import import_module
 
-    # On a CPU vLLM asks for spawn, which would import everything again: the modules below take this function by name.
-    utilities: Any = import_module("vllm.utils.system_utils")
-    utilities.get_mp_context = partial(multiprocessing.get_context, "fork")
+    if import_module("vllm.platforms").current_platform.is_cpu():
+        # There vLLM asks for spawn, which would import everything again: the modules below take this function by name.
+        utilities: Any = import_module("vllm.utils.system_utils")
+        utilities.get_mp_context = partial(multiprocessing.get_context, "fork")
     for name in _MODULES:
         with suppress(ImportError):
             import_module(name)

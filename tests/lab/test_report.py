@@ -77,9 +77,10 @@ def test_the_best_of_comparable_cells_is_marked(tmp_path: Path) -> None:
     sweep.cell(job("a", 0, 10, 40), policy="priority", rate=1.0)
     sweep.cell(job("a", 0, 10, 30), rate=2.0)
     sweep.cell(job("a", 0, 10, 35), policy="priority", rate=2.0)
-    lines = [
-        line for line in written(sweep.close()).splitlines() if re.match(r"\| (fcfs|priority) \| [12].0 \| \d", line)
-    ]
+    text = written(sweep.close())
+    assert "![mean job completion time (s)](study-jct_s_mean.svg)" in text  # against the rate, one line a policy
+    assert "<svg" in (tmp_path / "report" / "study-jct_s_mean.svg").read_text()
+    lines = [line for line in text.splitlines() if re.match(r"\| (fcfs|priority) \| [12].0 \| \d", line)]
     marked = {tuple(line.split(" | ")[:2]): "**0." in line.split(" | ")[6] for line in lines}
     assert marked == {
         ("| fcfs", "1.0"): False,

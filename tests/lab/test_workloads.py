@@ -129,10 +129,10 @@ def test_an_evicted_request_comes_again_after_one_that_fills_the_pool() -> None:
     assert (made.arrivals_s, made.concurrency) == (None, 1)
     assert [(job.session, job.first_turn, len(job.turns[0].new)) for job in made.jobs] == [
         ("evicted-0", 0, 96),
-        ("evictor-0", 0, 608),
+        ("evictor-0", 0, 639),
         ("evicted-0", 1, 97),
         ("evicted-1", 0, 96),
-        ("evictor-1", 0, 608),
+        ("evictor-1", 0, 639),
         ("evicted-1", 1, 97),
     ]
     assert made.jobs[2].turns[0].new[:96] == made.jobs[0].turns[0].new

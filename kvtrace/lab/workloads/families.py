@@ -73,7 +73,7 @@ def evict_pair(
         if mode == "cached":
             last = [Turn([*victim, *tokens(rng, 1)], 1)]
             jobs.append(Job(f"evicted-{number}", [Turn(victim, 1)]))
-            jobs.append(Job(f"evictor-{number}", [Turn(other[: pool - 2 * block], 1)]))
+            jobs.append(Job(f"evictor-{number}", [Turn(other[: pool - 1], 1)]))  # its last output takes no room
             jobs.append(Job(f"evicted-{number}", last, first_turn=1))
         else:
             first = pool - evicted - 2 * block
