@@ -86,9 +86,7 @@ def export_close_ups(source: Source, writer: Writer, engine: int, origin_ns: int
 
 def _close_up(source: Source, writer: Writer, engine: int, step: int, origin_ns: int) -> dict[str, Any]:
     places = {"engine": engine, "step": step, "origin": origin_ns}
-    accesses: list[Reference] = writer.add(
-        f"access-{step}", source.table(_ACCESSES.format(**places)), ("start_ns",)
-    )
+    accesses: list[Reference] = writer.add(f"access-{step}", source.table(_ACCESSES.format(**places)), ("start_ns",))
     windows: list[Reference] = []
     if source.has("kv_window", f"engine_id = {engine}"):
         windows = writer.add(f"window-{step}", source.table(_WINDOWS.format(**places)), ("start_ns",))

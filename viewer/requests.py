@@ -86,30 +86,37 @@ _PREEMPTIONS = """
         SELECT request, step, time_ns, computed_tokens, blocks FROM request_event
         WHERE engine_id = {engine} AND op = 'preempt'
     ),
+    moved AS (
+        SELECT rowid AS place, step, op, block_id, request FROM block_event
+        WHERE engine_id = {engine} AND pool = 0 AND op IN ('free', 'allocate') AND step IN (SELECT step FROM lost)
+    ),
     freed AS (
-        SELECT b.request, b.step, b.block_id, min(b.rowid) AS place
-        FROM block_event b JOIN lost l ON l.request = b.request AND l.step = b.step
-        WHERE b.engine_id = {engine} AND b.pool = 0 AND b.op = 'free' GROUP BY ALL
+        SELECT b.request, b.step, b.block_id, b.place, max(b.place) OVER (PARTITION BY b.request, b.step) AS last_place
+        FROM moved b JOIN lost l ON l.request = b.request AND l.step = b.step WHERE b.op = 'free'
+    ),
+    gainer AS (
+        SELECT f.request, f.step, b.request AS preempted_for
+        FROM (SELECT DISTINCT request, step, last_place FROM freed) f
+        ASOF JOIN (FROM moved WHERE op = 'allocate') b ON b.step = f.step AND b.place > f.last_place
     ),
     taken AS (
-        SELECT f.request, f.step, b.request AS taker, count(DISTINCT b.block_id) AS blocks
-        FROM freed f JOIN block_event b ON b.step = f.step AND b.block_id = f.block_id AND b.rowid > f.place
-        WHERE b.engine_id = {engine} AND b.pool = 0 AND b.op = 'allocate' AND b.request <> f.request GROUP BY ALL
-    ),
-    most AS (
-        SELECT request, step, arg_max(taker, blocks) AS taken_by, sum(blocks)::BIGINT AS taken_blocks
-        FROM taken GROUP BY request, step
+        SELECT f.request, f.step, count(DISTINCT b.block_id) AS taken_blocks
+        FROM freed f JOIN moved b ON b.step = f.step AND b.block_id = f.block_id AND b.place > f.place
+        WHERE b.op = 'allocate' AND b.request <> f.request GROUP BY ALL
     )
-    SELECT l.request, l.step, l.time_ns - {origin} AS start_ns, l.computed_tokens, l.blocks, taken_by, taken_blocks,
+    SELECT l.request, l.step, l.time_ns - {origin} AS start_ns, l.computed_tokens, l.blocks,
+        nullif(preempted_for, l.request) AS preempted_for, coalesce(taken_blocks, 0) AS taken_blocks,
         r.step AS resume_step, r.time_ns - {origin} AS resume_ns
-    FROM lost l LEFT JOIN most m ON m.request = l.request AND m.step = l.step
+    FROM lost l LEFT JOIN gainer g ON g.request = l.request AND g.step = l.step
+    LEFT JOIN taken m ON m.request = l.request AND m.step = l.step
     ASOF LEFT JOIN (
         SELECT request, step, time_ns FROM request_event WHERE engine_id = {engine} AND op = 'resume'
     ) r ON r.request = l.request AND r.step > l.step
     ORDER BY start_ns, l.request
 """
-"""Who took a preempted request's blocks: the requests that were allocated them in the same step, after it gave them up
-(derived). Blocks that nobody took then went to the free queue."""
+"""Whom a request was preempted for (derived): the scheduler takes a victim's blocks when another request's allocation
+fails, so it is the request of the first allocation in that step after the victim let go. `taken_blocks` of the victim's
+blocks were allocated to others in the same step; the rest went to the end of the free queue."""
 
 _LONGEST = f"SELECT * FROM requests ORDER BY end_ns - start_ns DESC, request LIMIT {OVERVIEW_REQUESTS}"
 

@@ -17,8 +17,9 @@ export class Image {
 
   // Columns `from` up to, without, `to` of a row; places outside are cut off.
   span(row: number, from: number, to: number, value: number): void {
-    const start = row * this.width;
-    this.pixels.fill(value, start + Math.max(0, from), start + Math.min(this.width, to));
+    const start = row * this.width + Math.max(0, from), end = row * this.width + Math.min(this.width, to);
+    if (end - start > 8) this.pixels.fill(value, start, end);
+    else for (let at = start; at < end; at++) this.pixels[at] = value;
   }
 
   // Rows may be repeated: `scale` pixels for each.

@@ -18,8 +18,11 @@ interface Drag { x: number; from: number; to: number; pan: boolean; moved: boole
 
 let lanesOf: () => Lane[] = () => [];
 
-export function listen(lanes: () => Lane[]): void {
+export function watchLanes(lanes: () => Lane[]): void {
   lanesOf = lanes;
+}
+
+export function listen(): void {
   const area = byId("lanes");
   let drag: Drag | null = null;
   area.addEventListener("wheel", (event) => { onWheel(event, place(event)); }, { passive: false });
@@ -154,7 +157,7 @@ function neighbour(by: number): void {
   if (!engine) return;
   if (now?.kind === "request") {
     const listed = requestLane()?.requests ?? [], next = listed[listed.indexOf(now.id) + by];
-    if (next !== undefined) void selectRequest(engine, next).then(() => { requestLane()?.scrollTo(next); });
+    if (next !== undefined) void selectRequest(engine, next);
     return;
   }
   if (now?.kind === "block") {
@@ -183,8 +186,9 @@ async function nextPreemption(): Promise<void> {
   const request = requests[row]!;
   reveal(engine, starts[row]!, columns.at("resume_ns", row) ?? starts[row]!);
   await selectRequest(engine, request);
-  requestLane()?.scrollTo(request);
 }
 
-export const scrollToRequest = (request: number): void => { requestLane()?.scrollTo(request); };
+export function scrollToRequest(request: number): void {
+  for (const lane of lanesOf()) if (lane instanceof RequestsLane && lane.engine === view.selection?.engine) lane.scrollTo(request);
+}
 

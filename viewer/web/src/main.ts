@@ -9,7 +9,7 @@ import { Engine } from "./data/engine";
 import { byId, el } from "./dom";
 import { measureFrames } from "./frames";
 import { clock, count, duration } from "./format";
-import { listen, scrollToRequest } from "./input";
+import { listen, scrollToRequest, watchLanes } from "./input";
 import { inspect } from "./inspect/inspector";
 import { Axis } from "./lanes/axis";
 import { KernelsLane } from "./lanes/kernels";
@@ -62,13 +62,13 @@ function openEngine(index: number): void {
 
 function buildLanes(): void {
   const area = byId("lanes");
-  for (const old of area.querySelectorAll(".lane, .axis, .run")) old.remove();
-  axis = new Axis(view.engines.length > 1 ? "first event of each run" : view.engines[0]?.run.origin ?? "start");
+  for (const old of area.querySelectorAll(".lane, .axis")) old.remove();
+  axis = new Axis(view.engines.length > 1 ? "first event" : view.engines[0]?.run.origin ?? "start");
   area.append(axis.element);
   lanes = [];
-  for (const engine of view.engines) {
-    if (view.engines.length > 1) area.append(el("h2", "run", el("bdi", "", engine.run.name)));
-    for (const Kind of LANES) {
+  // Lanes of one kind lie below each other, so that runs can be compared.
+  for (const Kind of LANES) {
+    for (const engine of view.engines) {
       if (!Kind.offered(engine)) continue;
       const lane = new Kind(engine);
       lanes.push(lane);
@@ -153,10 +153,11 @@ async function start(): Promise<void> {
     if (view.selection?.kind === "request") scrollToRequest(view.selection.id);
   });
   offerEngines();
+  watchLanes(() => lanes);
   await openAddress(openEngine, showLanes);
   showHead();
   watchAddress(openEngine, showLanes);
-  listen(() => lanes);
+  listen();
   listenToSearch();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); changed(); });
   new ResizeObserver(changed).observe(byId("lanes"));

@@ -79,15 +79,14 @@ async function evicted(engine: Engine, request: number, preempted: number, again
   const columns = await engine.preemptions(), list = el("ul", "plain");
   for (let row = 0; columns && row < columns.rows; row++) {
     if (columns.num("request")[row] !== request) continue;
-    const step = columns.num("step")[row]!, taker = columns.at("taken_by", row), resumed = columns.at("resume_step", row);
+    const step = columns.num("step")[row]!, taker = columns.at("preempted_for", row), resumed = columns.at("resume_step", row);
     const item = el("li", "", "in ", link(`step ${count(step)}`, () => void selectStep(engine, step)),
       ` (${clock(columns.at("start_ns", row), 1e5)}): ${count(columns.at("computed_tokens", row))} tokens of KV lost; `);
-    if (taker === null) item.append("its blocks went to the free queue");
-    else {
+    if (taker !== null) {
       await engine.request(taker);
-      item.append(`${count(columns.at("taken_blocks", row))} of its ${count(columns.at("blocks", row))} blocks went to `,
-        link(shorten(engine.name(taker), 30), () => void selectRequest(engine, taker)));
+      item.append("for ", link(shorten(engine.name(taker), 30), () => void selectRequest(engine, taker)), ", which needed blocks; ");
     }
+    item.append(`${count(columns.at("taken_blocks", row))} of its ${count(columns.at("blocks", row))} blocks were taken at once`);
     if (resumed !== null) {
       item.append("; admitted again in ", link(`step ${count(resumed)}`, () => void selectStep(engine, resumed)),
         `, ${duration(columns.at("resume_ns", row)! - columns.num("start_ns")[row]!)} later`);

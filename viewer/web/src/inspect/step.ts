@@ -64,14 +64,14 @@ async function preempted(engine: Selection["engine"], step: number): Promise<Nod
   const list = el("ul", "plain"), steps = columns.num("step");
   for (let row = 0; row < columns.rows; row++) {
     if (steps[row] !== step) continue;
-    const victim = columns.num("request")[row]!, taker = columns.at("taken_by", row);
+    const victim = columns.num("request")[row]!, taker = columns.at("preempted_for", row);
     await engine.request(victim);
     const item = el("li", "", link(shorten(engine.name(victim), 30), () => void selectRequest(engine, victim)),
       ` lost ${count(columns.at("computed_tokens", row))} tokens of KV in ${count(columns.at("blocks", row))} blocks; `);
     if (taker !== null) {
       await engine.request(taker);
-      item.append(`${count(columns.at("taken_blocks", row))} of them went to `, link(shorten(engine.name(taker), 30), () => void selectRequest(engine, taker)));
-    } else item.append("they went to the free queue");
+      item.append("for ", link(shorten(engine.name(taker), 30), () => void selectRequest(engine, taker)), ", which needed blocks");
+    } else item.append("no other request got blocks then");
     list.append(item);
   }
   return list.children.length ? [el("h3", "", "Preempted in this step"), list] : [];

@@ -60,7 +60,7 @@ export class MapLane extends Lane {
     this.found.parts.forEach(({ columns, reference }, index) => {
       const tile = Tile.of(columns), { time, first } = tile;
       const next = this.found.parts[index + 1];
-      const end = next ? Math.round(reference.to_ns! / 1e3 * scale + origin) : image.width;
+      const end = next ? Math.round(reference.to_ns! / 1e3 * scale + origin) : Math.min(image.width, Math.round(this.x(this.engine.run.last_ns ?? 0) - LEFT));
       const start = Math.max(0, Math.round(reference.from_ns! / 1e3 * scale + origin));
       let before = -1, previous = 0;
       for (let row = 0; row < image.height; row++) {
@@ -170,11 +170,11 @@ export class MapLane extends Lane {
     this.choice.value = view.mapColour;
     const every = (high - low) / Math.round(this.height);
     const coarse = every > 1 ? `1 of ${count(Math.ceil(every))} blocks a row` : "block by time";
-    const key = `${view.mapColour}${coarse}${this.found.exact}${colour("ink")}`;
+    const key = `${view.mapColour}${coarse}${this.engine.pins.find(-Infinity, Infinity).settled}${colour("ink")}`;
     if (key === this.shown) return;
     this.shown = key;
-    if (view.mapColour === "owner") this.explain(`${coarse}; a colour a request`, [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
-    else if (view.mapColour === "age") this.explain(`${coarse}; cached, for`, [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixel(0.43))], ["1 s", toCss(agePixel(0.72))], ["longer than 100 s", toCss(agePixel(1))]]);
+    if (view.mapColour === "owner") this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
+    else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixel(0.43))], ["1 s", toCss(agePixel(0.72))], ["longer than 100 s", toCss(agePixel(1))]]);
     else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend()]);
   }
 

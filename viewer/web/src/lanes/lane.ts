@@ -1,11 +1,11 @@
 // What all lanes share: an element with a gutter and a canvas, the time grid, scales, and rows picked by pixel.
 
 import { colour } from "../colours";
-import { lastAtMost, type Numbers } from "../data/columns";
+import { lastAtMost, type Columns, type Numbers } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Part } from "../data/levels";
-import { el } from "../dom";
-import { count } from "../format";
+import { el, outside } from "../dom";
+import { count, shorten } from "../format";
 import { LEFT, plotWidth, toX, view, type Selection } from "../view";
 
 export const FONT = '10px system-ui, "DejaVu Sans", sans-serif';
@@ -28,7 +28,8 @@ export abstract class Lane {
     this.element.dataset["lane"] = name;
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", label);
-    this.element.append(el("div", "gutter", el("b", "", title), this.unit, this.legend), this.canvas);
+    const run = view.engines.length > 1 ? [el("span", "run", outside(shorten(engine.run.name, 22)))] : [];
+    this.element.append(el("div", "gutter", ...run, el("b", "", title), this.unit, this.legend), this.canvas);
   }
 
   // Whether the recording has anything for this lane; lanes without are not offered.
@@ -147,31 +148,34 @@ export interface Picked { part: Int16Array; row: Int32Array }
 
 // Where several rows share a pixel, the one with the greatest value shows. `held`: a row lasts until the next one starts.
 export function pickRows(
-  parts: Part[], x: (time: number) => number, value: (part: Part, row: number) => number, held: boolean,
+  parts: Part[], x: (time: number) => number, values: (columns: Columns) => ArrayLike<number>, held: boolean,
 ): Picked {
   const width = Math.ceil(plotWidth());
   const picked: Picked = { part: new Int16Array(width).fill(-1), row: new Int32Array(width).fill(-1) };
-  const best = new Float64Array(width);
-  const origin = x(0), scale = (x(1e9) - origin) / 1e9;
-  parts.forEach((part, index) => {
-    const starts = part.columns.num("start_ns"), ends = part.columns.num("end_ns"), rows = part.columns.rows;
-    const from = (LEFT - origin) / scale, to = (LEFT + width - origin) / scale;
-    for (let row = Math.max(0, lastAtMost(starts, from) - (held ? 0 : 8)); row < rows && starts[row]! <= to; row++) {
-      const own = Number.isNaN(ends[row]!) ? starts[row]! : ends[row]!;
-      const end = held && row + 1 < rows ? starts[row + 1]! : own;
-      const low = Math.max(0, Math.floor(starts[row]! * scale + origin - LEFT));
-      const high = Math.min(width, Math.max(low + 1, Math.round(end * scale + origin - LEFT)));
-      if (high <= 0) continue;
-      const amount = value(part, row);
+  const best = new Float64Array(width).fill(-Infinity), { part: pickedPart, row: pickedRow } = picked;
+  const scale = (x(1e9) - x(0)) / 1e9, origin = x(0) - LEFT;
+  const from = -origin / scale, to = (width - origin) / scale;
+  for (let index = 0; index < parts.length; index++) {
+    const { columns } = parts[index]!, rows = columns.rows, value = values(columns);
+    const starts = columns.num("start_ns"), ends = held ? starts : columns.num("end_ns");
+    for (let row = Math.max(0, lastAtMost(starts, from) - (held ? 0 : 8)); row < rows; row++) {
+      const start = starts[row]!;
+      if (start > to) break;
+      const end = held ? (row + 1 < rows ? starts[row + 1]! : parts[index + 1]?.columns.num("start_ns")[0] ?? columns.num("end_ns")[row]!) : ends[row]!;
+      const low = Math.max(0, Math.floor(start * scale + origin));
+      // An unknown end is no number, and compares as smaller.
+      const stop = Math.round(end * scale + origin), high = Math.min(width, stop > low ? stop : low + 1);
+      if (stop < 0) continue;
+      const amount = value[row]!;
       for (let at = low; at < high; at++) {
-        if (picked.row[at]! < 0 || amount > best[at]!) {
-          picked.part[at] = index;
-          picked.row[at] = row;
+        if (amount > best[at]! || pickedRow[at]! < 0) {
+          pickedPart[at] = index;
+          pickedRow[at] = row;
           best[at] = amount;
         }
       }
     }
-  });
+  }
   return picked;
 }
 

@@ -58,14 +58,14 @@ export class QueueLane extends StepLane {
   private readonly chart: Chart;
 
   constructor(engine: Engine) {
-    super(engine, "queue", "Requests in queues", "Running and waiting requests");
-    this.explain("after each step", [["running", "running", "line"], ["waiting", "waiting", "line"]]);
+    super(engine, "queue", "Queues", "Running and waiting requests");
+    this.explain("requests after a step", [["running", "running", "line"], ["waiting", "waiting", "line"]]);
     this.chart = new Chart(this.element, [{ name: "running", tone: "running" }, { name: "waiting", tone: "waiting" }]);
   }
 
   override paint(): void {
     const xs: number[] = [], running: number[] = [], waiting: number[] = [];
-    const picked = this.pick((part, row) => part.columns.num("waiting")[row]! + part.columns.num("running")[row]!, true);
+    const picked = this.pick((columns) => columns.num("waiting"), true);
     eachRun(picked, (part, row, x) => {
       xs.push(this.time(x));
       running.push(this.cell("running", part, row));
@@ -76,8 +76,7 @@ export class QueueLane extends StepLane {
       running.push(running[running.length - 1]!);
       waiting.push(waiting[waiting.length - 1]!);
     }
-    const most = this.found.parts.reduce((sum, { columns }) =>
-      Math.max(sum, greatest(columns.num("running")), greatest(columns.num("waiting"))), 1);
+    const most = Math.max(1, ...running, ...waiting);
     this.chart.draw([xs, running, waiting], this.from, this.to, most, this.height);
   }
 }

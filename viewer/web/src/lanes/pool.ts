@@ -8,10 +8,10 @@ import { StepLane } from "./steps";
 
 export class PoolLane extends StepLane {
   constructor(engine: Engine) {
-    super(engine, "pool", "KV pool on the GPU", "Blocks in use, free but cached, and free; blocks evicted");
+    super(engine, "pool", "KV pool (GPU)", "Blocks in use, free but cached, and free; blocks evicted");
     const size = engine.facts["block_size_tokens"] as number | null;
     this.explain(size ? `blocks of ${count(size)} tokens` : "blocks", [
-      ["in use", "used"], ["free, still cached", "cached"], ["free", "free"], ["evictions (below)", "evicted"],
+      ["in use", "used"], ["free, still cached", "cached"], ["free", "free"], ["evicted (below)", "evicted"],
     ]);
   }
 
@@ -23,8 +23,8 @@ export class PoolLane extends StepLane {
       this.context.fillRect(x, Math.round(toY(high)), width, Math.round(toY(low)) - Math.round(toY(high)));
     };
     const evictions = pickRows(this.engine.steps.find(this.from, this.to).parts, (time) => this.x(time),
-      (part, row) => part.columns.num("evicted_blocks")[row]!, false);
-    const picked = this.pick((part, row) => part.columns.num("used_blocks")[row]!, true);
+      (columns) => columns.num("evicted_blocks"), false);
+    const picked = this.pick((columns) => columns.num("used_blocks"), true);
     eachRun(picked, (part, row, x, width) => {
       const used = this.cell("used_blocks", part, row), cached = this.cell("free_cached_blocks", part, row) || 0;
       fill(0, used, x, width, "used");

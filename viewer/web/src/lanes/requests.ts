@@ -19,6 +19,7 @@ interface Listed { columns: Columns; row: number; request: number }
 export class RequestsLane extends Lane {
   private listed: Listed[] = [];
   private key = "";
+  private wanted: number | null = null;
   private readonly scroller = el("div", "scroller");
   private readonly spacer = el("div", "spacer");
   private readonly amount = el("span", "unit");
@@ -81,6 +82,7 @@ export class RequestsLane extends Lane {
 
   override paint(): void {
     this.list();
+    this.scrollToWanted();
     this.timeGrid();
     const [from, to] = this.inSightRows();
     for (let index = from; index < to; index++) this.paintRequest(this.listed[index]!, index * ROW - this.scroller.scrollTop + 3);
@@ -184,9 +186,15 @@ export class RequestsLane extends Lane {
     return this.listed.map((each) => each.request);
   }
 
-  // Scrolls a request into sight.
+  // Scrolls a request into sight, once it is listed.
   scrollTo(request: number): void {
-    this.list();
+    this.wanted = request;
+  }
+
+  private scrollToWanted(): void {
+    const request = this.wanted;
+    if (request === null || !this.listed.length) return;
+    this.wanted = null;
     const top = this.listed.findIndex((each) => each.request === request) * ROW;
     if (top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)) return;
     this.scroller.scrollTop = top - this.scroller.clientHeight / 2;

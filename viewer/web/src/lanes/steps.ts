@@ -3,7 +3,7 @@
 import { LIMIT_RANK, LIMITS, PHASES, colour } from "../colours";
 import type { Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
-import type { Found, Part } from "../data/levels";
+import type { Found } from "../data/levels";
 import { clock, count, duration, share } from "../format";
 import { LEFT, plotWidth, toX } from "../view";
 import { Lane, eachRun, pickRows, wholeTicks, type Hit, type Picked } from "./lane";
@@ -13,9 +13,9 @@ export abstract class StepLane extends Lane {
   protected found: Found = { parts: [], exact: true, settled: true };
   protected picked: Picked | null = null;
 
-  protected pick(value: (part: Part, row: number) => number, held: boolean): Picked {
+  protected pick(values: (columns: Columns) => ArrayLike<number>, held: boolean): Picked {
     this.found = this.engine.steps.find(this.from, this.to);
-    return this.picked = pickRows(this.found.parts, (time) => this.x(time), value, held);
+    return this.picked = pickRows(this.found.parts, (time) => this.x(time), values, held);
   }
 
   protected cell(name: string, part: number, row: number): number {
@@ -84,16 +84,15 @@ export class TokensLane extends StepLane {
   constructor(engine: Engine) {
     super(engine, "steps", "Scheduled tokens", "Tokens scheduled in each step, by phase, under the step's token budget");
     const bar = engine.contents.steps.per_bar;
-    this.explain(bar > 1 ? "most of any step" : "per scheduler step", [
-      ...PHASES.map(([, name, tone]): [string, string] => [name, tone]), ["token budget", "ink", "line"],
-      ["▼ preempted", "preempted"],
+    this.explain(bar > 1 ? "a bar; dashed: budget" : "dashed: the budget", [
+      ...PHASES.map(([, name, tone]): [string, string] => [name, tone]), ["request preempted", "preempted", "triangle"],
     ]);
   }
 
   override paint(): void {
     this.timeGrid();
     if (this.engine.steps.empty) { this.say("No scheduler steps were recorded for this engine."); return; }
-    const picked = this.pick((part, row) => part.columns.num("scheduled_tokens")[row]!, false);
+    const picked = this.pick((columns) => columns.num("scheduled_tokens"), false);
     const budget = (this.engine.facts["max_batched_tokens"] as number | null) ?? 0;
     const tokens = this.greatestPicked(picked, (part, row) => this.cell("scheduled_tokens", part, row));
     const most = Math.max(1, tokens, budget <= 3 * tokens ? budget : 0);
@@ -119,8 +118,7 @@ export class TokensLane extends StepLane {
   }
 
   private preemptions(): void {
-    const picked = pickRows(this.found.parts, (time) => this.x(time),
-      (part, row) => part.columns.num("preempted_requests")[row]!, false);
+    const picked = pickRows(this.found.parts, (time) => this.x(time), (columns) => columns.num("preempted_requests"), false);
     this.context.fillStyle = colour("preempted");
     let last = -Infinity;
     eachRun(picked, (part, row, x, width) => {
@@ -136,25 +134,38 @@ export class TokensLane extends StepLane {
   }
 }
 
+const urgencies = new WeakMap<Columns, Int8Array>();
+
+// How much each row's limit has to be seen: minus its rank among the limits.
+function urgency(columns: Columns): Int8Array {
+  let found = urgencies.get(columns);
+  if (!found) {
+    urgencies.set(columns, found = new Int8Array(columns.rows));
+    for (let row = 0; row < columns.rows; row++) {
+      found[row] = -(LIMIT_RANK.get(columns.text("admission_limit", row) ?? "other") ?? LIMITS.length - 2);
+    }
+  }
+  return found;
+}
+
 export class LimitsLane extends StepLane {
   constructor(engine: Engine) {
     super(engine, "limits", "Admission limit", "What kept the head of the waiting queue from being admitted");
     const limits = engine.totals.limits;
-    this.explain("why the head waited", LIMITS.filter(([limit]) => limits[limit])
+    this.explain("why its head waited", LIMITS.filter(([limit]) => limits[limit])
       .map(([limit, name, tone]) => [`${name} ${count(limits[limit])}`, tone]));
   }
 
   override paint(): void {
-    const rank = (part: Part, row: number) => LIMIT_RANK.get(part.columns.text("admission_limit", row) ?? "other") ?? LIMITS.length - 2;
-    const picked = this.pick((part, row) => -rank(part, row), false), parts = this.found.parts;
+    const picked = this.pick(urgency, false), rank = (part: number, row: number) => -urgency(this.found.parts[part]!.columns)[row]!;
     eachRun(picked, (index, row, x, width) => {
       const limited = this.cell("limited_steps", index, row), tall = Math.max(2, 16 * limited / this.cell("steps", index, row));
       this.context.fillStyle = colour("none");
       this.context.fillRect(x, 3, width, 16);
-      this.context.fillStyle = colour(LIMITS[rank(parts[index]!, row)]![2]);
+      this.context.fillStyle = colour(LIMITS[rank(index, row)]![2]);
       if (limited) this.context.fillRect(x, 19 - tall, width, tall);
     });
-    this.badges(picked, (part, row) => rank(parts[part]!, row));
+    this.badges(picked, rank);
   }
 
   // Neighbours with one limit share a badge; what the head needed and what was free where the badge is of one step.
