@@ -1,6 +1,6 @@
 """How large the page of a huge trace is, how soon it shows something, and how smoothly it zooms and pans.
 
-    python bench/viewer.py [--events 5000000] [--split] [--keep FILE] [--frames 120]
+    python -m bench.viewer [--events 5000000] [--split] [--keep FILE] [--frames 120]
 
 The trace is that of bench/queries.py: synthetic, nobody ran it. The page is opened from disk in headless Chromium with
 software rendering; first view is the time from the start of the navigation until what is in sight has been loaded and
@@ -20,8 +20,6 @@ from pathlib import Path
 
 import duckdb
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
-
 from bench.queries import build
 from kvtrace.viewer.page import make_folder, make_page
 from tests.viewer.chromium import Chromium
@@ -33,7 +31,8 @@ EVENT_TABLES = ("block_event", "step_request", "step_schedule", "step_update", "
 
 MOVES = {
     "zoom in and out": """i => {
-        const whole = view.last - view.first, share = Math.pow(10, -4 * (0.5 - 0.5 * Math.cos(i / {frames} * 2 * Math.PI)));
+        const whole = view.last - view.first;
+        const share = Math.pow(10, -4 * (0.5 - 0.5 * Math.cos(i / {frames} * 2 * Math.PI)));
         kvtrace.show(middle - whole * share / 2, middle + whole * share / 2, false);
     }""",
     "pan, everything in sight": "i => pan(0.5, i)",
@@ -44,7 +43,8 @@ MOVES = {
 MEASURE = """(async () => {{
     const view = kvtrace.view, middle = (view.first + view.last) / 2;
     const pan = (share, i) => {{
-        const width = (view.last - view.first) * share, at = view.first + width + i / {frames} * Math.min(width, view.last - view.first - 2 * width);
+        const whole = view.last - view.first, width = whole * share;
+        const at = view.first + width + i / {frames} * Math.min(width, whole - 2 * width);
         kvtrace.show(at, at + width, false);
     }};
     const move = {move};
@@ -80,9 +80,8 @@ def main() -> int:
         else:
             size = make_page([trace], target, max_bytes=int(options.limit_mb * 1e6))
         wall = time.perf_counter() - started
-        print(
-            f"{rows:,} events; page {size / 1e6:.1f} MB{' in a folder' if options.split else ''}, written in {wall:.0f} s"
-        )
+        kind = " in a folder" if options.split else ""
+        print(f"{rows:,} events; page {size / 1e6:.1f} MB{kind}, written in {wall:.0f} s")
         return measure(target, size, options)
 
 

@@ -6,6 +6,7 @@ so many blocks, and of each block the last change in each of `BINS` bins; the fi
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ def _level(writer: Writer, name: str, changes: Changes, edges: Any, blocks: Any)
     latest = np.full(changes.blocks, -1, dtype=np.int64)
     bounds = np.searchsorted(changes.time_us, edges)
     found: list[Reference] = []
-    for number, (start_us, end_us) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (start_us, end_us) in enumerate(pairwise(edges)):
         inside = np.arange(bounds[number], bounds[number + 1])
         rows = np.concatenate((latest[(latest >= 0) & shown], inside[shown[changes.block[inside]]]))
         rows = rows[np.lexsort((rows, changes.block[rows]))]

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kvtrace.viewer.columns import pack
+from kvtrace.viewer.columns import least_and_most, pack
 
 Reference = dict[str, Any]
-"""A chunk in the page's table of contents: `id`, `rows`, and `from_ns`, `to_ns`, `first`, `last` where they are known."""
+"""A chunk in the page's table of contents: `id`, `rows`, and `from_ns`, `to_ns`, `first`, `last` where known."""
 
 
 class Sink(Protocol):
@@ -35,7 +35,7 @@ class Writer:
             return []
         identity = f"{self._prefix}-{name}"
         if not self._sink.put(identity, pack(table, deltas)):
-            kind = name.split("-")[0]
+            kind = name.split("-", maxsplit=1)[0]
             self.left_out[kind] = self.left_out.get(kind, 0) + table.num_rows
             return []
         return [{"id": identity, "rows": table.num_rows, **facts}]
@@ -43,7 +43,7 @@ class Writer:
     def add_cut(
         self, name: str, table: pa.Table, rows: int, deltas: Collection[str] = (), key: str | None = None
     ) -> list[Reference]:
-        """A table sorted by `start_ns` in chunks of at most `rows` rows; `key` is a column whose range each one tells."""
+        """A table sorted by `start_ns` in chunks of at most `rows` rows; `key`: a column whose range they tell."""
         found: list[Reference] = []
         for number, part in enumerate(cut(table, rows)):
             found += self.add(f"{name}-{number}", part, deltas, **span(part), **(_range(part, key) if key else {}))
@@ -58,13 +58,13 @@ def cut(table: pa.Table, rows: int) -> Iterator[pa.Table]:
 
 def span(table: pa.Table) -> dict[str, int]:
     """From when to when the rows of a table with `start_ns` and perhaps `end_ns` last."""
-    first, last = pc.min_max(table["start_ns"]).as_py().values()
+    first, last = least_and_most(table["start_ns"])
     ends = pc.max(table["end_ns"]).as_py() if "end_ns" in table.column_names else None
     return {"from_ns": first, "to_ns": last if ends is None else max(last, ends)}
 
 
 def _range(table: pa.Table, key: str) -> dict[str, int]:
-    first, last = pc.min_max(table[key]).as_py().values()
+    first, last = least_and_most(table[key])
     return {"first": first, "last": last}
 
 

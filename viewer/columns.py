@@ -54,11 +54,17 @@ def _narrow(values: Any) -> Any:
         return values.cast(pa.string()).dictionary_encode()
     if not pa.types.is_integer(values.type):
         return values
-    least, most = pc.min_max(values).as_py().values()
-    if least is None:
+    least, most = least_and_most(values)
+    if least is None or most is None:
         return values.cast(pa.int8())
     for width in (pa.int8(), pa.int16(), pa.int32()):
         bits = width.bit_width - 1
         if -(1 << bits) <= least and most < 1 << bits:
             return values.cast(width)
     return values.cast(pa.int64())
+
+
+def least_and_most(values: Any) -> tuple[Any, Any]:
+    """The smallest and the greatest value of a column; None where there is none."""
+    found: Any = pc.min_max(values).as_py()
+    return found["min"], found["max"]

@@ -71,7 +71,7 @@ def export_kernels(
 
 
 def export_close_ups(source: Source, writer: Writer, engine: int, origin_ns: int) -> dict[str, Any]:
-    """The KV accesses of some steps, evenly spread over those that have any: `steps` says which, `total` of how many."""
+    """The KV accesses of some steps, evenly spread; `total` says how many have any."""
     seen = [
         f"SELECT DISTINCT step FROM {table} WHERE engine_id = {engine}"
         for table in ("kv_window", "tile_step")

@@ -1,7 +1,8 @@
 """Puts the page together: the built template and the data, in one file or in a folder, to be opened from disk.
 
-The template, `assets/page.html`, is built from `viewer/web`; its Content-Security-Policy allows its own script and style
-and nothing else. A folder's chunks are scripts beside the page, because a page from disk may not fetch its neighbours.
+The template, `assets/page.html`, is built from `viewer/web`; its Content-Security-Policy allows its own script and
+style and nothing else. A folder's chunks are scripts beside the page, because a page from disk may not fetch its
+neighbours.
 """
 
 from __future__ import annotations

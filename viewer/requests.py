@@ -122,7 +122,7 @@ _LONGEST = f"SELECT * FROM requests ORDER BY end_ns - start_ns DESC, request LIM
 
 
 def export_requests(source: Source, writer: Writer, engine: int, origin_ns: int, last_ns: int) -> dict[str, Any]:
-    """An engine's requests in order of start; an overview of the longest, if there are many. Times after `origin_ns`."""
+    """An engine's requests by start, and of many the longest as an overview; times after `origin_ns`."""
     places = {"engine": engine, "origin": origin_ns, "last": last_ns}
     requests = source.table(_REQUESTS.format(**places))
     turns = _turns(source, engine) if requests.num_rows else {}
@@ -153,7 +153,7 @@ def _chunk(
 ) -> list[dict[str, Any]]:
     """The requests of a chunk and, in a second one, the stretches of their lanes."""
     rows, states, starts, durations, steps = [], [], [], [], []
-    numbers = part["request"].to_pylist()
+    numbers: list[Any] = part["request"].to_pylist()
     for row, request in enumerate(numbers):
         for segment in segments(turns[request], last_ns):
             rows.append(row)

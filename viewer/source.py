@@ -63,4 +63,5 @@ def summarise(query: str, **tables: pa.Table) -> pa.Table:
     with duckdb.connect() as connection:
         for name, table in tables.items():
             connection.register(name, table)
-        return connection.sql(query).to_arrow_table()
+        found: pa.Table = connection.sql(query).to_arrow_table()
+        return found

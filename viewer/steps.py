@@ -107,7 +107,8 @@ _OVERVIEW = """
         arg_max(cached_blocks, used_blocks) AS cached_blocks,
         arg_max(free_cached_blocks, used_blocks) AS free_cached_blocks,
         sum(evicted_blocks)::BIGINT AS evicted_blocks, sum(preempted_requests)::BIGINT AS preempted_requests,
-        coalesce(mode(admission_limit) FILTER (admission_limit <> 'none'), any_value(admission_limit)) AS admission_limit,
+        coalesce(mode(admission_limit) FILTER (admission_limit <> 'none'), any_value(admission_limit))
+            AS admission_limit,
         sum(limited_steps)::BIGINT AS limited_steps,
         arg_max(limit_request, step) FILTER (limited_steps > 0) AS limit_request,
         arg_max(limit_need_blocks, step) FILTER (limit_need_blocks IS NOT NULL) AS limit_need_blocks,

@@ -70,7 +70,8 @@ def processes(source: Source) -> list[dict[str, Any]]:
 def engines(source: Source) -> list[dict[str, Any]]:
     """Configuration of every engine that has one or that recorded a step or a request.
 
-    A profile without a recording is shown as an engine 0 of which nothing else is known. Of a model loaded from disk only the folder's name goes on: pages are passed on.
+    A profile without a recording is shown as an engine 0 of which nothing else is known. Of a model loaded from disk
+    only the folder's name goes on: pages are passed on.
     """
     found = source.rows("""
         SELECT id AS engine_id, e.* EXCLUDE (engine_id), p.dp_rank, p.pid, p.vllm_version

@@ -61,7 +61,8 @@ def test_a_step_tells_the_tokens_that_its_admissions_found_in_the_cache(trace: P
     expected = ask(
         trace,
         """SELECT s.step, coalesce(sum(local_cached_tokens), 0)::INT FROM step s
-        LEFT JOIN request_event e ON e.step = s.step AND op IN ('schedule', 'resume') GROUP BY s.step ORDER BY s.step""",
+        LEFT JOIN request_event e ON e.step = s.step AND op IN ('schedule', 'resume')
+        GROUP BY s.step ORDER BY s.step""",
     )
     assert list(zip(columns["step"], columns["cached_tokens"], strict=True)) == expected
 

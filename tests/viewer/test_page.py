@@ -213,7 +213,9 @@ def test_a_step_tells_its_composition_its_limit_and_its_requests(chromium: Chrom
     assert chromium.texts("#inspector ul.shares button") == names
     waits = column(trace, f"SELECT external_id FROM request WHERE request = {head}")[0]
     chromium.press(waits)
-    assert wait_for_text(chromium, "Why did it wait").split("\n")[3] == waits
+    wait_for_text(chromium, "Why did it wait")
+    assert chromium.evaluate("document.querySelector('#inspector h2').innerText") == waits
+    assert "KV insufficient" in wait_for_text(chromium, "Why did it wait")
 
 
 def test_a_request_is_found_by_its_job_and_selected(chromium: Chromium, page: Path, trace: Path) -> None:
