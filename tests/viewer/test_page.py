@@ -374,6 +374,105 @@ def test_a_folder_loads_its_chunks_as_they_are_needed(
     assert blocked == "TypeError"
 
 
+MS = 1_000_000
+AT = EPOCH_NS + 4_000 * MS
+
+
+def insert_moves(path: Path) -> None:
+    """A transfer, a pin, a tier's block, a kernel and the accesses of step 300, at times that are easy to point at."""
+    engine, worker = {"engine_id": 1}, {"process_id": 1}
+    step = {"engine_id": 1, "step": 300}
+    kernel = {"activity_id": 1, "source_id": 1, "kind": "kernel", "pid": 1, "device": 0, "stream": 7}
+    with duckdb.connect(str(path)) as connection:
+        request, start = connection.sql(
+            "SELECT request, scheduled_ns FROM step_request JOIN step USING (step) WHERE step = 300 LIMIT 1"
+        ).fetchall()[0]
+        submit = engine | worker | {"transfer": 5, "direction": "load", "from_tier": "cpu", "to_tier": "gpu"}
+        insert(connection, "transfer_submit", [submit | {"submitted_ns": AT, "step": 300, "blocks": 3, "bytes": 10**6}])
+        end = worker | {"transfer": 5, "started_ns": AT, "finished_ns": AT + 2 * MS, "device_ns": 2 * MS}
+        insert(connection, "transfer_end", [end | {"success": True}])
+        pin = engine | {"pin": 9, "block_id": 40}
+        insert(connection, "pin_start", [pin | {"time_ns": AT + 10 * MS, "cause": "ttl", "request": request}])
+        insert(connection, "pin_end", [pin | {"time_ns": AT + 30 * MS, "reason": "expired"}])
+        tier = engine | {"time_ns": AT, "connector": "c", "tier": "cpu", "op": "write", "tier_block_id": 1}
+        insert(connection, "tier_block", [tier, tier | {"time_ns": AT + 50 * MS, "tier_block_id": 2}])
+        insert(connection, "kernel_name", [{"kernel_name_id": 1, "source_id": 1, "category": "attention"}])
+        connection.execute("UPDATE kernel_name SET short_name = 'flash<script>'")
+        insert(
+            connection,
+            "gpu_activity",
+            [kernel | {"start_ns": AT + 40 * MS, "end_ns": AT + 44 * MS, "kernel_name_id": 1}],
+        )
+        insert(connection, "gpu_attribution", [{"activity_id": 1, **step, "method": "nvtx_forward"}])
+        table = step | {"request": request, "kv_group": 0, "op": "set"}
+        insert(connection, "block_table", [table | {"position": i, "block_id": 20 + i} for i in range(3)])
+        layer = worker | step | {"start_ns": start, "end_ns": start + MS, "kind": "attention"}
+        insert(connection, "kv_window", [layer | {"layer": 0}, layer | {"layer": 1, "start_ns": start + MS // 2}])
+
+
+@pytest.fixture(scope="module")
+def moves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = create_trace(tmp_path_factory.mktemp("moves") / "moves.duckdb")
+    insert_moves(path)
+    return make_page(path)
+
+
+@pytest.mark.parametrize(
+    ("lane", "at_ms", "expected"),
+    [
+        ("transfers", 1, ("load: cpu → gpu", "blocks\n3", "bytes\n977 KiB", "bandwidth\n0.500 GB/s", "step 300")),
+        ("pins", 20, ("Block 40: ttl", "pinned together\n1 block", "held for\n20.0 ms", "ended\nexpired")),
+        ("kernels", 42, ("flash<script>", "category\nattention", "duration\n4.00 ms", "step 300", "stream\n7")),
+    ],
+)
+def test_a_click_selects_a_transfer_a_pin_and_a_kernel(
+    chromium: Chromium, moves: Path, lane: str, at_ms: int, expected: tuple[str, ...]
+) -> None:
+    at = 4 + at_ms / 1e3
+    chromium.open(moves, f"from={at - 0.002}&to={at + 0.002}")
+    chromium.frame()
+    chromium.evaluate(f"document.querySelector('[data-lane={lane}]').scrollIntoView()")
+    chromium.frame()
+    x, y = middle(chromium, lane)
+    chromium.click(x, y - (10 if lane == "transfers" else 0))
+    facts = wait_for_text(chromium, expected[0])
+    assert all(each in facts for each in expected), facts
+    # Its place is in the address, which leads back to it.
+    chromium.wait(f"location.hash.includes('{lane[:-1]}=')")
+    chromium.open(moves, chromium.evaluate("location.hash.slice(1)"))
+    wait_for_text(chromium, expected[0])
+    assert chromium.console == []
+
+
+def test_an_offload_tiers_blocks_are_told(chromium: Chromium, moves: Path) -> None:
+    chromium.open(moves, "from=4.01&to=4.09")
+    chromium.evaluate("document.querySelector('[data-lane=tiers]').scrollIntoView()")
+    chromium.frame()
+    x, y = middle(chromium, "tiers")
+    for place, blocks in ((x - 200, 1), (x + 200, 2)):
+        chromium.mouse("mouseMoved", place, y)
+        assert f"cpu: {blocks} blocks held" in text(chromium, "#tooltip")
+
+
+def test_a_steps_kv_accesses_are_shown_close_up(chromium: Chromium, moves: Path) -> None:
+    chromium.open(moves, "step=300")
+    wait_for_text(chromium, "KV accesses")
+    chromium.key("c", "c")
+    chromium.wait("document.getElementById('close-up').open")
+    assert "1 of 1 steps with accesses" in text(chromium, "#close-up")
+    # WHEN the second layer's row and the second block's are pointed at, THEN they are told
+    left, top, right = chromium.evaluate(
+        "(() => { const box = document.querySelector('#close-up canvas').getBoundingClientRect();"
+        "return [box.left, box.top, box.right]; })()"
+    )
+    chromium.mouse("mouseMoved", right - 40, top + 157)
+    wait_for_text(chromium, "layer 1, attention", "#close-up .about")
+    chromium.mouse("mouseMoved", left + 100, top + 236 + 165)
+    wait_for_text(chromium, "block 21", "#close-up .about")
+    assert "layer 0, attention · 1.00 ms · block 21" in text(chromium, "#close-up .about")
+    assert chromium.console == []
+
+
 HOSTILE = (
     "<script>window.hacked = 1</script>",
     "\"'><img src=x onerror='window.hacked = 1'>",

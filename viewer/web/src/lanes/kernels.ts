@@ -1,6 +1,7 @@
 // What the GPU did, from a profile: a row a stream where kernels can be told apart, shares by category where not.
 
 import { KERNELS, colour, pixel } from "../colours";
+import { peek } from "../data/chunks";
 import { lastAtMost, type Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
@@ -40,7 +41,7 @@ export class KernelsLane extends Lane {
     const found = new Set<string>();
     for (const { columns } of this.found.parts) this.eachInSight(columns, (row) => { found.add(stream(columns, row)); });
     this.streams = [...found].sort((a, b) => a.localeCompare(b, "en", { numeric: true })).slice(0, MOST_STREAMS);
-    this.explain(`${count(found.size)} stream${found.size === 1 ? "" : "s"}; gaps are idle`, SHOWN);
+    this.explain(`${count(found.size)} stream${found.size === 1 ? "" : "s"}; gaps are idle`, this.legendOf());
     const each = Math.max(4, Math.floor(this.height / Math.max(1, this.streams.length))), image = new Image(this.height, 0);
     for (const { columns } of this.found.parts) {
       const starts = columns.num("start_ns"), ends = columns.num("end_ns");
@@ -70,7 +71,7 @@ export class KernelsLane extends Lane {
 
   // The share of each bin's time that each category ran, stacked.
   private shares(): void {
-    this.explain("share of time, by category", SHOWN);
+    this.explain("share of the time", this.legendOf());
     const toY = this.scale(1, [0, 0.5, 1], (value) => `${value * 100}%`);
     for (const { columns } of this.found.parts) {
       const starts = columns.num("start_ns"), ends = columns.num("end_ns"), busy = columns.num("busy_ns");
@@ -84,6 +85,16 @@ export class KernelsLane extends Lane {
         floor = Math.min(1, floor + share);
       }
     }
+  }
+
+  // Categories that occur in the recording.
+  private legendOf(): [string, string][] {
+    const tones = new Set<string>();
+    for (const { id } of this.engine.contents.kernels!.overview) {
+      const columns = peek(id);
+      for (let row = 0; columns && row < columns.rows; row++) tones.add(TONES.get(columns.text("category", row) ?? "") ?? "other-kernel");
+    }
+    return SHOWN.filter(([, tone]) => tones.has(tone));
   }
 
   private eachInSight(columns: Columns, run: (row: number) => void): void {

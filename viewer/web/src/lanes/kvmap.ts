@@ -153,7 +153,7 @@ export class MapLane extends Lane {
       for (let row = 0; row < columns.rows; row++) {
         const x = this.x(starts[row]!), end = this.x(ends[row]!);
         if (end < LEFT || x > LEFT + plotWidth()) continue;
-        this.context.fillStyle = colour((columns.text("kind", row) ?? "").includes("write") ? "write" : "read");
+        this.context.fillStyle = colour((columns.text("kind", row) ?? "").includes("write") ? "write" : "panel");
         this.context.fillRect(Math.max(LEFT, x), this.yOf(blocks[row]!) + tall / 4, Math.max(1, end - x), Math.max(1, tall / 2));
       }
     }
@@ -175,7 +175,8 @@ export class MapLane extends Lane {
     this.shown = key;
     if (view.mapColour === "owner") this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
     else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixel(0.43))], ["1 s", toCss(agePixel(0.72))], ["longer than 100 s", toCss(agePixel(1))]]);
-    else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend()]);
+    else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend(),
+      ...(this.engine.contents.close_ups.steps.length ? [["read, in a step", "panel"], ["written", "write"]] as [string, string][] : [])]);
   }
 
   private pinLegend(): [string, string][] {

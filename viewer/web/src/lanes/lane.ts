@@ -117,7 +117,7 @@ export abstract class Lane {
     if (!now?.span || now.engine !== this.engine) return;
     const x = Math.max(LEFT, this.x(now.span[0])), end = Math.min(view.width, this.x(now.span[1]));
     if (end < LEFT || x > view.width) return;
-    this.context.globalAlpha = now.kind === "request" ? 0.06 : 0.14;
+    this.context.globalAlpha = now.kind === "request" ? 0.05 : 0.08;
     this.context.fillStyle = colour("ink");
     this.context.fillRect(x, 0, Math.max(1, end - x), this.height);
     this.context.globalAlpha = now.kind === "request" ? 0.35 : 0.8;

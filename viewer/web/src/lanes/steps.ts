@@ -10,6 +10,10 @@ import { Lane, eachRun, pickRows, wholeTicks, type Hit, type Picked } from "./la
 
 // A lane whose pixels each show one step, or one bar of several.
 export abstract class StepLane extends Lane {
+  static override offered(engine: Engine): boolean {
+    return !engine.steps.empty;
+  }
+
   protected found: Found = { parts: [], exact: true, settled: true };
   protected picked: Picked | null = null;
 
@@ -81,6 +85,11 @@ function stepLines(columns: Columns, row: number): string[] {
 }
 
 export class TokensLane extends StepLane {
+  // Without steps it is there to say so.
+  static override offered(): boolean {
+    return true;
+  }
+
   constructor(engine: Engine) {
     super(engine, "steps", "Scheduled tokens", "Tokens scheduled in each step, by phase, under the step's token budget");
     const bar = engine.contents.steps.per_bar;
