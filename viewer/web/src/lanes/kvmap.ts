@@ -3,18 +3,23 @@
 import { BLOCK_STATES, PINS, agePixel, colour, mix, ownerPixel, pixel, toCss } from "../colours";
 import { peek } from "../data/chunks";
 import { lastAtMost } from "../data/columns";
-import { EMPTY, Tile, USED } from "../data/tiles";
+import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { el } from "../dom";
 import { clock, count, duration, words } from "../format";
 import { Image } from "../image";
-import { LEFT, changed, plotWidth, view, type MapColour } from "../view";
+import { LEFT, changed, plotWidth, view, type MapColour, type Selection } from "../view";
 import { Lane, type Hit } from "./lane";
 
 const COLOURS: [MapColour, string][] = [["state", "state"], ["owner", "owner"], ["age", "last use"]];
 const OLDEST_US = 100e6, YOUNGEST_US = 100;
-const ACCESS_STEPS = 60;
+const AGE_LEAST = 0.15, ACCESS_STEPS = 60;
+
+// The colour of a cached block that nobody has used for so long.
+function agePixelOf(idleUs: number): number {
+  return agePixel(AGE_LEAST + (1 - AGE_LEAST) * Math.log(Math.max(1, idleUs / YOUNGEST_US)) / Math.log(OLDEST_US / YOUNGEST_US));
+}
 
 export class MapLane extends Lane {
   private found: Found = { parts: [], exact: true, settled: true };
@@ -57,6 +62,7 @@ export class MapLane extends Lane {
     const image = new Image(Math.round(this.height), pixel("free")), paint = this.painter();
     const origin = this.x(0) - LEFT, scale = (this.x(1e9) - this.x(0)) / 1e6;
     const from = this.from / 1e3, to = this.to / 1e3;
+    const ages = view.mapColour === "age" && !this.chosen;
     this.found.parts.forEach(({ columns, reference }, index) => {
       const tile = Tile.of(columns), { time, first } = tile;
       const next = this.found.parts[index + 1];
@@ -64,8 +70,8 @@ export class MapLane extends Lane {
       const start = Math.max(0, Math.round(reference.from_ns! / 1e3 * scale + origin));
       let before = -1, previous = 0;
       for (let row = 0; row < image.height; row++) {
-        const at = tile.nearest(this.blockOf(row, image.height));
-        if (at < 0) continue;
+        const block = this.blockOf(row, image.height), at = tile.nearest(block);
+        if (at < 0 || (this.found.exact && tile.blocks[at] !== block)) continue;
         if (at === before) {
           image.pixels.copyWithin(row * image.width + start, previous * image.width + start, previous * image.width + Math.min(end, image.width));
           continue;
@@ -76,6 +82,10 @@ export class MapLane extends Lane {
         for (; i < last && time[i]! <= to; i++) {
           const low = Math.max(start, Math.round(time[i]! * scale + origin));
           const high = i + 1 < last ? Math.max(low + 1, Math.round(time[i + 1]! * scale + origin)) : end;
+          if (ages && tile.state[i] === CACHED) {
+            for (let at = low; at < Math.min(high, end); at++) image.pixels[row * image.width + at] = agePixelOf((at - origin) / scale - time[i]!);
+            continue;
+          }
           const value = paint(tile, i);
           if (value && high > low) image.span(row, low, Math.min(high, end), value);
         }
@@ -88,10 +98,15 @@ export class MapLane extends Lane {
     this.selected();
   }
 
+  // The selected request, if it is this engine's.
+  private get chosen(): Selection | null {
+    const now = view.selection;
+    return now?.kind === "request" && now.engine === this.engine ? now : null;
+  }
+
   // The pixel of a change; 0 leaves what is there.
   private painter(): (tile: Tile, i: number) => number {
-    const back = pixel("free"), now = view.selection;
-    const chosen = now?.kind === "request" && now.engine === this.engine ? now.id : null;
+    const back = pixel("free"), chosen = this.chosen?.id ?? null;
     const states = BLOCK_STATES.map(([, , tone]) => pixel(tone));
     const faded = states.map((value) => mix(value, back, 0.72));
     const mark = pixel("accent"), weak = mix(mark, back, 0.55);
@@ -103,10 +118,7 @@ export class MapLane extends Lane {
         const own = ownerPixel(Math.max(0, tile.owner[i]!));
         return state >= USED ? own : mix(own, back, 0.6);
       }
-      if (state >= USED) return agePixel(0);
-      const until = Math.min(this.to / 1e3, i + 1 < tile.time.length && tile.time[i + 1]! > tile.time[i]! ? tile.time[i + 1]! : this.to / 1e3);
-      const age = Math.log(Math.max(1, (until - tile.time[i]!) / YOUNGEST_US)) / Math.log(OLDEST_US / YOUNGEST_US);
-      return agePixel(Math.min(1, 0.15 + age * 0.85));
+      return state >= USED ? agePixel(0) : agePixelOf(this.to / 1e3 - tile.time[i]!);
     };
     if (chosen === null) return plain;
     return (tile, i) => {
@@ -174,7 +186,7 @@ export class MapLane extends Lane {
     if (key === this.shown) return;
     this.shown = key;
     if (view.mapColour === "owner") this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
-    else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixel(0.43))], ["1 s", toCss(agePixel(0.72))], ["longer than 100 s", toCss(agePixel(1))]]);
+    else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixelOf(1e4))], ["1 s", toCss(agePixelOf(1e6))], ["100 s or more", toCss(agePixelOf(1e8))]]);
     else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend(),
       ...(this.engine.contents.close_ups.steps.length ? [["read, in a step", "panel"], ["written", "write"]] as [string, string][] : [])]);
   }
@@ -202,6 +214,7 @@ export class MapLane extends Lane {
     if (!part) return null;
     const tile = Tile.of(part.columns), at = tile.nearest(wanted);
     if (at < 0) return null;
+    if (this.found.exact && tile.blocks[at] !== wanted) return { selection: null, lines: [`Block ${count(wanted)}`, "never used here"] };
     const block = tile.blocks[at]!, first = tile.first[at]!, last = tile.first[at + 1]!;
     const i = lastAtMost(tile.time, time / 1e3, first, last);
     const lines = [`Block ${count(block)}`, clock(time, 1e5)];
