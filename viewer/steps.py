@@ -10,8 +10,11 @@ import pyarrow.compute as pc
 from kvtrace.viewer.chunks import Writer
 from kvtrace.viewer.source import Source, summarise
 
-CHUNK_STEPS = 16_384
+CHUNK_STEPS = 4096
 OVERVIEW_BARS = 4096
+OVERVIEW_FROM = 16_384
+"""Steps from which on there is an overview."""
+
 PHASES = ("prefill", "chunked_prefill", "decode", "resumed")
 
 _FREE_CACHED = """
@@ -133,7 +136,7 @@ def export_steps(source: Source, writer: Writer, engine: int, origin_ns: int) ->
     steps = steps.drop_columns(["cache_mismatch"])
     levels = []
     per_bar = -(-steps.num_rows // OVERVIEW_BARS)
-    if steps.num_rows > CHUNK_STEPS:
+    if steps.num_rows > OVERVIEW_FROM:
         bars = summarise(_overview_query(steps, per_bar), steps=steps)
         levels.append(writer.add_cut("steps-all", bars, OVERVIEW_BARS, _DELTAS, "step"))
     levels.append(writer.add_cut("steps", steps, CHUNK_STEPS, _DELTAS, "step"))

@@ -99,8 +99,8 @@ def test_a_recorded_cache_size_that_the_block_events_contradict_is_counted(tmp_p
 def test_many_steps_also_come_as_bars_that_show_the_largest_step_and_sum_what_happened(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "OVERVIEW_BARS", 100)
-    monkeypatch.setattr(steps, "CHUNK_STEPS", 500)
+    for name, value in (("OVERVIEW_BARS", 100), ("OVERVIEW_FROM", 1000), ("CHUNK_STEPS", 500)):
+        monkeypatch.setattr(steps, name, value)
     exported = Exported(trace)
     part = exported.engine["steps"]
     overview, details = part["levels"]

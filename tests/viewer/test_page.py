@@ -354,6 +354,7 @@ def test_a_folder_loads_its_chunks_as_they_are_needed(
     for module, name, value in (
         (steps, "CHUNK_STEPS", 200),
         (steps, "OVERVIEW_BARS", 100),
+        (steps, "OVERVIEW_FROM", 1000),
         (requests, "CHUNK_REQUESTS", 10),
     ):
         monkeypatch.setattr(module, name, value)

@@ -37,7 +37,8 @@ export class Levels {
       const references = this.levels[level]!.filter((each) => (each.to_ns ?? Infinity) >= from && (each.from_ns ?? 0) <= to);
       if (level && !this.levels[level]!.length) continue;
       const rows = references.reduce((sum, each) => sum + each.rows, 0);
-      if (level && rows > this.budget) continue;
+      // Where two neighbouring chunks meet, both are drawn, however large they are.
+      if (level && rows > this.budget && references.length > 2) continue;
       const parts = references.map((reference) => ({ reference, columns: peek(reference.id) }));
       if (parts.every((part) => part.columns) || !level) {
         const there = parts.filter((part): part is Part => part.columns !== null);
