@@ -375,6 +375,14 @@ def test_a_folder_loads_its_chunks_as_they_are_needed(
     assert blocked == "TypeError"
 
 
+def test_a_folder_that_lost_a_chunk_says_which(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
+    make_folder([trace], tmp_path / "page")
+    (tmp_path / "page" / "data" / "r0e0-map-0.js").unlink()
+    chromium.open(tmp_path / "page" / "index.html")
+    chromium.wait("document.documentElement.dataset.state === 'ready'")
+    assert "data/r0e0-map-0.js is missing beside this page" in text(chromium, "#failure")
+
+
 MS = 1_000_000
 AT = EPOCH_NS + 4_000 * MS
 

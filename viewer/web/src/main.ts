@@ -112,10 +112,14 @@ function offerEngines(): void {
   list.addEventListener("change", () => { openEngine(Number(list.value)); });
 }
 
-function fail(text: string): void {
+function complain(text: string): void {
   const box = byId("failure");
   box.textContent = text;
   box.hidden = false;
+}
+
+function fail(text: string): void {
+  complain(text);
   document.documentElement.dataset["state"] = "failed";
 }
 
@@ -146,7 +150,7 @@ async function start(): Promise<void> {
   }
   byId("main").hidden = byId("tools").hidden = false;
   readColours();
-  whenLoaded(changed);
+  whenLoaded(changed, complain);
   onDraw(draw);
   onSelect(() => {
     void inspect();

@@ -8,16 +8,19 @@ const KEPT_ROWS = 12_000_000;
 const asked = new Map<string, Promise<Columns>>();
 const loaded = new Map<string, Columns>();
 const arriving = new Map<string, (text: string) => void>();
+const missing = new Set<string>();
 let arrived: () => void = () => undefined;
+let complain: (text: string) => void = () => undefined;
 
 declare global {
   interface Uint8ArrayConstructor { fromBase64?(text: string): Uint8Array<ArrayBuffer> }
   interface Window { kvtraceChunk?: (name: string, text: string) => void }
 }
 
-// Calls `then` whenever a chunk has come.
-export function whenLoaded(then: () => void): void {
+// Calls `then` whenever a chunk has come, and `otherwise` with the reason when one cannot be had.
+export function whenLoaded(then: () => void, otherwise: (text: string) => void): void {
   arrived = then;
+  complain = otherwise;
   window.kvtraceChunk = (name, text) => arriving.get(name)?.(text);
 }
 
@@ -33,7 +36,7 @@ export async function readContents(): Promise<Contents> {
 export function peek(id: string): Columns | null {
   const found = loaded.get(id);
   if (!found) {
-    if (!asked.has(id)) load(id).catch((error: unknown) => { console.error(`chunk ${id}: ${String(error)}`); });
+    if (!asked.has(id)) load(id).catch(() => undefined);
     return null;
   }
   loaded.delete(id);
@@ -43,11 +46,18 @@ export function peek(id: string): Columns | null {
 
 export function load(id: string): Promise<Columns> {
   let promise = asked.get(id);
-  if (!promise) asked.set(id, promise = bring(id));
+  if (!promise) {
+    asked.set(id, promise = bring(id));
+    promise.catch((error: unknown) => {
+      missing.add(id);
+      complain(`A part of the data cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+      arrived();
+    });
+  }
   return promise;
 }
 
-export const isLoading = (): boolean => asked.size > loaded.size;
+export const isLoading = (): boolean => asked.size > loaded.size + missing.size;
 
 async function bring(id: string): Promise<Columns> {
   const element = document.getElementById(id);

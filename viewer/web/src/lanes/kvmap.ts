@@ -2,7 +2,7 @@
 
 import { BLOCK_STATES, PINS, agePixel, colour, mix, ownerPixel, pixel, toCss } from "../colours";
 import { peek } from "../data/chunks";
-import { lastAtMost } from "../data/columns";
+import { lastAtMost, type Columns } from "../data/columns";
 import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
@@ -15,6 +15,15 @@ import { Lane, type Hit } from "./lane";
 const COLOURS: [MapColour, string][] = [["state", "state"], ["owner", "owner"], ["age", "last use"]];
 const OLDEST_US = 100e6, YOUNGEST_US = 100;
 const AGE_LEAST = 0.15, ACCESS_STEPS = 60;
+
+const writes = new WeakMap<Columns, Uint8Array>();
+
+// Which of some accesses are writes.
+function writesOf(columns: Columns): Uint8Array {
+  let found = writes.get(columns);
+  if (!found) writes.set(columns, found = Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write"))));
+  return found;
+}
 
 // The colour of a cached block that nobody has used for so long.
 function agePixelOf(idleUs: number): number {
@@ -92,8 +101,8 @@ export class MapLane extends Lane {
       }
     });
     if (view.mapColour === "state") this.pins(image);
+    this.accesses(image);
     image.put(this.context, 0);
-    this.accesses();
     this.labels();
     this.selected();
   }
@@ -148,7 +157,7 @@ export class MapLane extends Lane {
   }
 
   // Reads and writes of steps whose accesses are in the page, where steps are wide enough to tell them apart.
-  private accesses(): void {
+  private accesses(image: Image): void {
     const steps = this.engine.steps.find(this.from, this.to);
     const wide = steps.parts.reduce((sum, { reference }) => sum + reference.rows, 0);
     if (!this.engine.contents.close_ups.steps.length || !steps.exact) return;
@@ -157,16 +166,16 @@ export class MapLane extends Lane {
       const low = Math.max(0, lastAtMost(starts, this.from)), high = lastAtMost(starts, this.to);
       return high - low > ACCESS_STEPS || !wide ? [] : Array.from(numbers.slice(low, high + 1));
     });
-    const shown = new Set(inWindow), tall = Math.max(1, this.height / (this.range[1] - this.range[0]));
+    const shown = new Set(inWindow), read = pixel("panel"), write = pixel("write");
     for (const { step, accesses: [reference] } of this.engine.contents.close_ups.steps) {
       const columns = shown.has(step) && reference ? peek(reference.id) : null;
       if (!columns) continue;
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block");
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), writes = writesOf(columns);
       for (let row = 0; row < columns.rows; row++) {
-        const x = this.x(starts[row]!), end = this.x(ends[row]!);
-        if (end < LEFT || x > LEFT + plotWidth()) continue;
-        this.context.fillStyle = colour((columns.text("kind", row) ?? "").includes("write") ? "write" : "panel");
-        this.context.fillRect(Math.max(LEFT, x), this.yOf(blocks[row]!) + tall / 4, Math.max(1, end - x), Math.max(1, tall / 2));
+        const x = Math.round(this.x(starts[row]!) - LEFT), end = Math.max(x + 1, Math.round(this.x(ends[row]!) - LEFT));
+        if (end < 0 || x > image.width) continue;
+        const top = this.yOf(blocks[row]! + 0.25), bottom = Math.max(top + 1, this.yOf(blocks[row]! + 0.75));
+        for (let y = Math.max(0, Math.floor(top)); y < Math.min(image.height, Math.round(bottom)); y++) image.span(y, x, end, writes[row] ? write : read);
       }
     }
   }
