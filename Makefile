@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs pictures bench clean
+.PHONY: demo test check format lint types docs page pictures bench clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -60,9 +60,14 @@ docs: $(READY)
 	@echo "== generated pages"
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
 
+# Only for who changes viewer/web; users and the tests need no Node.
+page:
+	@echo "== building viewer/assets/page.html from viewer/web (needs Node 20 and npm)"
+	cd viewer/web && npm install --no-save --no-audit --no-fund && npm run build
+
 pictures: demo
 	@echo "== pictures of the README (needs chromium)"
-	$(BIN)/python -m tests.viewer.screenshot $(RUN)/trace.html docs/images/page.png --width 1280 --height 900
+	$(BIN)/python -m tests.viewer.screenshot $(RUN)/trace.html docs/images/page.png --keys p
 
 bench: $(READY)
 	@echo "== a host record"
@@ -73,6 +78,8 @@ bench: $(READY)
 	$(BIN)/python bench/ingest.py
 	@echo "== queries"
 	$(BIN)/python bench/queries.py
+	@echo "== the page of a large trace"
+	$(BIN)/python -m bench.viewer
 
 $(READY): pyproject.toml
 	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"

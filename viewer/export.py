@@ -1,39 +1,38 @@
-"""Turns a trace into the document a page shows. `docs/viewer.md` describes the document."""
+"""Turns a trace into what a page shows: a table of contents and chunks of columns. `docs/viewer.md` describes both."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvtrace import __version__
-from kvtrace.viewer import summary
-from kvtrace.viewer.encode import Document
+from kvtrace.viewer import blocks, gpu, summary
+from kvtrace.viewer.chunks import Sink, Writer
 from kvtrace.viewer.lanes import STATES
+from kvtrace.viewer.moves import export_moves
 from kvtrace.viewer.requests import export_requests
 from kvtrace.viewer.source import Source
-from kvtrace.viewer.steps import export_steps
+from kvtrace.viewer.steps import export_shares, export_steps
 
 FORMAT = "kvtrace-page"
-VERSION = 1
+VERSION = 2
 """Raised when a column changes its meaning or goes; added ones do not raise it."""
 
-MAX_STEP_ROWS = 20_000
-MAX_REQUESTS = 5_000
+Document = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    """What every engine of a page shares: time zero, the end (UNIX ns), and how much of each may be drawn."""
-
-    origin_ns: int
-    last_ns: int
-    max_step_rows: int
-    max_requests: int
+def contents(runs: list[Document], *, version: str) -> Document:
+    """The page's table of contents, for the runs it shows."""
+    return {"format": FORMAT, "version": VERSION, "kvtrace_version": version, "runs": runs}
 
 
-def export(path: Path, max_step_rows: int = MAX_STEP_ROWS, max_requests: int = MAX_REQUESTS) -> Document:
-    """Read the document for the trace at `path`; the limits are for all engines together.
+def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
+    """Put the chunks for the trace at `path` into `sink` and return its part of the table of contents.
+
+    Args:
+        path: The trace.
+        sink: Where chunks go; what it has no room for is counted in the notes.
+        name: What the page calls the run.
+        number: The run's number in the page, from 0.
 
     Raises:
         KvtraceError: the file is missing or is not a trace this kvtrace reads.
@@ -44,29 +43,49 @@ def export(path: Path, max_step_rows: int = MAX_STEP_ROWS, max_requests: int = M
         started = dict(facts).get("started_ns") or ""
         origin_ns = int(started) if started.isdigit() else first_ns or 0
         engines = summary.engines(source)
-        share = max(1, len(engines))
-        bounds = _Bounds(origin_ns, last_ns or origin_ns, -(-max_step_rows // share), -(-max_requests // share))
+        writers = [Writer(sink, f"r{number}e{index}") for index in range(len(engines))]
+        alone = len(engines) == 1
+        parts = [
+            _export_engine(source, writer, engine, origin_ns, last_ns or origin_ns, alone=alone)
+            for writer, engine in zip(writers, engines, strict=True)
+        ]
         return {
-            "format": FORMAT,
-            "version": VERSION,
-            "kvtrace_version": __version__,
+            "name": name,
             "origin": "recording start" if started.isdigit() else "first event",
             "origin_ns": str(origin_ns),
             "first_ns": None if first_ns is None else first_ns - origin_ns,
             "last_ns": None if last_ns is None else last_ns - origin_ns,
             "states": STATES,
+            "block_states": blocks.STATES,
             "run": facts,
             "processes": summary.processes(source),
-            "notes": summary.notes(source, facts),
-            "engines": [_export_engine(source, engine, bounds) for engine in engines],
+            "notes": [*summary.notes(source, facts), *summary.left_out(writers)],
+            "engines": parts,
         }
 
 
-def _export_engine(source: Source, facts: dict[str, Any], bounds: _Bounds) -> dict[str, Any]:
+def _export_engine(
+    source: Source, writer: Writer, facts: dict[str, Any], origin_ns: int, last_ns: int, *, alone: bool
+) -> dict[str, Any]:
+    """What matters most goes first: a page that is too small for everything does without the rest."""
     engine = facts["engine_id"]
+    changes = blocks.Changes(source, engine, origin_ns)
+    steps = export_steps(source, writer, engine, origin_ns)
+    requests = export_requests(source, writer, engine, origin_ns, last_ns)
+    overview = blocks.export_overview(writer, changes)
+    moves = export_moves(source, writer, engine, origin_ns)
+    kernels = gpu.export_kernels(source, writer, engine, origin_ns, alone=alone)
+    close_ups = gpu.export_close_ups(source, writer, engine, origin_ns)
+    shares = export_shares(source, writer, engine, steps)
+    detail = blocks.export_detail(writer, changes)
     return {
         "facts": facts,
         "totals": summary.engine_totals(source, engine),
-        "steps": export_steps(source, engine, bounds.origin_ns, bounds.max_step_rows),
-        "requests": export_requests(source, engine, bounds.origin_ns, bounds.last_ns, bounds.max_requests),
+        "steps": steps,
+        "shares": shares,
+        "requests": requests,
+        "blocks": {"total": len(changes), "blocks": changes.blocks, "levels": [*overview, detail]},
+        **moves,
+        "kernels": kernels,
+        "close_ups": close_ups,
     }

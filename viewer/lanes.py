@@ -13,18 +13,20 @@ ORDER = ("queued", "schedule", "resume", "recomputed", "first_token", "preempt",
 
 
 class Turn(NamedTuple):
-    """A change in a request's life: one of `ORDER`, and when."""
+    """A change in a request's life: one of `ORDER`, when, and the scheduler's step, where there is one."""
 
     time_ns: int
     op: str
+    step: int | None = None
 
 
 class Segment(NamedTuple):
-    """A stretch of a lane: one of `STATES`, from and to."""
+    """A stretch of a lane: one of `STATES`, from and to, and the step in which it began."""
 
     state: str
     start_ns: int
     end_ns: int
+    step: int | None = None
 
 
 def segments(turns: Iterable[Turn], last_ns: int) -> list[Segment]:
@@ -34,17 +36,17 @@ def segments(turns: Iterable[Turn], last_ns: int) -> list[Segment]:
     the preemption: under async scheduling results arrive late.
     """
     found: list[Segment] = []
-    state, since, generating = "", 0, False
+    state, since, step, generating = "", 0, None, False
     for turn in sorted(turns, key=lambda turn: (turn.time_ns, ORDER.index(turn.op))):
         generating = generating or turn.op == "first_token"
         after = _after(state, turn.op, generating)
         if after == state:
             continue
         if state and turn.time_ns > since:
-            found.append(Segment(state, since, turn.time_ns))
-        state, since = after, turn.time_ns
+            found.append(Segment(state, since, turn.time_ns, step))
+        state, since, step = after, turn.time_ns, turn.step
     if state and last_ns > since:
-        found.append(Segment(state, since, last_ns))
+        found.append(Segment(state, since, last_ns, step))
     return found
 
 

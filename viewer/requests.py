@@ -1,52 +1,65 @@
-"""The request columns of a page, and the stretches of their lanes."""
+"""The requests of a page, the stretches of their lanes, and what preempted them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
-from kvtrace.viewer.encode import delta, shift
-from kvtrace.viewer.lanes import STATES, Turn, segments
-from kvtrace.viewer.source import Columns, Source
+import pyarrow as pa
 
-_CHOSEN = """
-    chosen AS (
-        SELECT *, coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) AS start_ns
-        FROM request WHERE engine_id = {engine} AND start_ns IS NOT NULL
-        ORDER BY coalesce(finished_ns, {last_ns}) - start_ns DESC, request LIMIT {max_rows}
-    )
-"""
+from kvtrace.viewer.chunks import Writer, cut, span
+from kvtrace.viewer.lanes import STATES, Turn, segments
+from kvtrace.viewer.source import Source, summarise
+
+CHUNK_REQUESTS = 4096
+OVERVIEW_REQUESTS = 2000
 
 _REQUESTS = """
-    WITH {chosen},
+    WITH own AS (
+        SELECT *, coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) AS begin_ns
+        FROM request WHERE engine_id = {engine} AND begin_ns IS NOT NULL
+    ),
     share AS (
         SELECT request, min(step) AS first_step, max(step) AS last_step, count(*) AS steps,
             coalesce(sum(scheduled_tokens) FILTER (phase = 'resumed'), 0)::BIGINT AS recomputed_tokens
-        FROM step_request WHERE engine_id = {engine} AND request IN (SELECT request FROM chosen) GROUP BY request
+        FROM step_request WHERE engine_id = {engine} GROUP BY request
     ),
     loss AS (
         SELECT request, sum(computed_tokens)::BIGINT AS released_tokens
         FROM request_event WHERE engine_id = {engine} AND op = 'preempt' GROUP BY request
     ),
+    wait AS (
+        SELECT limit_request AS request, count(*) AS head_steps, mode(admission_limit::VARCHAR) AS wait_limit,
+            arg_min(limit_need_blocks, step) AS wait_need_blocks, arg_min(limit_free_blocks, step) AS wait_free_blocks,
+            min(step) AS wait_step
+        FROM step_schedule WHERE engine_id = {engine} AND admission_limit <> 'none' GROUP BY limit_request
+    ),
     miss AS (
         SELECT request, arg_min(verdict, time_ns) AS miss_verdict, arg_min(why, time_ns) AS miss_why,
-            arg_min(avoidable_tokens, time_ns) AS avoidable_tokens, arg_min(avoidable_ns, time_ns) AS avoidable_ns
+            arg_min(avoidable_tokens, time_ns) AS avoidable_tokens,
+            arg_min(avoidable_ns, time_ns) AS avoidable_duration_ns,
+            arg_min(lost_ns, time_ns) AS miss_lost_ns, arg_min(other_request, time_ns) AS miss_request
         FROM prefix_miss WHERE engine_id = {engine} AND NOT resumed GROUP BY request
     )
     SELECT c.request, internal_id, external_id, session, turn, priority, prompt_tokens, max_tokens, output_tokens,
-        local_cached_tokens, external_cached_tokens, preemptions, released_tokens,
-        recomputed_tokens, first_step, last_step, steps,
-        finish_reason::VARCHAR AS finish_reason, miss_verdict, miss_why, avoidable_tokens, avoidable_ns,
-        start_ns, arrival_ns, queued_ns, scheduled_ns, first_token_ns, finished_ns
-    FROM chosen c LEFT JOIN share USING (request) LEFT JOIN loss USING (request) LEFT JOIN miss USING (request)
-    ORDER BY start_ns, c.request
+        local_cached_tokens, external_cached_tokens, preemptions, released_tokens, recomputed_tokens,
+        first_step, last_step, steps, finish_reason::VARCHAR AS finish_reason,
+        head_steps, wait_limit, wait_need_blocks, wait_free_blocks, wait_step,
+        miss_verdict, miss_why, avoidable_tokens, avoidable_duration_ns, miss_request,
+        miss_lost_ns - {origin} AS miss_lost_ns,
+        begin_ns - {origin} AS start_ns, greatest(begin_ns, coalesce(finished_ns, {last})) - {origin} AS end_ns,
+        arrival_ns - {origin} AS arrival_ns, queued_ns - {origin} AS queued_ns, scheduled_ns - {origin} AS scheduled_ns,
+        first_token_ns - {origin} AS first_token_ns, finished_ns - {origin} AS finished_ns,
+        CASE WHEN session IS NOT NULL THEN
+            lag(finished_ns) OVER (PARTITION BY session ORDER BY turn, begin_ns) - {origin} END AS gap_start_ns
+    FROM own c LEFT JOIN share USING (request) LEFT JOIN loss USING (request) LEFT JOIN miss USING (request)
+        LEFT JOIN wait USING (request)
+    ORDER BY begin_ns, c.request
 """
 
 _TURNS = """
-    WITH {chosen},
-    turn AS (
-        SELECT request, time_ns, step, op::VARCHAR AS op
-        FROM request_event WHERE engine_id = {engine} AND request IN (SELECT request FROM chosen)
+    WITH turn AS (
+        SELECT request, time_ns, step, op::VARCHAR AS op FROM request_event WHERE engine_id = {engine}
     ),
     resume AS (FROM turn WHERE op = 'resume'),
     share AS (
@@ -59,46 +72,104 @@ _TURNS = """
         FROM share s ASOF JOIN resume t ON s.request = t.request AND s.step >= t.step
         GROUP BY t.request, t.step, t.time_ns HAVING NOT bool_or(s.again AND s.end_ns IS NULL)
     )
-    SELECT request, start_ns AS time_ns, 'queued' AS op FROM chosen
-    UNION ALL SELECT request, time_ns, op FROM turn
-    UNION ALL SELECT request, time_ns, 'recomputed' FROM recomputed
+    SELECT request, coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) AS time_ns,
+        'queued' AS op, NULL AS step
+    FROM request WHERE engine_id = {engine} AND time_ns IS NOT NULL
+    UNION ALL SELECT request, time_ns, op, step FROM turn
+    UNION ALL SELECT request, time_ns, 'recomputed', NULL FROM recomputed
 """
 """A resumed request computes tokens again in steps of that phase. It has none where all its KV was still in the prefix
 cache, and then goes on at once."""
 
+_PREEMPTIONS = """
+    WITH lost AS (
+        SELECT request, step, time_ns, computed_tokens, blocks FROM request_event
+        WHERE engine_id = {engine} AND op = 'preempt'
+    ),
+    moved AS (
+        SELECT rowid AS place, step, op, block_id, request FROM block_event
+        WHERE engine_id = {engine} AND pool = 0 AND op IN ('free', 'allocate') AND step IN (SELECT step FROM lost)
+    ),
+    freed AS (
+        SELECT b.request, b.step, b.block_id, b.place, max(b.place) OVER (PARTITION BY b.request, b.step) AS last_place
+        FROM moved b JOIN lost l ON l.request = b.request AND l.step = b.step WHERE b.op = 'free'
+    ),
+    gainer AS (
+        SELECT f.request, f.step, b.request AS preempted_for
+        FROM (SELECT DISTINCT request, step, last_place FROM freed) f
+        ASOF JOIN (FROM moved WHERE op = 'allocate') b ON b.step = f.step AND b.place > f.last_place
+    ),
+    taken AS (
+        SELECT f.request, f.step, count(DISTINCT b.block_id) AS taken_blocks
+        FROM freed f JOIN moved b ON b.step = f.step AND b.block_id = f.block_id AND b.place > f.place
+        WHERE b.op = 'allocate' AND b.request <> f.request GROUP BY ALL
+    )
+    SELECT l.request, l.step, l.time_ns - {origin} AS start_ns, l.computed_tokens, l.blocks,
+        nullif(preempted_for, l.request) AS preempted_for, coalesce(taken_blocks, 0) AS taken_blocks,
+        r.step AS resume_step, r.time_ns - {origin} AS resume_ns
+    FROM lost l LEFT JOIN gainer g ON g.request = l.request AND g.step = l.step
+    LEFT JOIN taken m ON m.request = l.request AND m.step = l.step
+    ASOF LEFT JOIN (
+        SELECT request, step, time_ns FROM request_event WHERE engine_id = {engine} AND op = 'resume'
+    ) r ON r.request = l.request AND r.step > l.step
+    ORDER BY start_ns, l.request
+"""
+"""Whom a request was preempted for (derived): the scheduler takes a victim's blocks when another request's allocation
+fails, so it is the request of the first allocation in that step after the victim let go. `taken_blocks` of the victim's
+blocks were allocated to others in the same step; the rest went to the end of the free queue."""
 
-def export_requests(source: Source, engine: int, origin_ns: int, last_ns: int, max_rows: int) -> dict[str, Any]:
-    """An engine's requests, the `max_rows` longest ones if there are more; times in ns after `origin_ns`."""
-    chosen = _CHOSEN.format(engine=engine, last_ns=last_ns, max_rows=max_rows)
-    columns = source.columns(_REQUESTS.format(engine=engine, chosen=chosen))
-    turns = source.columns(_TURNS.format(engine=engine, chosen=chosen))
+_LONGEST = f"SELECT * FROM requests ORDER BY end_ns - start_ns DESC, request LIMIT {OVERVIEW_REQUESTS}"
+
+
+def export_requests(source: Source, writer: Writer, engine: int, origin_ns: int, last_ns: int) -> dict[str, Any]:
+    """An engine's requests by start, and of many the longest as an overview; times after `origin_ns`."""
+    places = {"engine": engine, "origin": origin_ns, "last": last_ns}
+    requests = source.table(_REQUESTS.format(**places))
+    turns = _turns(source, engine) if requests.num_rows else {}
     total = source.row(f"SELECT count(*) AS requests FROM request WHERE engine_id = {engine}")["requests"]
-    return {
-        "total": total,
-        "columns": _relative(columns, origin_ns),
-        "segments": _lanes(columns["request"], turns, origin_ns, last_ns),
-    }
+    levels = []
+    if requests.num_rows > CHUNK_REQUESTS:
+        longest = summarise(f"FROM ({_LONGEST}) ORDER BY start_ns, request", requests=requests)
+        levels.append(_chunk(writer, "requests-all", longest, turns, origin_ns, last_ns))
+    details = [
+        reference
+        for number, part in enumerate(cut(requests, CHUNK_REQUESTS))
+        for reference in _chunk(writer, f"requests-{number}", part, turns, origin_ns, last_ns)
+    ]
+    preemptions = writer.add("preemptions", source.table(_PREEMPTIONS.format(**places)), ("start_ns",))
+    return {"total": total, "levels": [*levels, details], "preemptions": preemptions}
 
 
-def _relative(columns: Columns, origin_ns: int) -> Columns:
-    durations = ("avoidable_ns",)
-    times = {
-        name: shift(values, origin_ns)
-        for name, values in columns.items()
-        if name.endswith("_ns") and name not in durations
-    }
-    return {**columns, **times}
+def _turns(source: Source, engine: int) -> dict[int, list[Turn]]:
+    found: dict[int, list[Turn]] = defaultdict(list)
+    turns = source.columns(_TURNS.format(engine=engine))
+    for request, time_ns, op, step in zip(turns["request"], turns["time_ns"], turns["op"], turns["step"], strict=True):
+        found[request].append(Turn(time_ns, op, step))
+    return found
 
 
-def _lanes(requests: list[int], turns: Columns, origin_ns: int, last_ns: int) -> dict[str, Any]:
-    turns_of: dict[int, list[Turn]] = defaultdict(list)
-    for request, time_ns, op in zip(turns["request"], turns["time_ns"], turns["op"], strict=True):
-        turns_of[request].append(Turn(time_ns, op))
-    rows, states, starts, durations = [], [], [], []
-    for row, request in enumerate(requests):
-        for segment in segments(turns_of[request], last_ns):
+def _chunk(
+    writer: Writer, name: str, part: pa.Table, turns: dict[int, list[Turn]], origin_ns: int, last_ns: int
+) -> list[dict[str, Any]]:
+    """The requests of a chunk and, in a second one, the stretches of their lanes."""
+    rows, states, starts, durations, steps = [], [], [], [], []
+    numbers: list[Any] = part["request"].to_pylist()
+    for row, request in enumerate(numbers):
+        for segment in segments(turns[request], last_ns):
             rows.append(row)
             states.append(STATES.index(segment.state))
             starts.append(segment.start_ns - origin_ns)
             durations.append(segment.end_ns - segment.start_ns)
-    return {"row": delta(rows), "state": states, "start_ns": delta(starts), "duration_ns": durations}
+            steps.append(segment.step)
+    lanes = pa.table(
+        {
+            "row": pa.array(rows, pa.int64()),
+            "state": pa.array(states, pa.int64()),
+            "start_ns": pa.array(starts, pa.int64()),
+            "duration_ns": pa.array(durations, pa.int64()),
+            "step": pa.array(steps, pa.int64()),
+        }
+    )
+    stretches = writer.add(f"segments-{name}", lanes, ("row", "start_ns"))
+    facts = {**span(part), "first": min(numbers), "last": max(numbers)}
+    return writer.add(name, part, ("start_ns",), segments=stretches[0]["id"] if stretches else None, **facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
+from kvtrace.viewer.chunks import Writer
 from kvtrace.viewer.source import Source
 
 Facts = list[tuple[str, str | None]]
@@ -52,8 +53,11 @@ def run_facts(source: Source) -> Facts:
 
 def span(source: Source) -> tuple[int | None, int | None]:
     """UNIX nanoseconds of the first and last thing recorded; None in an empty trace."""
-    row = source.row(_SPAN)
-    return row["first_ns"], row["last_ns"]
+    queries = [_SPAN]
+    if source.has("gpu_activity"):
+        queries.append("SELECT min(start_ns) AS first_ns, max(end_ns) AS last_ns FROM gpu_activity")
+    found = [row for row in map(source.row, queries) if row["first_ns"] is not None]
+    return min((row["first_ns"] for row in found), default=None), max((row["last_ns"] for row in found), default=None)
 
 
 def processes(source: Source) -> list[dict[str, Any]]:
@@ -66,7 +70,8 @@ def processes(source: Source) -> list[dict[str, Any]]:
 def engines(source: Source) -> list[dict[str, Any]]:
     """Configuration of every engine that has one or that recorded a step or a request.
 
-    Of a model loaded from disk only the folder's name goes on: pages are passed on.
+    A profile without a recording is shown as an engine 0 of which nothing else is known. Of a model loaded from disk
+    only the folder's name goes on: pages are passed on.
     """
     found = source.rows("""
         SELECT id AS engine_id, e.* EXCLUDE (engine_id), p.dp_rank, p.pid, p.vllm_version
@@ -76,6 +81,8 @@ def engines(source: Source) -> list[dict[str, Any]]:
         )
         LEFT JOIN engine e ON e.engine_id = id LEFT JOIN process p ON p.process_id = id ORDER BY id
     """)
+    if not found and source.has("gpu_activity"):
+        return [{"engine_id": 0, "model": None}]
     return [{**engine, "model": _without_folder(engine["model"])} for engine in found]
 
 
@@ -102,6 +109,19 @@ def notes(source: Source, facts: Facts) -> list[Note]:
         *_hooks(source),
         *_joins(source),
         *_homeless(source),
+    ]
+
+
+def left_out(writers: list[Writer]) -> list[Note]:
+    """What found no room in the page."""
+    names = {"map": "changes of KV blocks", "shares": "requests' shares of steps"}
+    lost: dict[str, int] = {}
+    for writer in writers:
+        for kind, rows in writer.left_out.items():
+            lost[kind] = lost.get(kind, 0) + rows
+    return [
+        _warning(f"No room in this page for {rows:,} {names.get(kind, kind)}: --split has room, --max-mb makes more.")
+        for kind, rows in lost.items()
     ]
 
 

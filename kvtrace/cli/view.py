@@ -15,24 +15,30 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def view(
-        trace: Annotated[Path, typer.Argument(help="A trace made by `kvtrace ingest`.")],
+        traces: Annotated[
+            list[Path], typer.Argument(help="A trace made by `kvtrace ingest`; two or more are compared.")
+        ],
         output: Annotated[
             Path | None, typer.Option("--output", "-o", help="The page to write. Default: TRACE with .html.")
         ] = None,
-        max_steps: Annotated[
-            int, typer.Option(min=1, help="Draw at most this many bars; more steps than that share bars.")
-        ] = 20_000,
-        max_requests: Annotated[
-            int, typer.Option(min=1, help="Draw at most this many requests, the longest ones.")
-        ] = 5_000,
+        split: Annotated[
+            bool, typer.Option("--split", help="Write a folder whose page loads its data as it needs them.")
+        ] = False,
+        max_mb: Annotated[
+            int, typer.Option(min=2, help="Largest page, in MB; what finds no room is left out, and the page says so.")
+        ] = 40,
         force: Annotated[bool, typer.Option("--force", help="Replace a file that is not a kvtrace page.")] = False,
     ) -> None:
         """Write a trace as one static page that opens from disk, without a server."""
-        path = output or trace.with_suffix(".html")
-        if path.exists() and trace.exists() and path.samefile(trace):
-            raise KvtraceError(f"{path}: is the trace itself; name another file with -o")
+        path = output or traces[0].with_suffix("" if split else ".html")
+        for trace in traces:
+            if path.exists() and trace.exists() and path.samefile(trace):
+                raise KvtraceError(f"{path}: is the trace itself; name another file with -o")
         with needs_analysis():
-            from kvtrace.viewer.export import export
-            from kvtrace.viewer.page import render, write
-        size = write(render(export(trace, max_steps, max_requests)), path, force=force)
-        typer.echo(f"{path}  {size / 1e6:.2f} MB")
+            from kvtrace.viewer.page import make_folder, make_page
+        if split:
+            size = make_folder(traces, path, force=force)
+            typer.echo(f"{path / 'index.html'}  {size / 1e6:.2f} MB in the folder")
+        else:
+            size = make_page(traces, path, max_bytes=max_mb * 1_000_000, force=force)
+            typer.echo(f"{path}  {size / 1e6:.2f} MB")

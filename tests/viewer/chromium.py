@@ -154,6 +154,21 @@ class Chromium:
         self.mouse("mouseReleased", to_x, y, button="left", clickCount=1, modifiers=modifiers)
         self.frame()
 
+    def texts(self, selector: str) -> list[str]:
+        """The text of all elements that a CSS selector finds."""
+        found: list[str] = self.evaluate(
+            f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.innerText)"
+        )
+        return found
+
+    def press(self, label: str, within: str = "#inspector") -> None:
+        """Press the first button with that text."""
+        self.evaluate(
+            f"[...document.querySelectorAll({json.dumps(within + ' button')})]"
+            f".find((each) => each.innerText === {json.dumps(label)}).click()"
+        )
+        self.frame()
+
     def key(self, key: str, text: str | None = None) -> None:
         """Press a key."""
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **({"text": text} if text else {}))

@@ -7,8 +7,10 @@ checked against the trace. No figure of it was measured on anything.
 from __future__ import annotations
 
 import random
+import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +316,18 @@ class Simulation:
 
 def create_trace(path: Path, engines: int = 1, sessions: int = 10, turns: int = 4, blocks: int = 88) -> Path:
     """Write a trace of `engines` simulated engines; with 0 engines, one in which nothing was recorded."""
+    path.write_bytes(_trace(engines, sessions, turns, blocks))
+    return path
+
+
+@cache
+def _trace(engines: int, sessions: int, turns: int, blocks: int) -> bytes:
+    """The file, made once: many tests change a copy of the same one."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _write_trace(Path(folder) / "trace.duckdb", engines, sessions, turns, blocks).read_bytes()
+
+
+def _write_trace(path: Path, engines: int, sessions: int, turns: int, blocks: int) -> Path:
     with duckdb.connect(str(path)) as connection:
         create_schema(connection)
         insert(connection, "run", [{"key": key, "value": value} for key, value in _run_facts(engines).items()])

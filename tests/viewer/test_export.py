@@ -9,20 +9,15 @@ import duckdb
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.viewer.encode import undelta
-from kvtrace.viewer.export import export
+from kvtrace.viewer import requests, steps
 
+from .exported import Exported
 from .simulate import create_trace, insert
 
 
 def ask(trace: Path, query: str) -> list[tuple[Any, ...]]:
     with duckdb.connect(str(trace), read_only=True) as connection:
         return connection.sql(query).fetchall()
-
-
-def steps_of(document: dict[str, Any], engine: int = 0) -> dict[str, Any]:
-    columns: dict[str, Any] = document["engines"][engine]["steps"]["columns"]
-    return columns | {name: undelta(columns[name]) for name in ("step", "start_ns")}
 
 
 def replay_free_cached(trace: Path) -> list[int]:
@@ -47,26 +42,35 @@ def replay_free_cached(trace: Path) -> list[int]:
     return expected
 
 
-def test_every_step_is_in_the_document_as_it_is_in_the_trace(trace: Path) -> None:
-    document = export(trace)
-    columns, origin = steps_of(document), int(document["origin_ns"])
+def test_every_step_is_in_the_page_as_it_is_in_the_trace(trace: Path) -> None:
+    exported = Exported(trace)
     names = ["step", "end_ns", "duration_ns", "decode_tokens", "resumed_tokens", "running", "waiting", "used_blocks"]
     expected = ask(trace, f"SELECT {', '.join(names)} FROM step ORDER BY step")
-    found = zip(*(columns[name] for name in names), strict=True)
-    assert [(step, end + origin, *rest) for step, end, *rest in found] == expected
+    found = zip(*(exported.steps[name] for name in names), strict=True)
+    assert [(step, end + exported.origin, *rest) for step, end, *rest in found] == expected
 
 
 def test_a_steps_bar_is_the_time_it_added(trace: Path) -> None:
-    document = export(trace)
-    columns, origin = steps_of(document), int(document["origin_ns"])
+    exported = Exported(trace)
     expected = ask(trace, "SELECT end_ns - interval_ns FROM step ORDER BY step")
-    assert [(start + origin,) for start in columns["start_ns"]] == expected
+    assert [(start + exported.origin,) for start in exported.steps["start_ns"]] == expected
+
+
+def test_a_step_tells_the_tokens_that_its_admissions_found_in_the_cache(trace: Path) -> None:
+    columns = Exported(trace).steps
+    expected = ask(
+        trace,
+        """SELECT s.step, coalesce(sum(local_cached_tokens), 0)::INT FROM step s
+        LEFT JOIN request_event e ON e.step = s.step AND op IN ('schedule', 'resume')
+        GROUP BY s.step ORDER BY s.step""",
+    )
+    assert list(zip(columns["step"], columns["cached_tokens"], strict=True)) == expected
 
 
 def test_free_cached_blocks_are_those_a_replay_of_the_blocks_gives(trace: Path) -> None:
-    document = export(trace)
-    assert steps_of(document)["free_cached_blocks"] == replay_free_cached(trace)
-    assert document["engines"][0]["steps"]["cache_mismatches"] == 0
+    exported = Exported(trace)
+    assert exported.steps["free_cached_blocks"] == replay_free_cached(trace)
+    assert exported.engine["steps"]["cache_mismatches"] == 0
 
 
 def test_a_reset_of_the_prefix_cache_leaves_no_block_findable(tmp_path: Path) -> None:
@@ -79,56 +83,78 @@ def test_a_reset_of_the_prefix_cache_leaves_no_block_findable(tmp_path: Path) ->
         more = {"start_ns": last + 20, "scheduled_ns": last + 30, "used_blocks": 0, "free_blocks": 88}
         insert(connection, "step_schedule", [{**facts, **more, "cached_blocks": 0, "admission_limit": "none"}])
     # THEN that step has free blocks, and none of them is cached
-    document = export(path)
-    assert steps_of(document)["free_cached_blocks"] == replay_free_cached(path)
-    assert steps_of(document)["free_cached_blocks"][-1] == 0
-    assert document["engines"][0]["steps"]["cache_mismatches"] == 0
+    exported = Exported(path)
+    assert exported.steps["free_cached_blocks"] == replay_free_cached(path)
+    assert exported.steps["free_cached_blocks"][-1] == 0
+    assert exported.engine["steps"]["cache_mismatches"] == 0
 
 
 def test_a_recorded_cache_size_that_the_block_events_contradict_is_counted(tmp_path: Path) -> None:
     path = create_trace(tmp_path / "trace.duckdb")
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE step_schedule SET cached_blocks = cached_blocks + 1 WHERE step <= 7")
-    assert export(path)["engines"][0]["steps"]["cache_mismatches"] == 7
+    assert Exported(path).engine["steps"]["cache_mismatches"] == 7
 
 
-def test_too_many_steps_share_bars_that_show_the_largest_step_and_sum_what_happened(trace: Path) -> None:
-    steps = export(trace, max_step_rows=100)["engines"][0]["steps"]
-    assert steps["total"] == sum(steps["columns"]["steps"]) > 100
-    assert len(steps["columns"]["steps"]) <= 100
+def test_many_steps_also_come_as_bars_that_show_the_largest_step_and_sum_what_happened(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("OVERVIEW_BARS", 100), ("OVERVIEW_FROM", 1000), ("CHUNK_STEPS", 500)):
+        monkeypatch.setattr(steps, name, value)
+    exported = Exported(trace)
+    part = exported.engine["steps"]
+    overview, details = part["levels"]
+    assert [reference["rows"] for reference in details] == [500, 500, 194]
+    assert [reference["first"] for reference in details] == [1, 501, 1001]
+    columns, per_bar = exported.read(overview), part["per_bar"]
+    assert (sum(columns["steps"]), len(columns["steps"]), per_bar) == (1194, 100, 12)
     bars = ask(
         trace,
         f"""
         SELECT max(scheduled_tokens), max(waiting), max(used_blocks), sum(preempted_requests)::INT
-        FROM step GROUP BY (step - 1) // {steps["per_row"]} ORDER BY (step - 1) // {steps["per_row"]}
+        FROM step GROUP BY (step - 1) // {per_bar} ORDER BY (step - 1) // {per_bar}
         """,
     )
-    columns = steps["columns"]
     phases = ("prefill", "chunked_prefill", "decode", "resumed")
     tokens = [sum(each) for each in zip(*(columns[f"{phase}_tokens"] for phase in phases), strict=True)]
     names = ("waiting", "used_blocks", "preempted_requests")
     assert list(zip(tokens, *(columns[name] for name in names), strict=True)) == bars
     assert (sum(columns["evicted_blocks"]),) == ask(trace, "SELECT count(*) FROM block_event WHERE op = 'evict'")[0]
-    used_and_free = zip(columns["used_blocks"], columns["free_blocks"], strict=True)
-    assert {used + free for used, free in used_and_free} == {88}
 
 
-def test_too_many_requests_leave_the_longest(trace: Path) -> None:
-    requests = export(trace, max_requests=5)["engines"][0]["requests"]
+def test_requests_shares_are_cut_as_the_steps_are(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "CHUNK_STEPS", 500)
+    exported = Exported(trace)
+    columns = exported.read(exported.engine["shares"])
+    names = ("step", "request", "scheduled_tokens")
+    expected = ask(trace, f"SELECT {', '.join(names)} FROM step_request ORDER BY step, request")
+    assert list(zip(*(columns[name] for name in names), strict=True)) == expected
+    assert [(each["first"], each["last"]) for each in exported.engine["shares"]] == [
+        (1, 500),
+        (501, 1000),
+        (1001, 1194),
+    ]
+
+
+def test_of_many_requests_an_overview_has_the_longest(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "CHUNK_REQUESTS", 15)
+    monkeypatch.setattr(requests, "_LONGEST", requests._LONGEST.replace("LIMIT 2000", "LIMIT 5"))
+    exported = Exported(trace)
+    overview, details = exported.engine["requests"]["levels"]
     longest = ask(trace, "SELECT request FROM request ORDER BY finished_ns - queued_ns DESC LIMIT 5")
-    assert requests["total"] == 40
-    assert sorted(requests["columns"]["request"]) == sorted(request for (request,) in longest)
+    assert sorted(exported.read(overview)["request"]) == sorted(request for (request,) in longest)
+    assert [reference["rows"] for reference in details] == [15, 15, 10]
+    assert sorted(exported.requests["request"]) == [
+        row for (row,) in ask(trace, "SELECT request FROM request ORDER BY 1")
+    ]
 
 
 def test_lanes_last_from_queue_to_end_without_a_gap(trace: Path) -> None:
-    document = export(trace)
-    requests, origin = document["engines"][0]["requests"], int(document["origin_ns"])
-    segments = requests["segments"]
+    exported = Exported(trace)
+    segments, names = exported.segments, exported.requests["request"]
     lanes = defaultdict(list)
-    for row, start, length in zip(
-        undelta(segments["row"]), undelta(segments["start_ns"]), segments["duration_ns"], strict=True
-    ):
-        lanes[requests["columns"]["request"][row]].append((start + origin, start + origin + length))
+    for row, start, length in zip(segments["row"], segments["start_ns"], segments["duration_ns"], strict=True):
+        lanes[names[row]].append((start + exported.origin, start + exported.origin + length))
     for request, queued, finished in ask(trace, "SELECT request, queued_ns, finished_ns FROM request"):
         lane = lanes[request]
         assert (lane[0][0], lane[-1][1]) == (queued, finished)
@@ -136,18 +162,13 @@ def test_lanes_last_from_queue_to_end_without_a_gap(trace: Path) -> None:
 
 
 def test_resumed_time_ends_with_the_last_step_that_recomputed(trace: Path) -> None:
-    document = export(trace)
-    requests, origin = document["engines"][0]["requests"], int(document["origin_ns"])
-    segments = requests["segments"]
-    resumed = document["states"].index("resumed")
+    exported = Exported(trace)
+    segments, names = exported.segments, exported.requests["request"]
+    resumed = exported.run["states"].index("resumed")
     found = {
-        (requests["columns"]["request"][row], start + length + origin)
+        (names[row], start + length + exported.origin)
         for row, state, start, length in zip(
-            undelta(segments["row"]),
-            segments["state"],
-            undelta(segments["start_ns"]),
-            segments["duration_ns"],
-            strict=True,
+            segments["row"], segments["state"], segments["start_ns"], segments["duration_ns"], strict=True
         )
         if state == resumed
     }
@@ -168,20 +189,72 @@ def test_a_resumed_request_that_found_all_its_kv_in_the_cache_goes_on_at_once(tm
     path = create_trace(tmp_path / "trace.duckdb")
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE step_request SET phase = 'decode' WHERE phase = 'resumed'")
-    document = export(path)
-    assert document["states"].index("resumed") not in document["engines"][0]["requests"]["segments"]["state"]
-    assert document["states"].index("preempted") in document["engines"][0]["requests"]["segments"]["state"]
+    exported = Exported(path)
+    states = exported.run["states"]
+    assert states.index("resumed") not in exported.segments["state"]
+    assert states.index("preempted") in exported.segments["state"]
+
+
+def test_a_preemption_tells_whom_it_was_for_and_how_many_blocks_others_got(trace: Path) -> None:
+    # GIVEN, from a walk through the block events, the first allocation after a victim let go of its blocks, and which
+    # of those blocks others got, all in the same step
+    freed: dict[tuple[int, int], set[int]] = defaultdict(set)
+    gainer: dict[tuple[int, int], int] = {}
+    taken: dict[tuple[int, int], set[int]] = defaultdict(set)
+    victims = set(ask(trace, "SELECT request, step FROM request_event WHERE op = 'preempt'"))
+    for block, step, op, request in ask(
+        trace, "SELECT block_id, step, op::VARCHAR, request FROM block_event ORDER BY rowid"
+    ):
+        if op == "free" and (request, step) in victims:
+            freed[request, step].add(block)
+        for victim in [key for key in freed if key[1] == step and op == "allocate" and key[0] != request]:
+            gainer.setdefault(victim, request)
+            taken[victim] |= {block} & freed[victim]
+    exported = Exported(trace)
+    columns = exported.read(exported.engine["requests"]["preemptions"])
+    found = {
+        (victim, step): (whom, blocks)
+        for victim, step, whom, blocks in zip(
+            *(columns[name] for name in ("request", "step", "preempted_for", "taken_blocks")), strict=True
+        )
+    }
+    assert found == {victim: (gainer.get(victim), len(taken[victim])) for victim in victims}
+    assert sum(whom is not None for whom, _ in found.values()) >= 3
+
+
+def test_a_request_tells_what_it_waited_for_at_the_head_of_the_queue(trace: Path) -> None:
+    requests = Exported(trace).requests
+    found = {
+        request: (steps, step)
+        for request, steps, step in zip(requests["request"], requests["head_steps"], requests["wait_step"], strict=True)
+        if steps is not None
+    }
+    expected = ask(
+        trace,
+        """SELECT limit_request, count(*), min(step) FROM step
+        WHERE admission_limit <> 'none' GROUP BY limit_request""",
+    )
+    assert found == {request: (steps, step) for request, steps, step in expected}
+
+
+def test_a_tool_gap_lasts_from_a_turns_end_to_the_next_one(trace: Path) -> None:
+    exported = Exported(trace)
+    columns = exported.requests
+    ends = dict(ask(trace, "SELECT session || '/' || turn, finished_ns FROM request"))
+    for job, turn, gap in zip(columns["session"], columns["turn"], columns["gap_start_ns"], strict=True):
+        assert (gap is None) == (turn == 1)
+        assert gap is None or gap + exported.origin == ends[f"{job}/{turn - 1}"]
 
 
 def test_no_machine_path_of_the_model_is_passed_on(tmp_path: Path) -> None:
     path = create_trace(tmp_path / "trace.duckdb")
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE engine SET model = '/home/someone/models/tiny-llama/'")
-    assert export(path)["engines"][0]["facts"]["model"] == "tiny-llama"
+    assert Exported(path).engine["facts"]["model"] == "tiny-llama"
 
 
-def test_totals_are_of_the_whole_trace_however_little_is_drawn(trace: Path) -> None:
-    totals = export(trace, max_step_rows=3, max_requests=1)["engines"][0]["totals"]
+def test_totals_are_those_of_the_trace(trace: Path) -> None:
+    totals = Exported(trace).engine["totals"]
     assert totals["requests"] == 40
     assert (totals["output_tokens"],) == ask(trace, "SELECT sum(output_tokens)::INT FROM request")[0]
     assert (totals["preemptions"],) == ask(trace, "SELECT sum(preemptions)::INT FROM request")[0]
@@ -200,10 +273,18 @@ def test_what_went_wrong_with_a_recording_is_noted(tmp_path: Path) -> None:
         insert(connection, "join_count", [{"name": "steps with results", "matched": 5, "unmatched": 2}])
         connection.execute("UPDATE process SET stopped = 'the disk is full'")
         connection.execute("UPDATE run SET value = '3' WHERE key = 'exit_code'")
-    texts = "\n".join(note["text"] for note in export(path)["notes"])
+    texts = "\n".join(note["text"] for note in Exported(path).run["notes"])
     for expected in ("m:C.f: not found", "no evictions", "1,234 records", "disk is full", "exit code 3", "2 rows"):
         assert expected in texts
     assert "m:C.g" not in texts
+
+
+def test_what_a_page_has_no_room_for_is_noted(trace: Path) -> None:
+    whole = Exported(trace)
+    (last,) = whole.engine["blocks"]["levels"][-1]
+    exported = Exported(trace, room=sum(map(len, whole.chunks.values())) - len(whole.chunks[last["id"]]) // 2)
+    assert exported.engine["blocks"]["levels"] == [[]]
+    assert f"No room in this page for {last['rows']:,} changes of KV blocks" in exported.run["notes"][-1]["text"]
 
 
 def test_a_recording_cut_short_is_exported_up_to_there(tmp_path: Path) -> None:
@@ -218,27 +299,24 @@ def test_a_recording_cut_short_is_exported_up_to_there(tmp_path: Path) -> None:
         connection.execute(f"DELETE FROM request WHERE queued_ns >= {cut}")
         connection.execute(f"UPDATE request SET finished_ns = NULL, finish_reason = NULL WHERE finished_ns >= {cut}")
         connection.execute("DELETE FROM run WHERE key = 'started_ns'")
-    document = export(path)
-    engine = document["engines"][0]
-    assert engine["steps"]["columns"]["end_ns"][-1] is None
-    assert None in engine["requests"]["columns"]["finished_ns"]
-    assert (document["origin"], document["first_ns"]) == ("first event", 0)
-    segments = engine["requests"]["segments"]
-    ends = map(sum, zip(undelta(segments["start_ns"]), segments["duration_ns"], strict=True))
-    assert max(ends) == document["last_ns"]
+    exported = Exported(path)
+    assert exported.steps["end_ns"][-1] is None
+    assert None in exported.requests["finished_ns"]
+    assert (exported.run["origin"], exported.run["first_ns"]) == ("first event", 0)
+    ends = map(sum, zip(exported.segments["start_ns"], exported.segments["duration_ns"], strict=True))
+    assert max(ends) == exported.run["last_ns"] == max(exported.requests["end_ns"])
 
 
-def test_engines_share_the_limits(tmp_path: Path) -> None:
+def test_each_engine_has_its_own_part(tmp_path: Path) -> None:
     path = create_trace(tmp_path / "trace.duckdb", engines=2)
-    engines = export(path, max_step_rows=200, max_requests=10)["engines"]
-    assert [engine["facts"]["engine_id"] for engine in engines] == [1, 2]
-    assert all(len(engine["steps"]["columns"]["steps"]) <= 100 for engine in engines)
-    assert all(len(engine["requests"]["columns"]["request"]) == 5 for engine in engines)
+    engines = [Exported(path, engine) for engine in (0, 1)]
+    assert [exported.engine["facts"]["engine_id"] for exported in engines] == [1, 2]
+    assert [min(exported.requests["request"]) for exported in engines] == [1001, 2001]
 
 
 def test_a_trace_of_nothing_has_no_engines(tmp_path: Path) -> None:
-    document = export(create_trace(tmp_path / "trace.duckdb", engines=0))
-    assert (document["engines"], document["first_ns"]) == ([], None)
+    run = Exported(create_trace(tmp_path / "trace.duckdb", engines=0)).run
+    assert (run["engines"], run["first_ns"]) == ([], None)
 
 
 def test_a_trace_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -246,4 +324,4 @@ def test_a_trace_of_another_version_is_refused(tmp_path: Path) -> None:
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE run SET value = '99' WHERE key = 'trace_version'")
     with pytest.raises(KvtraceError, match=r"99.*1"):
-        export(path)
+        Exported(path)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvtrace.viewer.lanes import Segment, Turn, segments
+from kvtrace.viewer.lanes import Turn, segments
 
 
-def lane(*turns: tuple[int, str], last_ns: int = 100) -> list[Segment]:
-    return segments([Turn(time_ns, op) for time_ns, op in turns], last_ns)
+def lane(*turns: tuple[int, str], last_ns: int = 100) -> list[tuple[str, int, int]]:
+    return [segment[:3] for segment in segments([Turn(time_ns, op) for time_ns, op in turns], last_ns)]
 
 
 def test_a_request_waits_computes_its_prompt_and_generates() -> None:
@@ -33,7 +33,7 @@ def test_preempted_before_its_first_token_it_goes_on_with_its_prompt() -> None:
     found = lane(
         (0, "queued"), (1, "schedule"), (8, "preempt"), (20, "resume"), (25, "recomputed"), (30, "first_token")
     )
-    assert [segment.state for segment in found] == ["queued", "prefill", "preempted", "resumed", "prefill", "decode"]
+    assert [state for state, *_ in found] == ["queued", "prefill", "preempted", "resumed", "prefill", "decode"]
 
 
 def test_a_first_token_that_comes_late_does_not_end_a_preemption() -> None:
@@ -60,4 +60,14 @@ def test_turns_at_one_time_happen_in_the_schedulers_order() -> None:
     assert lane((10, "finish"), (10, "first_token"), (0, "queued"), (5, "schedule")) == [
         ("queued", 0, 5),
         ("prefill", 5, 10),
+    ]
+
+
+def test_a_stretch_tells_the_step_it_began_in() -> None:
+    turns = [Turn(0, "queued"), Turn(5, "schedule", 7), Turn(8, "preempt", 9), Turn(20, "resume", 12)]
+    assert [(segment.state, segment.step) for segment in segments(turns, 100)] == [
+        ("queued", None),
+        ("prefill", 7),
+        ("preempted", 9),
+        ("resumed", 12),
     ]

@@ -9,18 +9,20 @@ from typing import Any
 import duckdb
 import pytest
 
-from kvtrace.viewer.export import export
-from kvtrace.viewer.page import render, write
+from kvtrace.viewer import requests, steps
+from kvtrace.viewer.page import make_folder
+from kvtrace.viewer.page import make_page as path_make_page
 
 from .chromium import Chromium
-from .simulate import create_trace, insert
+from .exported import Exported
+from .simulate import EPOCH_NS, create_trace, insert
 
 SHIFT = 8
 
 
-def make_page(trace: Path, **limits: int) -> Path:
-    page = trace.parent / f"{trace.stem}-{'-'.join(map(str, limits.values()))}.html"
-    write(render(export(trace, **limits)), page)
+def make_page(*traces: Path, name: str = "page") -> Path:
+    page = traces[0].parent / f"{traces[0].stem}-{name}.html"
+    path_make_page(traces, page, max_bytes=40_000_000)
     return page
 
 
@@ -39,6 +41,12 @@ def text(browser: Chromium, selector: str) -> str:
     return found
 
 
+def wait_for_text(browser: Chromium, text: str, selector: str = "#inspector") -> str:
+    browser.wait(f"document.querySelector({json.dumps(selector)}).innerText.includes({json.dumps(text)})")
+    found: str = browser.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
+    return found
+
+
 def middle(browser: Chromium, lane: str) -> tuple[float, float]:
     box = browser.evaluate(
         f"(() => {{ const box = document.querySelector('[data-lane={lane}]').getBoundingClientRect();"
@@ -48,13 +56,21 @@ def middle(browser: Chromium, lane: str) -> tuple[float, float]:
 
 
 def window(browser: Chromium) -> tuple[float, float]:
-    from_ns, to_ns = browser.evaluate("[kvtrace.state.from, kvtrace.state.to]")
+    from_ns, to_ns = browser.evaluate("[kvtrace.view.from, kvtrace.view.to]")
     return from_ns, to_ns
 
 
-def column(trace: Path, query: str) -> list[Any]:
+def rows(trace: Path, query: str) -> list[tuple[Any, ...]]:
     with duckdb.connect(str(trace), read_only=True) as connection:
-        return [row[0] for row in connection.sql(query).fetchall()]
+        return connection.sql(query).fetchall()
+
+
+def row(trace: Path, query: str) -> tuple[Any, ...]:
+    return rows(trace, query)[0]
+
+
+def column(trace: Path, query: str) -> list[Any]:
+    return [found[0] for found in rows(trace, query)]
 
 
 def test_the_page_opens_without_complaint_and_asks_for_nothing(chromium: Chromium, page: Path) -> None:
@@ -71,20 +87,6 @@ def test_the_page_may_not_ask_for_anything(chromium: Chromium, page: Path) -> No
     blocked = chromium.evaluate("fetch('https://example.invalid/').then(() => 'sent', (error) => error.name)")
     assert blocked == "TypeError"
     assert any("Content Security Policy" in line for line in chromium.console)
-
-
-def test_the_page_holds_what_the_trace_holds(chromium: Chromium, page: Path, trace: Path) -> None:
-    chromium.open(page)
-    engine = "kvtrace.document.engines[0]"
-    steps = chromium.evaluate(f"{engine}.steps.columns")
-    assert steps["step"] == column(trace, "SELECT step FROM step ORDER BY step")
-    assert steps["used_blocks"] == column(trace, "SELECT used_blocks FROM step ORDER BY step")
-    assert steps["admission_limit"] == column(trace, "SELECT admission_limit::VARCHAR FROM step ORDER BY step")
-    assert chromium.evaluate(f"{engine}.tokens") == column(trace, "SELECT scheduled_tokens FROM step ORDER BY step")
-    starts = column(trace, "SELECT end_ns - interval_ns - 1760000000000000000 FROM step ORDER BY step")
-    assert steps["start_ns"] == starts
-    requests = chromium.evaluate(f"{engine}.requests.columns")
-    assert requests["external_id"] == column(trace, "SELECT external_id FROM request ORDER BY queued_ns, request")
 
 
 def test_cards_say_the_totals(chromium: Chromium, page: Path, trace: Path) -> None:
@@ -105,27 +107,55 @@ def test_a_steps_bar_has_the_colour_of_its_phase(chromium: Chromium, page: Path,
     only_resumed = (
         "FROM step WHERE resumed_tokens > 0.7 * scheduled_tokens AND resumed_tokens > 100 ORDER BY step LIMIT 1"
     )
-    start = (column(trace, f"SELECT end_ns - interval_ns {only_resumed}")[0] - 1760000000000000000) / 1e9
-    end = (column(trace, f"SELECT end_ns {only_resumed}")[0] - 1760000000000000000) / 1e9
+    start = (column(trace, f"SELECT end_ns - interval_ns {only_resumed}")[0] - EPOCH_NS) / 1e9
+    end = (column(trace, f"SELECT end_ns {only_resumed}")[0] - EPOCH_NS) / 1e9
     chromium.open(page, f"from={start}&to={end}")
     # WHEN it is drawn, THEN the upper part of the lane has the colour the legend gives to that phase
     chromium.frame()
     drawn = chromium.evaluate("""(() => {
         const canvas = document.querySelector('[data-lane=steps] canvas');
-        const pixel = canvas.getContext('2d').getImageData(canvas.width / 2 + 90, canvas.height / 4, 1, 1);
+        const pixel = canvas.getContext('2d').getImageData(canvas.width / 2 + 90, canvas.height * 0.35, 1, 1);
         return [...pixel.data].slice(0, 3);
     })()""")
     legend = chromium.evaluate("""(() => {
-        const item = [...document.querySelectorAll('#legend-steps li')].find((li) => li.innerText.trim() === 'resumed');
+        const item = [...document.querySelectorAll('[data-lane=steps] .legend li')]
+            .find((li) => li.innerText.trim() === 'resumed');
         return getComputedStyle(item.firstChild).backgroundColor.match(/\\d+/g).map(Number);
     })()""")
     assert drawn == legend
 
 
+def test_the_map_shows_the_recorded_state_of_a_block(chromium: Chromium, page: Path, trace: Path) -> None:
+    # GIVEN the middle of the longest time in which a block was held by one request
+    block, start, end, request = row(
+        trace,
+        """SELECT block_id, time_ns, ends, request FROM (
+            SELECT *, lead(time_ns) OVER (PARTITION BY block_id ORDER BY rowid) AS ends,
+                lead(op) OVER (PARTITION BY block_id ORDER BY rowid) AS next_op FROM block_event)
+        WHERE op = 'cache' AND ref_count = 1 AND next_op = 'free' ORDER BY ends - time_ns DESC LIMIT 1""",
+    )
+    at = ((start + end) / 2 - EPOCH_NS) / 1e9
+    chromium.open(page, f"from={at - 0.01}&to={at + 0.01}&block={block}&at={at}")
+    name = row(trace, f"SELECT external_id FROM request WHERE request = {request}")[0]
+    facts = wait_for_text(chromium, f"KV block {block}")
+    assert "state\nin use" in facts
+    assert f"held by\n{name}" in facts
+    # WHEN the map is pointed at there, THEN it says and shows the same
+    x, _ = middle(chromium, "map")
+    top, height = chromium.evaluate(
+        "(() => { const box = document.querySelector('[data-lane=map]').getBoundingClientRect();"
+        "return [box.top, box.height]; })()"
+    )
+    y = top + height * (block + 0.5) / 89
+    chromium.mouse("mouseMoved", x, y)
+    assert text(chromium, "#tooltip").split("\n")[0] == f"Block {block}"
+    assert f"held by {name}" in text(chromium, "#tooltip")
+
+
 def test_wheel_keys_and_drags_move_the_window(chromium: Chromium, page: Path) -> None:
     chromium.open(page)
     whole = window(chromium)
-    x, y = middle(chromium, "kv")
+    x, y = middle(chromium, "pool")
     chromium.mouse("mouseWheel", x, y, deltaX=0, deltaY=-400)
     chromium.frame()
     zoomed = window(chromium)
@@ -144,47 +174,144 @@ def test_wheel_keys_and_drags_move_the_window(chromium: Chromium, page: Path) ->
     before = window(chromium)
     chromium.key("ArrowRight")
     assert window(chromium)[0] > before[0]
+    chromium.key("Backspace")
+    assert window(chromium) == whole
     assert chromium.console == []
 
 
-def test_a_click_pins_the_step_under_it(chromium: Chromium, page: Path, trace: Path) -> None:
-    start = column(trace, "SELECT start_ns - 1760000000000000000 FROM step WHERE step = 500")[0] / 1e9
+def test_a_click_selects_the_step_under_it(chromium: Chromium, page: Path, trace: Path) -> None:
+    start = (column(trace, "SELECT start_ns FROM step WHERE step = 500")[0] - EPOCH_NS) / 1e9
     chromium.open(page, f"from={start - 0.0005}&to={start + 0.0015}")
     chromium.frame()
     x, y = middle(chromium, "steps")
     chromium.mouse("mouseMoved", x, y)
     assert text(chromium, "#tooltip").startswith("Step 500")
     chromium.click(x, y)
-    facts = text(chromium, "#inspector")
+    facts = wait_for_text(chromium, "Step 500")
     used = column(trace, "SELECT used_blocks FROM step WHERE step = 500")[0]
-    assert "Step 500" in facts
     assert f"\n{used} (" in facts
     chromium.key(".", ".")
-    assert "Step 501" in text(chromium, "#inspector")
+    wait_for_text(chromium, "Step 501")
     chromium.key("Escape")
-    assert "This recording" in text(chromium, "#inspector")
+    wait_for_text(chromium, "This recording")
 
 
-def test_a_request_is_found_by_its_session_and_pinned(chromium: Chromium, page: Path, trace: Path) -> None:
+def test_a_step_tells_its_composition_its_limit_and_its_requests(chromium: Chromium, page: Path, trace: Path) -> None:
+    step, need, free, head, tokens, decodes = row(
+        trace,
+        """SELECT step, limit_need_blocks, limit_free_blocks, limit_request, scheduled_tokens, decode_requests
+        FROM step WHERE limit_need_blocks IS NOT NULL AND decode_requests > 2 LIMIT 1""",
+    )
+    chromium.open(page, f"step={step}")
+    facts = wait_for_text(chromium, f"Step {step}")
+    assert f"KV insufficient: need {need}, free {free} blocks" in facts
+    assert f"[decode:{decodes}b({decodes}t)" in facts
+    assert f"forward {tokens}t]" in facts
+    names = column(
+        trace, f"SELECT external_id FROM step_request JOIN request USING (request) WHERE step = {step} ORDER BY request"
+    )
+    assert chromium.texts("#inspector ul.shares button") == names
+    waits = column(trace, f"SELECT external_id FROM request WHERE request = {head}")[0]
+    chromium.press(waits)
+    wait_for_text(chromium, "Why did it wait")
+    assert chromium.evaluate("document.querySelector('#inspector h2').innerText") == waits
+    assert "KV insufficient" in wait_for_text(chromium, "Why did it wait")
+
+
+def test_a_request_is_found_by_its_job_and_selected(chromium: Chromium, page: Path, trace: Path) -> None:
     chromium.open(page)
     chromium.key("/", "/")
     chromium.call("Input.insertText", text="SESSION-03")
-    chromium.frame()
-    assert text(chromium, "#gantt-count") == "4 of 40"
+    chromium.wait("document.querySelectorAll('#found li').length === 5")
+    assert chromium.texts("#found li")[0].split() == ["Job", "session-03", "4", "requests"]
+    chromium.key("ArrowDown")
     chromium.key("Enter")
-    facts = text(chromium, "#inspector")
+    facts = wait_for_text(chromium, "chat-03/turn-1")
     prompt = column(trace, "SELECT prompt_tokens FROM request WHERE external_id = 'chat-03/turn-1'")[0]
-    assert facts.startswith("Request\nchat-03/turn-1")
-    assert f"\n{prompt}\n" in facts
+    assert f"\n{prompt} tokens\n" in facts
+    # A number finds the step and the block of that number.
+    chromium.key("/", "/")
+    chromium.evaluate("document.getElementById('search').value = ''")
+    chromium.call("Input.insertText", text="block 17")
+    chromium.wait("document.querySelector('#found li')?.innerText.startsWith('KV block 17')")
+    chromium.key("Enter")
+    wait_for_text(chromium, "KV block 17")
 
 
-def test_a_click_on_a_lane_pins_its_request(chromium: Chromium, page: Path) -> None:
+def test_a_user_follows_a_preempted_request_to_the_step_that_evicted_it(chromium: Chromium, tmp_path: Path) -> None:
+    # GIVEN a request that another one's allocation preempted, and whose lookup missed
+    path = create_trace(tmp_path / "trace.duckdb")
+    found = Exported(path)
+    preemptions = found.read(found.engine["requests"]["preemptions"])
+    at = next(i for i, whom in enumerate(preemptions["preempted_for"]) if whom is not None)
+    request, step, whom = (preemptions[name][at] for name in ("request", "step", "preempted_for"))
+    names = dict(rows(path, "SELECT request, external_id FROM request"))
+    lost = column(path, "SELECT end_ns FROM step WHERE step = 7")[0] - 1000
+    told = {"verdict": "evicted", "why": "Evicted for <b>chat-07</b>.", "avoidable_tokens": 64, "avoidable_ns": 1500000}
+    miss = {"engine_id": 1, "request": request, "time_ns": 5, "resumed": False, "lost_ns": lost, "other_request": whom}
+    later = miss | {"time_ns": 4, "resumed": True, "verdict": "reset", "why": "Not this one."}
+    with duckdb.connect(str(path)) as connection:
+        insert(connection, "prefix_miss", [miss | told, later])
+    chromium.open(make_page(path))
+    # WHEN a user zooms to it, finds it with the key for preempted requests and presses it
+    start = preemptions["start_ns"][at]
+    chromium.evaluate(f"kvtrace.show({start} - 3e6, {start} + 9e6)")
+    chromium.key("p", "p")
+    facts = wait_for_text(chromium, names[request])
+    # THEN it reads why its lookup missed, and who evicted it
+    assert "Evicted for <b>chat-07</b>.\n\nverdict\nevicted" in facts
+    assert f"evicted by\n{names[whom]}" in facts
+    assert "step 7\navoidable\n64 tokens\ntheir price\n1.50 ms" in facts
+    assert "Not this one" not in facts
+    assert f"for {names[whom]}, which needed blocks" in facts
+    # AND comes to the step that did it, and from there to the request it was done for
+    chromium.press(f"step {step:,}")
+    wait_for_text(chromium, f"Step {step:,}")
+    assert names[request] in text(chromium, "#inspector")
+    chromium.wait("decodeURIComponent(location.hash).includes('step=')")
+    chromium.press(names[whom])
+    wait_for_text(chromium, "Why did it wait")
+    assert chromium.evaluate(f"kvtrace.view.selection.id === {whom}")
+    assert chromium.console == []
+
+
+def test_a_selected_request_stands_out_in_the_map(chromium: Chromium, page: Path) -> None:
     chromium.open(page)
-    x, _ = middle(chromium, "gantt")
-    top = chromium.evaluate("document.getElementById('gantt').getBoundingClientRect().top")
-    chromium.click(x, top + 2 + 13 * 2 + 6)
-    third = chromium.evaluate("kvtrace.document.engines[0].requests.columns.external_id[2]")
-    assert text(chromium, "#inspector").startswith(f"Request\n{third}")
+    chromium.frame()
+    before = accent_pixels(chromium)
+    chromium.evaluate("location.hash = 'request=chat-03/turn-1'")
+    wait_for_text(chromium, "chat-03/turn-1")
+    chromium.frame()
+    assert before == 0
+    assert accent_pixels(chromium) > 500
+
+
+def accent_pixels(browser: Chromium) -> int:
+    found: int = browser.evaluate("""(() => {
+        const canvas = document.querySelector('[data-lane=map] canvas');
+        const hex = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
+        const wanted = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+        const { data } = canvas.getContext('2d').getImageData(170, 0, canvas.width - 190, canvas.height);
+        let found = 0;
+        for (let i = 0; i < data.length; i += 4) {
+            if (wanted.every((value, at) => Math.abs(data[i + at] - value) < 40)) found++;
+        }
+        return found;
+    })()""")
+    return found
+
+
+def test_the_address_holds_the_view(chromium: Chromium, page: Path) -> None:
+    chromium.open(page)
+    chromium.evaluate("kvtrace.show(4e9, 5e9); document.querySelector('[data-name=pool]').click()")
+    chromium.evaluate("document.querySelector('[data-lane=map] select').value = 'owner'")
+    chromium.evaluate("document.querySelector('[data-lane=map] select').dispatchEvent(new Event('change'))")
+    chromium.wait("location.hash.includes('colour=owner')")
+    address = chromium.evaluate("location.hash.slice(1)")
+    chromium.open(page, address)
+    assert window(chromium) == (pytest.approx(4e9), pytest.approx(5e9))
+    assert chromium.evaluate("document.querySelector('[data-lane=pool]').hidden")
+    assert chromium.evaluate("kvtrace.view.mapColour") == "owner"
 
 
 def test_engines_are_chosen_from_a_list(chromium: Chromium, two_engines: Path) -> None:
@@ -199,15 +326,160 @@ def test_engines_are_chosen_from_a_list(chromium: Chromium, two_engines: Path) -
     assert second != first
     chromium.open(two_engines, "engine=1")
     assert text(chromium, "#cards") == second
-    assert "Engine 2" in text(chromium, "#inspector")
+    wait_for_text(chromium, "Engine 2")
 
 
-def test_a_page_that_draws_a_part_says_so(chromium: Chromium, trace: Path) -> None:
-    chromium.open(make_page(trace, max_step_rows=100, max_requests=7))
-    notes = chromium.evaluate("document.getElementById('notes').textContent")
-    assert "1,194 steps in 100 bars of 12 steps" in notes
-    assert "7 longest of 40 requests" in notes
-    assert text(chromium, "#gantt-count") == "7 of 40"
+def test_two_runs_are_compared_from_their_first_events_on(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
+    other = create_trace(tmp_path / "smaller.duckdb", blocks=60)
+    page = make_page(trace, other, name="both")
+    chromium.open(page)
+    assert chromium.evaluate("kvtrace.lanes().filter((lane) => lane.name === 'map').length") == 2
+    assert chromium.evaluate("kvtrace.view.engines.map((engine) => engine.shift)") == [
+        column(path, "SELECT min(time_ns) FROM request_event")[0] // 10**9 * 10**9
+        - EPOCH_NS
+        + chromium.evaluate(f"kvtrace.contents.runs[{number}].first_ns % 1e9")
+        for number, path in enumerate((trace, other))
+    ]
+    for path in (trace, other):
+        assert f"{column(path, 'SELECT sum(preemptions)::INT FROM request')[0]}" in text(chromium, "#cards").split("\n")
+    chromium.key("t", "t")
+    assert [line.split("\t")[0] for line in chromium.texts("#table tbody th")] == ["trace", "smaller"]
+    assert chromium.console == []
+
+
+def test_a_folder_loads_its_chunks_as_they_are_needed(
+    chromium: Chromium, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a split page in which the trace's steps and requests have two levels
+    for module, name, value in (
+        (steps, "CHUNK_STEPS", 200),
+        (steps, "OVERVIEW_BARS", 100),
+        (steps, "OVERVIEW_FROM", 1000),
+        (requests, "CHUNK_REQUESTS", 10),
+    ):
+        monkeypatch.setattr(module, name, value)
+    make_folder([trace], tmp_path / "page")
+    index = tmp_path / "page" / "index.html"
+    chromium.open(index)
+    assert chromium.evaluate("document.documentElement.dataset.state") == "ready"
+    # WHEN a step is selected, THEN only the chunks around it have been asked for, and nothing from anywhere else
+    chromium.requests.clear()
+    chromium.evaluate("location.hash = 'step=700'")
+    assert "Step 700" in wait_for_text(chromium, "Requests in it")
+    asked = {Path(url).stem for url in chromium.requests}
+    assert {"r0e0-shares-3"} <= asked
+    assert "r0e0-shares-0" not in asked
+    assert all(url.startswith(index.parent.as_uri()) for url in chromium.requests)
+    assert chromium.console == []
+    blocked = chromium.evaluate("fetch('https://example.invalid/').then(() => 'sent', (error) => error.name)")
+    assert blocked == "TypeError"
+
+
+def test_a_folder_that_lost_a_chunk_says_which(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
+    make_folder([trace], tmp_path / "page")
+    (tmp_path / "page" / "data" / "r0e0-map-0.js").unlink()
+    chromium.open(tmp_path / "page" / "index.html")
+    chromium.wait("document.documentElement.dataset.state === 'ready'")
+    assert "data/r0e0-map-0.js is missing beside this page" in text(chromium, "#failure")
+
+
+MS = 1_000_000
+AT = EPOCH_NS + 4_000 * MS
+
+
+def insert_moves(path: Path) -> None:
+    """A transfer, a pin, a tier's block, a kernel and the accesses of step 300, at times that are easy to point at."""
+    engine, worker = {"engine_id": 1}, {"process_id": 1}
+    step = {"engine_id": 1, "step": 300}
+    kernel = {"activity_id": 1, "source_id": 1, "kind": "kernel", "pid": 1, "device": 0, "stream": 7}
+    with duckdb.connect(str(path)) as connection:
+        request, start = connection.sql(
+            "SELECT request, scheduled_ns FROM step_request JOIN step USING (step) WHERE step = 300 LIMIT 1"
+        ).fetchall()[0]
+        submit = engine | worker | {"transfer": 5, "direction": "load", "from_tier": "cpu", "to_tier": "gpu"}
+        insert(connection, "transfer_submit", [submit | {"submitted_ns": AT, "step": 300, "blocks": 3, "bytes": 10**6}])
+        end = worker | {"transfer": 5, "started_ns": AT, "finished_ns": AT + 2 * MS, "device_ns": 2 * MS}
+        insert(connection, "transfer_end", [end | {"success": True}])
+        pin = engine | {"pin": 9, "block_id": 40}
+        insert(connection, "pin_start", [pin | {"time_ns": AT + 10 * MS, "cause": "ttl", "request": request}])
+        insert(connection, "pin_end", [pin | {"time_ns": AT + 30 * MS, "reason": "expired"}])
+        tier = engine | {"time_ns": AT, "connector": "c", "tier": "cpu", "op": "write", "tier_block_id": 1}
+        insert(connection, "tier_block", [tier, tier | {"time_ns": AT + 50 * MS, "tier_block_id": 2}])
+        insert(connection, "kernel_name", [{"kernel_name_id": 1, "source_id": 1, "category": "attention"}])
+        connection.execute("UPDATE kernel_name SET short_name = 'flash<script>'")
+        insert(
+            connection,
+            "gpu_activity",
+            [kernel | {"start_ns": AT + 40 * MS, "end_ns": AT + 44 * MS, "kernel_name_id": 1}],
+        )
+        insert(connection, "gpu_attribution", [{"activity_id": 1, **step, "method": "nvtx_forward"}])
+        table = step | {"request": request, "kv_group": 0, "op": "set"}
+        insert(connection, "block_table", [table | {"position": i, "block_id": 20 + i} for i in range(3)])
+        layer = worker | step | {"start_ns": start, "end_ns": start + MS, "kind": "attention"}
+        insert(connection, "kv_window", [layer | {"layer": 0}, layer | {"layer": 1, "start_ns": start + MS // 2}])
+
+
+@pytest.fixture(scope="module")
+def moves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = create_trace(tmp_path_factory.mktemp("moves") / "moves.duckdb")
+    insert_moves(path)
+    return make_page(path)
+
+
+@pytest.mark.parametrize(
+    ("lane", "at_ms", "expected"),
+    [
+        ("transfers", 1, ("load: cpu → gpu", "blocks\n3", "bytes\n977 KiB", "bandwidth\n0.500 GB/s", "step 300")),
+        ("pins", 20, ("Block 40: ttl", "pinned together\n1 block", "held for\n20.0 ms", "ended\nexpired")),
+        ("kernels", 42, ("flash<script>", "category\nattention", "duration\n4.00 ms", "step 300", "stream\n7")),
+    ],
+)
+def test_a_click_selects_a_transfer_a_pin_and_a_kernel(
+    chromium: Chromium, moves: Path, lane: str, at_ms: int, expected: tuple[str, ...]
+) -> None:
+    at = 4 + at_ms / 1e3
+    chromium.open(moves, f"from={at - 0.002}&to={at + 0.002}")
+    chromium.frame()
+    chromium.evaluate(f"document.querySelector('[data-lane={lane}]').scrollIntoView()")
+    chromium.frame()
+    x, y = middle(chromium, lane)
+    chromium.click(x, y - (10 if lane == "transfers" else 0))
+    facts = wait_for_text(chromium, expected[0])
+    assert all(each in facts for each in expected), facts
+    # Its place is in the address, which leads back to it.
+    chromium.wait(f"location.hash.includes('{lane[:-1]}=')")
+    chromium.open(moves, chromium.evaluate("location.hash.slice(1)"))
+    wait_for_text(chromium, expected[0])
+    assert chromium.console == []
+
+
+def test_an_offload_tiers_blocks_are_told(chromium: Chromium, moves: Path) -> None:
+    chromium.open(moves, "from=4.01&to=4.09")
+    chromium.evaluate("document.querySelector('[data-lane=tiers]').scrollIntoView()")
+    chromium.frame()
+    x, y = middle(chromium, "tiers")
+    for place, blocks in ((x - 200, 1), (x + 200, 2)):
+        chromium.mouse("mouseMoved", place, y)
+        assert f"cpu: {blocks} blocks held" in text(chromium, "#tooltip")
+
+
+def test_a_steps_kv_accesses_are_shown_close_up(chromium: Chromium, moves: Path) -> None:
+    chromium.open(moves, "step=300")
+    wait_for_text(chromium, "KV accesses")
+    chromium.key("c", "c")
+    chromium.wait("document.getElementById('close-up').open")
+    assert "1 of 1 steps with accesses" in text(chromium, "#close-up")
+    # WHEN the second layer's row and the second block's are pointed at, THEN they are told
+    left, top, right = chromium.evaluate(
+        "(() => { const box = document.querySelector('#close-up canvas').getBoundingClientRect();"
+        "return [box.left, box.top, box.right]; })()"
+    )
+    chromium.mouse("mouseMoved", right - 40, top + 157)
+    wait_for_text(chromium, "layer 1, attention", "#close-up .about")
+    chromium.mouse("mouseMoved", left + 100, top + 236 + 165)
+    wait_for_text(chromium, "block 21", "#close-up .about")
+    assert "layer 0, attention · 1.00 ms · block 21" in text(chromium, "#close-up .about")
+    assert chromium.console == []
 
 
 HOSTILE = (
@@ -216,12 +488,12 @@ HOSTILE = (
     "</script><script>window.hacked = 1</script>\u2028",
     "\u202egnihtemos",
     "long" * 2560,
-    "@DATA@ @SCRIPT@ ${window.hacked = 1}",
+    "@DATA@ <!--kvtrace:data--> ${window.hacked = 1}",
 )
 
 
 def test_hostile_names_stay_text(chromium: Chromium, tmp_path: Path) -> None:
-    # GIVEN a trace whose ids, model, command and notes try to become markup
+    # GIVEN a trace whose ids, model, command, verdicts and notes try to become markup
     trace = create_trace(tmp_path / "hostile.duckdb")
     with duckdb.connect(str(trace)) as connection:
         for turn, name in enumerate(HOSTILE):
@@ -229,22 +501,26 @@ def test_hostile_names_stay_text(chromium: Chromium, tmp_path: Path) -> None:
                 "UPDATE request SET external_id = $1, internal_id = $1, session = $1 WHERE request = $2",
                 [name, 1001 + turn],
             )
+        miss = {"engine_id": 1, "request": 1001, "time_ns": 5, "resumed": False, "verdict": HOSTILE[0]}
+        insert(connection, "prefix_miss", [miss | {"why": HOSTILE[1], "other_request": 1002}])
         connection.execute("UPDATE engine SET model = $1", [HOSTILE[0]])
         connection.execute("UPDATE process SET stopped = $1, vllm_version = $2", [HOSTILE[1], HOSTILE[3]])
         connection.execute("UPDATE run SET value = $1 WHERE key = 'command'", [json.dumps(list(HOSTILE))])
     chromium.open(make_page(trace))
     for turn, name in enumerate(HOSTILE):
-        # WHEN each such request is pinned and hovered
-        row = chromium.evaluate(f"kvtrace.document.engines[0].rowOfRequest.get({1001 + turn})")
+        # WHEN each such request is selected and hovered
         chromium.evaluate(f"location.hash = 'request=' + encodeURIComponent({json.dumps(name)})")
-        chromium.wait(f"kvtrace.state.pinned?.kind === 'request' && kvtrace.state.pinned.row === {row}")
-        x, _ = middle(chromium, "gantt")
-        top = chromium.evaluate("document.getElementById('gantt').getBoundingClientRect().top")
-        chromium.mouse("mouseMoved", x, top + 8)
-        # THEN it is shown as it is and nothing of it ran
-        assert chromium.evaluate("document.querySelector('#inspector h2 bdi').textContent") == name
+        chromium.wait(f"kvtrace.view.selection?.kind === 'request' && kvtrace.view.selection.id === {1001 + turn}")
+        chromium.wait("document.querySelector('#inspector h2 bdi')?.textContent === " + json.dumps(name))
+        x, y = middle(chromium, "requests")
+        chromium.mouse("mouseMoved", x, y)
+    # AND searched for
+    chromium.key("/", "/")
+    chromium.call("Input.insertText", text="<script>")
+    chromium.wait("document.querySelectorAll('#found li').length > 1")
+    # THEN it is shown as it is and nothing of it ran
     assert chromium.evaluate("window.hacked === undefined && document.images.length === 0")
-    assert chromium.evaluate("document.scripts.length") == 2
+    assert chromium.evaluate("[...document.scripts].filter((each) => !each.type).length") == 1
     assert chromium.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert chromium.console == []
 
@@ -253,7 +529,7 @@ def test_an_empty_trace_says_what_is_missing(chromium: Chromium, tmp_path: Path)
     chromium.open(make_page(create_trace(tmp_path / "empty.duckdb", engines=0)))
     assert chromium.evaluate("document.documentElement.dataset.state") == "failed"
     shown = text(chromium, "body")
-    assert "no engine, no scheduler step and no request" in shown
+    assert "no engine, no scheduler step, no request" in shown
     assert "Processes that recorded: none" in shown
     assert chromium.console == []
 
@@ -276,24 +552,3 @@ def test_a_trace_without_a_part_still_opens(chromium: Chromium, tmp_path: Path, 
     assert chromium.evaluate("document.documentElement.dataset.state") == "ready"
     assert expected in text(chromium, "body")
     assert chromium.console == []
-
-
-def test_a_request_tells_why_its_prefix_lookup_missed(chromium: Chromium, tmp_path: Path) -> None:
-    path = create_trace(tmp_path / "trace.duckdb")
-    [request] = column(path, "SELECT request FROM request WHERE external_id = 'chat-03/turn-1'")
-    told = {"verdict": "evicted", "why": "Evicted for <b>chat-07</b>.", "avoidable_tokens": 64, "avoidable_ns": 1500000}
-    row = {"engine_id": 1, "request": request, "time_ns": 5, "resumed": False}
-    later = row | {"time_ns": 4, "resumed": True, "verdict": "reset", "why": "Not this one."}
-    with duckdb.connect(str(path)) as connection:
-        insert(connection, "prefix_miss", [row | told, later])
-    expected = "Evicted for <b>chat-07</b>.\n\nverdict\nevicted\navoidable\n64 tokens\ntheir price\n1.50 ms"
-    for external_id, has in (("chat-03/turn-1", True), ("chat-03/turn-2", False)):
-        chromium.open(make_page(path))
-        chromium.key("/", "/")
-        chromium.call("Input.insertText", text=external_id)
-        chromium.frame()
-        chromium.key("Enter")
-        facts = text(chromium, "#inspector")
-        assert facts.startswith(f"Request\n{external_id}")
-        assert (expected in facts) == has, facts
-        assert "Not this one" not in facts

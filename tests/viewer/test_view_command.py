@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import stat
 import sys
@@ -9,8 +10,9 @@ import duckdb
 import pytest
 
 from kvtrace.cli.main import main
-from kvtrace.viewer.encode import decode
-from kvtrace.viewer.export import export
+from kvtrace.viewer.page import read_contents
+
+from .exported import Exported
 
 
 class Outcome:
@@ -47,10 +49,7 @@ def test_the_page_lies_beside_the_trace_and_holds_its_document(view: Runner, cop
     page = copy.with_suffix(".html")
     assert outcome.code == 0
     assert outcome.out.split() == [str(page), f"{page.stat().st_size / 1e6:.2f}", "MB"]
-    text = page.read_text()
-    data = text.split('id="data">')[1].split("</script>")[0]
-    document = export(copy)
-    assert decode(data)["engines"] == document["engines"]
+    assert read_contents(page.read_text())["runs"] == [json.loads(json.dumps(Exported(copy).run))]
     assert list(copy.parent.glob(".*")) == []
     assert stat.S_IMODE(page.stat().st_mode) & 0o444 == 0o444
 
@@ -106,3 +105,31 @@ def test_a_place_that_cannot_be_written_is_named(view: Runner, copy: Path, tmp_p
     assert outcome.code == 1
     assert str(tmp_path / place) in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+def test_a_split_page_is_a_folder_that_is_made_again_and_never_replaces_another(
+    view: Runner, copy: Path, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        assert view(copy, "--split").code == 0
+    folder = copy.with_suffix("")
+    document = read_contents((folder / "index.html").read_text())
+    names = {path.stem for path in (folder / "data").iterdir()}
+    assert names == set(Exported(copy).chunks)
+    assert document["runs"][0]["name"] == "run"
+    assert "<script type=" not in (folder / "data" / "r0e0-steps-0.js").read_text()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes").write_text("mine")
+    outcome = view(copy, "--split", "-o", mine)
+    assert (outcome.code, (mine / "notes").read_text()) == (1, "mine")
+    assert "--force" in outcome.err
+
+
+def test_two_traces_are_compared_under_their_own_names(view: Runner, copy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "run.duckdb"
+    other.parent.mkdir()
+    shutil.copy(copy, other)
+    page = tmp_path / "both.html"
+    assert view(copy, other, "-o", page).code == 0
+    assert [run["name"] for run in read_contents(page.read_text())["runs"]] == [copy.parent.name, "other"]

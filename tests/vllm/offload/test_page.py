@@ -1,0 +1,52 @@
+"""The page of `kvtrace view` on real recordings with transfers, pins and an offload tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvtrace.viewer.page import make_page
+from tests.viewer.chromium import Chromium, find_browser
+
+from .conftest import Ledger
+
+DRAWN = """kvtrace.lanes().map((lane) => {
+    const lines = ['queue', 'tiers'].includes(lane.name);
+    const canvas = lane.element.querySelector(lines ? '.chart canvas' : ':scope > canvas, .scroller canvas');
+    lane.element.scrollIntoView();
+    const data = canvas.getContext('2d').getImageData(170, 0, canvas.width - 180, canvas.height).data;
+    return [lane.name, new Set(new Uint32Array(data.buffer)).size > 2];
+})"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    if find_browser() is None:
+        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+    with Chromium(1280, 2000) as browser:
+        yield browser
+
+
+def drawn(browser: Chromium, ledger: Ledger, tmp_path: Path) -> dict[str, bool]:
+    page = tmp_path / "page.html"
+    make_page([ledger.recorded.run / "trace.duckdb"], page, max_bytes=40_000_000)
+    browser.open(page)
+    browser.frame()
+    assert browser.evaluate("document.documentElement.dataset.state") == "ready"
+    assert browser.console == []
+    return dict(browser.evaluate(DRAWN))
+
+
+def test_a_recording_with_an_offload_tier_is_drawn(chromium: Chromium, offloading: Ledger, tmp_path: Path) -> None:
+    names = ("steps", "limits", "queue", "pool", "map", "tiers", "transfers", "pins", "requests")
+    assert drawn(chromium, offloading, tmp_path) == dict.fromkeys(names, True)
+
+
+def test_a_recording_with_pins_is_drawn(chromium: Chromium, ttl: Ledger, tmp_path: Path) -> None:
+    names = ("steps", "limits", "queue", "pool", "map", "pins", "requests")
+    assert drawn(chromium, ttl, tmp_path) == dict.fromkeys(names, True)
+    pinned = ttl.rows("SELECT count(*) AS pins FROM pin")[0]["pins"]
+    references = chromium.evaluate("kvtrace.contents.runs[0].engines[0].pins")
+    assert sum(reference["rows"] for reference in references) == pinned > 0

@@ -1,0 +1,70 @@
+// The page's address holds the view: #from=1.5&to=2.5&request=ID&lanes=steps,map&colour=owner (times in seconds).
+
+import { nameOf } from "./data/engine";
+import { selectBlock, selectMove, selectRequest, selectStep } from "./inspect/select";
+import { select, show, view, type Kind, type MapColour } from "./view";
+
+const QUIET_MS = 250, MOST_ID = 300;
+
+let waiting = 0;
+let written = "";
+
+export function watchAddress(openEngine: (index: number) => void, showLanes: () => void): void {
+  addEventListener("hashchange", () => { if (location.hash.slice(1) !== written) void openAddress(openEngine, showLanes); });
+}
+
+// Writes the address a moment after the last change.
+export function keepAddress(): void {
+  clearTimeout(waiting);
+  waiting = window.setTimeout(() => {
+    written = addressOf().toString();
+    if (location.hash.slice(1) !== written) history.replaceState(null, "", `#${written}`);
+  }, QUIET_MS);
+}
+
+export function addressOf(): URLSearchParams {
+  const address = new URLSearchParams(), now = view.selection, runs = view.contents?.runs ?? [];
+  const engine = view.engines[0];
+  if (runs.length === 1 && engine && engine.index) address.set("engine", String(engine.index));
+  if (view.from > view.first || view.to < view.last) {
+    address.set("from", (view.from / 1e9).toFixed(6));
+    address.set("to", (view.to / 1e9).toFixed(6));
+  }
+  if (now) {
+    const name = now.kind === "request" && now.row ? nameOf(now.row) : String(now.id);
+    address.set(now.kind, name.length > MOST_ID ? `#${now.id}` : name);
+    if (now.time !== undefined) address.set("at", (now.time / 1e9).toFixed(6));
+    if (runs.length > 1) address.set("run", String(now.engine.runIndex));
+  }
+  if (view.mapColour !== "state") address.set("colour", view.mapColour);
+  if (view.mapRange[0] > 0 || view.mapRange[1] < 1) address.set("blocks", view.mapRange.map((share) => share.toFixed(4)).join("-"));
+  if (view.hidden.size) address.set("hide", [...view.hidden].join(","));
+  return address;
+}
+
+export async function openAddress(openEngine: (index: number) => void, showLanes: () => void): Promise<void> {
+  const wanted = new URLSearchParams(location.hash.slice(1)), number = (name: string) => Number(wanted.get(name) ?? NaN);
+  openEngine(number("engine") || 0);
+  view.hidden = new Set((wanted.get("hide") ?? "").split(",").filter(Boolean));
+  const colour = wanted.get("colour") ?? "";
+  view.mapColour = ["owner", "age"].includes(colour) ? colour as MapColour : "state";
+  const [low = NaN, high = NaN] = (wanted.get("blocks") ?? "").split("-").map(Number);
+  view.mapRange = low >= 0 && high > low && high <= 1 ? [low, high] : [0, 1];
+  showLanes();
+  const [from, to] = [number("from") * 1e9, number("to") * 1e9];
+  if (to > from) show(from, to, false);
+  select(null);
+  const engine = view.engines[number("run") || 0] ?? view.engines[0];
+  if (!engine) return;
+  for (const kind of ["step", "request", "block", "transfer", "pin", "kernel"] as Kind[]) {
+    const value = wanted.get(kind);
+    if (value === null) continue;
+    if (kind === "step") await selectStep(engine, Number(value));
+    else if (kind === "block") selectBlock(engine, Number(value), (number("at") || (from + to) / 2e9 || 0) * 1e9);
+    else if (kind === "request") {
+      const request = /^#\d+$/.test(value) ? Number(value.slice(1)) : await engine.findRequest(value);
+      if (request !== null) await selectRequest(engine, request);
+    } else await selectMove(engine, kind, Number(value));
+  }
+  if (to > from) show(from, to, false);
+}

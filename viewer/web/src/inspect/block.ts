@@ -1,0 +1,65 @@
+// What the panel says about a KV block: its life, from the finest changes there are.
+
+import { BLOCK_STATES } from "../colours";
+import { load } from "../data/chunks";
+import { lastAtMost } from "../data/columns";
+import { overlapping } from "../data/engine";
+import { EMPTY, Tile, USED } from "../data/tiles";
+import { el, link, section } from "../dom";
+import { clock, count, duration, shorten } from "../format";
+import type { Selection } from "../view";
+import { selectRequest, selectStep } from "./select";
+
+const AROUND = 14;
+
+export async function describeBlock({ engine, id, time = 0 }: Selection): Promise<Node[]> {
+  const title = el("h2", "", `KV block ${count(id)}`);
+  const [reference] = overlapping(engine.blocks.finest, time, time).slice(-1);
+  if (!reference) return [title, el("p", "", "Its changes around this time are not in this page.")];
+  const tile = Tile.of(await load(reference.id)), at = tile.nearest(id);
+  if (at < 0 || tile.blocks[at] !== id) return [title, el("p", "", "It did not change in this stretch of the recording.")];
+  const first = tile.first[at]!, last = tile.first[at + 1]!, now = lastAtMost(tile.time, time / 1e3, first, last);
+  const step = await engine.stepAt(time), owner = now >= first ? tile.owner[now]! : -1;
+  if (owner >= 0) await engine.request(owner);
+  const who = (request: number) => link(shorten(engine.name(request), 28), () => void selectRequest(engine, request));
+  const list = el("ul", "plain");
+  let uses = 0, turnovers = 0;
+  for (let i = first; i < last; i++) {
+    if (tile.state[i]! >= USED) uses++;
+    if (i > first && tile.state[i]! >= USED && tile.owner[i] !== tile.owner[i - 1] && tile.state[i - 1] === EMPTY) turnovers++;
+  }
+  for (let i = Math.max(first, now - AROUND / 2); i < Math.min(last, Math.max(first, now) + AROUND / 2); i++) {
+    const request = tile.owner[i]!;
+    if (request >= 0) await engine.request(request);
+    const end = i + 1 < last ? tile.time[i + 1]! - tile.time[i]! : null;
+    const item = el("li", i === now ? "now" : "", `${clock(tile.time[i]! * 1e3, 1e5)}: ${BLOCK_STATES[tile.state[i]!]![1]}`,
+      end === null ? "" : ` for ${duration(end * 1e3)}`);
+    if (request >= 0) item.append(tile.state[i]! >= USED ? ", " : ", last ", who(request));
+    list.append(item);
+  }
+  return [
+    title,
+    ...section(`At ${clock(time, 1e5)}`, [
+      ["state", now < first ? "not used yet" : BLOCK_STATES[tile.state[now]!]![1]],
+      ["since", now < first ? null : `${clock(tile.time[now]! * 1e3, 1e5)} (${duration(time - tile.time[now]! * 1e3)})`],
+      [now >= first && tile.state[now]! >= USED ? "held by" : "last used by", owner < 0 ? null : who(owner)],
+      ["step", step === null ? null : link(`step ${count(step)}`, () => void selectStep(engine, step))],
+      ["changes here", `${count(last - first)}, in use ${count(uses)} times, new content ${count(turnovers)} times`],
+    ]),
+    el("h3", "", "Its life around then"), list,
+    ...await pins(engine, id),
+  ];
+}
+
+async function pins(engine: Selection["engine"], block: number): Promise<Node[]> {
+  const list = el("ul", "plain");
+  for (const reference of engine.contents.pins) {
+    const columns = await load(reference.id), blocks = columns.num("block");
+    for (let row = 0; row < columns.rows && list.children.length < AROUND; row++) {
+      if (blocks[row] !== block) continue;
+      const start = columns.num("start_ns")[row]!, end = columns.at("end_ns", row);
+      list.append(el("li", "", `${clock(start, 1e5)}: ${columns.text("cause", row)}, ${end === null ? "still held at the end" : duration(end - start)}`));
+    }
+  }
+  return list.children.length ? [el("h3", "", "Pins"), list] : [];
+}

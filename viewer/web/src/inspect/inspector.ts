@@ -1,0 +1,45 @@
+// The panel beside the lanes: everything known about what is selected, or about the run.
+
+import { byId, button, el } from "../dom";
+import { select, show, view, type Selection } from "../view";
+import { describeBlock } from "./block";
+import { describePin, describeKernel, describeTransfer } from "./moves";
+import { describeRequest } from "./request";
+import { describeRun } from "./run";
+import { describeStep } from "./step";
+
+let turn = 0;
+
+export async function inspect(): Promise<void> {
+  const panel = byId("inspector"), mine = ++turn, now = view.selection;
+  const shown = now ? await describe(now) : view.engines.flatMap((engine) => describeRun(engine));
+  if (mine !== turn) return;
+  panel.replaceChildren(...(now ? [actions(now), ...shown] : shown));
+  panel.dataset["shows"] = now?.kind ?? "run";
+  panel.scrollTop = 0;
+}
+
+function describe(now: Selection): Promise<Node[]> {
+  switch (now.kind) {
+    case "step": return describeStep(now);
+    case "request": return describeRequest(now);
+    case "block": return describeBlock(now);
+    case "transfer": return describeTransfer(now);
+    case "pin": return describePin(now);
+    case "kernel": return describeKernel(now);
+  }
+}
+
+function actions(now: Selection): HTMLElement {
+  const row = el("div", "actions");
+  if (view.engines.length > 1) row.append(el("span", "tag", el("bdi", "", now.engine.run.name)));
+  const span = now.span;
+  if (span) {
+    row.append(button("Zoom to it", () => {
+      const width = Math.max(1e3, span[1] - span[0]);
+      show(span[0] - now.engine.shift - width / 2, span[1] - now.engine.shift + width / 2);
+    }, "Show its time (z)"));
+  }
+  row.append(button("Close", () => { select(null); }, "Esc"));
+  return row;
+}

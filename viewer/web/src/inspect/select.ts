@@ -1,0 +1,37 @@
+// Selects things by their numbers and brings them into sight.
+
+import { load } from "../data/chunks";
+import type { Engine, Row } from "../data/engine";
+import { placeOf } from "../lanes/moves";
+import { reveal, select, type Kind } from "../view";
+
+export async function selectStep(engine: Engine, step: number): Promise<void> {
+  const row = await engine.step(step);
+  if (!row) return;
+  const start = row.columns.num("start_ns")[row.row]!, end = row.columns.at("end_ns", row.row) ?? start;
+  reveal(engine, start, end);
+  select({ kind: "step", engine, id: step, row, span: [start, end] });
+}
+
+export async function selectRequest(engine: Engine, request: number): Promise<void> {
+  const row = await engine.request(request);
+  if (!row) return;
+  const start = row.columns.num("start_ns")[row.row]!, end = row.columns.num("end_ns")[row.row]!;
+  reveal(engine, start, end);
+  select({ kind: "request", engine, id: request, row, span: [start, end] });
+}
+
+export function selectBlock(engine: Engine, block: number, time: number): void {
+  select({ kind: "block", engine, id: block, time });
+}
+
+// A transfer, pin or kernel, by its number over all chunks of its kind.
+export async function selectMove(engine: Engine, kind: Kind, id: number): Promise<void> {
+  const references = kind === "transfer" ? engine.contents.transfers : kind === "pin" ? engine.contents.pins : engine.contents.kernels?.details ?? [];
+  const { chunk, row } = placeOf(id), reference = references[chunk];
+  if (!reference || row >= reference.rows) return;
+  const columns = await load(reference.id), found: Row = { columns, row };
+  const start = columns.num("start_ns")[row]!, end = columns.at("end_ns", row) ?? start;
+  reveal(engine, start, end);
+  select({ kind, engine, id, row: found, span: [start, end] });
+}

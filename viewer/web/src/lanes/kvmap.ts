@@ -1,0 +1,248 @@
+// The KV map: block by time, coloured by state, by owner, or by how long ago it was used; pins and accesses over it.
+
+import { BLOCK_STATES, PINS, agePixel, colour, mix, ownerPixel, pixel, toCss } from "../colours";
+import { peek } from "../data/chunks";
+import { lastAtMost, type Columns } from "../data/columns";
+import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
+import type { Engine } from "../data/engine";
+import type { Found } from "../data/levels";
+import { el } from "../dom";
+import { clock, count, duration, words } from "../format";
+import { Image } from "../image";
+import { LEFT, changed, plotWidth, view, type MapColour, type Selection } from "../view";
+import { Lane, type Hit } from "./lane";
+
+const COLOURS: [MapColour, string][] = [["state", "state"], ["owner", "owner"], ["age", "last use"]];
+const OLDEST_US = 100e6, YOUNGEST_US = 100;
+const AGE_LEAST = 0.15, ACCESS_STEPS = 60;
+
+const writes = new WeakMap<Columns, Uint8Array>();
+
+// Which of some accesses are writes.
+function writesOf(columns: Columns): Uint8Array {
+  let found = writes.get(columns);
+  if (!found) writes.set(columns, found = Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write"))));
+  return found;
+}
+
+// The colour of a cached block that nobody has used for so long.
+function agePixelOf(idleUs: number): number {
+  return agePixel(AGE_LEAST + (1 - AGE_LEAST) * Math.log(Math.max(1, idleUs / YOUNGEST_US)) / Math.log(OLDEST_US / YOUNGEST_US));
+}
+
+export class MapLane extends Lane {
+  private found: Found = { parts: [], exact: true, settled: true };
+  private readonly choice = el("select");
+  private shown = "";
+
+  constructor(engine: Engine) {
+    super(engine, "map", "KV map", "State of every KV block over time");
+    for (const [value, name] of COLOURS) {
+      const option = el("option", "", `by ${name}`);
+      option.value = value;
+      this.choice.append(option);
+    }
+    this.choice.setAttribute("aria-label", "Colour the KV map by");
+    this.choice.addEventListener("change", () => { view.mapColour = this.choice.value as MapColour; changed(); });
+    this.element.querySelector(".gutter b")!.after(this.choice);
+  }
+
+  static override offered(engine: Engine): boolean {
+    return !engine.blocks.empty;
+  }
+
+  private get range(): [number, number] {
+    const blocks = Math.max(1, this.engine.contents.blocks.blocks);
+    return [view.mapRange[0] * blocks, view.mapRange[1] * blocks];
+  }
+
+  private blockOf(row: number, rows: number): number {
+    const [low, high] = this.range;
+    return Math.min(this.engine.contents.blocks.blocks - 1, Math.floor(low + (row + 0.5) * (high - low) / rows));
+  }
+
+  private yOf(block: number): number {
+    const [low, high] = this.range;
+    return (block - low) / (high - low) * this.height;
+  }
+
+  override paint(): void {
+    this.found = this.engine.blocks.find(this.from, this.to);
+    const image = new Image(Math.round(this.height), pixel("free")), paint = this.painter();
+    const origin = this.x(0) - LEFT, scale = (this.x(1e9) - this.x(0)) / 1e6;
+    const from = this.from / 1e3, to = this.to / 1e3;
+    const ages = view.mapColour === "age" && !this.chosen;
+    this.found.parts.forEach(({ columns, reference }, index) => {
+      const tile = Tile.of(columns), { time, first } = tile;
+      const next = this.found.parts[index + 1];
+      const end = next ? Math.round(reference.to_ns! / 1e3 * scale + origin) : Math.min(image.width, Math.round(this.x(this.engine.run.last_ns ?? 0) - LEFT));
+      const start = Math.max(0, Math.round(reference.from_ns! / 1e3 * scale + origin));
+      let before = -1, previous = 0;
+      for (let row = 0; row < image.height; row++) {
+        const block = this.blockOf(row, image.height), at = tile.nearest(block);
+        if (at < 0 || (this.found.exact && tile.blocks[at] !== block)) continue;
+        if (at === before) {
+          image.pixels.copyWithin(row * image.width + start, previous * image.width + start, previous * image.width + Math.min(end, image.width));
+          continue;
+        }
+        [before, previous] = [at, row];
+        const last = first[at + 1]!;
+        let i = Math.max(first[at]!, lastAtMost(time, from, first[at]!, last));
+        for (; i < last && time[i]! <= to; i++) {
+          const low = Math.max(start, Math.round(time[i]! * scale + origin));
+          const high = i + 1 < last ? Math.max(low + 1, Math.round(time[i + 1]! * scale + origin)) : end;
+          if (ages && tile.state[i] === CACHED) {
+            for (let at = low; at < Math.min(high, end); at++) image.pixels[row * image.width + at] = agePixelOf((at - origin) / scale - time[i]!);
+            continue;
+          }
+          const value = paint(tile, i);
+          if (value && high > low) image.span(row, low, Math.min(high, end), value);
+        }
+      }
+    });
+    if (view.mapColour === "state") this.pins(image);
+    this.accesses(image);
+    image.put(this.context, 0);
+    this.labels();
+    this.selected();
+  }
+
+  // The selected request, if it is this engine's.
+  private get chosen(): Selection | null {
+    const now = view.selection;
+    return now?.kind === "request" && now.engine === this.engine ? now : null;
+  }
+
+  // The pixel of a change; 0 leaves what is there.
+  private painter(): (tile: Tile, i: number) => number {
+    const back = pixel("free"), chosen = this.chosen?.id ?? null;
+    const states = BLOCK_STATES.map(([, , tone]) => pixel(tone));
+    const faded = states.map((value) => mix(value, back, 0.72));
+    const mark = pixel("accent"), weak = mix(mark, back, 0.55);
+    const plain = (tile: Tile, i: number): number => {
+      const state = tile.state[i]!;
+      if (view.mapColour === "state") return states[state]!;
+      if (state === EMPTY) return 0;
+      if (view.mapColour === "owner") {
+        const own = ownerPixel(Math.max(0, tile.owner[i]!));
+        return state >= USED ? own : mix(own, back, 0.6);
+      }
+      return state >= USED ? agePixel(0) : agePixelOf(this.to / 1e3 - tile.time[i]!);
+    };
+    if (chosen === null) return plain;
+    return (tile, i) => {
+      const state = tile.state[i]!;
+      if (tile.owner[i] === chosen && state !== EMPTY) return state >= USED ? mark : weak;
+      return view.mapColour === "state" ? faded[state]! : mix(plain(tile, i) || back, back, 0.72);
+    };
+  }
+
+  private pins(image: Image): void {
+    const { parts } = this.engine.pins.find(this.from, this.to), [low, high] = this.range;
+    const tall = image.height / (high - low);
+    const tones = new Map(PINS.map(([cause, tone]) => [cause, pixel(tone)]));
+    for (const { columns } of parts) {
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block");
+      for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
+        const end = Number.isNaN(ends[row]!) ? Infinity : ends[row]!;
+        if (end < this.from) continue;
+        const x = Math.round(this.x(starts[row]!) - LEFT), stop = Math.max(x + 1, Math.min(image.width, this.x(end) - LEFT));
+        const top = Math.floor((blocks[row]! - low) * tall), bottom = Math.max(top + 1, Math.ceil((blocks[row]! + 1 - low) * tall));
+        // The lower half: what the block is beside being pinned stays in sight where there is room.
+        const begin = tall >= 4 ? Math.round((top + bottom) / 2) : top;
+        const tone = tones.get(columns.text("cause", row) ?? "") ?? pixel("other");
+        for (let y = Math.max(0, begin); y < Math.min(image.height, bottom); y++) image.span(y, x, Math.round(stop), tone);
+      }
+    }
+  }
+
+  // Reads and writes of steps whose accesses are in the page, where steps are wide enough to tell them apart.
+  private accesses(image: Image): void {
+    const steps = this.engine.steps.find(this.from, this.to);
+    const wide = steps.parts.reduce((sum, { reference }) => sum + reference.rows, 0);
+    if (!this.engine.contents.close_ups.steps.length || !steps.exact) return;
+    const inWindow = steps.parts.flatMap(({ columns }) => {
+      const starts = columns.num("start_ns"), numbers = columns.num("step");
+      const low = Math.max(0, lastAtMost(starts, this.from)), high = lastAtMost(starts, this.to);
+      return high - low > ACCESS_STEPS || !wide ? [] : Array.from(numbers.slice(low, high + 1));
+    });
+    const shown = new Set(inWindow), read = pixel("panel"), write = pixel("write");
+    for (const { step, accesses: [reference] } of this.engine.contents.close_ups.steps) {
+      const columns = shown.has(step) && reference ? peek(reference.id) : null;
+      if (!columns) continue;
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), writes = writesOf(columns);
+      for (let row = 0; row < columns.rows; row++) {
+        const x = Math.round(this.x(starts[row]!) - LEFT), end = Math.max(x + 1, Math.round(this.x(ends[row]!) - LEFT));
+        if (end < 0 || x > image.width) continue;
+        const top = this.yOf(blocks[row]! + 0.25), bottom = Math.max(top + 1, this.yOf(blocks[row]! + 0.75));
+        for (let y = Math.max(0, Math.floor(top)); y < Math.min(image.height, Math.round(bottom)); y++) image.span(y, x, end, writes[row] ? write : read);
+      }
+    }
+  }
+
+  private labels(): void {
+    this.context.fillStyle = colour("panel");
+    this.context.fillRect(LEFT - 40, 0, 40, this.height);
+    this.context.fillStyle = colour("soft");
+    this.context.textAlign = "right";
+    const [low, high] = this.range;
+    this.context.fillText(count(Math.floor(low)), LEFT - 5, 6);
+    this.context.fillText(count(Math.ceil(high) - 1), LEFT - 5, this.height - 6);
+    this.choice.value = view.mapColour;
+    const every = (high - low) / Math.round(this.height);
+    const coarse = every > 1 ? `1 of ${count(Math.ceil(every))} blocks a row` : "block by time";
+    const key = `${view.mapColour}${coarse}${this.engine.pins.find(-Infinity, Infinity).settled}${colour("ink")}`;
+    if (key === this.shown) return;
+    this.shown = key;
+    if (view.mapColour === "owner") this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
+    else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixelOf(1e4))], ["1 s", toCss(agePixelOf(1e6))], ["100 s or more", toCss(agePixelOf(1e8))]]);
+    else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend(),
+      ...(this.engine.contents.close_ups.steps.length ? [["read, in a step", "panel"], ["written", "write"]] as [string, string][] : [])]);
+  }
+
+  private pinLegend(): [string, string][] {
+    const causes = new Set<string>();
+    for (const { columns } of this.engine.pins.find(-Infinity, Infinity).parts) {
+      for (let row = 0; row < Math.min(columns.rows, 5000); row++) causes.add(columns.text("cause", row) ?? "");
+    }
+    return PINS.filter(([cause]) => causes.has(cause)).map(([cause, tone]) => [`pinned: ${words(cause)}`, tone]);
+  }
+
+  private selected(): void {
+    const now = view.selection;
+    if (now?.kind !== "block" || now.engine !== this.engine) return;
+    const y = this.yOf(now.id), tall = Math.max(3, this.yOf(now.id + 1) - y);
+    this.context.strokeStyle = colour("ink");
+    this.context.lineWidth = 1.5;
+    this.context.strokeRect(LEFT - 0.5, y - 1, plotWidth() + 1, tall + 2);
+  }
+
+  override hit(x: number, y: number): Hit | null {
+    const time = this.time(x), rows = Math.round(this.height), wanted = this.blockOf(Math.min(rows - 1, Math.max(0, Math.floor(y))), rows);
+    const part = this.found.parts.find(({ reference }) => reference.from_ns! <= time && time <= reference.to_ns!) ?? this.found.parts[this.found.parts.length - 1];
+    if (!part) return null;
+    const tile = Tile.of(part.columns), at = tile.nearest(wanted);
+    if (at < 0) return null;
+    if (this.found.exact && tile.blocks[at] !== wanted) return { selection: null, lines: [`Block ${count(wanted)}`, "never used here"] };
+    const block = tile.blocks[at]!, first = tile.first[at]!, last = tile.first[at + 1]!;
+    const i = lastAtMost(tile.time, time / 1e3, first, last);
+    const lines = [`Block ${count(block)}`, clock(time, 1e5)];
+    if (i < first) lines.push("not used yet");
+    else {
+      const state = BLOCK_STATES[tile.state[i]!]!, since = time - tile.time[i]! * 1e3, owner = tile.owner[i]!;
+      lines.push(`${state[1]} for ${duration(since)}`);
+      if (owner >= 0) lines.push(`${tile.state[i]! >= USED ? "held by" : "last used by"} ${this.engine.name(owner)}`);
+    }
+    return { selection: { kind: "block", engine: this.engine, id: block, time }, lines };
+  }
+
+  // Shows more or fewer blocks, around a place.
+  zoomBlocks(factor: number, y: number): void {
+    const [low, high] = view.mapRange, middle = low + y / Math.max(1, this.height) * (high - low);
+    const narrowest = Math.min(1, 8 / Math.max(1, this.engine.contents.blocks.blocks));
+    const width = Math.min(1, Math.max(narrowest, (high - low) * factor));
+    const start = Math.min(1 - width, Math.max(0, middle - (middle - low) * width / (high - low)));
+    view.mapRange = [start, start + width];
+    changed();
+  }
+}

@@ -1,0 +1,197 @@
+// What all lanes share: an element with a gutter and a canvas, the time grid, scales, and rows picked by pixel.
+
+import { colour } from "../colours";
+import { lastAtMost, type Columns, type Numbers } from "../data/columns";
+import type { Engine } from "../data/engine";
+import type { Part } from "../data/levels";
+import { el, outside } from "../dom";
+import { count, shorten } from "../format";
+import { LEFT, plotWidth, toX, view, type Selection } from "../view";
+
+export const FONT = '10px system-ui, "DejaVu Sans", sans-serif';
+
+export type Legend = [name: string, colour: string, shape?: string][];
+
+// What the pointer is on: what a click selects, and lines for the tooltip.
+export interface Hit { selection: Selection | null; lines: (Node | string)[] }
+
+export abstract class Lane {
+  readonly element: HTMLElement;
+  protected readonly canvas = el("canvas");
+  protected context!: CanvasRenderingContext2D;
+  protected height = 0;
+  private readonly unit = el("span", "unit");
+  private readonly legend = el("ul", "legend");
+
+  constructor(readonly engine: Engine, readonly name: string, readonly title: string, label: string) {
+    this.element = el("div", "lane");
+    this.element.dataset["lane"] = name;
+    this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", label);
+    const run = view.engines.length > 1 ? [el("span", "run", outside(shorten(engine.run.name, 22)))] : [];
+    this.element.append(el("div", "gutter", ...run, el("b", "", title), this.unit, this.legend), this.canvas);
+  }
+
+  // Whether the recording has anything for this lane; lanes without are not offered.
+  static offered(_engine: Engine): boolean {
+    return true;
+  }
+
+  abstract paint(): void;
+  abstract hit(x: number, y: number): Hit | null;
+
+  draw(): void {
+    if (this.element.hidden || !this.inSight()) return;
+    this.begin();
+    this.paint();
+    this.paintSelection();
+  }
+
+  protected explain(unit: string, legend: Legend): void {
+    this.unit.textContent = unit;
+    this.legend.replaceChildren(...legend.map(([name, tone, shape]) => {
+      const swatch = el("span", `swatch ${shape ?? ""}`);
+      swatch.style.background = tone.startsWith("rgb") ? tone : `var(--${tone})`;
+      return el("li", "", swatch, name);
+    }));
+  }
+
+  private inSight(): boolean {
+    const parent = this.element.parentElement!;
+    const top = this.element.offsetTop - parent.scrollTop;
+    return top < parent.clientHeight && top + this.element.offsetHeight > 0;
+  }
+
+  protected begin(): void {
+    const ratio = devicePixelRatio || 1;
+    this.height = this.element.clientHeight;
+    const [wide, tall] = [Math.round(view.width * ratio), Math.round(this.height * ratio)];
+    if (this.canvas.width !== wide || this.canvas.height !== tall) [this.canvas.width, this.canvas.height] = [wide, tall];
+    this.canvas.style.width = `${view.width}px`;
+    this.canvas.style.height = `${this.height}px`;
+    this.context = this.canvas.getContext("2d")!;
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.context.clearRect(0, 0, view.width, this.height);
+    this.context.font = FONT;
+    this.context.textBaseline = "middle";
+  }
+
+  // The engine's time at a place and back.
+  protected x(time: number): number { return toX(time - this.engine.shift); }
+  protected get from(): number { return view.from + this.engine.shift; }
+  protected get to(): number { return view.to + this.engine.shift; }
+
+  protected time(x: number): number {
+    return this.from + (x - LEFT) / plotWidth() * (view.to - view.from);
+  }
+
+  protected timeGrid(): void {
+    this.context.fillStyle = colour("grid");
+    for (const time of timeTicks().times) this.context.fillRect(Math.round(toX(time)), 0, 1, this.height);
+  }
+
+  // Horizontal scale from 0 to `most`: grid lines and labels; gives value -> y.
+  protected scale(most: number, ticks: number[], format: (value: number) => string = count): (value: number) => number {
+    const top = 8, bottom = this.height - 6;
+    const toY = (value: number) => bottom - value / most * (bottom - top);
+    this.context.textAlign = "right";
+    for (const value of ticks) {
+      const y = Math.round(toY(value));
+      this.context.fillStyle = colour("grid");
+      this.context.fillRect(LEFT, y, plotWidth(), 1);
+      this.context.fillStyle = colour("soft");
+      this.context.fillText(format(value), LEFT - 5, Math.min(this.height - 6, Math.max(6, y)));
+    }
+    return toY;
+  }
+
+  protected say(text: string): void {
+    this.context.fillStyle = colour("soft");
+    this.context.textAlign = "left";
+    this.context.fillText(text, LEFT + 8, this.height / 2, plotWidth() - 16);
+  }
+
+  // A selected stretch of time stands out in every lane of its engine.
+  protected paintSelection(): void {
+    const now = view.selection;
+    if (!now?.span || now.engine !== this.engine) return;
+    const x = Math.max(LEFT, this.x(now.span[0])), end = Math.min(view.width, this.x(now.span[1]));
+    if (end < LEFT || x > view.width) return;
+    this.context.globalAlpha = now.kind === "request" ? 0.05 : 0.08;
+    this.context.fillStyle = colour("ink");
+    this.context.fillRect(x, 0, Math.max(1, end - x), this.height);
+    this.context.globalAlpha = now.kind === "request" ? 0.35 : 0.8;
+    for (const edge of [x, end]) this.context.fillRect(Math.round(edge), 0, 1, this.height);
+    this.context.globalAlpha = 1;
+  }
+}
+
+function niceTick(span: number, most: number): number {
+  const rough = span / most, power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((digit) => digit * power).find((tick) => tick >= rough) ?? 10 * power;
+}
+
+export function timeTicks(): { times: number[]; tick: number } {
+  const tick = niceTick(view.to - view.from, Math.max(2, plotWidth() / 110)), times: number[] = [];
+  for (let time = Math.ceil(view.from / tick) * tick; time <= view.to; time += tick) times.push(time || 0);
+  return { times, tick };
+}
+
+export function wholeTicks(most: number, wanted: number): number[] {
+  const tick = Math.max(1, niceTick(most, wanted)), ticks: number[] = [];
+  for (let value = 0; value <= most; value += tick) ticks.push(value);
+  return ticks;
+}
+
+// Which row of which part each pixel column of the plot shows; -1 where nothing is.
+export interface Picked { part: Int16Array; row: Int32Array }
+
+// Where several rows share a pixel, the one with the greatest value shows. `held`: a row lasts until the next one starts.
+export function pickRows(
+  parts: Part[], x: (time: number) => number, values: (columns: Columns) => ArrayLike<number>, held: boolean,
+): Picked {
+  const width = Math.ceil(plotWidth());
+  const picked: Picked = { part: new Int16Array(width).fill(-1), row: new Int32Array(width).fill(-1) };
+  const best = new Float64Array(width).fill(-Infinity), { part: pickedPart, row: pickedRow } = picked;
+  const scale = (x(1e9) - x(0)) / 1e9, origin = x(0) - LEFT;
+  const from = -origin / scale, to = (width - origin) / scale;
+  for (let index = 0; index < parts.length; index++) {
+    const { columns } = parts[index]!, rows = columns.rows, value = values(columns);
+    const starts = columns.num("start_ns"), ends = held ? starts : columns.num("end_ns");
+    for (let row = Math.max(0, lastAtMost(starts, from) - (held ? 0 : 8)); row < rows; row++) {
+      const start = starts[row]!;
+      if (start > to) break;
+      const end = held ? (row + 1 < rows ? starts[row + 1]! : parts[index + 1]?.columns.num("start_ns")[0] ?? columns.num("end_ns")[row]!) : ends[row]!;
+      const low = Math.max(0, Math.floor(start * scale + origin));
+      // An unknown end is no number, and compares as smaller.
+      const stop = Math.round(end * scale + origin), high = Math.min(width, stop > low ? stop : low + 1);
+      if (stop < 0) continue;
+      const amount = value[row]!;
+      for (let at = low; at < high; at++) {
+        if (amount > best[at]! || pickedRow[at]! < 0) {
+          pickedPart[at] = index;
+          pickedRow[at] = row;
+          best[at] = amount;
+        }
+      }
+    }
+  }
+  return picked;
+}
+
+// Calls `run(part, row, x, width)` for each stretch of pixels that shows one row.
+export function eachRun(picked: Picked, run: (part: number, row: number, x: number, width: number) => void): void {
+  const { part, row } = picked;
+  for (let x = 0; x < row.length;) {
+    let end = x + 1;
+    while (end < row.length && row[end] === row[x] && part[end] === part[x]) end++;
+    if (row[x]! >= 0) run(part[x]!, row[x]!, LEFT + x, end - x);
+    x = end;
+  }
+}
+
+export function greatest(values: Numbers): number {
+  let most = 0;
+  for (const value of values) if (value > most) most = value;
+  return most;
+}

@@ -1,0 +1,44 @@
+// How full the GPU's KV pool is, and how much was evicted from the prefix cache.
+
+import { colour } from "../colours";
+import type { Engine } from "../data/engine";
+import { count } from "../format";
+import { eachRun, pickRows } from "./lane";
+import { StepLane } from "./steps";
+
+export class PoolLane extends StepLane {
+  constructor(engine: Engine) {
+    super(engine, "pool", "KV pool (GPU)", "Blocks in use, free but cached, and free; blocks evicted");
+    const size = engine.facts["block_size_tokens"] as number | null;
+    this.explain(size ? `blocks of ${count(size)} tokens` : "blocks", [
+      ["in use", "used"], ["free, still cached", "cached"], ["free", "free"], ["evicted (below)", "evicted"],
+    ]);
+  }
+
+  override paint(): void {
+    const most = Math.max(1, this.engine.pool), band = 14, floor = this.height - 6 - band;
+    const toY = (value: number) => floor - value / most * (floor - 6);
+    const fill = (low: number, high: number, x: number, width: number, tone: string) => {
+      this.context.fillStyle = colour(tone);
+      this.context.fillRect(x, Math.round(toY(high)), width, Math.round(toY(low)) - Math.round(toY(high)));
+    };
+    const evictions = pickRows(this.engine.steps.find(this.from, this.to).parts, (time) => this.x(time),
+      (columns) => columns.num("evicted_blocks"), false);
+    const picked = this.pick((columns) => columns.num("used_blocks"), true);
+    eachRun(picked, (part, row, x, width) => {
+      const used = this.cell("used_blocks", part, row), cached = this.cell("free_cached_blocks", part, row) || 0;
+      fill(0, used, x, width, "used");
+      fill(used, used + cached, x, width, "cached");
+      fill(used + cached, used + this.cell("free_blocks", part, row), x, width, "free");
+    });
+    this.context.textAlign = "right";
+    this.context.fillStyle = colour("soft");
+    for (const value of [0, Math.round(most / 2), most]) this.context.fillText(count(value), 163, toY(value));
+    const evicted = Math.max(1, this.greatestPicked(evictions, (part, row) => this.cell("evicted_blocks", part, row)));
+    this.context.fillStyle = colour("evicted");
+    eachRun(evictions, (part, row, x, width) => {
+      const amount = this.cell("evicted_blocks", part, row);
+      if (amount > 0) this.context.fillRect(x, floor + 4, width > 3 ? width - 1 : width, Math.max(2, amount / evicted * band));
+    });
+  }
+}

@@ -1,0 +1,204 @@
+// The lanes of scheduler steps: what each computed, and why the head of the waiting queue had to wait.
+
+import { LIMIT_RANK, LIMITS, PHASES, colour } from "../colours";
+import type { Columns } from "../data/columns";
+import type { Engine } from "../data/engine";
+import type { Found } from "../data/levels";
+import { clock, count, duration, share } from "../format";
+import { LEFT, plotWidth, toX } from "../view";
+import { Lane, eachRun, pickRows, wholeTicks, type Hit, type Picked } from "./lane";
+
+// A lane whose pixels each show one step, or one bar of several.
+export abstract class StepLane extends Lane {
+  static override offered(engine: Engine): boolean {
+    return !engine.steps.empty;
+  }
+
+  protected found: Found = { parts: [], exact: true, settled: true };
+  protected picked: Picked | null = null;
+
+  protected pick(values: (columns: Columns) => ArrayLike<number>, held: boolean): Picked {
+    this.found = this.engine.steps.find(this.from, this.to);
+    return this.picked = pickRows(this.found.parts, (time) => this.x(time), values, held);
+  }
+
+  protected cell(name: string, part: number, row: number): number {
+    return this.found.parts[part]!.columns.num(name)[row]!;
+  }
+
+  protected greatestPicked(picked: Picked, value: (part: number, row: number) => number): number {
+    let most = 0;
+    for (let x = 0; x < picked.row.length; x++) {
+      if (picked.row[x]! >= 0) most = Math.max(most, value(picked.part[x]!, picked.row[x]!));
+    }
+    return most;
+  }
+
+  override hit(x: number): Hit | null {
+    const at = Math.floor(x - LEFT), row = this.picked?.row[at] ?? -1;
+    if (row < 0) return null;
+    const { columns } = this.found.parts[this.picked!.part[at]!]!;
+    const start = columns.num("start_ns")[row]!, end = columns.at("end_ns", row) ?? start;
+    return {
+      selection: { kind: "step", engine: this.engine, id: columns.num("step")[row]!, span: [start, end], row: { columns, row } },
+      lines: stepLines(columns, row),
+    };
+  }
+}
+
+export function stepTitle(columns: Columns, row: number): string {
+  const step = columns.num("step")[row]!, steps = columns.num("steps")[row]!;
+  return steps === 1 ? `Step ${count(step)}` : `Steps ${count(step)} to ${count(step + steps - 1)}`;
+}
+
+// As [prefill:Nb(Mt), ...], total, share cached, tokens computed.
+export function composition(columns: Columns, row: number): string {
+  const parts = PHASES.filter(([phase]) => columns.at(`${phase}_requests`, row))
+    .map(([phase, name]) => `${name}:${count(columns.at(`${phase}_requests`, row))}b(${count(columns.at(`${phase}_tokens`, row))}t)`);
+  const forward = columns.at("scheduled_tokens", row) ?? 0;
+  const cached = (columns.at("cached_tokens", row) ?? 0) + (columns.at("external_cached_tokens", row) ?? 0);
+  if (columns.num("steps")[row] !== 1) return `[${parts.join(", ")}], ${count(forward)}t`;
+  return `[${parts.join(", ")}, total ${count(forward + cached)}t, ${share(cached, forward + cached)} cached, forward ${count(forward)}t]`;
+}
+
+export function limitText(columns: Columns, row: number): string {
+  const limit = columns.text("admission_limit", row);
+  if (limit === null) return "unknown";
+  const name = LIMITS[LIMIT_RANK.get(limit) ?? LIMITS.length - 2]![1];
+  const need = columns.at("limit_need_blocks", row);
+  return limit === "kv_insufficient" && need !== null
+    ? `${name}: need ${count(need)}, free ${count(columns.at("limit_free_blocks", row))} blocks` : name;
+}
+
+function stepLines(columns: Columns, row: number): string[] {
+  const many = columns.num("steps")[row] !== 1;
+  const evicted = columns.at("evicted_blocks", row), preempted = columns.at("preempted_requests", row);
+  return [
+    stepTitle(columns, row),
+    `${clock(columns.at("start_ns", row), 1e5)}, ${many ? "longest " : ""}${duration(columns.at("duration_ns", row))}`,
+    composition(columns, row),
+    `${count(columns.at("running", row))} running, ${count(columns.at("waiting", row))} waiting; limit: ${limitText(columns, row)}`,
+    `${count(columns.at("used_blocks", row))} blocks in use, ${count(columns.at("free_blocks", row))} free, ` +
+      `${count(columns.at("free_cached_blocks", row))} of them still cached`,
+    ...(evicted || preempted ? [`${count(evicted)} blocks evicted, ${count(preempted)} requests preempted`] : []),
+  ];
+}
+
+export class TokensLane extends StepLane {
+  // Without steps it is there to say so.
+  static override offered(): boolean {
+    return true;
+  }
+
+  constructor(engine: Engine) {
+    super(engine, "steps", "Scheduled tokens", "Tokens scheduled in each step, by phase, under the step's token budget");
+    const bar = engine.contents.steps.per_bar;
+    this.explain(bar > 1 ? "a bar; dashed: budget" : "dashed: the budget", [
+      ...PHASES.map(([, name, tone]): [string, string] => [name, tone]), ["request preempted", "preempted", "triangle"],
+    ]);
+  }
+
+  override paint(): void {
+    this.timeGrid();
+    if (this.engine.steps.empty) { this.say("No scheduler steps were recorded for this engine."); return; }
+    const picked = this.pick((columns) => columns.num("scheduled_tokens"), false);
+    const budget = (this.engine.facts["max_batched_tokens"] as number | null) ?? 0;
+    const tokens = this.greatestPicked(picked, (part, row) => this.cell("scheduled_tokens", part, row));
+    const most = Math.max(1, tokens, budget <= 3 * tokens ? budget : 0);
+    const toY = this.scale(most, wholeTicks(most, 3)), floor = toY(0);
+    eachRun(picked, (part, row, x, width) => {
+      let y = floor;
+      for (const [phase, , tone] of PHASES) {
+        const amount = this.cell(`${phase}_tokens`, part, row);
+        if (!(amount > 0)) continue;
+        const size = Math.max(1, floor - toY(amount));
+        this.context.fillStyle = colour(tone);
+        this.context.fillRect(x, y - size, width > 3 ? width - 1 : width, size);
+        y -= size;
+      }
+    });
+    if (budget && budget <= most) {
+      this.context.fillStyle = colour("ink");
+      this.context.globalAlpha = 0.7;
+      for (let x = LEFT; x < LEFT + plotWidth(); x += 6) this.context.fillRect(x, Math.round(toY(budget)), 3, 1);
+      this.context.globalAlpha = 1;
+    }
+    this.preemptions();
+  }
+
+  private preemptions(): void {
+    const picked = pickRows(this.found.parts, (time) => this.x(time), (columns) => columns.num("preempted_requests"), false);
+    this.context.fillStyle = colour("preempted");
+    let last = -Infinity;
+    eachRun(picked, (part, row, x, width) => {
+      const middle = x + width / 2;
+      if (!(this.cell("preempted_requests", part, row) > 0) || middle - last < 3) return;
+      last = middle;
+      this.context.beginPath();
+      this.context.moveTo(middle - 4, 0);
+      this.context.lineTo(middle + 4, 0);
+      this.context.lineTo(middle, 7);
+      this.context.fill();
+    });
+  }
+}
+
+const urgencies = new WeakMap<Columns, Int8Array>();
+
+// How much each row's limit has to be seen: minus its rank among the limits.
+function urgency(columns: Columns): Int8Array {
+  let found = urgencies.get(columns);
+  if (!found) {
+    urgencies.set(columns, found = new Int8Array(columns.rows));
+    for (let row = 0; row < columns.rows; row++) {
+      found[row] = -(LIMIT_RANK.get(columns.text("admission_limit", row) ?? "other") ?? LIMITS.length - 2);
+    }
+  }
+  return found;
+}
+
+export class LimitsLane extends StepLane {
+  constructor(engine: Engine) {
+    super(engine, "limits", "Admission limit", "What kept the head of the waiting queue from being admitted");
+    const limits = engine.totals.limits;
+    this.explain("why its head waited", LIMITS.filter(([limit]) => limits[limit])
+      .map(([limit, name, tone]) => [`${name} ${count(limits[limit])}`, tone]));
+  }
+
+  override paint(): void {
+    const picked = this.pick(urgency, false), rank = (part: number, row: number) => -urgency(this.found.parts[part]!.columns)[row]!;
+    eachRun(picked, (index, row, x, width) => {
+      const limited = this.cell("limited_steps", index, row), tall = Math.max(2, 16 * limited / this.cell("steps", index, row));
+      this.context.fillStyle = colour("none");
+      this.context.fillRect(x, 3, width, 16);
+      this.context.fillStyle = colour(LIMITS[rank(index, row)]![2]);
+      if (limited) this.context.fillRect(x, 19 - tall, width, tall);
+    });
+    this.badges(picked, rank);
+  }
+
+  // Neighbours with one limit share a badge; what the head needed and what was free where the badge is of one step.
+  private badges(picked: Picked, rank: (part: number, row: number) => number): void {
+    this.context.textAlign = "left";
+    this.context.fillStyle = "#000";
+    let start = -1, which = -1, part = 0, row = -1, one = true;
+    const close = (end: number) => {
+      if (which < 0 || which === LIMITS.length - 1) return;
+      const columns = this.found.parts[part]!.columns;
+      const need = one && columns.num("steps")[row] === 1 ? columns.at("limit_need_blocks", row) : null;
+      const name = LIMITS[which]![1];
+      const long = need === null ? name : `${name}: need ${count(need)}, free ${count(columns.at("limit_free_blocks", row))}`;
+      const text = [long, name].find((each) => this.context.measureText(each).width + 8 < end - start);
+      if (text) this.context.fillText(text, start + 4, 11.5);
+    };
+    eachRun(picked, (nextPart, nextRow, x) => {
+      const full = this.cell("limited_steps", nextPart, nextRow) === this.cell("steps", nextPart, nextRow);
+      const next = full ? rank(nextPart, nextRow) : -1;
+      if (next !== which) {
+        close(x);
+        [start, which, part, row, one] = [x, next, nextPart, nextRow, true];
+      } else one = false;
+    });
+    close(Math.min(toX(Infinity), LEFT + plotWidth()));
+  }
+}

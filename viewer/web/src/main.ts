@@ -1,0 +1,182 @@
+// Opens the page's data and keeps everything in step with it.
+
+import "./style.css";
+import { keepAddress, openAddress, watchAddress } from "./address";
+import { readColours } from "./colours";
+import { isLoading, readContents, whenLoaded } from "./data/chunks";
+import { FORMAT, VERSION } from "./data/contents";
+import { Engine } from "./data/engine";
+import { byId, el } from "./dom";
+import { measureFrames } from "./frames";
+import { clock, count, duration } from "./format";
+import { listen, scrollToRequest, watchLanes } from "./input";
+import { inspect } from "./inspect/inspector";
+import { Axis } from "./lanes/axis";
+import { KernelsLane } from "./lanes/kernels";
+import { MapLane } from "./lanes/kvmap";
+import type { Lane } from "./lanes/lane";
+import { QueueLane, TiersLane } from "./lanes/lines";
+import { PinsLane, TransfersLane } from "./lanes/moves";
+import { PoolLane } from "./lanes/pool";
+import { RequestsLane } from "./lanes/requests";
+import { LimitsLane, TokensLane } from "./lanes/steps";
+import { listenToSearch } from "./search";
+import { showCards, showHead, showNotes } from "./summary";
+import { changed, onDraw, onSelect, select, setSpan, show, view } from "./view";
+
+const LANES = [TokensLane, LimitsLane, QueueLane, PoolLane, MapLane, TiersLane, TransfersLane, PinsLane, KernelsLane, RequestsLane];
+const REASONS = `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
+environment vLLM ran in. The summary that kvtrace record printed at its end lists the processes and hooks it saw.`;
+
+let lanes: Lane[] = [];
+let axis: Axis | null = null;
+
+function draw(): void {
+  view.width = byId("lanes").clientWidth;
+  axis?.draw();
+  for (const lane of lanes) lane.draw();
+  const { from, to } = view;
+  byId("window").textContent = `${clock(Math.max(0, from), (to - from) / 1e3)} – ${clock(to, (to - from) / 1e3)}  (${duration(to - from)})`;
+  document.documentElement.dataset["drawn"] = String(Number(document.documentElement.dataset["drawn"] ?? 0) + 1);
+  document.documentElement.dataset["loading"] = String(isLoading());
+  keepAddress();
+}
+
+// One engine of a single run, or the first engine of each of several runs, with equal beginnings.
+function openEngine(index: number): void {
+  const runs = view.contents!.runs, several = runs.length > 1;
+  view.engines = runs.flatMap((run, number) => {
+    const at = several ? 0 : Math.min(index, run.engines.length - 1), contents = run.engines[at];
+    return contents ? [new Engine(run, number, contents, at)] : [];
+  });
+  if (several) for (const engine of view.engines) engine.shift = engine.run.first_ns ?? 0;
+  byId<HTMLSelectElement>("engine").value = String(view.engines[0]?.index ?? 0);
+  const ends = view.engines.map((engine) => (engine.run.last_ns ?? 0) - engine.shift);
+  const starts = view.engines.map((engine) => (engine.run.first_ns ?? 0) - engine.shift);
+  setSpan(Math.min(...starts), Math.max(...ends));
+  showNotes();
+  showCards();
+  buildLanes();
+  select(null);
+}
+
+function buildLanes(): void {
+  const area = byId("lanes");
+  for (const old of area.querySelectorAll(".lane, .axis")) old.remove();
+  axis = new Axis(view.engines.length > 1 ? "first event" : view.engines[0]?.run.origin ?? "start");
+  area.append(axis.element);
+  lanes = [];
+  // Lanes of one kind lie below each other, so that runs can be compared.
+  for (const Kind of LANES) {
+    for (const engine of view.engines) {
+      if (!Kind.offered(engine)) continue;
+      const lane = new Kind(engine);
+      lanes.push(lane);
+      area.append(lane.element);
+    }
+  }
+  area.classList.toggle("several", view.engines.length > 1);
+  offerLanes();
+  showLanes();
+}
+
+function offerLanes(): void {
+  const names = new Map(lanes.map((lane) => [lane.name, lane.title]));
+  byId("lane-list").replaceChildren(...[...names].map(([name, title]) => {
+    const box = el("input");
+    box.type = "checkbox";
+    box.dataset["name"] = name;
+    box.addEventListener("change", () => {
+      if (box.checked) view.hidden.delete(name); else view.hidden.add(name);
+      showLanes();
+    });
+    return el("label", "", box, ` ${title}`);
+  }));
+}
+
+function showLanes(): void {
+  for (const lane of lanes) lane.element.hidden = view.hidden.has(lane.name);
+  for (const box of byId("lane-list").querySelectorAll("input")) box.checked = !view.hidden.has(box.dataset["name"] ?? "");
+  changed();
+}
+
+function offerEngines(): void {
+  const [run] = view.contents!.runs, list = byId<HTMLSelectElement>("engine");
+  byId("engine-choice").hidden = view.contents!.runs.length > 1 || run!.engines.length < 2;
+  list.replaceChildren(...run!.engines.map(({ facts, totals }, index) => {
+    const rank = facts["dp_rank"] === null || facts["dp_rank"] === undefined ? "" : `, DP rank ${String(facts["dp_rank"])}`;
+    const option = el("option", "", `${String(facts["engine_id"])}${rank}: ${count(totals["requests"] as number)} requests, ${count(totals["steps"] as number)} steps`);
+    option.value = String(index);
+    return option;
+  }));
+  list.addEventListener("change", () => { openEngine(Number(list.value)); });
+}
+
+function complain(text: string): void {
+  const box = byId("failure");
+  box.textContent = text;
+  box.hidden = false;
+}
+
+function fail(text: string): void {
+  complain(text);
+  document.documentElement.dataset["state"] = "failed";
+}
+
+function nothingRecorded(): string {
+  const roles = view.contents!.runs.flatMap((run) => run.processes).map((process) => String(process["roles"] || "unknown role"));
+  return `Nothing to draw: this trace holds no engine, no scheduler step, no request and no profile.
+Processes that recorded: ${roles.length ? `${count(roles.length)} (${roles.join("; ")})` : "none"}.
+
+${REASONS}`;
+}
+
+async function start(): Promise<void> {
+  try {
+    view.contents = await readContents();
+    if (view.contents.format !== FORMAT || view.contents.version !== VERSION) {
+      throw new Error(`The data is ${view.contents.format} version ${view.contents.version}; this page reads ${FORMAT} version ${VERSION}. Run kvtrace view again.`);
+    }
+  } catch (error) {
+    fail(String(error instanceof Error ? error.message : error));
+    return;
+  }
+  Object.assign(globalThis, { kvtrace: { view, contents: view.contents, show, measureFrames, lanes: () => lanes } });
+  showHead();
+  if (!view.contents.runs.some((run) => run.engines.length)) {
+    showNotes();
+    fail(nothingRecorded());
+    return;
+  }
+  byId("main").hidden = byId("tools").hidden = false;
+  readColours();
+  whenLoaded(changed, complain);
+  onDraw(draw);
+  onSelect(() => {
+    void inspect();
+    if (view.selection?.kind === "request") scrollToRequest(view.selection.id);
+  });
+  offerEngines();
+  watchLanes(() => lanes);
+  await openAddress(openEngine, showLanes);
+  showHead();
+  watchAddress(openEngine, showLanes);
+  listen();
+  listenToSearch();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); changed(); });
+  new ResizeObserver(changed).observe(byId("lanes"));
+  await settled();
+  document.documentElement.dataset["state"] = "ready";
+  document.documentElement.dataset["readyMs"] = String(Math.round(performance.now()));
+}
+
+// Resolves when what is in sight has been loaded and drawn.
+function settled(): Promise<void> {
+  return new Promise((resolve) => {
+    const look = () => { if (isLoading()) requestAnimationFrame(look); else { draw(); resolve(); } };
+    draw();
+    requestAnimationFrame(look);
+  });
+}
+
+void start();
