@@ -36,7 +36,8 @@ FILTERS = {
     "max_num_seqs": "max seqs",
     "status": "status",
 }
-_MAX_STEPS, _MAX_REQUESTS = 5_000, 2_000
+_MAX_PAGE_BYTES = 5_000_000
+"""Of a run's trace page: a site has many."""
 
 
 def write_site(directories: Sequence[Path], target: Path, *, pages: bool = True) -> int:
@@ -100,9 +101,8 @@ def _page(result: Result, target: Path) -> str | None:
     """Write a run's trace page beside the site; its address in it."""
     if result.trace is None:
         return None
-    from kvtrace.viewer.export import export
-    from kvtrace.viewer.page import render, write
+    from kvtrace.viewer.page import make_page
 
     name = f"runs/{result.cell.id}.html"
-    write(render(export(result.trace, _MAX_STEPS, _MAX_REQUESTS)), target / name, force=False)
+    make_page([result.trace], target / name, max_bytes=_MAX_PAGE_BYTES)
     return name

@@ -1,6 +1,6 @@
 """How often `kvtrace compare`'s 95% intervals hold the truth, on simulated pairs of latencies.
 
-    python bench/coverage.py [TRIALS]
+    python bench/bootstrap_coverage.py [TRIALS]
 
 A pair shares a lognormal part; each run adds an exponential one, and the second run is 1 slower. `sessions`: the turns of a
 session share half of their difference's variance, and sessions are drawn.
