@@ -73,6 +73,8 @@ bench: $(READY)
 	$(BIN)/python bench/ingest.py
 	@echo "== queries"
 	$(BIN)/python bench/queries.py
+	@echo "== exports"
+	$(BIN)/python bench/export.py
 
 $(READY): pyproject.toml
 	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"
