@@ -80,6 +80,8 @@ bench: $(READY)
 	$(BIN)/python bench/queries.py
 	@echo "== the page of a large trace"
 	$(BIN)/python -m bench.viewer
+	@echo "== exports"
+	$(BIN)/python bench/export.py
 
 $(READY): pyproject.toml
 	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"

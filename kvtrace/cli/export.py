@@ -77,8 +77,11 @@ def _perfetto(trace: Path, folder: Path, most_bytes: int, *, force: bool) -> Non
         raise KvtraceError(
             f"{missing.name} is not installed; --perfetto needs it: pip install 'kvtrace[export]'"
         ) from missing
-    for file in export_perfetto(trace, folder, most_bytes=most_bytes, force=force):
+    files = export_perfetto(trace, folder, most_bytes=most_bytes, force=force)
+    for file in files:
         _say(folder / file.file, file.rows, "rows", f"{file.bytes / 1e6:.1f} MB, ")
+    if not files:
+        _say(folder, {}, "rows")
 
 
 def _tables(
@@ -94,6 +97,8 @@ def _tables(
 
 def _say(path: Path, counts: Mapping[str, int], what: str, size: str = "") -> None:
     typer.echo(f"{path}  {size}{sum(counts.values()):,} {what}")
+    if not sum(counts.values()):
+        typer.echo(f"kvtrace: the trace has nothing that becomes {what} there", err=True)
     for name, count in counts.items():
         if count:
             typer.echo(f"  {name:<20} {count:>12,}")

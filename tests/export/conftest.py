@@ -89,6 +89,13 @@ INSERT INTO gpu_attribution BY NAME
 INSERT INTO nvtx BY NAME
     SELECT 1 AS source_id, 'push_pop' AS kind, start_ns + 190 AS start_ns, start_ns + 230 AS end_ns, 42 AS pid,
         4242 AS tid, 'range' AS name, step AS payload FROM step_schedule;
+-- A second profile of the same thread: its range crosses one of the first's.
+INSERT INTO source (source_id, kind, file) VALUES (2, 'nsight', 'q.sqlite');
+INSERT INTO gpu_process VALUES (2, 42, 2, 'pid');
+INSERT INTO profiled_thread VALUES (2, 42, 4242, 'launcher');
+INSERT INTO nvtx BY NAME
+    SELECT 2 AS source_id, 'push_pop' AS kind, start_ns + 10 AS start_ns, end_ns + 10 AS end_ns, pid, tid, name, payload
+    FROM nvtx;
 INSERT INTO gpu_metric BY NAME
     SELECT 1 AS source_id, start_ns AS time_ns, 1 AS type_id, 5 AS metric_id, 'SM active' AS metric, step AS value
     FROM step_schedule;

@@ -22,7 +22,7 @@ from .decode import File, Slice, read
 def exported(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("perfetto") / "out"
     [only] = export_perfetto(trace, folder)
-    assert json.loads((folder / "manifest.json").read_bytes())["not_drawn"] == {"source": 1}
+    assert json.loads((folder / "manifest.json").read_bytes())["not_drawn"] == {"source": 2}
     return folder / only.file
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Drawing:
         tracks = np.zeros(len(rows), np.int64)
         for key, places in _groups(keys):
             path = source.place(self._names, key)
-            lanes = self._side_by_side(source, (source.name, *key), rows.take(places))
+            lanes = self._side_by_side(source, path, rows.take(places))
             numbers = {lane: self._tracks.number(in_lane(path, lane)) for lane in np.unique(lanes).tolist()}
             tracks[places] = [numbers[lane] for lane in lanes.tolist()]
         return Drawn(source, rows, tracks)
@@ -53,7 +53,8 @@ class Drawing:
         self._lane_of.update(zip(owners, lanes.tolist(), strict=True))
         return lanes
 
-    def _side_by_side(self, source: Source, track: tuple[Any, ...], rows: pa.RecordBatch) -> Ints:
+    def _side_by_side(self, source: Source, track: Hashable, rows: pa.RecordBatch) -> Ints:
+        """Lanes by track, not by key: two profiles may have the same thread."""
         lanes = self._lanes.setdefault(source.name, Lanes(source.gap_ns))
         ends = rows["end_ns"].fill_null(FOREVER).to_numpy(False)
         return lanes.assign(track, rows["start_ns"].to_numpy(False), ends)

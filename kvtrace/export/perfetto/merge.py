@@ -14,7 +14,7 @@ from kvtrace.export.perfetto.source import Source
 from kvtrace.queries import Trace
 from kvtrace.queries.writers import Limited
 
-BATCH_ROWS = 16_384
+BATCH_ROWS = 32_768
 
 
 class _Stream:

@@ -77,7 +77,8 @@ class Names:
         """A thread as a profiler saw it, under its process."""
         process = self.profiled(source_id, pid)
         name = self._threads.get((source_id, pid, tid)) or f"thread {tid}"
-        return process, Node(name, rank=100, pid=process.pid, tid=tid if process.pid is not None else None)
+        real = process.pid is not None and process.pid < _FIRST_MADE_UP_PID
+        return process, Node(name, rank=100, pid=process.pid if real else None, tid=tid if real else None)
 
     def _process(self, name: str, pid: int | None, rank: int) -> Node:
         """Two processes of one number, from two hosts, would become one: the second gets a number that is made up."""
