@@ -211,6 +211,9 @@ def test_a_step_tells_its_composition_its_limit_and_its_requests(chromium: Chrom
         trace, f"SELECT external_id FROM step_request JOIN request USING (request) WHERE step = {step} ORDER BY request"
     )
     assert chromium.texts("#inspector ul.shares button") == names
+    # Its requests are marked in the list.
+    related = chromium.evaluate("[...kvtrace.view.related].sort()")
+    assert related == column(trace, f"SELECT request FROM step_request WHERE step = {step} ORDER BY request")
     waits = column(trace, f"SELECT external_id FROM request WHERE request = {head}")[0]
     chromium.press(waits)
     wait_for_text(chromium, "Why did it wait")
@@ -304,8 +307,10 @@ def accent_pixels(browser: Chromium) -> int:
 def test_the_address_holds_the_view(chromium: Chromium, page: Path) -> None:
     chromium.open(page)
     chromium.evaluate("kvtrace.show(4e9, 5e9); document.querySelector('[data-name=pool]').click()")
-    chromium.evaluate("document.querySelector('[data-lane=map] select').value = 'owner'")
-    chromium.evaluate("document.querySelector('[data-lane=map] select').dispatchEvent(new Event('change'))")
+    chromium.evaluate(
+        "(() => { const choice = document.querySelector('[data-lane=map] select'); choice.value = 'owner';"
+        "choice.dispatchEvent(new Event('change')); })()"
+    )
     chromium.wait("location.hash.includes('colour=owner')")
     address = chromium.evaluate("location.hash.slice(1)")
     chromium.open(page, address)

@@ -28,6 +28,8 @@ export const view = {
   engines: [] as Engine[],
   from: 0, to: 1, first: 0, last: 1, width: 800,
   selection: null as Selection | null,
+  // Requests that what is selected belongs to: they are marked in the list.
+  related: new Set<number>(),
   order: "arrival" as Order,
   inWindow: true,
   mapColour: "state" as MapColour,
@@ -114,7 +116,13 @@ export function reveal(engine: Engine, from: number, to: number): void {
 
 export function select(selection: Selection | null): void {
   view.selection = selection;
+  view.related = new Set();
   for (const run of watchers) run();
+  changed();
+}
+
+export function relate(requests: number[]): void {
+  for (const request of requests) view.related.add(request);
   changed();
 }
 

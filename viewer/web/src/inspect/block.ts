@@ -7,7 +7,7 @@ import { overlapping } from "../data/engine";
 import { EMPTY, Tile, USED } from "../data/tiles";
 import { el, link, section } from "../dom";
 import { clock, count, duration, shorten } from "../format";
-import type { Selection } from "../view";
+import { isSelected, relate, type Selection } from "../view";
 import { selectRequest, selectStep } from "./select";
 
 const AROUND = 14;
@@ -20,7 +20,10 @@ export async function describeBlock({ engine, id, time = 0 }: Selection): Promis
   if (at < 0 || tile.blocks[at] !== id) return [title, el("p", "", "It did not change in this stretch of the recording.")];
   const first = tile.first[at]!, last = tile.first[at + 1]!, now = lastAtMost(tile.time, time / 1e3, first, last);
   const step = await engine.stepAt(time), owner = now >= first ? tile.owner[now]! : -1;
-  if (owner >= 0) await engine.request(owner);
+  if (owner >= 0) {
+    await engine.request(owner);
+    if (isSelected("block", engine, id)) relate([owner]);
+  }
   const who = (request: number) => link(shorten(engine.name(request), 28), () => void selectRequest(engine, request));
   const list = el("ul", "plain");
   let uses = 0, turnovers = 0;

@@ -4,7 +4,7 @@ import { el, link, outside, section } from "../dom";
 import { bandwidth, bytes, clock, count, duration, shorten, words } from "../format";
 import { copyOf } from "../lanes/moves";
 import type { Engine } from "../data/engine";
-import type { Selection } from "../view";
+import { isSelected, relate, type Selection } from "../view";
 import { selectBlock, selectRequest, selectStep } from "./select";
 
 const stepLink = (engine: Engine, step: number | null) =>
@@ -29,10 +29,13 @@ export async function describeTransfer({ engine, row: place }: Selection): Promi
   ];
 }
 
-export async function describePin({ engine, row: place }: Selection): Promise<Node[]> {
+export async function describePin({ engine, id, row: place }: Selection): Promise<Node[]> {
   const { columns, row } = place!, at = (name: string) => columns.at(name, row);
   const start = at("start_ns")!, end = at("end_ns"), request = at("request"), block = at("block")!, ttl = at("requested_ttl_ns");
-  if (request !== null) await engine.request(request);
+  if (request !== null) {
+    await engine.request(request);
+    if (isSelected("pin", engine, id)) relate([request]);
+  }
   let together = 0;
   const pins = columns.num("pin");
   for (const pin of pins) if (pin === pins[row]) together++;

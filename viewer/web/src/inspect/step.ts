@@ -5,7 +5,7 @@ import { el, button, link, section } from "../dom";
 import { clock, count, duration, share, shorten, utc, words } from "../format";
 import { showCloseUp } from "../closeup";
 import { composition, limitText, stepTitle } from "../lanes/steps";
-import type { Selection } from "../view";
+import { isSelected, relate, type Selection } from "../view";
 import { selectRequest, selectStep } from "./select";
 
 const MOST_SHARES = 100;
@@ -80,6 +80,7 @@ async function preempted(engine: Selection["engine"], step: number): Promise<Nod
 async function shares(engine: Selection["engine"], step: number): Promise<Node[]> {
   const found = await engine.shares(step);
   if (!found.length) return [];
+  if (isSelected("step", engine, step)) relate(found.map(({ columns, row }) => columns.num("request")[row]!));
   for (const { columns, row } of found.slice(0, MOST_SHARES)) await engine.request(columns.num("request")[row]!);
   const list = el("ul", "plain shares");
   for (const { columns, row } of found.slice(0, MOST_SHARES)) {

@@ -17,7 +17,8 @@ export class PoolLane extends StepLane {
 
   override paint(): void {
     const most = Math.max(1, this.engine.pool), band = 14, floor = this.height - 6 - band;
-    const toY = (value: number) => floor - value / most * (floor - 6);
+    // What follows from events can exceed the pool where they are incomplete; the notes say so.
+    const toY = (value: number) => floor - Math.min(1, value / most) * (floor - 6);
     const fill = (low: number, high: number, x: number, width: number, tone: string) => {
       this.context.fillStyle = colour(tone);
       this.context.fillRect(x, Math.round(toY(high)), width, Math.round(toY(low)) - Math.round(toY(high)));

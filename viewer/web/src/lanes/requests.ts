@@ -113,7 +113,11 @@ export class RequestsLane extends Lane {
     this.context.clearRect(0, y - 1, LEFT - 1, ROW);
     this.context.textAlign = "right";
     this.context.fillStyle = colour(chosen ? "ink" : "soft");
-    this.context.fillText(this.label(each), LEFT - 6, y + ROW / 2 - 1, LEFT - 12);
+    this.context.fillText(this.label(each), LEFT - 8, y + ROW / 2 - 1, LEFT - 14);
+    if (view.related.has(request) && view.selection?.engine === this.engine) {
+      this.context.fillStyle = colour("accent");
+      this.context.fillRect(LEFT - 5, y - 1, 4, ROW - 1);
+    }
     if (!chosen) return;
     this.context.strokeStyle = colour("accent");
     this.context.lineWidth = 1.5;
