@@ -20,26 +20,33 @@
 -- column: p99_k_to_v [ns] derived | Its 99th percentile.
 -- column: increasing [ratio] derived | Programs whose tiles' K were used in increasing order.
 
-WITH tile AS (
-    SELECT t.*, p.layer, p.tile_tokens,
-        lag(t.k_ns) OVER (PARTITION BY t.process_id, t.step, t.program ORDER BY t.tile) AS k_before_ns
-    FROM gpu_tile t JOIN gpu_program p USING (process_id, step, program)
-    WHERE ($first_step IS NULL OR t.step >= $first_step) AND ($last_step IS NULL OR t.step <= $last_step)
-), program AS (
-    SELECT process_id, step, program, bool_and(coalesce(k_ns >= k_before_ns, true)) AS increasing
+WITH program AS (
+    SELECT process_id, step, program, layer, tile_tokens, row_number() OVER (ORDER BY process_id, step, program) AS id
+    FROM gpu_program
+    WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
+), tile AS (
+    SELECT p.id, p.process_id, p.layer, p.tile_tokens, t.k_ns - t.start_ns AS to_k, t.v_ns - t.k_ns AS k_to_v,
+        t.k_ns < lag(t.k_ns) OVER (PARTITION BY p.id ORDER BY t.tile) AS back
+    FROM gpu_tile t JOIN program p USING (process_id, step, program)
+), read AS (
+    SELECT id, process_id, layer, bool_or(coalesce(back, false)) AS back FROM tile GROUP BY ALL
+), programs AS (
+    SELECT process_id, layer, count(*) AS programs, count_if(NOT back) / count(*) AS increasing FROM read GROUP BY ALL
+), times AS (
+    SELECT process_id, layer, count(*) AS tiles, sum(tile_tokens)::BIGINT AS tokens_read,
+        quantile_cont(to_k, [0.5, 0.99]) AS to_k, quantile_cont(k_to_v, [0.5, 0.99]) AS k_to_v
     FROM tile GROUP BY ALL
 )
 SELECT
     process_id,
     layer,
-    count(DISTINCT (step, program)) AS programs,
-    count(*) AS tiles,
-    sum(tile_tokens)::BIGINT AS tokens_read,
-    quantile_cont(k_ns - start_ns, 0.5) AS p50_to_k,
-    quantile_cont(k_ns - start_ns, 0.99) AS p99_to_k,
-    quantile_cont(v_ns - k_ns, 0.5) AS p50_k_to_v,
-    quantile_cont(v_ns - k_ns, 0.99) AS p99_k_to_v,
-    count(DISTINCT (step, program)) FILTER (increasing) / count(DISTINCT (step, program)) AS increasing
-FROM tile JOIN program USING (process_id, step, program)
-GROUP BY process_id, layer
+    p.programs,
+    t.tiles,
+    t.tokens_read,
+    t.to_k[1] AS p50_to_k,
+    t.to_k[2] AS p99_to_k,
+    t.k_to_v[1] AS p50_k_to_v,
+    t.k_to_v[2] AS p99_k_to_v,
+    p.increasing
+FROM times t JOIN programs p USING (process_id, layer)
 ORDER BY process_id, layer
