@@ -120,16 +120,16 @@ def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
     return int(row[0]) if row else 0
 
 
-def insert_tile_windows(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill `kv_window` of workers that recorded tiles: from a layer's first program to its last."""
+def insert_tile_windows(connection: duckdb.DuckDBPyConnection, since_process: int = 1) -> None:
+    """Fill `kv_window` of workers, from a key on, that recorded tiles: from a layer's first program to its last."""
     connection.execute(
-        """
+        f"""
         INSERT INTO kv_window BY NAME
         SELECT process_id, engine_id, step, layer, 'attention' AS kind, min(start_ns) AS start_ns, max(end_ns) AS end_ns
-        FROM gpu_program GROUP BY ALL
+        FROM gpu_program WHERE process_id >= {since_process} GROUP BY ALL
         UNION ALL BY NAME
         SELECT process_id, engine_id, step, layer, 'write' AS kind, min(start_ns) AS start_ns, max(v_ns) AS end_ns
-        FROM gpu_write GROUP BY ALL
+        FROM gpu_write WHERE process_id >= {since_process} GROUP BY ALL
         ORDER BY process_id, step, layer, kind
         """
     )

@@ -12,6 +12,7 @@ from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, F
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
+from kvtrace.ingest.outside_schema import OUTSIDE_TABLES
 from kvtrace.ingest.preemptions import PREEMPTION
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER
@@ -284,7 +285,7 @@ KV_ACCESS = Table(
             FROM gpu_block_list l JOIN row_request q USING (process_id, step, row) JOIN engine e USING (engine_id)
         ), reads AS (
             SELECT t.process_id, t.engine_id, t.step, p.layer, p.head, l.request, l.position, l.block_id,
-                t.start_ns, t.k_ns, t.v_ns
+                t.start_ns, t.k_ns, coalesce(t.v_start_ns, t.k_ns) AS v_start_ns, t.v_ns
             FROM gpu_tile t
             JOIN gpu_program p USING (process_id, step, program)
             JOIN (SELECT DISTINCT process_id, step, row, request, position, block_id, first_token FROM listed) l
@@ -298,11 +299,12 @@ KV_ACCESS = Table(
         )
         SELECT process_id, engine_id, step, layer, head, request, NULL::UTINYINT AS kv_group, position, block_id,
             unnest(['k_read', 'v_read'])::e_access_kind AS kind,
-            unnest([start_ns, k_ns]) AS start_ns, unnest([k_ns, v_ns]) AS end_ns, true AS observed
+            unnest([start_ns, v_start_ns]) AS start_ns, unnest([k_ns, v_ns]) AS end_ns, true AS observed
         FROM reads
         UNION ALL
         SELECT process_id, engine_id, step, layer, NULL, request, NULL, position, block_id,
-            unnest(['k_write', 'v_write'])::e_access_kind, unnest([start_ns, k_ns]), unnest([k_ns, v_ns]), true
+            unnest(['k_write', 'v_write'])::e_access_kind, unnest([start_ns, coalesce(v_start_ns, k_ns)]),
+            unnest([k_ns, v_ns]), true
         FROM writes
         UNION ALL
         SELECT w.process_id, w.engine_id, w.step, w.layer, NULL, b.request, b.kv_group, b.position, b.block_id,
@@ -340,6 +342,7 @@ TABLES: tuple[Table, ...] = (
     PREEMPTION,
     *LEDGER,
     *VERDICTS,
+    *OUTSIDE_TABLES,
     *gpu.TABLES,
 )
 

@@ -1,8 +1,8 @@
-"""What is ingested beside or instead of a recording: Nsight exports, PyTorch traces, vLLM's KV events."""
+"""What is ingested beside or instead of a recording: profiles, vLLM's KV events, files of other tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import duckdb
 
 from kvtrace import layout
 from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.ingest.options import Options
 from kvtrace.manifest import read_facts
 
 Progress = Callable[[str, int, int], None]
@@ -24,10 +25,15 @@ class Sources:
     nsight_of_run: tuple[Path, ...] = ()  # named by the run's manifest
     torch: tuple[Path, ...] = ()
     kv_events: tuple[Path, ...] = ()
+    unboxkv: tuple[Path, ...] = ()  # files or folders of UnBoxKV-IO
+    sched_trace: tuple[Path, ...] = ()
+    requests: tuple[Path, ...] = ()
+    options: Options = Options()
     launch_shapes: bool = False  # read table gpu_launch_shape of Nsight exports, too
 
     def __bool__(self) -> bool:
-        return bool(self.nsight or self.nsight_of_run or self.torch or self.kv_events)
+        profiles = self.nsight or self.nsight_of_run or self.torch
+        return bool(profiles or self.kv_events or self.unboxkv or self.sched_trace or self.requests)
 
 
 def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, list[str]]:
@@ -70,7 +76,25 @@ def import_sources(
     marked: dict[int, Marked] = {}
     joins: list[tuple[str, int, int]] = []
     warnings: list[str] = []
-    for source_id, (kind, path) in enumerate(_numbered(sources), 1):
+    files, others = _numbered(sources)
+    unboxkv = [(source_id, path) for source_id, (kind, path) in enumerate(files, 1) if kind == "unboxkv"]
+    if unboxkv:
+        from kvtrace.ingest.unboxkv.load import load_unboxkv
+
+        warnings += [*others, *load_unboxkv(connection, unboxkv, sources.options, progress)]
+    for source_id, (kind, path) in enumerate(files, 1):
+        if kind == "unboxkv":
+            continue
+        if kind == "sched_trace":
+            from kvtrace.ingest.sched_trace import load_sched_trace
+
+            warnings += load_sched_trace(connection, source_id, path, progress)
+            continue
+        if kind == "requests":
+            from kvtrace.ingest.request_trace import load_request_trace
+
+            warnings += load_request_trace(connection, source_id, path, sources.options, progress)
+            continue
         if kind == "kv_events":
             from kvtrace.ingest.kv_events import load_kv_events
 
@@ -107,14 +131,24 @@ def import_sources(
     return joins, warnings
 
 
-def _numbered(sources: Sources) -> list[tuple[str, Path]]:
-    kinds = {
+def _numbered(sources: Sources) -> tuple[list[tuple[str, Path]], list[str]]:
+    """Every file with its kind, in the order of source ids; and warnings about what folders hold besides."""
+    unboxkv: list[Path] = []
+    warnings: list[str] = []
+    if sources.unboxkv:
+        from kvtrace.ingest.unboxkv.load import find_files
+
+        unboxkv, warnings = find_files(sources.unboxkv)
+    kinds: dict[str, Sequence[Path]] = {
         "nsight_of_run": sources.nsight_of_run,
         "nsight": sources.nsight,
         "torch": sources.torch,
         "kv_events": sources.kv_events,
+        "unboxkv": unboxkv,
+        "sched_trace": sources.sched_trace,
+        "requests": sources.requests,
     }
     files = [(kind, path) for kind, paths in kinds.items() for path in paths]
     if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
         raise KvtraceError(f"{repeated[0]} was given twice")
-    return files
+    return files, warnings

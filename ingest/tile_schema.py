@@ -61,11 +61,13 @@ GPU_TILE = _table(
     start_ns="When the program turned to it.",
     k_ns="When the scores with its K were there.",
     v_ns="When its V went into the output.",
+    v_start_ns="When the program turned to its V, where that was recorded; NULL: at k_ns.",
 )
 
 GPU_BLOCK_LIST = _table(
     "gpu_block_list",
-    "Physical blocks as the first layer and head of a KV cache group read them from the block table (observed).",
+    "Physical blocks as the first layer and head of a KV cache group read them from the block table (observed; imported "
+    "patterns: also the blocks that a prefill wrote, in order).",
     layer="The layer that listed them.",
     row="Row of the batch.",
     first_token="First token of the request in the block (or in the tile, where tiles are smaller).",
@@ -83,6 +85,7 @@ GPU_WRITE = _table(
     start_ns="When the program began.",
     k_ns="When K was stored.",
     v_ns="When V was stored.",
+    v_start_ns="When it began to store V, where that was recorded; NULL: at k_ns.",
 )
 
 TILE_TABLES = (TILE_STEP, GPU_PROGRAM, GPU_TILE, GPU_BLOCK_LIST, GPU_WRITE)

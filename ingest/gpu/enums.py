@@ -13,6 +13,9 @@ class SourceKind(enum.IntEnum):
     nsight = 1  # an Nsight Systems export
     torch = 2  # a trace of PyTorch's profiler
     kv_events = 3  # vLLM's KV-event batches
+    unboxkv = 4  # a file of UnBoxKV-IO: a read or write pattern, a CSV or a log
+    sched_trace = 5  # a scheduler trace, an object a line
+    requests = 6  # a request trace with block hashes
 
 
 class ActivityKind(enum.IntEnum):

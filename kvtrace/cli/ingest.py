@@ -55,6 +55,32 @@ def register(app: typer.Typer) -> None:
             list[Path] | None,
             typer.Option("--kv-events", metavar="FILE", help="vLLM's KV events, recorded (.jsonl); repeatable."),
         ] = None,
+        unboxkv: Annotated[
+            list[Path] | None,
+            typer.Option(
+                "--unboxkv", metavar="PATH", help="Patterns, CSVs and logs of UnBoxKV-IO, or their folder; repeatable."
+            ),
+        ] = None,
+        sched_trace: Annotated[
+            list[Path] | None,
+            typer.Option("--sched-trace", metavar="FILE", help="A scheduler trace (.jsonl); repeatable."),
+        ] = None,
+        requests: Annotated[
+            list[Path] | None,
+            typer.Option(
+                "--requests", metavar="FILE", help="A request trace as Mooncake's or Bailian's (.jsonl); repeatable."
+            ),
+        ] = None,
+        block_size: Annotated[
+            int | None,
+            typer.Option(min=1, help="Tokens a block, of --unboxkv and --requests, where the data do not tell."),
+        ] = None,
+        block_bytes: Annotated[
+            int | None, typer.Option(min=1, help="Bytes of K of a block in a layer, of --unboxkv's patterns.")
+        ] = None,
+        tick_ns: Annotated[
+            int | None, typer.Option(min=1, help="Length of a tick of --unboxkv's patterns.  [default: 1000]")
+        ] = None,
         launch_shapes: Annotated[
             bool, typer.Option("--launch-shapes", help="Read grids, blocks and registers of Nsight's kernels, too.")
         ] = False,
@@ -62,21 +88,33 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option(" /--no-nsight", help="Leave out the exports that `kvtrace record --nsys` made.")
         ] = True,
     ) -> None:
-        """Turn a recording, profiles made beside it, or both into one DuckDB file, replacing an earlier one.
+        """Turn a recording, profiles made beside it, other tools' files, or several of them into one DuckDB file.
 
-        Files that follow RUN are further exports, so that --nsight RUN/*.sqlite works.
+        An earlier one is replaced. Files that follow RUN are further ones of the kind given, so that
+        --nsight RUN/*.sqlite works.
         """
         with needs_analysis():
             from kvtrace.ingest.run import TRACE_NAME
             from kvtrace.ingest.run import ingest as ingest_run
+            from kvtrace.ingest.options import Options
             from kvtrace.ingest.sources import Sources
-        directory, more = _split(run or [], expect_files=bool(nsight))
-        sources = Sources(
-            nsight=(*(nsight or ()), *more),
-            torch=tuple(torch_trace or ()),
-            kv_events=tuple(kv_events or ()),
-            launch_shapes=launch_shapes,
-        )
+        given = {
+            "nsight": nsight,
+            "torch": torch_trace,
+            "kv_events": kv_events,
+            "unboxkv": unboxkv,
+            "sched_trace": sched_trace,
+            "requests": requests,
+        }
+        files = {kind: tuple(paths) for kind, paths in given.items() if paths}
+        directory, more = _split(run or [], expect_files=bool(files))
+        if more:
+            kind = "nsight" if nsight else next(iter(files))
+            if not nsight and len(files) > 1:
+                raise KvtraceError(f"{more[0]}: give its kind before it, as there are several", 2)
+            files[kind] = (*files[kind], *more)
+        options = Options(block_tokens=block_size, block_bytes=block_bytes, tick_ns=tick_ns)
+        sources = Sources(**files, options=options, launch_shapes=launch_shapes)
         if directory is None and output is None:
             raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)
         target = output or (directory or Path()) / TRACE_NAME
@@ -87,7 +125,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _split(given: list[Path], *, expect_files: bool) -> tuple[Path | None, list[Path]]:
-    """The run directory among the arguments, and the files, which are exports."""
+    """The run directory among the arguments, and the files."""
     files = [path for path in given if path.is_file()] if expect_files else []
     others = [path for path in given if path not in files]
     if len(others) > 1:

@@ -1,0 +1,91 @@
+"""Rows on their way into a table: kept in Python until there are enough, then handed to DuckDB as Arrow columns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+BATCH_ROWS = 50_000
+_TYPES: dict[str, pa.DataType] = {
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UBIGINT": pa.uint64(),
+    "UTINYINT": pa.uint8(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+}
+
+
+class Appender:
+    """Appends rows to some columns of a table; the others are NULL.
+
+    Args:
+        connection: The trace.
+        table: The table.
+        columns: The columns' names, apart by spaces, in the order of the values of a row.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, table: str, columns: str) -> None:
+        self._connection = connection
+        self._table = table
+        described = connection.execute(f"DESCRIBE {table}").fetchall()
+        types = {name: _TYPES.get(type_, pa.string()) for name, type_, *_ in described}
+        self._schema = pa.schema([(name, types[name]) for name in columns.split()])
+        self._rows: list[tuple[Any, ...]] = []
+        self.count = 0
+
+    def add(self, *values: object) -> None:
+        """Append a row, now or at the next `flush`."""
+        self._rows.append(values)
+        self.count += 1
+        if len(self._rows) >= BATCH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what was added."""
+        if not self._rows:
+            return
+        columns = zip(*self._rows, strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._rows.clear()
+        self._connection.register("appended", pa.RecordBatchReader.from_batches(self._schema, [batch]))
+        try:
+            self._connection.execute(f"INSERT INTO {self._table} BY NAME SELECT * FROM appended")
+        finally:
+            self._connection.unregister("appended")
+
+
+def whole(value: object, bits: int = 31) -> int | None:
+    """A whole number from JSON or text, if it is one and fits; else None."""
+    if isinstance(value, str):
+        try:
+            value = float(value) if set(value) & set(".eE") else int(value)
+        except (ValueError, OverflowError):
+            return None
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if -(1 << bits) <= value < 1 << bits else None
+
+
+def real(value: object) -> float | None:
+    """A finite number from JSON or text; else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def nanoseconds(value: object, unit_ns: float) -> int | None:
+    """A time or duration in ns, if it is a number and fits into 64 bits."""
+    found = real(value)
+    scaled = None if found is None else found * unit_ns
+    return round(scaled) if scaled is not None and abs(scaled) < 1 << 62 else None

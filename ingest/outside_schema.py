@@ -1,0 +1,48 @@
+"""The tables of what other tools recorded and no vLLM process of ours: where an engine comes from, what it said of
+itself, and the lines of scheduler traces that have no place of their own.
+"""
+
+from __future__ import annotations
+
+from kvtrace.ingest.tables import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
+
+_ENGINE = column("engine_id", INTEGER, "The engine.")
+_SOURCE = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
+
+ENGINE_SOURCE = Table(
+    "engine_source",
+    "Engines that were not recorded but imported from files of other tools.",
+    (
+        _ENGINE,
+        column("source_id", INTEGER, "The first of its files (`source.source_id`)."),
+        column("name", TEXT, "Name of the run: of its files, without what tells them apart."),
+        column("preemption_mode", TEXT, "What happens to the KV of a preempted request: recompute or swap, as the file "
+                                        "says; NULL if it does not."),
+        column("batching", TEXT, "default (a pass is all prefill or all decode), chunked or mixed, as the file says."),
+        column("host_blocks", BIGINT, "Blocks of the host tier that swapping uses (vLLM's CPU blocks)."),
+    ),
+)  # fmt: skip
+
+ENGINE_SAMPLE = Table(
+    "engine_sample",
+    "What an imported engine said of itself at a moment (recorded): vLLM's statistics lines, or a CSV made of them.",
+    (
+        _ENGINE,
+        _SOURCE,
+        column("sample", INTEGER, "Its number in the file, from 1."),
+        column("step", INTEGER, "The step it follows, where the file has one a step (derived: by their order)."),
+        column("part", TEXT, "warmup or benchmark, where the file tells them apart."),
+        column("time_ns", BIGINT, "When; counted from 0 at the first one's begin where the file has no UNIX time."),
+        column("interval_ns", BIGINT, "Time since the one before, over which throughput is averaged; NULL if unknown."),
+        column("running", INTEGER, "Requests running."),
+        column("swapped", INTEGER, "Requests whose KV is swapped out."),
+        column("waiting", INTEGER, "Requests waiting, preempted ones that are recomputed included."),
+        column("gpu_usage", DOUBLE, "Share of the GPU's KV blocks in use, 0 to 1, as printed (to 0.001)."),
+        column("host_usage", DOUBLE, "Share of the host's KV blocks in use, 0 to 1, as printed."),
+        column("tokens_per_s", DOUBLE, "Prompt and output tokens a second."),
+        column("prompt_tokens_per_s", DOUBLE, "Prompt tokens a second, where given apart."),
+        column("output_tokens_per_s", DOUBLE, "Output tokens a second, where given apart."),
+    ),
+)
+
+OUTSIDE_TABLES = (ENGINE_SOURCE, ENGINE_SAMPLE)
