@@ -28,7 +28,10 @@ class ImportedEngine:
             "INSERT INTO process (process_id, roles, vllm_version, started_ns) VALUES (?, 'engine,worker', ?, ?)",
             [self.engine_id, self.vllm_version, self.started_ns],
         )
-        facts = {"engine_id": self.engine_id, **{name: value for name, value in self.facts.items() if value is not None}}
+        facts = {
+            "engine_id": self.engine_id,
+            **{name: value for name, value in self.facts.items() if value is not None},
+        }
         marks = ", ".join("?" * len(facts))
         connection.execute(f"INSERT INTO engine ({', '.join(facts)}) VALUES ({marks})", list(facts.values()))
         connection.execute(
@@ -53,7 +56,12 @@ def add_source(connection: duckdb.DuckDBPyConnection, source_id: int, kind: str,
 
 
 def count_source(
-    connection: duckdb.DuckDBPyConnection, source_id: int, what: str, rows: int, imported: int | None, target: str | None
+    connection: duckdb.DuckDBPyConnection,
+    source_id: int,
+    what: str,
+    rows: int,
+    imported: int | None,
+    target: str | None,
 ) -> None:
     """Fill a row of table `source_table`: what a file holds of a kind, and where it went."""
     connection.execute("INSERT INTO source_table VALUES (?, ?, ?, ?, ?)", [source_id, what, rows, imported, target])

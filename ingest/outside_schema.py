@@ -1,6 +1,4 @@
-"""The tables of what other tools recorded and no vLLM process of ours: where an engine comes from, what it said of
-itself, and the lines of scheduler traces that have no place of their own.
-"""
+"""The tables of engines that other tools recorded: where they come from, and what they said of themselves."""
 
 from __future__ import annotations
 

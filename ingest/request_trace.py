@@ -20,9 +20,7 @@ from kvtrace.ingest.options import Options, say
 
 Progress = Callable[[str, int, int], None]
 
-EXPECTED = (
-    "expected a request trace: a JSON object a line with timestamp, input_length, output_length and hash_ids"
-)
+EXPECTED = "expected a request trace: a JSON object a line with timestamp, input_length, output_length and hash_ids"
 MOONCAKE_BLOCK_TOKENS = 512
 BAILIAN_BLOCK_TOKENS = 16
 _KNOWN = {
@@ -51,9 +49,7 @@ def load_request_trace(
 class _Trace:
     """A trace on its way into the tables."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, path: Path, source_id: int, options: Options
-    ) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path, source_id: int, options: Options) -> None:
         self._connection = connection
         self._path = path
         self._source_id = source_id
@@ -69,9 +65,6 @@ class _Trace:
             connection,
             "request",
             "request engine_id internal_id external_id session turn prompt_tokens output_tokens arrival_ns",
-        )
-        self._queued = Appender(
-            connection, "request_queued", "engine_id time_ns request arrival_ns prompt_tokens session turn"
         )
         self._hashes = Appender(connection, "request_hash", "engine_id step request position block_hash")
 
@@ -121,10 +114,7 @@ class _Trace:
         chat = fields.get("chat_id") if self._chats else None
         session, turn = self._session(chat, fields.get("parent_chat_id")), whole(fields.get("turn"))
         external = None if chat is None else str(chat)
-        self._requests.add(
-            request, engine_id, f"line {nth + 1}", external, session, turn, prompt, output, arrival_ns
-        )
-        self._queued.add(engine_id, arrival_ns, request, arrival_ns, prompt, session, turn)
+        self._requests.add(request, engine_id, f"line {nth + 1}", external, session, turn, prompt, output, arrival_ns)
         for position, value in enumerate(hashes):
             self._hashes.add(engine_id, None, request, position, value)
         self._uneven += bool(hashes) and len(hashes) != -(-prompt // self._block_tokens)
@@ -147,10 +137,11 @@ class _Trace:
         if not self._requests.count:
             raise KvtraceError(f"{self._path} is empty; {EXPECTED}")
         for rows, what, target in (
-            (self._requests, "requests", "request"), (self._queued, None, None), (self._hashes, "hashes", "request_hash")
-        ):  # fmt: skip
+            (self._requests, "requests", "request"),
+            (self._hashes, "hashes", "request_hash"),
+        ):
             rows.flush()
-            if what and rows.count:
+            if rows.count:
                 count_source(self._connection, self._source_id, what, rows.count, rows.count, target)
         for key, count in sorted(self._unknown.items()):
             count_source(self._connection, self._source_id, f"field {key}"[:80], count, None, None)
@@ -159,7 +150,7 @@ class _Trace:
             self._warnings.append(f"{name}: fields that mean nothing here: {', '.join(sorted(self._unknown))[:80]}")
         if self._orphans:
             self._warnings.append(
-                f"{name}: {self._orphans} requests go on from chats that are not before them; the parent names the session"
+                f"{name}: {self._orphans} requests go on from chats not before them; the parent names the session"
             )
         if self._uneven:
             self._warnings.append(

@@ -201,7 +201,10 @@ STEP = Table(
                 AS interval_ns,
             s.prefill_requests + s.chunked_prefill_requests + s.decode_requests + s.resumed_requests
                 AS scheduled_requests,
-            s.prefill_tokens + s.chunked_prefill_tokens + s.decode_tokens + s.resumed_tokens AS scheduled_tokens,
+            coalesce(
+                s.prefill_tokens + s.chunked_prefill_tokens + s.decode_tokens + s.resumed_tokens,
+                s.budget_tokens - s.budget_left_tokens
+            ) AS scheduled_tokens,
             u.output_tokens, u.finished_requests
         FROM step_schedule s LEFT JOIN step_update u USING (engine_id, step)
     """,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from kvtrace.ingest.options import Options
 from kvtrace.manifest import read_facts
 
 Progress = Callable[[str, int, int], None]
+_File = tuple[int, str, Path]
+_OTHERS = ("kv_events", "unboxkv", "sched_trace", "requests")
+"""Kinds of files that are no profiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class Sources:
     unboxkv: tuple[Path, ...] = ()  # files or folders of UnBoxKV-IO
     sched_trace: tuple[Path, ...] = ()
     requests: tuple[Path, ...] = ()
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     launch_shapes: bool = False  # read table gpu_launch_shape of Nsight exports, too
 
     def __bool__(self) -> bool:
@@ -75,30 +78,10 @@ def import_sources(
     kernels = KernelNames()
     marked: dict[int, Marked] = {}
     joins: list[tuple[str, int, int]] = []
-    warnings: list[str] = []
-    files, others = _numbered(sources)
-    unboxkv = [(source_id, path) for source_id, (kind, path) in enumerate(files, 1) if kind == "unboxkv"]
-    if unboxkv:
-        from kvtrace.ingest.unboxkv.load import load_unboxkv
-
-        warnings += [*others, *load_unboxkv(connection, unboxkv, sources.options, progress)]
-    for source_id, (kind, path) in enumerate(files, 1):
-        if kind == "unboxkv":
-            continue
-        if kind == "sched_trace":
-            from kvtrace.ingest.sched_trace import load_sched_trace
-
-            warnings += load_sched_trace(connection, source_id, path, progress)
-            continue
-        if kind == "requests":
-            from kvtrace.ingest.request_trace import load_request_trace
-
-            warnings += load_request_trace(connection, source_id, path, sources.options, progress)
-            continue
-        if kind == "kv_events":
-            from kvtrace.ingest.kv_events import load_kv_events
-
-            warnings += load_kv_events(connection, source_id, path, progress)
+    files, warnings = _numbered(sources)
+    warnings += _import_others(connection, [each for each in files if each[1] in _OTHERS], sources.options, progress)
+    for source_id, kind, path in files:
+        if kind in _OTHERS:
             continue
         if kind != "torch":
             with needs_analysis():
@@ -131,8 +114,34 @@ def import_sources(
     return joins, warnings
 
 
-def _numbered(sources: Sources) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Every file with its kind, in the order of source ids; and warnings about what folders hold besides."""
+def _import_others(
+    connection: duckdb.DuckDBPyConnection, files: list[_File], options: Options, progress: Progress
+) -> list[str]:
+    """Read what is no profile; returns warnings."""
+    warnings: list[str] = []
+    unboxkv = [(source_id, path) for source_id, kind, path in files if kind == "unboxkv"]
+    if unboxkv:
+        from kvtrace.ingest.unboxkv.load import load_unboxkv
+
+        warnings += load_unboxkv(connection, unboxkv, options, progress)
+    for source_id, kind, path in files:
+        if kind == "kv_events":
+            from kvtrace.ingest.kv_events import load_kv_events
+
+            warnings += load_kv_events(connection, source_id, path, progress)
+        elif kind == "sched_trace":
+            from kvtrace.ingest.sched_trace import load_sched_trace
+
+            warnings += load_sched_trace(connection, source_id, path, progress)
+        elif kind == "requests":
+            from kvtrace.ingest.request_trace import load_request_trace
+
+            warnings += load_request_trace(connection, source_id, path, options, progress)
+    return warnings
+
+
+def _numbered(sources: Sources) -> tuple[list[_File], list[str]]:
+    """Every file with its source id and kind; and warnings about what folders hold besides."""
     unboxkv: list[Path] = []
     warnings: list[str] = []
     if sources.unboxkv:
@@ -151,4 +160,4 @@ def _numbered(sources: Sources) -> tuple[list[tuple[str, Path]], list[str]]:
     files = [(kind, path) for kind, paths in kinds.items() for path in paths]
     if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
         raise KvtraceError(f"{repeated[0]} was given twice")
-    return files, warnings
+    return [(source_id, kind, path) for source_id, (kind, path) in enumerate(files, 1)], warnings

@@ -66,8 +66,8 @@ GPU_TILE = _table(
 
 GPU_BLOCK_LIST = _table(
     "gpu_block_list",
-    "Physical blocks as the first layer and head of a KV cache group read them from the block table (observed; imported "
-    "patterns: also the blocks that a prefill wrote, in order).",
+    "Physical blocks as the first layer and head of a KV cache group read them from the block table (observed; of "
+    "imported patterns also the blocks that a prefill wrote, in order).",
     layer="The layer that listed them.",
     row="Row of the batch.",
     first_token="First token of the request in the block (or in the tile, where tiles are smaller).",

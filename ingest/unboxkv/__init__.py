@@ -1,1 +1,1 @@
-"""The importer of what the UnBoxKV-IO tool recorded: KV read and write patterns, CSVs of utilisation and steps, logs."""
+"""The importer of what the UnBoxKV-IO tool recorded: KV patterns, CSVs of utilisation and steps, logs."""

@@ -114,8 +114,8 @@ def load_unboxkv(
             usage = [member for member in members if member[2] is Kind.usage]
             steps = [member for member in members if member[2] is Kind.steps]
             for nth in range(max(len(usage), len(steps))):  # one of each, unless names repeat
-                pair = [each[nth][:2] if nth < len(each) else None for each in (usage, steps)]
-                warnings += load_usage(connection, name, *pair, progress)
+                one, other = (each[nth][:2] if nth < len(each) else None for each in (usage, steps))
+                warnings += load_usage(connection, name, one, other, progress)
         else:
             for source_id, path in paths:
                 warnings += load_log(connection, name, source_id, path, progress)

@@ -32,7 +32,9 @@ _BLOCK_BYTES = re.compile(r"cache_block_size: (\d+) Bytes")
 _VERSION = re.compile(r"LLM engine \(v([\w.+-]+)\)")
 _PROMPT = re.compile(r"User Requests: prompt_len=(\d+), output_len=(\d+)")
 _BATCH = re.compile(r"input_ids\.shape=torch\.Size\(\[(\d+)\]\)")
-_STATISTICS = re.compile(r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s, (.*)")
+_STATISTICS = re.compile(
+    r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s, (.*)"
+)
 _COUNT = re.compile(r"(Running|Swapped|Pending|Waiting): (\d+)")
 _USAGE = re.compile(r"(GPU|CPU) KV cache usage: ([\d.]+)%")
 _INTERVAL = re.compile(r"Interval\(ms\): ([\d.]+)")
@@ -133,7 +135,7 @@ class _Log:
         if stamp is None:
             return
         try:
-            now = datetime.strptime(f"2000-{stamp[1]}", "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007 - only differences count
+            now = datetime.strptime(f"2000-{stamp[1]}", "%Y-%m-%d %H:%M:%S")
         except ValueError:
             return
         self._first_stamp = self._first_stamp or now
@@ -256,9 +258,7 @@ class _Log:
             )
         rows.flush()
         if rows.count:
-            count_source(
-                self._connection, self._engine.source_id, "RequestOutput", rows.count, rows.count, "request"
-            )
+            count_source(self._connection, self._engine.source_id, "RequestOutput", rows.count, rows.count, "request")
 
 
 def prompt_tokens(tokens: int | None, prompt_per_s: float, seconds: float) -> int | None:

@@ -120,9 +120,7 @@ class _Run:
         planner = Planner(layout, self._block_tokens)
         tables = PlanTables(self._connection, self._engine.engine_id, self._first_request, self._block_tokens)
         for step in sorted(self._opened):
-            plan = planner.plan(
-                step, self._opened[step], self._first["write"].get(step), self._first["read"].get(step)
-            )
+            plan = planner.plan(step, self._opened[step], self._first["write"].get(step), self._first["read"].get(step))
             tables.add(plan)
             self._plans[step] = plan
         tables.finish(planner)
@@ -237,7 +235,9 @@ class _Run:
         if self._unplaced:
             found.append(f"{self._engine.name}: {self._unplaced} reads of blocks of nobody's table were left out")
         if self._alone:
-            found.append(f"{self._engine.name}: V is missing beside {self._alone} reads of K: the tool's lists have no room for it")
+            found.append(
+                f"{self._engine.name}: V is missing beside {self._alone} reads of K: the tool's lists are too short"
+            )
         if unknown := sum(plan.unknown_tokens for plan in self._plans.values()):
             found.append(f"{self._engine.name}: whose {unknown} of the tokens written are cannot be told; NULL")
         return found

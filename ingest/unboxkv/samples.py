@@ -27,8 +27,10 @@ _SCHEDULE = """
 INSERT INTO step_schedule BY NAME
 SELECT $engine AS engine_id, p.step, p.end_ns - p.duration_ns AS start_ns, p.running, p.off_gpu AS waiting,
     p.* EXCLUDE (step, duration_ns, running, time_ns, off_gpu, gpu_usage, part, end_ns, more_off_gpu, output_tokens),
-    CASE WHEN p.more_off_gpu IS NOT NULL THEN greatest(0, p.more_off_gpu + p.resumed_requests) END AS preempted_requests,
-    round(p.gpu_usage * e.blocks)::INTEGER AS used_blocks, e.blocks - round(p.gpu_usage * e.blocks)::INTEGER AS free_blocks
+    CASE WHEN p.more_off_gpu IS NOT NULL THEN greatest(0, p.more_off_gpu + p.resumed_requests) END
+        AS preempted_requests,
+    round(p.gpu_usage * e.blocks)::INTEGER AS used_blocks,
+    e.blocks - round(p.gpu_usage * e.blocks)::INTEGER AS free_blocks
 FROM placed_step p JOIN engine e ON e.engine_id = $engine
 ORDER BY p.step
 """

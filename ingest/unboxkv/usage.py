@@ -129,7 +129,9 @@ def _load_steps(
     for number, row in _rows(path, _STEPS, warnings):
         step, duration_ns = whole(row["step"]), nanoseconds(row["duration"], _unit_ns(row["header duration"]))
         counts = [whole(row[key]) if row.get(key) else None for key in ("running", "resumed")]
-        wrong = [key for key, count in zip(("running", "resumed"), counts, strict=True) if row.get(key) and count is None]
+        wrong = [
+            key for key, count in zip(("running", "resumed"), counts, strict=True) if row.get(key) and count is None
+        ]
         if step is None or duration_ns is None or duration_ns < 0 or wrong:
             raise KvtraceError(f"{path}, line {number}: {_shown(row)}: a value is no number; {EXPECTED}")
         rows.add(step, duration_ns, *counts)

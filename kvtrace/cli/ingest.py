@@ -94,9 +94,9 @@ def register(app: typer.Typer) -> None:
         --nsight RUN/*.sqlite works.
         """
         with needs_analysis():
+            from kvtrace.ingest.options import Options
             from kvtrace.ingest.run import TRACE_NAME
             from kvtrace.ingest.run import ingest as ingest_run
-            from kvtrace.ingest.options import Options
             from kvtrace.ingest.sources import Sources
         given = {
             "nsight": nsight,
