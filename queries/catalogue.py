@@ -41,6 +41,7 @@ UNITS = (
     "bytes/s",
     "GB/s",
     "requests",
+    "tokens/s",
     "steps",
     "ratio",
     "ms/token",
