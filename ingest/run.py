@@ -13,7 +13,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
 from kvtrace.ingest import build, capture, clock, costs, derive, facts, misses, tiers, tile_tables, tiles
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
-from kvtrace.ingest.sources import Sources, import_sources, with_named_in_manifest
+from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
 
 TRACE_NAME = "trace.duckdb"
@@ -84,27 +84,28 @@ def ingest(
             `target` is then as it was.
     """
     progress = progress or (lambda what, done, total: None)
-    sources = sources or Sources()
+    sources, found = with_folders_searched(sources or Sources())
     if run_dir is None:
-        return _ingest_alone(sources, target, progress)
+        return _ingest_alone(sources, target, found, progress)
     recording = open_recording(run_dir)
     if not recording.processes:
         raise KvtraceError(
             f"{run_dir} holds no recorded process: no vLLM process of the run loaded kvtrace's plugin, or the run "
             "ended before one started; `kvtrace record` says at its end what it saw"
         )
-    summary = Summary(target or run_dir / TRACE_NAME)
+    summary = Summary(target or run_dir / TRACE_NAME, warnings=found)
     if nsight_of_run:
-        sources, summary.warnings = with_named_in_manifest(sources, run_dir)
+        sources, missing = with_named_in_manifest(sources, run_dir)
+        summary.warnings += missing
     with build.new_trace(summary.target) as connection:
         _fill(connection, recording, summary, sources, progress, all_tiles=all_tiles)
     return summary
 
 
-def _ingest_alone(sources: Sources, target: Path | None, progress: Progress) -> Summary:
+def _ingest_alone(sources: Sources, target: Path | None, warnings: list[str], progress: Progress) -> Summary:
     if not sources or target is None:
         raise KvtraceError("expected a run directory, or files to ingest and the trace to make of them (-o)")
-    summary = Summary(target)
+    summary = Summary(target, warnings=warnings)
     with build.new_trace(target) as connection:
         _import_sources(connection, sources, summary, progress)
         facts.insert_run_without_recording(connection, summary.warnings)

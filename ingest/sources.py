@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,20 @@ def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, li
     return replace(sources, nsight_of_run=tuple(found)), warnings
 
 
+def with_folders_searched(sources: Sources) -> tuple[Sources, list[str]]:
+    """Put the files of folders in their place; returns warnings about what else is in those.
+
+    Raises:
+        KvtraceError: A folder or file has nothing of what it is given for.
+    """
+    if not sources.unboxkv:
+        return sources, []
+    from kvtrace.ingest.unboxkv.load import find_files
+
+    files, warnings = find_files(sources.unboxkv)
+    return replace(sources, unboxkv=tuple(files)), warnings
+
+
 def import_sources(
     connection: duckdb.DuckDBPyConnection, sources: Sources, progress: Progress
 ) -> tuple[list[tuple[str, int, int]], list[str]]:
@@ -78,8 +92,8 @@ def import_sources(
     kernels = KernelNames()
     marked: dict[int, Marked] = {}
     joins: list[tuple[str, int, int]] = []
-    files, warnings = _numbered(sources)
-    warnings += _import_others(connection, [each for each in files if each[1] in _OTHERS], sources.options, progress)
+    files = _numbered(sources)
+    warnings = _import_others(connection, [each for each in files if each[1] in _OTHERS], sources.options, progress)
     for source_id, kind, path in files:
         if kind in _OTHERS:
             continue
@@ -140,24 +154,18 @@ def _import_others(
     return warnings
 
 
-def _numbered(sources: Sources) -> tuple[list[_File], list[str]]:
-    """Every file with its source id and kind; and warnings about what folders hold besides."""
-    unboxkv: list[Path] = []
-    warnings: list[str] = []
-    if sources.unboxkv:
-        from kvtrace.ingest.unboxkv.load import find_files
-
-        unboxkv, warnings = find_files(sources.unboxkv)
-    kinds: dict[str, Sequence[Path]] = {
+def _numbered(sources: Sources) -> list[_File]:
+    """Every file with its source id and kind."""
+    kinds = {
         "nsight_of_run": sources.nsight_of_run,
         "nsight": sources.nsight,
         "torch": sources.torch,
         "kv_events": sources.kv_events,
-        "unboxkv": unboxkv,
+        "unboxkv": sources.unboxkv,
         "sched_trace": sources.sched_trace,
         "requests": sources.requests,
     }
     files = [(kind, path) for kind, paths in kinds.items() for path in paths]
     if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
         raise KvtraceError(f"{repeated[0]} was given twice")
-    return [(source_id, kind, path) for source_id, (kind, path) in enumerate(files, 1)], warnings
+    return [(source_id, kind, path) for source_id, (kind, path) in enumerate(files, 1)]

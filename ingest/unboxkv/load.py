@@ -48,7 +48,7 @@ def find_files(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
             kind_of(path)
             files.append(path)
             continue
-        inside = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+        inside = sorted(file for file in path.rglob("*") if file.is_file() and not _is_left_out(file))
         known = [file for file in inside if plain_name(file).endswith(_ENDINGS) or _is_known(file)]
         if not known:
             raise KvtraceError(f"{path} has no file of UnBoxKV-IO among its {len(inside)} files; {EXPECTED}")
@@ -76,6 +76,10 @@ def kind_of(path: Path) -> Kind:
     if any(LOG_LINE.match(line) for line in head):
         return Kind.log
     raise KvtraceError(f"{path}, line 1: {head[0][:60]!r}; {EXPECTED}")
+
+
+def _is_left_out(path: Path) -> bool:
+    return path.name.startswith(".") or ".duckdb" in path.name
 
 
 def _is_known(path: Path) -> bool:

@@ -127,7 +127,7 @@ class Planner:
 
     def _decode(self, request: Request, table: list[int], blocks: list[int], places: list[int]) -> Row:
         if not request.tokens:  # its prefill is not in the data: of its length, only whole blocks are known
-            request.blocks, request.tokens = list(table), max(0, (len(table) - 1) * self._block_tokens)
+            request.tokens = max(0, (len(table) - 1) * self._block_tokens)
         before, computed = len(request.blocks), request.tokens
         if table[before:] and table[:before] == request.blocks:
             request.blocks += table[before:]

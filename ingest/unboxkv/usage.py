@@ -157,7 +157,10 @@ def _rows(path: Path, known: dict[str, str], warnings: list[str]) -> Iterator[Ro
         warnings.append(f"{path.name}: nothing is known of column {', '.join(others)[:80]}; left out")
     heads = {f"header {key}": names[at] for key, at in columns.items()}
     for line in lines:
-        values = next(csv.reader([line.text], delimiter=delimiter), [])
+        try:
+            values = next(csv.reader([line.text], delimiter=delimiter), [])
+        except csv.Error as error:
+            raise KvtraceError(f"{path}, line {line.number}: {error}; {EXPECTED}") from error
         if len(values) != len(names):
             if not line.whole:
                 warnings.append(f"{path.name}: the last line, {line.number}, is cut off and was left out")

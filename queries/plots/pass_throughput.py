@@ -22,8 +22,8 @@ def plot(frame: pd.DataFrame) -> Figure:
     known = frame.assign(rate=rate)[rate > 0]
     figure = new_figure(
         "Throughput of forward passes and fill of the token budget",
-        source="step_schedule, step_update; of imported logs, throughput as vLLM reported it (engine_sample). "
-        "Filled: all passes of a run and phase together.",
+        source="step_schedule, step_update; imported logs: as vLLM reported (engine_sample). "
+        "Filled: a run's passes together.",
         rows=2,
         share_x=False,
     )
