@@ -27,7 +27,11 @@ def load(tmp_path: Path, query: Callable[[Path], Ask]) -> Callable[..., tuple[Su
         path = tmp_path / "sched.jsonl"
         path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
         summary = ingest(None, tmp_path / "trace.duckdb", sources=Sources(sched_trace=(path,)))
-        return summary, lambda sql: query(summary.target)(sql)  # opened when asked: `Trace` wants the file to itself
+
+        def ask(sql: str) -> list[tuple[Any, ...]]:  # opened when asked: `Trace` wants the file to itself
+            return query(summary.target)(sql)
+
+        return summary, ask
 
     return loaded
 
