@@ -8,7 +8,8 @@
 -- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row a step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
 -- column: engine_id recorded | The engine.
--- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first step's.
+-- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first step's; of an imported
+--     engine, when the step began.
 -- column: step recorded | The step; of a bucket, its first one.
 -- column: steps [steps] derived | Steps in the row.
 -- column: blocks [blocks] recorded | Blocks that requests can use; used and free together where the engine did not say.
@@ -60,10 +61,10 @@ WITH held AS (
             THEN (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
             ELSE s.step
         END AS bucket
-    FROM step_schedule s
+    FROM (SELECT * REPLACE (coalesce(scheduled_ns, start_ns) AS scheduled_ns) FROM step_schedule) s
     LEFT JOIN step_change c USING (engine_id, step)
     LEFT JOIN engine e ON e.engine_id = s.engine_id
-    WHERE $engine IS NULL OR s.engine_id = $engine
+    WHERE ($engine IS NULL OR s.engine_id = $engine) AND s.used_blocks IS NOT NULL
 ), averaged AS (
     SELECT
         engine_id,

@@ -64,18 +64,19 @@ def kind_of(path: Path) -> Kind:
     Raises:
         KvtraceError: It cannot be read, is empty, or is none of UnBoxKV-IO's.
     """
-    head = [line.text for line in islice(read_lines(path, EXPECTED), HEAD_LINES)]
-    if not head:
+    lines = read_lines(path, EXPECTED)
+    first = next(lines, None)
+    if first is None:
         raise KvtraceError(f"{path} is empty; {EXPECTED}")
-    if head[0].startswith("{") and "pattern_record" in head[0]:
+    if first.text.startswith("{") and "pattern_record" in first.text:
         return Kind.pattern
-    if is_steps(head[0]):
+    if is_steps(first.text):
         return Kind.steps
-    if is_usage(head[0]):
+    if is_usage(first.text):
         return Kind.usage
-    if any(LOG_LINE.match(line) for line in head):
+    if any(LOG_LINE.match(line.text) for line in (first, *islice(lines, HEAD_LINES))):
         return Kind.log
-    raise KvtraceError(f"{path}, line 1: {head[0][:60]!r}; {EXPECTED}")
+    raise KvtraceError(f"{path}, line {first.number}: {first.text[:60]!r}; {EXPECTED}")
 
 
 def _is_left_out(path: Path) -> bool:
