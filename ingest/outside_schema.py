@@ -96,7 +96,8 @@ KV_USAGE = Table(
         UNION ALL
         SELECT s.engine_id, s.step, s.start_ns, s.end_ns, s.start_ns,
             s.used_blocks / nullif(s.used_blocks + s.free_blocks, 0), h.usage,
-            s.scheduled_tokens * 1e9 / nullif(s.interval_ns, 0), s.running, NULL, s.waiting, s.preempted_requests, s.resumed_requests
+            s.scheduled_tokens * 1e9 / nullif(s.interval_ns, 0), s.running, NULL, s.waiting,
+            s.preempted_requests, s.resumed_requests
         FROM step s ASOF LEFT JOIN host h ON s.engine_id = h.engine_id AND s.end_ns >= h.time_ns
         WHERE s.end_ns IS NOT NULL
             AND s.engine_id NOT IN (SELECT engine_id FROM engine_sample WHERE engine_id IS NOT NULL)
