@@ -95,7 +95,8 @@ KV_USAGE = Table(
         FROM sampled s LEFT JOIN step_schedule t USING (engine_id, step)
         UNION ALL
         SELECT s.engine_id, s.step, s.start_ns, s.end_ns, s.start_ns,
-            s.used_blocks / nullif(s.used_blocks + s.free_blocks, 0), h.usage, s.scheduled_tokens * 1e9 / nullif(s.interval_ns, 0), s.running, NULL, s.waiting,
+            s.used_blocks / nullif(s.used_blocks + s.free_blocks, 0), h.usage,
+            s.scheduled_tokens * 1e9 / nullif(s.interval_ns, 0), s.running, NULL, s.waiting,
             s.preempted_requests, s.resumed_requests
         FROM step s ASOF LEFT JOIN host h ON s.engine_id = h.engine_id AND s.end_ns >= h.time_ns
         WHERE s.end_ns IS NOT NULL
