@@ -13,6 +13,7 @@ from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
 from kvtrace.ingest.preemptions import PREEMPTION
+from kvtrace.ingest.reuse_schema import REUSE_TABLES
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER
 from kvtrace.ingest.tables import TEXT as _TEXT
@@ -340,6 +341,7 @@ TABLES: tuple[Table, ...] = (
     PREEMPTION,
     *LEDGER,
     *VERDICTS,
+    *REUSE_TABLES,
     *gpu.TABLES,
 )
 
