@@ -7,9 +7,9 @@ from kvtrace.ingest.tables import BIGINT, INTEGER, Table, column
 
 BLOCK_LOOKUP = Table(
     "block_lookup",
-    "Blocks that were looked up in the prefix cache (derived): a row for each full block of a prompt at each admission. "
-    "Hits are named by the block's own history, the others by request_hash. Imported request traces have a row for each "
-    "full block of a prompt at its arrival.",
+    "Blocks that were looked up in the prefix cache (derived): a row for each full block of a prompt at each "
+    "admission. Hits are named by the block's own history, the others by request_hash. Imported request traces have a "
+    "row for each full block of a prompt at its arrival.",
     (
         column("engine_id", INTEGER, "The engine."),
         column("time_ns", BIGINT, "When the lookup returned; imported: the request's arrival."),

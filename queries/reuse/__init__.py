@@ -5,8 +5,8 @@ docs/reuse.md defines what a reference is.
 """
 
 from kvtrace.queries.reuse.belady import Retentions
-from kvtrace.queries.reuse.curve import COLD, HitCurve
-from kvtrace.queries.reuse.distance import References, lru_distances
+from kvtrace.queries.reuse.curve import HitCurve
+from kvtrace.queries.reuse.distance import COLD, References, lru_distances
 from kvtrace.queries.reuse.recorded import EngineReferences, read_references
 from kvtrace.queries.reuse.sample import Sample, sample
 from kvtrace.queries.reuse.sizing import miss_ratios, sizing

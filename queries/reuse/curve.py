@@ -45,7 +45,8 @@ class HitCurve:
         if not self.lookups:
             return np.full(np.shape(size_blocks), math.nan)
         place = np.searchsorted(self.sizes, size_blocks, side="right")
-        return np.concatenate(([0.0], self.hits))[place] / self.lookups
+        ratio: Floats = np.concatenate(([0.0], self.hits))[place] / self.lookups
+        return ratio
 
     def size_for(self, hit_ratio: float) -> int | None:
         """The smallest size in blocks that reaches the hit ratio; None if none does."""

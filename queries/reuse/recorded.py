@@ -1,8 +1,8 @@
 """The block references of a trace, engine by engine, in the order in which the engine made them.
 
 Recordings have three kinds: lookups (view block_lookup), stores (block_event cache: from then on the block can be
-found) and releases (block_event free by the last user: from then on it can be evicted). Imported request traces have
-lookups only. docs/reuse.md has the definitions.
+found) and releases (block_event free: a request no longer holds it; blocks released are as recent as blocks looked up).
+Imported request traces have lookups only. docs/reuse.md has the definitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FROM (
     SELECT time_ns, 1 AS kind, request, block_hash, place FROM change WHERE op = 'cache'
     UNION ALL
     SELECT f.time_ns, 2, f.request, n.block_hash, f.place
-    FROM (FROM change WHERE op = 'free' AND ref_count = 0) f
+    FROM (FROM change WHERE op = 'free') f
     ASOF JOIN (FROM change WHERE op IN ('allocate', 'cache', 'evict')) n
         ON f.block_id = n.block_id AND f.place > n.place
     WHERE n.op = 'cache'

@@ -1,9 +1,9 @@
 """Reuse from a sample of the blocks, for traces too long to follow every block.
 
 Blocks are sampled by a hash of their key, so that a block is followed at all of its references or at none (spatial
-sampling, Waldspurger et al., FAST 2015). With a share R of the blocks, a cache of C blocks is one of C * R sampled ones.
-A sample that has more or fewer lookups than its share is off by the popular blocks it caught or missed; those are hits
-in any cache, so the difference is taken from, or added to, the hits at every size but 0 (their SHARDS-adj).
+sampling, Waldspurger et al., FAST 2015). With a share R of the blocks, a cache of C blocks is one of C * R sampled
+ones. A sample that has more or fewer lookups than its share is off by the popular blocks it caught or missed; those are
+hits in any cache, so the difference is taken from, or added to, the hits at every size but 0 (their SHARDS-adj).
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class Sample:
         if self.rate == 1:
             return []
         step = self.rate / PARTS
-        return [
-            _share(self.references, self.lookups / PARTS, self.start + part * step, step) for part in range(PARTS)
-        ]
+        return [_share(self.references, self.lookups / PARTS, self.start + part * step, step) for part in range(PARTS)]
 
 
 def sample(references: References, rate: float = 1.0) -> Sample:

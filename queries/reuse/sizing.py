@@ -1,7 +1,8 @@
-"""How much cache a workload needs: hits by size, and the sizes that reach given hit rates, in blocks, tokens and bytes."""
+"""How much cache a workload needs: misses by size, and the sizes that reach given hit rates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,24 +35,16 @@ def miss_ratios(sampled: Sample, sizes: Sequence[int]) -> pd.DataFrame:
     """Miss ratios of caches of these sizes, with the standard error of a sample.
 
     Returns:
-        size_blocks, lru_miss_ratio, lru_error, belady_miss_ratio, belady_error; errors are NA where nothing was sampled.
+        size_blocks, lru_miss_ratio, lru_error, belady_miss_ratio, belady_error; errors are NaN if nothing was sampled.
     """
     import pandas as pd
 
-    frame = pd.DataFrame({"size_blocks": pd.array(list(sizes), "Int64")})
+    frame = pd.DataFrame({"size_blocks": pd.Series(list(sizes), dtype="Int64")})
     for name in ("lru", "belady"):
         frame[f"{name}_miss_ratio"] = 1 - getattr(sampled, name)(sizes)
-        frame[f"{name}_error"] = _error([getattr(part, name)(sizes) for part in sampled.parts()])
+        parts = [getattr(part, name)(sizes) for part in sampled.parts()]
+        frame[f"{name}_error"] = np.std(parts, axis=0, ddof=1) / np.sqrt(len(parts)) if parts else math.nan
     return frame
-
-
-def _error(parts: list[np.ndarray]) -> object:
-    """The standard error of the mean of independent parts."""
-    import pandas as pd
-
-    if not parts:
-        return pd.NA
-    return np.std(np.array(parts), axis=0, ddof=1) / np.sqrt(len(parts))
 
 
 def sizing(
@@ -72,7 +65,7 @@ def sizing(
 
     Returns:
         A row an engine and size, sizes ascending. `size_of` says what the size is: given, pool, everything, or the hit
-        rate that it reaches; that row's size is NA if no size does.
+        rate that it reaches; that row's size is NA if no size does. Sizes spread over the curve are called spread.
     """
     import pandas as pd
 
@@ -90,7 +83,9 @@ def _sizing(
     import pandas as pd
 
     everything = max(engine.references.blocks, 1)
-    wanted: list[tuple[str, int | None]] = [("given" if sizes else "", size) for size in sizes or _spread(everything)]
+    wanted: list[tuple[str, int | None]] = [
+        ("given" if sizes else "spread", size) for size in sizes or _spread(everything)
+    ]
     if engine.pool_blocks:
         wanted.append(("pool", engine.pool_blocks))
     if not sizes:
@@ -111,16 +106,17 @@ def _sizing(
 def _in_bytes(frame: pd.DataFrame, engine: EngineReferences, block_bytes: int | None) -> pd.DataFrame:
     import pandas as pd
 
-    unknown = pd.array([pd.NA] * len(frame), "Int64")
     size = frame.size_blocks
+    unknown = pd.Series(pd.NA, frame.index, "Int64")
+    known = bool(block_bytes and engine.pool_blocks)
     frame.insert(3, "size_tokens", size * engine.block_tokens)
     frame.insert(4, "size_bytes", size * block_bytes if block_bytes else unknown)
-    beyond = (size - engine.pool_blocks).clip(lower=0) * block_bytes if block_bytes and engine.pool_blocks else unknown
-    frame.insert(5, "beyond_pool_bytes", beyond)
-    recorded: object = pd.NA
+    beyond = (size - (engine.pool_blocks or 0)).clip(lower=0)
+    frame.insert(5, "beyond_pool_bytes", beyond * block_bytes if known else unknown)
+    frame["recorded_miss_ratio"] = math.nan
     if engine.recorded_hits is not None and engine.references.lookups:
         recorded = 1 - engine.recorded_hits / engine.references.lookups
-    frame["recorded_miss_ratio"] = pd.array([recorded if name == "pool" else pd.NA for name in frame.size_of], "Float64")
+        frame.loc[frame.size_of == "pool", "recorded_miss_ratio"] = recorded
     return frame
 
 
