@@ -8,6 +8,7 @@ hits in any cache, so the difference is taken from, or added to, the hits at eve
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,9 @@ from kvtrace.queries.reuse.distance import References, lru_distances
 
 PARTS = 8
 """Parts that a sample is divided into to estimate its error."""
+
+SMALLEST_BLOCKS = 32
+"""The smallest cache, in sampled blocks, that a sample is asked about: smaller ones are beyond its resolution."""
 
 _WHOLE = 1 << 32
 
@@ -55,6 +59,11 @@ class Sample:
     @cached_property
     def _retentions(self) -> Retentions:
         return Retentions.of(self.references)
+
+    @property
+    def smallest(self) -> int:
+        """The smallest size in blocks that the sample can tell something about."""
+        return 0 if self.rate == 1 else math.ceil(SMALLEST_BLOCKS / self.rate)
 
     @property
     def _adjustment(self) -> float:

@@ -35,7 +35,8 @@ def miss_ratios(sampled: Sample, sizes: Sequence[int]) -> pd.DataFrame:
     """Miss ratios of caches of these sizes, with the standard error of a sample.
 
     Returns:
-        size_blocks, lru_miss_ratio, lru_error, belady_miss_ratio, belady_error; errors are NaN if nothing was sampled.
+        size_blocks, lru_miss_ratio, lru_error, belady_miss_ratio, belady_error. Errors are NaN if nothing was sampled,
+        ratios are NaN at sizes that are too small for the sample.
     """
     import pandas as pd
 
@@ -44,6 +45,7 @@ def miss_ratios(sampled: Sample, sizes: Sequence[int]) -> pd.DataFrame:
         frame[f"{name}_miss_ratio"] = 1 - getattr(sampled, name)(sizes)
         parts = [getattr(part, name)(sizes) for part in sampled.parts()]
         frame[f"{name}_error"] = np.std(parts, axis=0, ddof=1) / np.sqrt(len(parts)) if parts else math.nan
+    frame.loc[frame.size_blocks < sampled.smallest, frame.columns[1:]] = math.nan
     return frame
 
 
@@ -108,11 +110,10 @@ def _in_bytes(frame: pd.DataFrame, engine: EngineReferences, block_bytes: int | 
 
     size = frame.size_blocks
     unknown = pd.Series(pd.NA, frame.index, "Int64")
-    known = bool(block_bytes and engine.pool_blocks)
     frame.insert(3, "size_tokens", size * engine.block_tokens)
     frame.insert(4, "size_bytes", size * block_bytes if block_bytes else unknown)
     beyond = (size - (engine.pool_blocks or 0)).clip(lower=0)
-    frame.insert(5, "beyond_pool_bytes", beyond * block_bytes if known else unknown)
+    frame.insert(5, "beyond_pool_bytes", beyond * block_bytes if block_bytes and engine.pool_blocks else unknown)
     frame["recorded_miss_ratio"] = math.nan
     if engine.recorded_hits is not None and engine.references.lookups:
         recorded = 1 - engine.recorded_hits / engine.references.lookups
