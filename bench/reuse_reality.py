@@ -1,7 +1,7 @@
 """How near an LRU simulation comes to what an engine's pool really did, and what the rest is.
 
     python bench/reuse_reality.py TRACE
-    kvtrace record -o RUN -- python bench/reuse_reality.py --workload --sessions 40 --turns 6 --blocks 200
+    kvtrace record -o RUN -- python bench/reuse_reality.py --workload --sessions 40 --turns 6 --blocks 120
 
 For a recorded trace, at the pool's own size: hits and evictions as recorded; of an LRU cache (`kvtrace reuse`); of an
 LRU cache that never gives up a block in use; and of a replay of the pool, in which blocks without a name (not full yet)
@@ -171,10 +171,10 @@ def workload(sessions: int, turns: int, blocks: int) -> None:
         load_format="dummy",
         skip_tokenizer_init=True,
         enforce_eager=True,
-        block_size=16,
+        block_size=32,
         max_model_len=1024,
         max_num_seqs=12,
-        max_num_batched_tokens=512,
+        max_num_batched_tokens=256,
         num_gpu_blocks_override=blocks,
         gpu_memory_utilization=0.1,
     )
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--workload", action="store_true", help="Be the workload to record.")
     parser.add_argument("--sessions", type=int, default=40)
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--blocks", type=int, default=200)
+    parser.add_argument("--blocks", type=int, default=120)
     options = parser.parse_args()
     if options.workload:
         workload(options.sessions, options.turns, options.blocks)
