@@ -9,11 +9,11 @@ from __future__ import annotations
 import duckdb
 
 from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, Field, FinishReason, Type, _snake
+from kvtrace.ingest.block_lookup import BLOCK_LOOKUP
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
 from kvtrace.ingest.preemptions import PREEMPTION
-from kvtrace.ingest.reuse_schema import REUSE_TABLES
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER
 from kvtrace.ingest.tables import TEXT as _TEXT
@@ -337,11 +337,11 @@ TABLES: tuple[Table, ...] = (
     JOIN_COUNT,
     STEP,
     STEP_BLOCK,
+    BLOCK_LOOKUP,
     KV_ACCESS,
     PREEMPTION,
     *LEDGER,
     *VERDICTS,
-    *REUSE_TABLES,
     *gpu.TABLES,
 )
 

@@ -73,7 +73,7 @@ def test_the_installed_wheel_runs_from_elsewhere(wheel: Path, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "site") in done.stdout
-    for command in ("record", "ingest", "query", "sql", "view"):
+    for command in ("record", "ingest", "query", "reuse", "sql", "view"):
         assert command in done.stdout
 
 

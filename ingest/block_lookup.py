@@ -58,5 +58,3 @@ BLOCK_LOOKUP = Table(
             AND (h.position + 1) * e.block_size_tokens <= r.prompt_tokens
     """,
 )  # fmt: skip
-
-REUSE_TABLES: tuple[Table, ...] = (BLOCK_LOOKUP,)
