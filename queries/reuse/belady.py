@@ -28,7 +28,7 @@ class Retentions:
     thousands of blocks costs as much as one block.
 
     Args:
-        begin: int64 [G], the event of the reference, ascending.
+        begin: int64 [G], ascending: the event of the reference, counting only events where a retention begins or ends.
         end: int64 [G], the event of the lookup.
         blocks: int64 [G].
     """
@@ -45,31 +45,26 @@ class Retentions:
         order = np.lexsort((end, begin))
         begin, end = begin[order], end[order]
         first = np.flatnonzero((np.diff(begin, prepend=-1) != 0) | (np.diff(end, prepend=-1) != 0))
-        return cls(begin[first], end[first], np.diff(first, append=len(begin)))
+        events = np.unique(np.concatenate((begin[first], end[first])))
+        begin, end = (np.searchsorted(events, moments[first]) for moments in (begin, end))
+        return cls(begin, end, np.diff(first, append=len(order)))
 
     def hits(self, size_blocks: int) -> int:
         """The most lookups that a cache of `size_blocks` can find."""
-        furthest: list[tuple[int, int]] = []  # (-end, blocks): also past ones, which never come to the top again
-        ending: dict[int, int] = {}
-        due: list[int] = []  # events in `ending`, nearest first
-        retained = given_up = 0
-        now = COLD
+        furthest: list[int] = []  # a heap of groups, see _entry; past ones never come to its top again
+        ending = [0] * (int(self.end.max(initial=-1)) + 1)  # blocks retained until each event
+        retained = given_up = now = 0
         for begin, end, blocks in zip(self.begin.tolist(), self.end.tolist(), self.blocks.tolist(), strict=True):
             if begin != now:
-                given_up_now = _give_up(furthest, ending, retained - size_blocks)
-                given_up += given_up_now
-                retained -= given_up_now
+                excess = max(retained - size_blocks, 0)
+                _give_up(furthest, ending, excess)
+                given_up += excess
+                retained -= excess + sum(ending[now + 1 : begin + 1])
                 now = begin
-                while due and due[0] <= now:
-                    retained -= ending.pop(heapq.heappop(due))
-            if end not in ending:
-                ending[end] = 0
-                heapq.heappush(due, end)
             ending[end] += blocks
-            heapq.heappush(furthest, (-end, blocks))
+            heapq.heappush(furthest, _entry(end, blocks))
             retained += blocks
-        given_up += _give_up(furthest, ending, retained - size_blocks)
-        return int(self.blocks.sum()) - given_up
+        return int(self.blocks.sum()) - given_up - max(retained - size_blocks, 0)
 
     def size_for(self, hits: float) -> int | None:
         """The smallest size in blocks that can have so many hits; None if none can."""
@@ -84,15 +79,17 @@ class Retentions:
         return high
 
 
-def _give_up(furthest: list[tuple[int, int]], ending: dict[int, int], excess: int) -> int:
-    """Give up `excess` blocks, those needed last first; how many were."""
-    given_up = 0
-    while given_up < excess:
-        end, blocks = heapq.heappop(furthest)
-        rest = blocks - (excess - given_up)
-        if rest > 0:
-            heapq.heappush(furthest, (end, rest))
-        gone = min(blocks, blocks - rest)
-        ending[-end] -= gone
-        given_up += gone
-    return given_up
+def _entry(end: int, blocks: int) -> int:
+    """A group in one number, which a heap compares faster than a tuple; the furthest end is the least."""
+    return -(end << 32 | blocks)
+
+
+def _give_up(furthest: list[int], ending: list[int], excess: int) -> None:
+    """Give up `excess` blocks, those needed last first."""
+    while excess:
+        end, blocks = divmod(-heapq.heappop(furthest), 1 << 32)
+        gone = min(blocks, excess)
+        if gone < blocks:
+            heapq.heappush(furthest, _entry(end, blocks - gone))
+        ending[end] -= gone
+        excess -= gone

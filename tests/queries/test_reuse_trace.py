@@ -6,12 +6,14 @@ import csv
 import json
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 from kvtrace.queries import Trace
 from kvtrace.queries.reuse import COLD, EngineReferences, lru_distances, read_references, sizing
 from kvtrace.queries.reuse.plot import plot
@@ -29,6 +31,17 @@ CHANGES = (
 )
 
 
+@pytest.fixture(scope="module")
+def two_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trace that the working set is tested on; its comments tell the story. Nobody writes to it."""
+    path = tmp_path_factory.mktemp("two") / "trace.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        create_schema(connection)
+        connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
+        connection.execute(TWO_ENGINES)
+    return path
+
+
 def read(path: Path) -> list[EngineReferences]:
     with Trace(path) as trace:
         return read_references(trace)
@@ -38,9 +51,8 @@ def reuse(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["reuse", *map(str, arguments)])
 
 
-def test_references_are_lookups_and_stores_in_order(make_trace: MakeTrace) -> None:
-    """GIVEN the trace that the working set is tested on; its comments tell the story."""
-    recorded, imported = read(make_trace(TWO_ENGINES))
+def test_references_are_lookups_and_stores_in_order(two_engines: Path) -> None:
+    recorded, imported = read(two_engines)
 
     references = recorded.references
     assert references.key.tolist() == [99, 10, 11, 12, 11, 10, 10, 11, 10]
@@ -112,8 +124,8 @@ def test_blocks_longer_than_a_hash_are_named_by_their_last_one(make_trace: MakeT
     assert [tuple(row.values()) for row in rows.to_pylist()] == [(0, 71, True), (1, 73, True)]
 
 
-def test_sizes_misses_and_what_a_hit_rate_needs(make_trace: MakeTrace) -> None:
-    frame = sizing(read(make_trace(TWO_ENGINES)), sizes=[1, 2, 3], hit_rates=[0.4, 0.9])
+def test_sizes_misses_and_what_a_hit_rate_needs(two_engines: Path) -> None:
+    frame = sizing(read(two_engines), sizes=[1, 2, 3], hit_rates=[0.4, 0.9])
     one = frame[frame.engine_id == 1].set_index("size_of")
     given = one.loc["given"]
 
@@ -133,22 +145,22 @@ def test_sizes_misses_and_what_a_hit_rate_needs(make_trace: MakeTrace) -> None:
     assert "pool" not in set(other.size_of)
 
 
-def test_what_the_pool_lacks_in_bytes(make_trace: MakeTrace) -> None:
-    frame = sizing(read(make_trace(TWO_ENGINES))[:1], sizes=[4, 9], block_bytes=1000)
+def test_what_the_pool_lacks_in_bytes(two_engines: Path) -> None:
+    frame = sizing(read(two_engines)[:1], sizes=[4, 9], block_bytes=1000)
 
     assert frame.beyond_pool_bytes.tolist() == [0, 0, 4000]
     assert frame.size_of.tolist() == ["given", "pool", "given"]
 
 
-def test_spread_sizes_end_where_everything_fits(make_trace: MakeTrace) -> None:
-    frame = sizing(read(make_trace(TWO_ENGINES)))
+def test_spread_sizes_end_where_everything_fits(two_engines: Path) -> None:
+    frame = sizing(read(two_engines))
 
     assert frame[frame.size_of == "everything"].size_blocks.tolist() == [4, 3]
     assert frame.groupby("engine_id").lru_miss_ratio.min().tolist() == pytest.approx([4 / 7, 1 / 2])
 
 
-def test_plot_shows_both_curves_and_the_recorded_point(make_trace: MakeTrace) -> None:
-    figure = plot(sizing(read(make_trace(TWO_ENGINES))))
+def test_plot_shows_both_curves_and_the_recorded_point(two_engines: Path) -> None:
+    figure = plot(sizing(read(two_engines)))
 
     recorded, imported = figure.axes
     assert [line.get_label() for line in recorded.lines] == ["LRU", "Belady's bound", "recorded"]
@@ -157,8 +169,8 @@ def test_plot_shows_both_curves_and_the_recorded_point(make_trace: MakeTrace) ->
     assert "cache (blocks)" in imported.get_xlabel()
 
 
-def test_command_writes_a_table_a_file_and_a_plot(make_trace: MakeTrace, tmp_path: Path) -> None:
-    path = make_trace(TWO_ENGINES)
+def test_command_writes_a_table_a_file_and_a_plot(two_engines: Path, tmp_path: Path) -> None:
+    path = two_engines
 
     shown = reuse(path, "--sizes", "1,3", "--target-hit-rate", "0.9", "--plot", tmp_path / "curve.svg")
     written = reuse(path, "--sizes", "1,3", "-o", tmp_path / "curve.csv")
@@ -205,9 +217,9 @@ def test_sampled_command_has_errors_where_the_sample_can_tell(make_trace: MakeTr
         (["--plot", "x.gif"], "png, svg, pdf"),
     ],
 )
-def test_wrong_options_say_what_is_expected(make_trace: MakeTrace, options: list[str], message: str) -> None:
+def test_wrong_options_say_what_is_expected(two_engines: Path, options: list[str], message: str) -> None:
     with pytest.raises(KvtraceError, match=message):
-        CliRunner().invoke(app, ["reuse", str(make_trace(TWO_ENGINES)), *options], catch_exceptions=False)
+        CliRunner().invoke(app, ["reuse", str(two_engines), *options], catch_exceptions=False)
 
 
 def test_a_trace_without_lookups_says_so(make_trace: MakeTrace) -> None:
