@@ -45,6 +45,9 @@ class KeepsUsed:
     def take(self) -> None:
         """Blocks without a name take no room here."""
 
+    def reset(self) -> None:
+        self.users.clear()
+
     def use(self, name: int) -> int:
         self.users[name] = self.users.pop(name, 0) + 1
         while len(self.users) > self.room and (unused := next((key for key, n in self.users.items() if not n), None)):
@@ -86,6 +89,11 @@ class Pool:
             self.named[block.name].remove(block)
             self.evictions += 1
 
+    def reset(self) -> None:
+        for block in self.free:
+            block.name = None
+        self.named.clear()
+
     def use(self, name: int) -> Block:
         block = self.named[name][0]
         block.users += 1
@@ -111,7 +119,7 @@ def replay(trace: Trace, engine: int, cache: KeepsUsed | Pool) -> tuple[int, int
     rows = sorted(
         [*((row, 0) for row in lookups), *((row, 1) for row in changes)], key=lambda r: (r[0]["time_ns"], r[1])
     )
-    held: defaultdict[int, dict[int, Block | int]] = defaultdict(dict)  # by request and name
+    held: defaultdict[int | None, dict[int, Block | int]] = defaultdict(dict)  # by request and name
     surplus: defaultdict[int, int] = defaultdict(int)  # recorded allocations that were not needed here
     name_of: dict[int, int] = {}  # recorded block -> its name
     hits = 0
@@ -136,8 +144,14 @@ def replay(trace: Trace, engine: int, cache: KeepsUsed | Pool) -> tuple[int, int
             name_of[row["block_id"]] = row["block_hash"]
             if row["block_hash"] not in held[request]:
                 held[request][row["block_hash"]] = cache.store(row["block_hash"])
+        elif row["op"] == "hit" and request is None:  # a pin holds the block beside the request that uses it
+            name = name_of[row["block_id"]]
+            held[None][name] = cache.use(name)
         elif row["op"] == "free":
             cache.release(held[request].pop(name_of.get(row["block_id"]), None))
+        elif row["op"] == "reset":
+            name_of.clear()
+            cache.reset()
     return hits, cache.evictions
 
 
