@@ -38,7 +38,7 @@ BLOCK_TOKENS = 16
 def build(path: Path, lookups: int) -> None:
     """Write a trace with about so many full blocks looked up."""
     random = np.random.default_rng(1)
-    sessions = max(1, round(lookups / (MEAN_TURNS * (35 + TURN_BLOCKS * (MEAN_TURNS + 1)))))
+    sessions = max(1, round(lookups / (MEAN_TURNS * (33 + TURN_BLOCKS * MEAN_TURNS))))
     turns = random.geometric(1 / MEAN_TURNS, sessions)
     session = np.repeat(np.arange(sessions), turns)
     turn = np.arange(len(session)) - np.repeat(np.cumsum(turns) - turns, turns)

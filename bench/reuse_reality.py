@@ -1,20 +1,16 @@
 """How near an LRU simulation comes to what an engine's pool really did, and what the rest is.
 
     python bench/reuse_reality.py TRACE
-    kvtrace record -o RUN -- python bench/reuse_reality.py --workload --sessions 40 --turns 6 --blocks 120
 
 For a recorded trace, at the pool's own size: hits and evictions as recorded; of an LRU cache (`kvtrace reuse`); of an
 LRU cache that never gives up a block in use; and of a replay of the pool, in which blocks without a name (not full yet)
 and second blocks of a name take room too, and blocks are taken from a queue of free ones when the recording took one.
 The replay should be the recording; if it is, the differences of the others are their simplifications and nothing else.
-`--workload` is examples/demo.py with numbers, to record something larger.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import sys
 from collections import OrderedDict, defaultdict
 from pathlib import Path
 
@@ -44,6 +40,9 @@ class KeepsUsed:
 
     def take(self) -> None:
         """Blocks without a name take no room here."""
+
+    def reset(self) -> None:
+        self.users.clear()
 
     def use(self, name: int) -> int:
         self.users[name] = self.users.pop(name, 0) + 1
@@ -86,6 +85,11 @@ class Pool:
             self.named[block.name].remove(block)
             self.evictions += 1
 
+    def reset(self) -> None:
+        for block in self.free:
+            block.name = None
+        self.named.clear()
+
     def use(self, name: int) -> Block:
         block = self.named[name][0]
         block.users += 1
@@ -111,7 +115,7 @@ def replay(trace: Trace, engine: int, cache: KeepsUsed | Pool) -> tuple[int, int
     rows = sorted(
         [*((row, 0) for row in lookups), *((row, 1) for row in changes)], key=lambda r: (r[0]["time_ns"], r[1])
     )
-    held: defaultdict[int, dict[int, Block | int]] = defaultdict(dict)  # by request and name
+    held: defaultdict[int | None, dict[int, Block | int]] = defaultdict(dict)  # by request and name
     surplus: defaultdict[int, int] = defaultdict(int)  # recorded allocations that were not needed here
     name_of: dict[int, int] = {}  # recorded block -> its name
     hits = 0
@@ -136,8 +140,17 @@ def replay(trace: Trace, engine: int, cache: KeepsUsed | Pool) -> tuple[int, int
             name_of[row["block_id"]] = row["block_hash"]
             if row["block_hash"] not in held[request]:
                 held[request][row["block_hash"]] = cache.store(row["block_hash"])
+        elif row["op"] == "hit" and request is None:  # a pin holds the block beside the request that uses it
+            name = name_of[row["block_id"]]
+            held[-1 - len(held)][name] = cache.use(name)
         elif row["op"] == "free":
-            cache.release(held[request].pop(name_of.get(row["block_id"]), None))
+            name = name_of.get(row["block_id"])
+            if name not in held[request]:  # a pin ends, and with it the hold of the request or of the pin
+                request = next((other for other, names in held.items() if name in names), request)
+            cache.release(held[request].pop(name, None))
+        elif row["op"] == "reset":
+            name_of.clear()
+            cache.reset()
     return hits, cache.evictions
 
 
@@ -161,50 +174,10 @@ def compare(path: Path) -> None:
                 print(f"  {what:36} {hits:6} hits ({hits / references.lookups:.4f}) {evicted:6} evictions")
 
 
-def workload(sessions: int, turns: int, blocks: int) -> None:
-    """Sessions talk in turns, each turn in another order; all share one of four system prompts."""
-    from vllm import LLM, SamplingParams
-
-    random.seed(3)
-    llm = LLM(
-        str(Path(__file__).parents[1] / "examples" / "tiny-llama"),
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        block_size=32,
-        max_model_len=1024,
-        max_num_seqs=12,
-        max_num_batched_tokens=256,
-        num_gpu_blocks_override=blocks,
-        gpu_memory_utilization=0.1,
-    )
-    histories = [[7 + session % 4] * 64 + [20 + session] * (20 + 4 * session % 50) for session in range(sessions)]
-    for turn in range(turns):
-        order = random.sample(range(sessions), sessions)
-        wanted = [
-            SamplingParams(max_tokens=random.randrange(8, 40), ignore_eos=True, detokenize=False, temperature=0)
-            for _ in order
-        ]
-        prompts = [{"prompt_token_ids": list(histories[session])} for session in order]
-        for session, output in zip(order, llm.generate(prompts, wanted, use_tqdm=False), strict=True):
-            histories[session] += [*output.outputs[0].token_ids, *[100 + turn] * 24]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", type=Path, nargs="?")
-    parser.add_argument("--workload", action="store_true", help="Be the workload to record.")
-    parser.add_argument("--sessions", type=int, default=40)
-    parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--blocks", type=int, default=120)
-    options = parser.parse_args()
-    if options.workload:
-        workload(options.sessions, options.turns, options.blocks)
-    elif options.trace:
-        compare(options.trace)
-    else:
-        parser.print_usage(sys.stderr)
-        sys.exit(2)
+    parser.add_argument("trace", type=Path)
+    compare(parser.parse_args().trace)
 
 
 if __name__ == "__main__":
