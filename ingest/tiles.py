@@ -15,15 +15,16 @@ from kvtrace.tiles import (
     CHUNK_MARK,
     FILE_HEADER,
     FILE_HEADER_BYTES,
+    LISTS_BLOCKS,
     SECTION_BYTES,
+    TICK_SHIFT,
     TILES_MAGIC,
     TILES_VERSION,
     Chunk,
     padded,
 )
 
-TICK_NS = 32
-HAS_SUM, LISTS_BLOCKS = 1, 2
+TICK_NS = 1 << TICK_SHIFT
 
 PROGRAM = np.dtype(
     [
@@ -98,7 +99,8 @@ def steps(directory: Path) -> Iterator[StepTiles]:
     """
     paths = sorted(directory.glob("tiles.*.kvt"))
     for path in paths:
-        yield from _file_steps(path, is_last=path is paths[-1])
+        for chunk, data, offset in _chunks(path, is_last=path is paths[-1]):
+            yield _step(chunk, data, offset)
 
 
 def headers(directory: Path) -> tuple[list[Chunk], int]:
@@ -107,18 +109,17 @@ def headers(directory: Path) -> tuple[list[Chunk], int]:
     Raises:
         KvtraceError: As `steps`.
     """
-    chunks = [step.chunk for step in steps(directory)]
     paths = sorted(directory.glob("tiles.*.kvt"))
-    if not paths:
-        return chunks, 0
-    size = paths[-1].stat().st_size
-    whole = FILE_HEADER_BYTES + sum(
-        CHUNK.size + step.chunk.payload_bytes for step in _file_steps(paths[-1], is_last=True)
-    )
-    return chunks, int(size > whole)
+    found = [[chunk for chunk, _, _ in _chunks(path, is_last=path is paths[-1])] for path in paths]
+    torn = 0
+    if paths:
+        whole = FILE_HEADER_BYTES + sum(CHUNK.size + chunk.payload_bytes for chunk in found[-1])
+        torn = int(paths[-1].stat().st_size > whole)
+    return [chunk for chunks in found for chunk in chunks], torn
 
 
-def _file_steps(path: Path, *, is_last: bool) -> Iterator[StepTiles]:
+def _chunks(path: Path, *, is_last: bool) -> Iterator[tuple[Chunk, Array, int]]:
+    """Each whole chunk of a file: its header, the file's bytes, and where among them its sections begin."""
     if path.stat().st_size < FILE_HEADER_BYTES:
         if is_last:  # the process died while it made the file
             return
@@ -140,7 +141,7 @@ def _file_steps(path: Path, *, is_last: bool) -> Iterator[StepTiles]:
         end = offset + CHUNK.size + chunk.payload_bytes
         if end > len(data):
             break
-        yield _step(chunk, data, offset + CHUNK.size)
+        yield chunk, data, offset + CHUNK.size
         offset = end
     if offset < len(data) and not is_last:
         raise KvtraceError(f"{path}: the step at byte {offset} is cut off, and {path.name} is not the last file")

@@ -121,8 +121,8 @@ class WindowKind(enum.IntEnum):
 class AccessKind(enum.IntEnum):
     """How a KV block was touched."""
 
-    write = 1  # K and V stored, somewhere in a layer's window (derived)
-    attention = 2  # K and V read, somewhere in a layer's window (derived)
+    write = 1  # K and V stored, somewhere in that time (derived)
+    attention = 2  # K and V read, somewhere in that time (derived)
     k_read = 3
     v_read = 4
     k_write = 5

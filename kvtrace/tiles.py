@@ -21,6 +21,13 @@ CHUNK = struct.Struct("<IiqqqIIIIII")
 SECTION_BYTES = (24, 2, 16)
 """Bytes of a program record, a tile and a write record."""
 
+TICK_SHIFT = 5
+"""A tick is 32 ns: the step of an H200's global timer. At most 255 fit; what is longer is caught up by later ones."""
+
+HAS_SUM, LISTS_BLOCKS = 1, 2
+"""Flags of a program record: `sum` is there; block ids follow the tiles. Bits 2 to 5 hold the tile's size (0: 16
+tokens, 1: 32, ...), bits 6 to 15 a sixteenth of the block's."""
+
 FILE_BYTES = 1 << 30
 """A file is closed after the chunk that brings it to this size."""
 

@@ -40,7 +40,7 @@ SELECT
 FROM source s JOIN alignment a USING (source_id)
 LEFT JOIN (
     SELECT source_id, count(*) AS kernels, count(step) AS with_step,
-        count(*) FILTER (attribution IN ('after_range', 'other_thread', 'gpu_time')) AS by_time
+        count(*) FILTER (attribution IN ('after_range', 'other_thread', 'gpu_time', 'stream_order')) AS by_time
     FROM gpu_kernel GROUP BY source_id
 ) AS k USING (source_id)
 ORDER BY s.source_id, a.applied DESC, a.method

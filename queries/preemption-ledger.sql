@@ -34,20 +34,7 @@
 -- column: break_even_tokens [tokens] derived | From this length on, loading at the measured rate is cheaper.
 -- column: assumed_break_even_tokens [tokens] inferred | The same at assumed_gb_per_s.
 
-WITH turn AS (
-    SELECT
-        *,
-        lead(op) OVER life AS next_op,
-        lead(time_ns) OVER life AS next_ns,
-        lead(step) OVER life AS next_step,
-        lead(local_cached_tokens) OVER life AS next_local,
-        lead(external_cached_tokens) OVER life AS next_external
-    FROM request_event
-    WHERE op IN ('preempt', 'resume', 'finish')
-    WINDOW life AS (PARTITION BY engine_id, request ORDER BY time_ns, rowid)
-), preemption AS (
-    SELECT *, next_op IS NOT DISTINCT FROM 'resume' AS resumed FROM turn WHERE op = 'preempt'
-), rate AS (
+WITH rate AS (
     SELECT
         e.engine_id,
         e.block_bytes,
@@ -75,7 +62,7 @@ WITH turn AS (
     SELECT
         r.engine_id,
         r.request,
-        p.next_step,
+        p.resume_step,
         sum(r.scheduled_tokens)::BIGINT AS tokens,
         count(*) AS steps,
         sum(s.interval_ns * (r.scheduled_tokens / s.scheduled_tokens)) / 1e6 AS share_ms,
@@ -83,20 +70,20 @@ WITH turn AS (
             r.scheduled_tokens::DOUBLE * r.computed_tokens
             + r.scheduled_tokens::DOUBLE * (r.scheduled_tokens + 1) / 2)) / 1e6 AS recompute_ms
     FROM (SELECT * FROM step_request WHERE phase = 'resumed') r
-    ASOF JOIN (SELECT * FROM preemption WHERE resumed) p
-        ON r.engine_id = p.engine_id AND r.request = p.request AND r.step >= p.next_step
+    ASOF JOIN (SELECT * FROM preemption WHERE outcome = 'resumed') p
+        ON r.engine_id = p.engine_id AND r.request = p.request AND r.step >= p.resume_step
     LEFT JOIN step s ON s.engine_id = r.engine_id AND s.step = r.step
     LEFT JOIN break_even b ON b.engine_id = r.engine_id
-    GROUP BY r.engine_id, r.request, p.next_step
+    GROUP BY r.engine_id, r.request, p.resume_step
 ), priced AS (
     SELECT
         p.*,
-        CASE WHEN resumed AND EXISTS (FROM step_request) THEN coalesce(c.tokens, 0) END AS recomputed_tokens,
+        CASE WHEN p.outcome = 'resumed' AND EXISTS (FROM step_request) THEN coalesce(c.tokens, 0) END AS recomputed_tokens,
         c.steps,
         c.share_ms,
         c.recompute_ms
     FROM preemption p
-    LEFT JOIN recomputed c ON c.engine_id = p.engine_id AND c.request = p.request AND c.next_step = p.next_step
+    LEFT JOIN recomputed c ON c.engine_id = p.engine_id AND c.request = p.request AND c.resume_step = p.resume_step
 )
 SELECT
     p.engine_id,
@@ -104,14 +91,14 @@ SELECT
     p.time_ns,
     p.request,
     r.external_id,
-    p.computed_tokens AS lost_tokens,
-    p.blocks AS lost_blocks,
-    p.blocks * b.block_bytes AS lost_bytes,
-    CASE WHEN p.resumed THEN 'resumed' WHEN next_op IS NOT NULL THEN 'finished' ELSE 'waiting' END AS outcome,
-    CASE WHEN p.resumed THEN p.next_step END AS resume_step,
-    CASE WHEN p.resumed THEN (next_ns - p.time_ns) / 1e6 END AS queue_ms,
-    CASE WHEN p.resumed THEN next_local END AS cached_tokens,
-    CASE WHEN p.resumed THEN next_external END AS fetched_tokens,
+    p.lost_tokens,
+    p.lost_blocks,
+    p.lost_blocks * b.block_bytes AS lost_bytes,
+    p.outcome,
+    p.resume_step,
+    (p.resume_ns - p.time_ns) / 1e6 AS queue_ms,
+    p.cached_tokens,
+    p.fetched_tokens,
     m.verdict,
     p.recomputed_tokens,
     CASE WHEN p.recomputed_tokens IS NOT NULL THEN coalesce(p.steps, 0) END AS recompute_steps,
@@ -125,5 +112,5 @@ SELECT
 FROM priced p
 LEFT JOIN break_even b ON b.engine_id = p.engine_id
 LEFT JOIN request r ON r.request = p.request
-LEFT JOIN prefix_miss m ON p.resumed AND m.engine_id = p.engine_id AND m.request = p.request AND m.step = p.next_step
+LEFT JOIN prefix_miss m ON m.engine_id = p.engine_id AND m.request = p.request AND m.step = p.resume_step
 ORDER BY p.engine_id, p.time_ns, p.request

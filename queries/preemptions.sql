@@ -22,25 +22,12 @@
 -- column: recomputed_tokens [tokens] derived | Tokens scheduled in phase `resumed` until it was preempted again or
 --     ended; NULL if it did not resume or step_request was not recorded.
 
-WITH turn AS (
-    SELECT
-        *,
-        lead(op) OVER life AS next_op,
-        lead(time_ns) OVER life AS next_ns,
-        lead(step) OVER life AS next_step,
-        lead(local_cached_tokens) OVER life AS next_local,
-        lead(external_cached_tokens) OVER life AS next_external
-    FROM request_event
-    WHERE op IN ('preempt', 'resume', 'finish')
-    WINDOW life AS (PARTITION BY engine_id, request ORDER BY time_ns, rowid)
-), preemption AS (
-    SELECT *, next_op IS NOT DISTINCT FROM 'resume' AS resumed FROM turn WHERE op = 'preempt'
-), recomputed AS (
-    SELECT s.engine_id, s.request, p.next_step, sum(s.scheduled_tokens)::BIGINT AS tokens
+WITH recomputed AS (
+    SELECT s.engine_id, s.request, p.resume_step, sum(s.scheduled_tokens)::BIGINT AS tokens
     FROM (SELECT * FROM step_request WHERE phase = 'resumed') s
-    ASOF JOIN (SELECT * FROM preemption WHERE resumed) p
-        ON s.engine_id = p.engine_id AND s.request = p.request AND s.step >= p.next_step
-    GROUP BY s.engine_id, s.request, p.next_step
+    ASOF JOIN (SELECT * FROM preemption WHERE outcome = 'resumed') p
+        ON s.engine_id = p.engine_id AND s.request = p.request AND s.step >= p.resume_step
+    GROUP BY s.engine_id, s.request, p.resume_step
 )
 SELECT
     p.engine_id,
@@ -49,15 +36,16 @@ SELECT
     p.request,
     r.external_id,
     p.output_tokens,
-    p.computed_tokens AS discarded_tokens,
-    p.blocks AS discarded_blocks,
-    CASE WHEN resumed THEN 'resumed' WHEN next_op IS NOT NULL THEN 'finished' ELSE 'waiting' END AS outcome,
-    CASE WHEN resumed THEN p.next_step END AS resume_step,
-    CASE WHEN resumed THEN (next_ns - p.time_ns) / 1e6 END AS wait_ms,
-    CASE WHEN resumed THEN next_local END AS local_cached_tokens,
-    CASE WHEN resumed THEN next_external END AS external_cached_tokens,
-    CASE WHEN resumed AND EXISTS (FROM step_request) THEN coalesce(c.tokens, 0) END AS recomputed_tokens
+    p.lost_tokens AS discarded_tokens,
+    p.lost_blocks AS discarded_blocks,
+    p.outcome,
+    p.resume_step,
+    (p.resume_ns - p.time_ns) / 1e6 AS wait_ms,
+    p.cached_tokens AS local_cached_tokens,
+    p.fetched_tokens AS external_cached_tokens,
+    CASE WHEN p.outcome = 'resumed' AND EXISTS (FROM step_request) THEN coalesce(c.tokens, 0) END AS recomputed_tokens
 FROM preemption p
-LEFT JOIN recomputed c ON c.engine_id = p.engine_id AND c.request = p.request AND c.next_step = p.next_step
+LEFT JOIN recomputed c
+    ON c.engine_id = p.engine_id AND c.request = p.request AND c.resume_step = p.resume_step
 LEFT JOIN request r ON r.request = p.request
 ORDER BY p.engine_id, p.time_ns, p.request

@@ -193,12 +193,17 @@ def _check_file(path: Path) -> None:
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": "false",
-        "lock_configuration": "true",
         "python_enable_replacements": "false",
         "temp_directory": _spill_directory(),
     }
     try:
-        return duckdb.connect(str(path), read_only=True, config=config)
+        connection = duckdb.connect(str(path), read_only=True, config=config)
+        # Handles of one file in one process share its settings, and the first one locks them.
+        if not connection.sql("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
+            # From `python -c` and notebooks DuckDB would draw a progress bar onto stdout, amid the answer.
+            connection.execute("SET enable_progress_bar = false")
+            connection.execute("SET lock_configuration = true")
+        return connection
     except duckdb.ConnectionException as error:
         raise KvtraceError(f"{path} is open for writing in this process; close that connection first") from error
     except duckdb.Error as error:

@@ -59,6 +59,36 @@ FROM (SELECT a.*, t.timeline FROM gpu_activity a
         ON b.timeline = a.timeline AND b.at_ns <= a.start_ns
     LEFT JOIN pid_engine e ON e.pid = a.pid
 """
+# A launch whose call was lost (a profile's last buffers often are) ran after its stream's activity before it, so its
+# step is not an earlier one; and after its own forward pass had begun on the host, so it is no later one than the last
+# that had. Where both are the same step, it is that.
+_BY_STREAM_ORDER = """
+WITH orphan AS (
+    SELECT a.pid, a.correlation, min(a.start_ns) AS start_ns, arg_min(a.stream, a.start_ns) AS stream,
+        arg_min(a.context, a.start_ns) AS context
+    FROM gpu_activity a JOIN gpu_attribution t USING (activity_id)
+    WHERE a.source_id = {source} AND t.call_id IS NULL AND t.step IS NULL
+        AND a.pid NOT IN (SELECT pid FROM pid_without_calls)
+    GROUP BY a.pid, a.correlation
+), known AS (
+    SELECT a.pid, a.context, a.stream, a.start_ns, t.step
+    FROM gpu_activity a JOIN gpu_attribution t USING (activity_id)
+    WHERE a.source_id = {source} AND t.step IS NOT NULL AND a.pid IN (SELECT pid FROM orphan)
+), begun AS (
+    SELECT g.pid, f.start_ns, f.step
+    FROM gpu_process g JOIN forward f USING (process_id) WHERE g.source_id = {source}
+), found AS (
+    SELECT o.pid, o.correlation, k.step
+    FROM orphan o
+        ASOF JOIN known k
+            ON k.pid = o.pid AND k.context = o.context AND k.stream = o.stream AND k.start_ns <= o.start_ns
+        ASOF JOIN begun b ON b.pid = o.pid AND b.start_ns <= o.start_ns
+    WHERE k.step = b.step
+)
+UPDATE gpu_attribution SET step = found.step, engine_id = e.engine_id, method = 'stream_order'
+FROM found JOIN gpu_activity a USING (pid, correlation) LEFT JOIN pid_engine e USING (pid)
+WHERE a.activity_id = gpu_attribution.activity_id AND a.source_id = {source}
+"""
 
 
 class Marked(NamedTuple):
@@ -87,6 +117,7 @@ def attribute(connection: duckdb.DuckDBPyConnection, source_id: int, marked: Mar
         connection.execute(_ONCE)
         connection.execute(_BY_CALL.format(source=source_id))
     connection.execute(_BY_GPU_TIME.format(source=source_id))
+    connection.execute(_BY_STREAM_ORDER.format(source=source_id))
     for table in (
         "call_step",
         "breakpoint",

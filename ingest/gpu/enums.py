@@ -108,6 +108,7 @@ class Attribution(enum.IntEnum):
     after_range = 5  # launched after such a range and before the next one: sampling, for one
     other_thread = 6  # launched by another thread of the process in that time
     gpu_time = 7  # its launch is unknown: it ran after that step's forward pass began and before the next
+    stream_order = 8  # its launch was lost: it ran between an activity of that step and the next forward pass
 
 
 class LayerMethod(enum.IntEnum):

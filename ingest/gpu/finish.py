@@ -24,6 +24,11 @@ _WINDOWS = """
     SELECT count(k.step), count(*) FROM kv_window w LEFT JOIN kv_window_kernel k
     USING (process_id, engine_id, step, layer, kind)
 """
+_TRANSFERS = """
+    SELECT count(c.transfer), count(*)
+    FROM (FROM transfer WHERE from_tier = 'gpu' OR to_tier = 'gpu') t
+        LEFT JOIN (SELECT DISTINCT process_id, transfer FROM gpu_copy_transfer) c USING (process_id, transfer)
+"""
 
 
 def finish_source(connection: duckdb.DuckDBPyConnection, source_id: int, marked: Marked) -> None:
@@ -52,6 +57,8 @@ def count_joins(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, int, i
     joins = dict(_JOINS)
     if connection.execute("SELECT 1 FROM kv_window LIMIT 1").fetchone():
         joins["kv_window -> gpu_kernel"] = _WINDOWS
+    if connection.execute("SELECT 1 FROM transfer_submit LIMIT 1").fetchone():
+        joins["transfer -> gpu_copy"] = _TRANSFERS
     for name, sql in joins.items():
         matched, total = connection.execute(sql).fetchone() or (0, 0)
         counts.append((name, matched, total - matched))

@@ -134,6 +134,18 @@ GPU_LAYER = Table(
     ),
 )
 
+GPU_COPY_TRANSFER = Table(
+    "gpu_copy_transfer",
+    "The offload transfer that a copy was part of (derived): copies one after the other on a stream, within the "
+    "transfer's time, that add up to its bytes.",
+    (
+        column("activity_id", BIGINT, "The copy (`gpu_activity.activity_id`)."),
+        column("process_id", INTEGER, "The worker (`transfer.process_id`)."),
+        column("engine_id", INTEGER, "The engine."),
+        column("transfer", BIGINT, "The transfer (`transfer.transfer`)."),
+    ),
+)
+
 KERNEL_NAME = Table(
     "kernel_name",
     "The kernels' names, and what they are for by their names (derived).",
@@ -352,6 +364,7 @@ TABLES: tuple[Table, ...] = (
     GPU_LAUNCH_SHAPE,
     GPU_ATTRIBUTION,
     GPU_LAYER,
+    GPU_COPY_TRANSFER,
     KERNEL_NAME,
     GPU_CALL,
     GPU_SYNC,

@@ -77,13 +77,18 @@ GPU_COPY = Table(
         *_STEP_COLUMNS,
         _ATTRIBUTION,
         column("call_id", BIGINT, "The call that launched it."),
+        column("process_id", INTEGER, "The worker whose transfer it was part of; NULL if of none (derived)."),
+        column("transfer", BIGINT, "That transfer (`transfer.transfer`; derived)."),
     ),
     view="""
         SELECT a.activity_id, a.start_ns, a.end_ns, a.end_ns - a.start_ns AS duration_ns, a.source_id, a.pid, a.device,
             a.stream, m.copy_kind AS direction, m.source_memory, m.target_memory, m.bytes,
             m.bytes * 1e9 / nullif(a.end_ns - a.start_ns, 0) AS bytes_per_s, t.engine_id, t.step,
-            t.method AS attribution, t.call_id
-        FROM gpu_activity a LEFT JOIN gpu_transfer m USING (activity_id) LEFT JOIN gpu_attribution t USING (activity_id)
+            t.method AS attribution, t.call_id, o.process_id, o.transfer
+        FROM gpu_activity a
+            LEFT JOIN gpu_transfer m USING (activity_id)
+            LEFT JOIN gpu_attribution t USING (activity_id)
+            LEFT JOIN gpu_copy_transfer o USING (activity_id)
         WHERE a.kind = 'memcpy'
     """,
 )
@@ -164,8 +169,9 @@ STEP_GPU = Table(
             SELECT engine_id, step, source_id, pid, device, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
                 sum(greatest(0, end_ns - greatest(start_ns, coalesce(covered_until_ns, start_ns))))::BIGINT AS busy_ns,
                 count(*) FILTER (kind = 'kernel') AS kernels,
-                count(*) FILTER (kind = 'kernel' AND method IN ('after_range', 'other_thread', 'gpu_time'))
-                    AS inferred_kernels,
+                count(*) FILTER (
+                    kind = 'kernel' AND method IN ('after_range', 'other_thread', 'gpu_time', 'stream_order')
+                ) AS inferred_kernels,
                 coalesce(sum(length_ns) FILTER (kind = 'kernel'), 0)::BIGINT AS kernel_ns,
                 {_CATEGORY_SUMS},
                 coalesce(sum(length_ns) FILTER (kind = 'memcpy'), 0)::BIGINT AS memcpy_ns,

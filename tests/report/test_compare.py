@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
+from kvtrace.queries import find
 from kvtrace.reports.compare import Comparison, Row, compare
 from kvtrace.reports.metrics import METRICS
 from kvtrace.reports.side_by_side import write_comparison
-from kvtrace.queries import find
 
 from .conftest import HOSTILE, MakeTrace, run_sql
 

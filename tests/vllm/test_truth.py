@@ -148,6 +148,21 @@ def test_block_tables_cover_every_token_of_every_step(recorded: Recorded) -> Non
     assert wrong == []
 
 
+def test_without_gpu_windows_every_block_of_a_step_is_accessed_in_the_steps_time(recorded: Recorded) -> None:
+    [(workers,)] = rows(recorded, "SELECT count(*) FROM process WHERE contains(roles, 'worker')")
+    [(blocks, written)] = rows(recorded, "SELECT count(*), count_if(written) FROM step_block JOIN step USING (step)")
+    [found] = rows(
+        recorded,
+        """
+        SELECT count_if(kind = 'attention'), count_if(kind = 'write'), count(layer), count_if(observed),
+            count_if(start_ns < s.scheduled_ns OR a.end_ns > s.end_ns)
+        FROM kv_access a JOIN step s USING (engine_id, step)
+        """,
+    )
+    assert found == (workers * blocks, workers * written, 0, 0, 0)
+    assert written > 0
+
+
 def test_shares_add_up_to_their_step(recorded: Recorded) -> None:
     wrong = rows(
         recorded,

@@ -20,12 +20,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-TICK_SHIFT = 5
-"""A tick is 32 ns: the step of an H200's global timer. At most 255 fit; what is longer is caught up by later ones."""
+from kvtrace.tiles import SECTION_BYTES, TICK_SHIFT
 
-HAS_SUM, LISTS_BLOCKS = 1, 2
-"""Flags of a program record: `sum` is there; block ids follow the tiles. Bits 2 to 5 hold the tile's size (0: 16
-tokens, 1: 32, ...), bits 6 to 15 a sixteenth of the block's."""
+__all__ = ["SECTIONS", "TICK_SHIFT", "Section"]
 
 
 class Section(NamedTuple):
@@ -37,9 +34,9 @@ class Section(NamedTuple):
 
 
 SECTIONS = (
-    Section("programs", 24, 0.40),
-    Section("tiles", 2, 0.45),
-    Section("writes", 16, 0.15),
+    Section("programs", SECTION_BYTES[0], 0.40),
+    Section("tiles", SECTION_BYTES[1], 0.45),
+    Section("writes", SECTION_BYTES[2], 0.15),
 )
 PROGRAMS, TILES, WRITES = range(len(SECTIONS))
 

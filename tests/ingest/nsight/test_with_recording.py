@@ -213,6 +213,25 @@ class TestSteps:
             ("gpu_time", 36, 9)
         ]
 
+    @pytest.mark.parametrize(("lost", "found_by_order"), [(1, 1), (3, 3), (4, 0)])
+    def test_launches_whose_calls_were_lost_follow_their_stream_s_order(
+        self, lost: int, found_by_order: int, aligned: Profile, run: Path, ingested: Callable[..., Ingested]
+    ) -> None:
+        """While a kernel of step 9 is known before them; without one they could be step 8's, queued for long."""
+        aligned.kernels()
+        table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+        aligned.export.db.execute(
+            f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} ORDER BY correlationId DESC LIMIT {lost})"
+        )
+        aligned.export.db.commit()
+        found = ingested(run)
+        assert found.ask("SELECT count(*), count(call_id), count(step) FROM gpu_kernel") == [
+            (36, 36 - lost, 36 - lost + found_by_order)
+        ]
+        assert found.ask("SELECT count(*) FROM gpu_kernel WHERE attribution = 'stream_order' AND step = 9") == [
+            (found_by_order,)
+        ]
+
     def test_a_profile_of_another_run_gets_no_steps_and_says_so(
         self, export: SmallExport, run: Path, ingested: Callable[..., Ingested]
     ) -> None:

@@ -1,0 +1,37 @@
+"""Which tests share a process when files run side by side, as in `make test`: a file's, and those of one recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+SHARED_RECORDINGS = {"tests/vllm/test_truth.py", "tests/vllm/test_misses.py"}
+
+
+def group_of(node_id: str) -> str:
+    """The name of the tests that must run in the process of this one, because they share its fixtures."""
+    file = node_id.partition("::")[0]
+    if file in SHARED_RECORDINGS:
+        return "tests/vllm"
+    folder = file.rpartition("/")[0]
+    return folder if folder == "tests/vllm/offload" else file
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Those that start engines take longest: first, so that no process is left alone with them at the end.
+    items.sort(key=lambda item: (HERE / "vllm" not in item.path.parents, group_of(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByRecording(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByRecording(config, log)
