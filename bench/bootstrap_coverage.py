@@ -2,8 +2,8 @@
 
     python bench/bootstrap_coverage.py [TRIALS]
 
-A pair shares a lognormal part; each run adds an exponential one, and the second run is 1 slower. `sessions`: the turns of a
-session share half of their difference's variance, and sessions are drawn.
+A pair shares a lognormal part; each run adds an exponential one, and the second run is 1 slower. `sessions`: the turns
+of a session share half of their difference's variance, and sessions are drawn.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def cell(value: Any) -> str:
+def cell(value: Any, longest: int = LONGEST_CELL) -> str:
     """A value in a table: six significant digits of a fraction, `-` for NULL, long text cut off and marked so."""
     if value is None:
         return "-"
     if isinstance(value, float):
         return _number(value)
     text = inert(str(value))
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _number(value: float) -> str:

@@ -56,7 +56,7 @@ def _padded(text: str, width: int, number: bool) -> str:
 def print_catalogue(queries: Iterable[Query], file: TextIO) -> None:
     """Print the queries' names and questions by group; those with a plot are marked."""
     from kvtrace.queries import grouped
-    from kvtrace.queries.plotting import find_plot
+    from kvtrace.queries.plotting import has_plot
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -65,7 +65,7 @@ def print_catalogue(queries: Iterable[Query], file: TextIO) -> None:
     for group, members in grouped(queries).items():
         table.add_row(Text(group, style="bold"))
         for query in members:
-            table.add_row(f"  {query.name} ", "*" if find_plot(query.name) else "", Text(query.title))
+            table.add_row(f"  {query.name} ", "*" if has_plot(query.name) else "", Text(query.title))
     console = _console(file)
     console.print(table)
     console.print(Text("\n* has a plot: kvtrace query NAME TRACE --plot FILE.svg"))

@@ -12,7 +12,7 @@ from typing import Any
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Query, Trace, catalogue
 from kvtrace.queries.missing import advice
-from kvtrace.queries.plotting import draw_bytes, find_plot
+from kvtrace.queries.plotting import draw_bytes, has_plot
 from kvtrace.queries.text import inert
 from kvtrace.queries.writers import Limited, write_csv
 
@@ -70,6 +70,7 @@ class Unanswered:
     query: Query
     missing: tuple[str, ...]
     why: list[str]
+    failed: bool = False
 
 
 def answers(trace: Trace, rows: int) -> Iterator[Answer | Unanswered]:
@@ -85,7 +86,7 @@ def answers(trace: Trace, rows: int) -> Iterator[Answer | Unanswered]:
             try:
                 yield _answer(trace, query, rows)
             except KvtraceError as error:
-                yield Unanswered(query, (), [f"it failed: {error}"])
+                yield Unanswered(query, (), [f"it failed: {' '.join(str(error).split())}"], failed=True)
 
 
 def _answer(trace: Trace, query: Query, rows: int) -> Answer:
@@ -111,7 +112,7 @@ def _answer(trace: Trace, query: Query, rows: int) -> Answer:
 
 def _picture(trace: Trace, query: Query) -> tuple[Picture | None, str | None]:
     """The plot, if the query has one that shows something. A plot that fails must not take the report with it."""
-    if find_plot(query.name) is None:
+    if not has_plot(query.name):
         return None, None
     try:
         figure = trace.plot(query.name)

@@ -50,7 +50,7 @@ def _facts(source: Source, run: dict[str, str | None], engines: list[dict[str, A
         ("Command", command_line(run.get("command"))),
         ("Model", _all(engines, "model")),
         ("vLLM", run.get("vllm_version")),
-        ("Engines", len(engines)),
+        ("Engines", len(engines) or None),
         ("Block size", _with(_all(engines, "block_size_tokens"), "tokens")),
         ("KV blocks", _with(_all(engines, "blocks"), "an engine")),
         ("Recorded", began),

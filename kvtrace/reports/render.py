@@ -18,6 +18,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 MARKS = {"recorded": "●", "derived": "◐", "inferred": "○"}
 """How a column's source is marked in a table's head."""
 
+LONGEST = 300
+"""Characters of a cell."""
+
 _TICKS = re.compile(r"`([^`]+)`")
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$#&@]|:(?=//))")
 
@@ -38,7 +41,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "cell": cell,
+        "cell": lambda value: cell(value, LONGEST),
         "code": code,
         "inert": lambda value: inert(str(value)),
         "joints": joints,
@@ -80,7 +83,7 @@ def prose(text: str) -> str:
 
 def code(value: Any) -> str:
     """A value of a trace in a cell of a Markdown table. Text becomes code: there only its fence and `|` are active."""
-    text = cell(value)
+    text = cell(value, LONGEST)
     if not isinstance(value, str) or not text:
         return text
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))

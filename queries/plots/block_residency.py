@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import (
-    COLOURS,
-    engine_prefix,
-    floats,
-    label,
-    log_if_wide,
-    new_figure,
-    ranges,
-    records,
-    set_height,
-)
+from kvtrace.queries.marks import engine_prefix, floats, log_if_wide, ranges, records, set_height
+from kvtrace.queries.plotting import COLOURS, label, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, engine_prefix, label, legend, new_figure, records
+from kvtrace.queries.marks import engine_prefix, records
+from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

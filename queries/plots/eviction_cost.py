@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, floats, label, log_if_wide, new_figure
+from kvtrace.queries.marks import floats, log_if_wide
+from kvtrace.queries.plotting import COLOURS, label, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

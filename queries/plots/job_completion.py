@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import label, legend, new_figure, stack_bars
+from kvtrace.queries.marks import stack_bars
+from kvtrace.queries.plotting import label, legend, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtrace.queries.marks import floats, means, of_runs, run_length, seconds_from
 from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
 
 if TYPE_CHECKING:
@@ -14,15 +15,18 @@ if TYPE_CHECKING:
 def plot(frame: pd.DataFrame) -> Figure:
     """Stacked areas that add up to the pool."""
     engines = sorted(frame.engine_id.unique())
-    figure = new_figure("GPU KV cache over time", source="step_schedule, block_event", rows=max(1, len(engines)))
+    longest = run_length(int(frame.engine_id.value_counts().max())) if engines else 1
+    source = "step_schedule, block_event" + of_runs(longest)
+    figure = new_figure("GPU KV cache over time", source=source, rows=max(1, len(engines)))
     for axes, engine in zip(figure.axes, engines, strict=False):
         rows = frame[frame.engine_id == engine]
-        seconds = (rows.time_ns - frame.time_ns.min()) / 1e9
         axes.stackplot(
-            seconds,
-            rows.used_blocks.astype(float),
-            rows.cached_free_blocks.fillna(0).astype(float),
-            rows.empty_free_blocks.fillna(rows.blocks - rows.used_blocks).astype(float),
+            *means(
+                seconds_from(rows.time_ns, int(frame.time_ns.min())),
+                floats(rows.used_blocks),
+                floats(rows.cached_free_blocks.fillna(0)),
+                floats(rows.empty_free_blocks.fillna(rows.blocks - rows.used_blocks)),
+            ),
             labels=["in use", "free, cached", "free, empty"],
             colors=[COLOURS[0], COLOURS[4], "0.88"],
             step="post",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, MANY_MARKS, MARKERS, floats, label, legend, new_figure, shorten
+from kvtrace.queries.marks import floats, means, of_runs, run_length, shorten
+from kvtrace.queries.plotting import COLOURS, MANY_MARKS, MARKERS, label, legend, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,17 +20,19 @@ def plot(frame: pd.DataFrame) -> Figure:
     """Requests in the order of their keys, which is that of their first record; those never admitted are left out."""
     import numpy as np
 
-    figure = new_figure("Prefix cache hits of each request", source="prefix_lookup, first admissions", rows=2)
     frame = frame[frame.queried_tokens.notna()].sort_values(["engine_id", "request"])
+    source = "prefix_lookup, first admissions" + of_runs(run_length(len(frame)))
+    figure = new_figure("Prefix cache hits of each request", source=source, rows=2)
     if frame.empty:
         return figure
     amounts, rates = figure.axes
     places = np.arange(len(frame))
     parts = [np.nan_to_num(floats(frame[name])) for name in ("local_hit_tokens", "external_hit_tokens")]
     parts.append(floats(frame.queried_tokens) - parts[0] - parts[1])
+    firsts, *shown = means(places.astype(float), *parts)
     amounts.stackplot(
-        np.append(places, len(places)) - 0.5,
-        [np.append(part, part[-1]) for part in parts],
+        np.append(firsts, len(places)) - 0.5,
+        [np.append(part, part[-1]) for part in shown],
         labels=["GPU prefix cache", "KV connector", "to be computed"],
         colors=[COLOURS[2], COLOURS[4], "0.85"],
         step="post",

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import (
-    COLOURS,
-    engine_prefix,
-    floats,
-    label,
-    legend,
-    name_rows,
-    new_figure,
-    records,
-    set_height,
-)
+from kvtrace.queries.marks import engine_prefix, floats, name_rows, records, set_height
+from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

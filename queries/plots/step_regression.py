@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import (
-    COLOURS,
-    MARKERS,
-    engine_prefix,
-    floats,
-    label,
-    legend,
-    log_if_wide,
-    new_figure,
-    records,
-)
+from kvtrace.queries.marks import engine_prefix, floats, log_if_wide, records
+from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

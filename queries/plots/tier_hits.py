@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import (
-    COLOURS,
-    floats,
-    label,
-    legend,
-    name_rows,
-    new_figure,
-    plain,
-    records,
-    set_height,
-    shorten,
-)
+from kvtrace.queries.marks import floats, name_rows, records, set_height, shorten
+from kvtrace.queries.plotting import COLOURS, label, legend, new_figure, plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, floats, label, legend, new_figure
+from kvtrace.queries.marks import floats
+from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

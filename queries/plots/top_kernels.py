@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import CATEGORIES, floats, label, name_rows, new_figure, records, set_height
+from kvtrace.queries.marks import floats, name_rows, records, set_height
+from kvtrace.queries.plotting import CATEGORIES, label, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd

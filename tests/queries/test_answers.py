@@ -87,6 +87,20 @@ def test_whole_numbers_stay_whole_in_every_reader(name: str, make_trace: MakeTra
     assert not {column for column, type_ in types.items() if pa.types.is_decimal(type_)}
 
 
+BOUNDS_OF_SEVERAL_UNITS = {("recompute-vs-swap", "at_least"), ("recompute-vs-swap", "below")}
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_fraction_has_a_unit(name: str, make_trace: MakeTrace) -> None:
+    with Trace(make_trace()) as trace:
+        fractions = [
+            field.name for field in trace.query(name, format="arrow").schema if pa.types.is_floating(field.type)
+        ]
+
+    bare = {(name, column.name) for column in catalogue()[name].columns if column.name in fractions and not column.unit}
+    assert not bare - BOUNDS_OF_SEVERAL_UNITS
+
+
 @pytest.mark.parametrize("name", ["block-reuse", "block-residency"])
 def test_several_engines_answer_as_each_would_alone(name: str, make_trace: MakeTrace, tmp_path: Path) -> None:
     """GIVEN two engines' events in one table WHEN counting allocations THEN neither sees the other's."""

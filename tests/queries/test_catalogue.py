@@ -11,7 +11,7 @@ from kvtrace import queries
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
 from kvtrace.ingest import schema
-from kvtrace.queries import Trace, catalogue, find
+from kvtrace.queries import Trace, catalogue, find, grouped
 from kvtrace.queries.catalogue import parse
 
 TABLES = {*EVENTS, *(table.name for table in schema.TABLES)}
@@ -25,6 +25,7 @@ GOOD = """\
 --
 -- A second paragraph.
 --
+-- group: Scheduling
 -- needs: step_schedule, request
 -- param: engine INTEGER = NULL | Only this one.
 -- param: name VARCHAR = 'x' | A name.
@@ -42,6 +43,7 @@ def test_header_is_read_as_written() -> None:
 
     assert query.title == "How many?"
     assert query.description == "A description of two lines.\n\nA second paragraph."
+    assert query.group == "Scheduling"
     assert query.needs == ("step_schedule", "request")
     assert [(p.name, p.type, p.default, p.required) for p in query.params] == [
         ("engine", "INTEGER", None, False),
@@ -51,6 +53,15 @@ def test_header_is_read_as_written() -> None:
     assert query.params[2].meaning == "How wide, in all."
     assert (query.columns[0].unit, query.columns[0].source) == ("requests", "derived")
     assert query.columns[0].meaning == "Number, counted."
+
+
+def test_queries_are_listed_by_group_in_a_fixed_order() -> None:
+    texts = (GOOD, GOOD.replace("-- group: Scheduling\n", ""), GOOD.replace("Scheduling", "Run"))
+    found = grouped(parse(name, text) for name, text in zip("abc", texts, strict=True))
+    assert {group: [query.name for query in members] for group, members in found.items()} == {
+        "Run": ["c"], "Scheduling": ["a"], "Other": ["b"],
+    }  # fmt: skip
+    assert list(found) == ["Run", "Scheduling", "Other"]
 
 
 def test_parameters_become_values_of_their_declared_type() -> None:
@@ -65,6 +76,7 @@ def test_parameters_become_values_of_their_declared_type() -> None:
     [
         ("[requests] derived", "[furlongs] derived", "unit"),
         ("[requests] derived", "[requests]", "SOURCE"),
+        ("group: Scheduling", "group: Schedules", "is not one of Run, Scheduling, "),
         ("engine INTEGER", "engine INT4", "INTEGER"),
         ("--     counted.", "-- counted.", "indented"),
         ("-- How many?\n", "", "name"),

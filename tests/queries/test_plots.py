@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Trace, catalogue
-from kvtrace.queries.plotting import find_plot, new_figure, save
+from kvtrace.queries.marks import means, name_rows
+from kvtrace.queries.plotting import MANY_MARKS, find_plot, new_figure, save
 
 from .conftest import MakeTrace
 
@@ -56,6 +58,24 @@ def test_a_plot_is_written_the_same_every_time(kind: str, tmp_path: Path) -> Non
 def test_a_plot_that_cannot_be_written_says_why(path: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(KvtraceError, match=message):
         save(new_figure("a"), tmp_path / path)
+
+
+def test_names_from_a_trace_are_drawn_as_they_are() -> None:
+    axes = new_figure("a").axes[0]
+    name_rows(axes, ["$x^2$\x1b[2J", "k" * 60])
+    shown = [text.get_text() for text in axes.get_yticklabels()]
+    assert shown == [r"\$x^2\$\x1b[2J", "k" * 43 + "…"]
+
+
+def test_areas_of_many_rows_are_means_that_keep_the_total() -> None:
+    rows = 2 * MANY_MARKS + 1
+    places, ones, evens = np.arange(rows, dtype=float), np.ones(rows), np.arange(rows) % 2.0
+    assert [len(column) for column in means(places[:MANY_MARKS], ones[:MANY_MARKS])] == [MANY_MARKS] * 2
+    where, level, alternating = means(places, ones, evens)
+    assert len(where) == -(-rows // 3) <= MANY_MARKS
+    assert where[:2].tolist() == [1, 4]
+    assert set(level) == {1}
+    assert alternating[:2].tolist() == [1 / 3, 2 / 3]
 
 
 def test_a_query_without_a_plot_has_none() -> None:

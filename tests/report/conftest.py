@@ -21,8 +21,8 @@ def run_sql(
 ) -> str:
     """A run of `sessions` x `turns` requests, one step each. Request k arrives at k * 100 ms.
 
-    Its first token comes after 10 + k ms, and `slower_ms` more; it ends 90 ms after that with 10 tokens, so tpot is 10 ms.
-    Its prompt has 100 + k tokens and `prompt` more, of which k are found in the prefix cache.
+    Its first token comes after 10 + k ms, and `slower_ms` more; it ends 90 ms after that with 10 tokens, so tpot is
+    10 ms. Its prompt has 100 + k tokens and `prompt` more, of which k are found in the prefix cache.
     """
     text = tag.replace("'", "''")
     return f"""
@@ -45,8 +45,8 @@ def run_sql(
     INSERT INTO step_update BY NAME SELECT
         1 AS engine_id, i + 1 AS step, ns + 1000 AS update_ns, ns + (2 + i) * 1000000 AS end_ns FROM k;
     INSERT INTO prefix_lookup BY NAME SELECT
-        1 AS engine_id, i + 1 AS step, i + 1 AS request, ns AS time_ns, 100 + i AS queried_tokens, i AS local_hit_tokens,
-        true AS admitted, true AS enabled, false AS resumed
+        1 AS engine_id, i + 1 AS step, i + 1 AS request, ns AS time_ns, 100 + i AS queried_tokens,
+        i AS local_hit_tokens, true AS admitted, true AS enabled, false AS resumed
     FROM k;
     DROP TABLE k;
     """

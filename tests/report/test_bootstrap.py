@@ -49,10 +49,10 @@ def test_a_constant_difference_has_an_interval_of_no_width() -> None:
 
 
 def test_interval_of_a_case_worked_out_by_hand() -> None:
-    """GIVEN eight pairs of which one differs, by 8 THEN the mean differs as often as that pair is drawn.
+    """GIVEN eight pairs of which one differs, by 8 THEN the mean differs by as often as that pair is drawn.
 
-    That is binomial with 8 draws of 1/8: 0.344, 0.736, 0.933, 0.989, 0.999 for at most 0, 1, 2, 3, 4. With t of 7 degrees
-    the tails are 0.57%, so the interval reaches from 0 to 4.
+    That is binomial with 8 draws of 1/8: 0.344, 0.736, 0.933, 0.989, 0.999 for at most 0, 1, 2, 3, 4. With t of 7
+    degrees the tails are 0.57%, so the interval reaches from 0 to 4.
     """
     found = interval("mean", column(*[0] * 8), column(8, *[0] * 7))
     assert found is not None

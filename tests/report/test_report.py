@@ -167,8 +167,7 @@ def test_markdown_is_tables_pictures_and_inert_text(folder: Path) -> None:
     links = {leaf.attrs["href"] for leaf in leaves if leaf.type == "link_open"}
     assert not [link for link in links if not re.fullmatch(r"#[\w-]+|csv/[\w-]+\.csv", str(link))]
     codes = {leaf.content for leaf in leaves if leaf.type == "code_inline"}
-    shown = inert(f"{HOSTILE}1")
-    assert any(code.endswith("…") and shown.startswith(code[:-1]) for code in codes)
+    assert inert(f"{HOSTILE}1") in codes
     tables = [token for token in tokens if token.type == "table_open"]
     assert len(tables) > len(list((folder / "csv").iterdir()))
     assert "\x1b" not in source
@@ -215,6 +214,17 @@ def test_a_plot_that_fails_leaves_its_answer(trace: Path, tmp_path: Path, monkey
     text = "".join(Page((tmp_path / "report.html").read_text()).text)
     assert "The plot could not be drawn: ZeroDivisionError: <b>no</b>" in text
     assert "40 rows" in text
+
+
+def test_a_query_that_fails_is_said(make_trace: MakeTrace, tmp_path: Path) -> None:
+    """A trace of the same version can lack a view that a newer kvtrace asks for."""
+    broken = make_trace(run_sql() + "DROP VIEW step")
+    done = CliRunner().invoke(app, ["report", str(broken), "-o", str(tmp_path)])
+    assert done.exit_code == 0
+    assert re.search(r"^kvtrace: step-timeline: it failed: .*step", done.stderr, re.MULTILINE)
+    page = (tmp_path / "report.html").read_text()
+    assert "it failed: Catalog Error" in page
+    assert 'id="request-latency"' in page
 
 
 def test_an_earlier_report_is_replaced_and_nothing_else(make_trace: MakeTrace, trace: Path, tmp_path: Path) -> None:
