@@ -34,9 +34,7 @@ def register(app: typer.Typer) -> None:
             f"{made.page}  {made.page.stat().st_size / 1e6:.2f} MB: {len(made.answered)} questions answered, "
             f"{plots} with a plot; {len(made.unanswered)} that this trace cannot answer"
         )
-        for item in made.unanswered:
-            if item.failed:
-                typer.echo(f"kvtrace: {item.query.name}: {item.why[0]}", err=True)
-        for item in made.answered:
-            if item.problem:
-                typer.echo(f"kvtrace: {item.query.name}: {item.problem}", err=True)
+        failures = [(item.query, item.why[0]) for item in made.unanswered if item.failed]
+        failures += [(item.query, item.problem) for item in made.answered if item.problem]
+        for query, problem in failures:
+            typer.echo(f"kvtrace: {query.name}: {problem}", err=True)
