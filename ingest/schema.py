@@ -285,7 +285,8 @@ KV_ACCESS = Table(
             JOIN engine e ON e.engine_id = l.engine_id
         ), reads AS (
             SELECT t.process_id, t.engine_id, t.step, p.layer, p.head, l.request, l.position, l.block_id,
-                t.start_ns, t.k_ns, coalesce(t.v_start_ns, t.k_ns) AS v_start_ns, t.v_ns
+                t.start_ns, t.k_ns,
+                coalesce(t.v_start_ns, CASE WHEN t.v_ns IS NOT NULL THEN t.k_ns END) AS v_start_ns, t.v_ns
             FROM gpu_tile t
             JOIN gpu_program p USING (process_id, step, program)
             JOIN (SELECT DISTINCT process_id, step, row, request, position, block_id, first_token FROM listed) l

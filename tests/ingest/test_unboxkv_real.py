@@ -97,6 +97,7 @@ class TestFigure6:
         assert any("V is missing beside 1664 reads of K" in warning for warning in summary.warnings)
         lost = trace.sql("SELECT request, min(position) FROM kv_access WHERE end_ns IS NULL GROUP BY request")
         assert lost.values.tolist() == [[4, 23]]
+        assert trace.sql("SELECT count(start_ns) AS n FROM kv_access WHERE end_ns IS NULL").n.tolist() == [0]
 
 
 def test_11a_memory_over_time(trace: Trace) -> None:
