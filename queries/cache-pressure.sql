@@ -19,7 +19,7 @@
 --     block events.
 -- column: pressure [ratio] derived | distinct_tokens over budget_tokens.
 -- column: evicted_blocks [blocks] derived | Blocks evicted from the GPU's cache.
--- column: evictions_per_request derived | evicted_blocks over requests.
+-- column: evictions_per_request [blocks] derived | evicted_blocks over requests.
 -- column: avoidable_tokens [tokens] derived | Tokens that had to be computed again because they were lost; NULL without
 --     recorded hashes.
 -- column: avoidable_share [ratio] derived | avoidable_tokens over queried_tokens: the hit rate that a larger budget

@@ -61,6 +61,8 @@ UNITS = (
     "requests/s",
     "jobs/s",
     "steps",
+    "accesses",
+    "transfers",
     "ratio",
     "ppb",
     "ms/token",

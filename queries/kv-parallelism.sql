@@ -21,10 +21,10 @@
 -- column: mean_request_blocks [blocks] derived | Blocks of one request in it (mean).
 -- column: max_request_blocks [blocks] derived | Most.
 -- column: observed_passes recorded | Windows whose programs are in the trace; 0 without tiles, and NULL in what follows.
--- column: mean_accesses derived | Tiles being read at a time (mean).
--- column: max_accesses derived | Most.
--- column: mean_request_accesses derived | Of one request, while any of its programs runs (mean).
--- column: max_request_accesses derived | Most.
+-- column: mean_accesses [accesses] derived | Tiles being read at a time (mean).
+-- column: max_accesses [accesses] derived | Most.
+-- column: mean_request_accesses [accesses] derived | Of one request, while any of its programs runs (mean).
+-- column: max_request_accesses [accesses] derived | Most.
 -- column: mean_active_requests [requests] derived | Requests of which a tile is being read, at a time (mean).
 -- column: max_active_requests [requests] derived | Most.
 

@@ -13,12 +13,12 @@
 -- column: engine_id recorded | The engine.
 -- column: direction recorded | store: away from the GPU's side; load: towards it.
 -- column: time_ns [ns] derived | Start of the stretch, UNIX time.
--- column: started_transfers derived | Transfers that started in it.
+-- column: started_transfers [transfers] derived | Transfers that started in it.
 -- column: bytes [bytes] derived | Bytes moved in it.
 -- column: bytes_per_s [bytes/s] derived | bytes over its length.
 -- column: peak_share [ratio] derived | bytes_per_s over that of the run's busiest stretch of this direction.
 -- column: under_way_share [ratio] derived | Share of it in which at least one transfer was under way.
--- column: mean_under_way derived | Mean number of transfers under way.
+-- column: mean_under_way [transfers] derived | Mean number of transfers under way.
 
 WITH timed AS (
     SELECT

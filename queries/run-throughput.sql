@@ -20,11 +20,11 @@
 -- column: duration_s [s] derived | From the start of the first to the end of the last.
 -- column: busy_share [ratio] derived | Share of it that steps with tokens took.
 -- column: finished_requests [requests] derived | Requests that ended in them.
--- column: requests_per_s derived | Of those, a second.
+-- column: requests_per_s [requests/s] derived | Of those, a second.
 -- column: output_tokens [tokens] derived | Tokens the model returned.
--- column: output_tokens_per_s derived | Of those, a second.
+-- column: output_tokens_per_s [tokens/s] derived | Of those, a second.
 -- column: computed_tokens [tokens] derived | Tokens computed, prompts and recomputation included.
--- column: computed_tokens_per_s derived | Of those, a second.
+-- column: computed_tokens_per_s [tokens/s] derived | Of those, a second.
 -- column: mean_step_ms [ms] derived | Mean wall time a step added.
 -- column: mean_batch_requests [requests] derived | Mean requests a step.
 -- column: max_batch_requests [requests] derived | Most requests of a step.

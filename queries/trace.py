@@ -150,11 +150,18 @@ class Trace:
             return draw(self._result(query.sql(self._bind(query, params)), "pandas"))
 
     def missing(self, name: str) -> tuple[str, ...]:
-        """The tables a canned query needs that have no rows in this trace."""
+        """The tables a canned query needs that have no rows in this trace.
+
+        Raises:
+            KvtraceError: no such query, or the trace lacks a table or view altogether.
+        """
         return tuple(table for table in find(name).needs if not self._exists(f'SELECT 1 FROM "{table}"'))
 
     def _exists(self, select: str) -> bool:
-        return bool(self._connection.sql(f"SELECT EXISTS ({select})").fetchall()[0][0])
+        try:
+            return bool(self._connection.sql(f"SELECT EXISTS ({select})").fetchall()[0][0])
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
 
     def _bind(self, query: Query, given: Mapping[str, object]) -> dict[str, str | None]:
         declared = {param.name: param for param in query.params}

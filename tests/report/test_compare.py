@@ -143,7 +143,7 @@ def test_the_page_the_markdown_and_the_csv_say_the_same(comparison: Comparison, 
 
 def test_names_and_commands_are_inert(base: Path, make_trace: MakeTrace, tmp_path: Path) -> None:
     text = HOSTILE.replace("'", "''")
-    hostile = make_trace(run_sql(tag=HOSTILE) + f"UPDATE run SET value = '{text}'; UPDATE run SET value = '2' "
+    hostile = make_trace(run_sql(tag=HOSTILE) + f"UPDATE run SET value = '{text}'; UPDATE run SET value = '{TRACE_VERSION}' "
                          "WHERE key = 'trace_version'; UPDATE engine SET model = '" + text + "'", "a<b>")  # fmt: skip
     page = write_comparison(compare([base, hostile]), tmp_path / "out").read_text()
     assert not re.search(r"<(?!/?(?:\w))|<(script|img(?! src=\"data:))", page.split("</style>")[1])
