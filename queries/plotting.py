@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries.catalogue import catalogue
+from kvtrace.queries.text import inert
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,8 +107,11 @@ def legend(axes: Axes, title: str | None = None) -> None:
 
 
 def plain(text: object) -> str:
-    """Text from a trace that matplotlib draws as it is: a dollar sign would start mathematics."""
-    return str(text).replace("$", r"\$")
+    """Text from a trace that matplotlib draws as it is.
+
+    A dollar sign would start mathematics, and a control character would make no SVG.
+    """
+    return inert(str(text)).replace("$", r"\$")
 
 
 def save(figure: Figure, path: Path) -> None:

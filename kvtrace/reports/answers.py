@@ -76,17 +76,19 @@ class Unanswered:
 def answers(trace: Trace, rows: int) -> Iterator[Answer | Unanswered]:
     """Every query's answer, in the catalogue's order, with at most `rows` rows to show. One that fails is said so."""
     for query in catalogue().values():
-        required = [param.name for param in query.params if param.required]
-        if missing := trace.missing(query.name):
-            yield Unanswered(query, missing, advice(missing))
-        elif required:
-            values = " ".join(f"--param {name}=VALUE" for name in required)
-            yield Unanswered(query, (), [f"ask it with a value: `kvtrace query {query.name} TRACE {values}`"])
-        else:
-            try:
-                yield _answer(trace, query, rows)
-            except KvtraceError as error:
-                yield Unanswered(query, (), [f"it failed: {' '.join(str(error).split())}"], failed=True)
+        try:
+            yield _answer_or_why_not(trace, query, rows)
+        except KvtraceError as error:
+            yield Unanswered(query, (), [f"it failed: {' '.join(str(error).split())}"], failed=True)
+
+
+def _answer_or_why_not(trace: Trace, query: Query, rows: int) -> Answer | Unanswered:
+    if missing := trace.missing(query.name):
+        return Unanswered(query, missing, advice(missing))
+    if required := [param.name for param in query.params if param.required]:
+        values = " ".join(f"--param {name}=VALUE" for name in required)
+        return Unanswered(query, (), [f"ask it with a value: `kvtrace query {query.name} TRACE {values}`"])
+    return _answer(trace, query, rows)
 
 
 def _answer(trace: Trace, query: Query, rows: int) -> Answer:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.schema import TRACE_VERSION
 from kvtrace.queries import find
 from kvtrace.reports.compare import Comparison, Row, compare
 from kvtrace.reports.metrics import METRICS
@@ -143,7 +144,8 @@ def test_the_page_the_markdown_and_the_csv_say_the_same(comparison: Comparison, 
 
 def test_names_and_commands_are_inert(base: Path, make_trace: MakeTrace, tmp_path: Path) -> None:
     text = HOSTILE.replace("'", "''")
-    hostile = make_trace(run_sql(tag=HOSTILE) + f"UPDATE run SET value = '{text}'; UPDATE run SET value = '{TRACE_VERSION}' "
+    kept = f"UPDATE run SET value = '{TRACE_VERSION}'"
+    hostile = make_trace(run_sql(tag=HOSTILE) + f"UPDATE run SET value = '{text}'; {kept} "
                          "WHERE key = 'trace_version'; UPDATE engine SET model = '" + text + "'", "a<b>")  # fmt: skip
     page = write_comparison(compare([base, hostile]), tmp_path / "out").read_text()
     assert not re.search(r"<(?!/?(?:\w))|<(script|img(?! src=\"data:))", page.split("</style>")[1])
