@@ -164,4 +164,57 @@ FIRST_BLOCK = Table(
     """,
 )
 
-STUDIES: tuple[Table, ...] = (RUN_SETTING, JOB_TURN, FIRST_BLOCK)
+PROMPT_CLASS = Table(
+    "prompt_class",
+    "Requests that generated, by what the prefix cache could do for them (derived). Two requests share a first block "
+    "if vLLM gave it the same content hash (view first_block); a prompt shorter than a block is cold and unique. It "
+    "reads all block events, so ask once.",
+    (
+        column("request", INTEGER, "The request."),
+        column("engine_id", INTEGER, "The engine."),
+        column("session", TEXT, "Its session tag."),
+        column("place", BIGINT, "Its place in order of arrival, counted from 1."),
+        column("at_s", DOUBLE, "When it arrived, from the trace's first arrival, s."),
+        column("prompt_tokens", INTEGER, "Prompt length."),
+        column("hit_tokens", BIGINT, "Tokens found at first admission, by either cache."),
+        column("ttft_ns", BIGINT, "From arrival to the first token."),
+        column("queue_ns", BIGINT, "From arrival to the first admission."),
+        column("earlier_requests", BIGINT, "Requests with the same first block, admitted before it; NULL if unknown."),
+        column("warmth", TEXT, "cold: no earlier request had its first block, so no hit was possible; warm_hit: one "
+                               "had, and something was found; warm_miss: one had, and nothing was found; off: prefix "
+                               "caching was; unknown: the content of its first block was not recorded."),
+        column("sharing", TEXT, "shared: another request, earlier or later, has its first block; unique: none has; "
+                                "unknown."),
+    ),
+    view="""
+        WITH arrived AS (
+            SELECT *, (arrival_ns - min(arrival_ns) OVER ()) / 1e9 AS at_s,
+                row_number() OVER (ORDER BY arrival_ns, request) AS place,
+                coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0) AS hit_tokens
+            FROM request
+        ), looked_up AS (
+            SELECT request, bool_or(enabled) AS enabled FROM prefix_lookup GROUP BY request
+        )
+        SELECT a.request, a.engine_id, a.session, a.place, a.at_s, a.prompt_tokens, a.hit_tokens,
+            a.first_token_ns - a.arrival_ns AS ttft_ns, a.scheduled_ns - a.arrival_ns AS queue_ns, f.earlier_requests,
+            CASE
+                WHEN l.enabled IS NOT TRUE THEN 'off'
+                WHEN a.hit_tokens > 0 THEN 'warm_hit'
+                WHEN f.earlier_requests > 0 THEN 'warm_miss'
+                WHEN f.earlier_requests = 0 OR a.prompt_tokens < e.block_size_tokens THEN 'cold'
+                ELSE 'unknown'
+            END AS warmth,
+            CASE
+                WHEN f.earlier_requests + f.later_requests > 0 THEN 'shared'
+                WHEN f.request IS NOT NULL OR a.prompt_tokens < e.block_size_tokens THEN 'unique'
+                ELSE 'unknown'
+            END AS sharing
+        FROM arrived a
+        LEFT JOIN looked_up l USING (request)
+        LEFT JOIN first_block f USING (request)
+        LEFT JOIN engine e ON e.engine_id = a.engine_id
+        WHERE a.first_token_ns IS NOT NULL
+    """,
+)  # fmt: skip
+
+STUDIES: tuple[Table, ...] = (RUN_SETTING, JOB_TURN, FIRST_BLOCK, PROMPT_CLASS)

@@ -26,43 +26,19 @@
 -- column: block_size_tokens [tokens] recorded | Tokens a block.
 -- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
 
-WITH arrived AS (
+WITH counted AS (
     SELECT
-        *,
-        coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0) AS hit_tokens,
-        (arrival_ns - min(arrival_ns) OVER ()) / 1e9 AS at_s,
-        row_number() OVER (ORDER BY arrival_ns, request) AS place
-    FROM request
-), looked_up AS (
-    SELECT request, bool_or(enabled) AS enabled FROM prefix_lookup GROUP BY request
-), classed AS (
-    SELECT
-        a.*,
-        CASE
-            WHEN l.enabled IS NOT TRUE THEN 'off'
-            WHEN hit_tokens > 0 THEN 'warm_hit'
-            WHEN f.earlier_requests > 0 THEN 'warm_miss'
-            WHEN f.earlier_requests = 0 OR a.prompt_tokens < e.block_size_tokens THEN 'cold'
-            ELSE 'unknown'
-        END AS prompts
-    FROM arrived a
-    LEFT JOIN looked_up l USING (request)
-    LEFT JOIN first_block f USING (request)
-    LEFT JOIN engine e ON e.engine_id = a.engine_id
-    WHERE a.first_token_ns IS NOT NULL AND at_s >= $from_s AND ($to_s IS NULL OR at_s < $to_s)
-        AND place > $skip_requests
-), counted AS (
-    SELECT
-        prompts,
+        warmth AS prompts,
         count(*) AS requests,
         avg(prompt_tokens) AS mean_prompt_tokens,
         sum(hit_tokens) / nullif(sum(prompt_tokens), 0) AS hit_rate,
-        avg(first_token_ns - arrival_ns) / 1e6 AS mean_ttft_ms,
-        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.5) AS p50_ttft_ms,
-        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.95) AS p95_ttft_ms,
-        avg(scheduled_ns - arrival_ns) / 1e6 AS mean_queue_ms
-    FROM classed
-    GROUP BY prompts
+        avg(ttft_ns) / 1e6 AS mean_ttft_ms,
+        quantile_cont(ttft_ns / 1e6, 0.5) AS p50_ttft_ms,
+        quantile_cont(ttft_ns / 1e6, 0.95) AS p95_ttft_ms,
+        avg(queue_ns) / 1e6 AS mean_queue_ms
+    FROM prompt_class
+    WHERE at_s >= $from_s AND ($to_s IS NULL OR at_s < $to_s) AND place > $skip_requests
+    GROUP BY warmth
 )
 SELECT
     c.*,

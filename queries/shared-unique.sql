@@ -32,29 +32,17 @@
 -- column: block_size_tokens [tokens] recorded | Tokens a block.
 -- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
 
-WITH arrived AS (
+WITH classed AS (
     SELECT
         *,
-        (arrival_ns - min(arrival_ns) OVER ()) / 1e9 AS at_s,
-        row_number() OVER (ORDER BY arrival_ns, request) AS place
-    FROM request
-), classed AS (
-    SELECT
-        a.*,
-        coalesce(a.prompt_tokens // $bucket_tokens * $bucket_tokens, 0) AS at_least_tokens,
-        f.earlier_requests,
+        coalesce(prompt_tokens // $bucket_tokens * $bucket_tokens, 0) AS at_least_tokens,
         CASE
-            WHEN $shared_sessions IS NOT NULL THEN
-                CASE WHEN a.session LIKE $shared_sessions THEN 'shared' ELSE 'unique' END
-            WHEN f.earlier_requests + f.later_requests > 0 THEN 'shared'
-            WHEN f.request IS NOT NULL OR a.prompt_tokens < e.block_size_tokens THEN 'unique'
-            ELSE 'unknown'
+            WHEN $shared_sessions IS NULL THEN sharing
+            WHEN session LIKE $shared_sessions THEN 'shared'
+            ELSE 'unique'
         END AS prompts
-    FROM arrived a
-    LEFT JOIN first_block f USING (request)
-    LEFT JOIN engine e ON e.engine_id = a.engine_id
-    WHERE a.first_token_ns IS NOT NULL AND at_s >= $from_s AND ($to_s IS NULL OR at_s < $to_s)
-        AND place > $skip_requests
+    FROM prompt_class
+    WHERE at_s >= $from_s AND ($to_s IS NULL OR at_s < $to_s) AND place > $skip_requests
 ), counted AS (
     SELECT
         at_least_tokens,
@@ -62,11 +50,10 @@ WITH arrived AS (
         count(*) AS requests,
         count(*) FILTER (earlier_requests = 0) AS cold_requests,
         avg(prompt_tokens) AS mean_prompt_tokens,
-        sum(coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0)) / nullif(sum(prompt_tokens), 0)
-            AS hit_rate,
-        avg(first_token_ns - arrival_ns) / 1e6 AS mean_ttft_ms,
-        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.5) AS p50_ttft_ms,
-        quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.95) AS p95_ttft_ms
+        sum(hit_tokens) / nullif(sum(prompt_tokens), 0) AS hit_rate,
+        avg(ttft_ns) / 1e6 AS mean_ttft_ms,
+        quantile_cont(ttft_ns / 1e6, 0.5) AS p50_ttft_ms,
+        quantile_cont(ttft_ns / 1e6, 0.95) AS p95_ttft_ms
     FROM classed
     GROUP BY at_least_tokens, prompts
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from kvtrace.cli.output import quiet_pipe
-from kvtrace.errors import needs_analysis
+from kvtrace.errors import KvtraceError, needs_analysis
 
 if TYPE_CHECKING:
     from kvtrace.reports.compare import Comparison
@@ -22,6 +22,14 @@ class PairBy(StrEnum):
     session = "session"
     id = "id"
     order = "order"
+
+
+class GroupBy(StrEnum):
+    """What groups of one run's requests are made by."""
+
+    warmth = "warmth"
+    sharing = "sharing"
+    phase = "phase"
 
 
 def register(app: typer.Typer) -> None:
@@ -45,11 +53,28 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = None,
+        by: Annotated[
+            GroupBy | None,
+            typer.Option(
+                "--by",
+                help="Instead, set groups of one trace's requests side by side: cold and warm prompts, shared and "
+                "unique ones, or phases by their session tags.",
+                show_default=False,
+            ),
+        ] = None,
+        skip_requests: Annotated[
+            int, typer.Option("--skip-requests", min=0, help="With --by: leave out the first requests, the warm-up.")
+        ] = 0,
         force: Annotated[
             bool, typer.Option("--force", help="Replace a compare.html that kvtrace did not make.")
         ] = False,
     ) -> None:
         """Set runs side by side: metrics, paired differences with bootstrap 95% intervals, and whether that is fair."""
+        if by is not None:
+            if len(traces) != 1 or output is not None or pair_by is not None:
+                raise KvtraceError("--by compares the requests of one trace, on the terminal: no -o, no --pair", 2)
+            _print_groups(traces[0], by.value, skip_requests)
+            return
         with needs_analysis():
             from kvtrace.reports.compare import compare as compare_runs
             from kvtrace.reports.report import check_folder
@@ -62,6 +87,38 @@ def register(app: typer.Typer) -> None:
                 _print(comparison, stdout)
             if output is not None:
                 typer.echo(f"{write_comparison(comparison, output, force=force)}", err=True)
+
+
+def _print_groups(trace: Path, by: str, skip_requests: int) -> None:
+    with needs_analysis():
+        from kvtrace.cli.terminal import print_result
+        from kvtrace.queries.text import inert
+        from kvtrace.reports.groups import compare_groups
+
+        rows = compare_groups(trace, by, skip_requests)
+    names = [
+        "metric",
+        "unit",
+        "group",
+        "requests",
+        "value",
+        "against",
+        "requests",
+        "value",
+        "difference",
+        "95% interval",
+    ]
+    cells = [
+        (
+            *(row.metric, row.unit, inert(row.group), f"{row.requests:,}", f"{row.value:.4g}"),
+            *(inert(row.base_group), f"{row.base_requests:,}", f"{row.base:.4g}", f"{row.difference:+.4g}"),
+            f"{row.interval.low:+.4g} .. {row.interval.high:+.4g}" if row.interval else "-",
+        )
+        for row in rows
+    ]
+    right = [False, False, False, True, True, False, True, True, True, True]
+    with quiet_pipe() as stdout:
+        print_result(names, right, cells, {}, stdout)
 
 
 def _print(comparison: Comparison, stdout: TextIO) -> None:

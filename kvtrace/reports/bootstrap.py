@@ -101,6 +101,29 @@ def interval(name: str, base: Floats, other: Floats, clusters: NDArray[np.int64]
     return Interval(float(low), float(high), units)
 
 
+def unpaired_interval(name: str, base: Floats, other: Floats) -> Interval | None:
+    """As `interval`, of two groups of any sizes that are no pairs: each is drawn by itself."""
+    units = min(len(base), len(other))
+    if units < FEWEST_UNITS or units * (1 - _QUANTILES.get(name, 0.5)) < 1:
+        return None
+    random = np.random.default_rng(SEED)
+    samples = RESAMPLES if units < MANY_UNITS else RESAMPLES_OF_MANY
+    chunk = max(1, _CELLS // max(len(base), len(other)))
+    found = np.concatenate(
+        [
+            statistic(name, other, _draw(random, size, len(other)))
+            - statistic(name, base, _draw(random, size, len(base)))
+            for size in (min(chunk, samples - start) for start in range(0, samples, chunk))
+        ]
+    )
+    found = found[np.isfinite(found)]
+    if not len(found):
+        return None
+    tail = expanded_tail(units)
+    low, high = np.quantile(found, [tail, 1 - tail])
+    return Interval(float(low), float(high), units)
+
+
 def _draw(random: np.random.Generator, samples: int, units: int) -> Floats:
     """How often each unit is in each sample of `units` draws."""
     drawn = random.integers(0, units, (samples, units)) + np.arange(samples)[:, None] * units
