@@ -8,6 +8,7 @@ observations.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -80,42 +81,37 @@ def interval(name: str, base: Floats, other: Floats, clusters: NDArray[np.int64]
         other: Those in the other run, in the same order.
         clusters: The cluster of each pair, from 0; None draws the pairs themselves.
     """
-    members = np.arange(len(base)) if clusters is None else clusters
-    units = int(members.max()) + 1 if len(base) else 0
-    if units < FEWEST_UNITS or len(base) * (1 - _QUANTILES.get(name, 0.5)) < 1:
-        return None
-    random = np.random.default_rng(SEED)
-    samples = RESAMPLES if units < MANY_UNITS else RESAMPLES_OF_MANY
-    chunk = max(1, _CELLS // max(len(base), units))
-    differences = []
-    for start in range(0, samples, chunk):
-        weights = _draw(random, min(chunk, samples - start), units)
-        weights = weights if clusters is None else weights[:, members]
-        differences.append(statistic(name, other, weights) - statistic(name, base, weights))
-    found = np.concatenate(differences)
-    found = found[np.isfinite(found)]
-    if not len(found):
-        return None
-    tail = expanded_tail(units)
-    low, high = np.quantile(found, [tail, 1 - tail])
-    return Interval(float(low), float(high), units)
+    units = int(clusters.max()) + 1 if clusters is not None and len(clusters) else len(base)
+
+    def differences(random: np.random.Generator, samples: int) -> Floats:
+        weights = _draw(random, samples, units)
+        weights = weights if clusters is None else weights[:, clusters]
+        return statistic(name, other, weights) - statistic(name, base, weights)
+
+    return _interval(name, units, len(base), differences, width=max(len(base), units))
 
 
 def unpaired_interval(name: str, base: Floats, other: Floats) -> Interval | None:
     """As `interval`, of two groups of any sizes that are no pairs: each is drawn by itself."""
+
+    def differences(random: np.random.Generator, samples: int) -> Floats:
+        ones = statistic(name, base, _draw(random, samples, len(base)))
+        return statistic(name, other, _draw(random, samples, len(other))) - ones
+
     units = min(len(base), len(other))
-    if units < FEWEST_UNITS or units * (1 - _QUANTILES.get(name, 0.5)) < 1:
+    return _interval(name, units, units, differences, width=max(len(base), len(other)))
+
+
+def _interval(
+    name: str, units: int, rows: int, differences: Callable[[np.random.Generator, int], Floats], *, width: int
+) -> Interval | None:
+    """The interval of differences, which are drawn some samples at a time: each sample takes `width` weights."""
+    if units < FEWEST_UNITS or rows * (1 - _QUANTILES.get(name, 0.5)) < 1:
         return None
     random = np.random.default_rng(SEED)
     samples = RESAMPLES if units < MANY_UNITS else RESAMPLES_OF_MANY
-    chunk = max(1, _CELLS // max(len(base), len(other)))
-    found = np.concatenate(
-        [
-            statistic(name, other, _draw(random, size, len(other)))
-            - statistic(name, base, _draw(random, size, len(base)))
-            for size in (min(chunk, samples - start) for start in range(0, samples, chunk))
-        ]
-    )
+    chunk = max(1, _CELLS // width)
+    found = np.concatenate([differences(random, min(chunk, samples - start)) for start in range(0, samples, chunk)])
     found = found[np.isfinite(found)]
     if not len(found):
         return None
