@@ -39,7 +39,7 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
     """
     with Source(path) as source:
         facts = summary.run_facts(source)
-        first_ns, last_ns = summary.span(source)
+        (first_ns, last_ns), work = summary.spans(source)
         started = dict(facts).get("started_ns") or ""
         origin_ns = int(started) if started.isdigit() else first_ns or 0
         engines = summary.engines(source)
@@ -55,6 +55,7 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
             "origin_ns": str(origin_ns),
             "first_ns": None if first_ns is None else first_ns - origin_ns,
             "last_ns": None if last_ns is None else last_ns - origin_ns,
+            "work_ns": None if None in work else [moment - origin_ns for moment in work if moment is not None],
             "states": STATES,
             "block_states": blocks.STATES,
             "run": facts,

@@ -51,13 +51,21 @@ def run_facts(source: Source) -> Facts:
     return list(zip(facts["key"], facts["value"], strict=True))
 
 
-def span(source: Source) -> tuple[int | None, int | None]:
-    """UNIX nanoseconds of the first and last thing recorded; None in an empty trace."""
-    queries = [_SPAN]
+Span = tuple[int | None, int | None]
+
+
+def spans(source: Source) -> tuple[Span, Span]:
+    """UNIX nanoseconds of the first and last thing in the trace, and of the first and last that the engine did.
+
+    A profile begins with the model's loading, long before that. None where there is nothing.
+    """
+    work = source.row(_SPAN)
+    found = [work]
     if source.has("gpu_activity"):
-        queries.append("SELECT min(start_ns) AS first_ns, max(end_ns) AS last_ns FROM gpu_activity")
-    found = [row for row in map(source.row, queries) if row["first_ns"] is not None]
-    return min((row["first_ns"] for row in found), default=None), max((row["last_ns"] for row in found), default=None)
+        found.append(source.row("SELECT min(start_ns) AS first_ns, max(end_ns) AS last_ns FROM gpu_activity"))
+    firsts = [row["first_ns"] for row in found if row["first_ns"] is not None]
+    lasts = [row["last_ns"] for row in found if row["last_ns"] is not None]
+    return (min(firsts, default=None), max(lasts, default=None)), (work["first_ns"], work["last_ns"])
 
 
 def processes(source: Source) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def read_head(path: Path) -> Head:
 
 
 def _facts(source: Source, run: dict[str, str | None], engines: list[dict[str, Any]]) -> Pairs:
-    first_ns, last_ns = summary.span(source)
+    (first_ns, last_ns), _ = summary.spans(source)
     began = _moment(run.get("started_ns")) or _moment(first_ns)
     seconds = None if first_ns is None or last_ns is None else f"{(last_ns - first_ns) / 1e9:.3f} s"
     facts: Pairs = [

@@ -179,6 +179,22 @@ def test_wheel_keys_and_drags_move_the_window(chromium: Chromium, page: Path) ->
     assert chromium.console == []
 
 
+def test_the_page_opens_on_the_engines_work_and_all_shows_the_profile_before_it(
+    chromium: Chromium, tmp_path: Path
+) -> None:
+    path = create_trace(tmp_path / "early.duckdb")
+    first, last = row(path, "SELECT min(start_ns), max(end_ns) FROM step")
+    early = first - 60_000 * MS
+    with duckdb.connect(str(path)) as connection:
+        kernel = {"activity_id": 1, "source_id": 1, "kind": "kernel", "pid": 1, "device": 0, "stream": 7}
+        insert(connection, "gpu_activity", [kernel | {"start_ns": early, "end_ns": early + MS}])
+    chromium.open(make_page(path))
+    opened = window(chromium)
+    assert opened[1] - opened[0] < 1.2 * (last - first)
+    chromium.key("0")
+    chromium.wait(f"kvtrace.view.to - kvtrace.view.from > {last - early}")
+
+
 def test_a_click_selects_the_step_under_it(chromium: Chromium, page: Path, trace: Path) -> None:
     start = (column(trace, "SELECT start_ns FROM step WHERE step = 500")[0] - EPOCH_NS) / 1e9
     chromium.open(page, f"from={start - 0.0005}&to={start + 0.0015}")

@@ -22,7 +22,7 @@ import { RequestsLane } from "./lanes/requests";
 import { LimitsLane, TokensLane } from "./lanes/steps";
 import { listenToSearch } from "./search";
 import { showCards, showHead, showNotes } from "./summary";
-import { changed, onDraw, onSelect, select, setSpan, show, view } from "./view";
+import { changed, onDraw, onSelect, open, select, setSpan, show, view } from "./view";
 
 const LANES = [TokensLane, LimitsLane, QueueLane, PoolLane, MapLane, TiersLane, TransfersLane, PinsLane, KernelsLane, RequestsLane];
 const REASONS = `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
@@ -54,6 +54,8 @@ function openEngine(index: number): void {
   const ends = view.engines.map((engine) => (engine.run.last_ns ?? 0) - engine.shift);
   const starts = view.engines.map((engine) => (engine.run.first_ns ?? 0) - engine.shift);
   setSpan(Math.min(...starts), Math.max(...ends));
+  const work = view.engines.flatMap(({ run, shift }) => (run.work_ns ?? []).map((moment) => moment - shift));
+  if (work.length) open(Math.min(...work), Math.max(...work));
   showNotes();
   showCards();
   buildLanes();

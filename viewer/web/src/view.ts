@@ -75,6 +75,12 @@ export function setSpan(first: number, last: number): void {
   changed();
 }
 
+// The first window: that stretch, with as much room around it as the whole has.
+export function open(from: number, to: number): void {
+  const margin = Math.max(1e3, (to - from) * MARGIN);
+  show(from - margin, to + margin, false);
+}
+
 export const showAll = (): void => show(view.first, view.last);
 
 // Keeps the window inside the recording and at least a microsecond wide.

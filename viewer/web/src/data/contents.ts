@@ -37,6 +37,8 @@ export interface RunContents {
   origin_ns: string;
   first_ns: number | null;
   last_ns: number | null;
+  // When the engine worked: a profile begins earlier, with the model's loading.
+  work_ns: [number, number] | null;
   states: string[];
   block_states: string[];
   run: [string, string | null][];
