@@ -155,7 +155,7 @@ def test_without_gpu_windows_every_block_of_a_step_is_accessed_in_the_steps_time
         recorded,
         """
         SELECT count_if(kind = 'attention'), count_if(kind = 'write'), count(layer), count_if(observed),
-            count_if(start_ns < s.scheduled_ns OR a.end_ns > s.end_ns)
+            count_if(a.start_ns < s.scheduled_ns OR a.end_ns > s.end_ns)
         FROM kv_access a JOIN step s USING (engine_id, step)
         """,
     )
