@@ -59,6 +59,13 @@ FROM (SELECT a.*, t.timeline FROM gpu_activity a
         ON b.timeline = a.timeline AND b.at_ns <= a.start_ns
     LEFT JOIN pid_engine e ON e.pid = a.pid
 """
+_RECORDED_AND_LOST = """
+SELECT count(*) FROM (
+    SELECT 1 FROM gpu_attribution WHERE call_id IS NULL AND step IS NULL
+        AND EXISTS (SELECT 1 FROM gpu_process JOIN forward USING (process_id) WHERE source_id = {source})
+    LIMIT 1
+)
+"""
 # A launch whose call was lost (a profile's last buffers often are) ran after its stream's activity before it, so its
 # step is not an earlier one; and after its own forward pass had begun on the host, so it is no later one than the last
 # that had. Where both are the same step, it is that.
@@ -117,7 +124,8 @@ def attribute(connection: duckdb.DuckDBPyConnection, source_id: int, marked: Mar
         connection.execute(_ONCE)
         connection.execute(_BY_CALL.format(source=source_id))
     connection.execute(_BY_GPU_TIME.format(source=source_id))
-    connection.execute(_BY_STREAM_ORDER.format(source=source_id))
+    if _count(connection, _RECORDED_AND_LOST.format(source=source_id)):
+        connection.execute(_BY_STREAM_ORDER.format(source=source_id))
     for table in (
         "call_step",
         "breakpoint",
