@@ -135,6 +135,14 @@ def _requests() -> tuple[str, ...]:
             {start} + {STEPS_OF_REQUEST * STEP_NS}, 'length'::e_finish_reason
         FROM range(1, {REQUESTS + 1}) q(r)
         """,
+        """
+        INSERT INTO client_request BY NAME
+        SELECT request, external_id AS request_id, 0 AS phase, 'synthetic' AS workload, session, turn, turn = 7 AS last,
+            CASE WHEN turn < 7 THEN 'cd' END AS tool, 100.0 AS tool_ms, arrival_ns - 1000 AS due_ns,
+            arrival_ns - 500 AS send_ns, first_token_ns + 1000 AS first_token_ns, finished_ns + 1000 AS last_token_ns,
+            prompt_tokens, output_tokens, local_cached_tokens AS cached_tokens
+        FROM request ORDER BY request
+        """,
         f"""
         INSERT INTO step_request
         WITH share AS (

@@ -61,7 +61,7 @@ def _tiles() -> tuple[str, ...]:
         """
         INSERT INTO gpu_tile
         SELECT 2, 1, step, program, tile, start_ns + 800 * tile, start_ns + 800 * tile + 500 + roll(program, tile, 200),
-            start_ns + 800 * (tile + 1)
+            start_ns + 800 * (tile + 1), NULL
         FROM (SELECT *, unnest(range(tiles)) AS tile FROM gpu_program)
         """,
         f"""
@@ -72,7 +72,7 @@ def _tiles() -> tuple[str, ...]:
         f"""
         INSERT INTO gpu_write
         SELECT 2, 1, step, layer, row, 0, 16 * roll(step, row, {BLOCKS}), start_ns - 5000, start_ns - 4000,
-            start_ns - 3968
+            start_ns - 3968, NULL
         FROM gpu_program WHERE head = 0
         """,
         """
