@@ -75,7 +75,7 @@ KV_USAGE = Table(
                 OVER (PARTITION BY engine_id, era ORDER BY place) AS blocks
             FROM (
                 SELECT *, rowid AS place,
-                    count(*) FILTER (op = 'reset') OVER (PARTITION BY engine_id ORDER BY rowid) AS era
+                    count_if(op = 'reset') OVER (PARTITION BY engine_id ORDER BY rowid) AS era
                 FROM tier_block WHERE tier = 'cpu'
             )
         ), host AS (

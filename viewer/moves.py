@@ -30,7 +30,7 @@ _TIERS = """
             lag(op) OVER (PARTITION BY connector, tier, tier_block_id, era ORDER BY place) AS before, era
         FROM (
             SELECT *, rowid AS place,
-                count(*) FILTER (op = 'reset') OVER (PARTITION BY connector, tier ORDER BY rowid) AS era
+                count_if(op = 'reset') OVER (PARTITION BY connector, tier ORDER BY rowid) AS era
             FROM tier_block WHERE engine_id = {engine}
         )
     ),
