@@ -20,6 +20,7 @@ from typing import Any
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
+from kvtrace.modes import make_usual
 from kvtrace.viewer.chunks import Kept, Passed
 from kvtrace.viewer.export import Document, contents, export_run
 
@@ -76,7 +77,7 @@ def make_folder(traces: Sequence[Path], path: Path, *, force: bool = False) -> i
         (temporary / DATA).mkdir()
         page = render(_document(traces, Passed(keep)), {}, split=True)
         (temporary / "index.html").write_text(page, encoding="utf-8")
-        temporary.chmod(0o777 & ~_umask())
+        make_usual(temporary)
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -164,15 +165,9 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        temporary.chmod(0o666 & ~_umask())
+        make_usual(temporary)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO, cast
 import typer
 
 from kvtrace.errors import KvtraceError
+from kvtrace.modes import make_usual
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,17 +154,10 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
         try:
             with io.TextIOWrapper(os.fdopen(descriptor, "wb"), encoding="utf-8") as file:
                 yield file
-            # mkstemp makes private files; a result is as readable as any file its user makes.
-            Path(temporary).chmod(0o666 & ~_umask())
+            make_usual(Path(temporary))
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink()
             raise
     except OSError as error:
         raise KvtraceError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

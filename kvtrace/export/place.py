@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
+from kvtrace.modes import make_usual
 
 MANIFEST = "manifest.json"
 
@@ -34,7 +35,7 @@ def whole_folder(path: Path, *, force: bool) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part"))
         try:
             yield temporary
-            temporary.chmod(0o777 & ~_umask())
+            make_usual(temporary)
             _swap(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -58,7 +59,7 @@ def whole_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
-            temporary.chmod(0o666 & ~_umask())
+            make_usual(temporary)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -115,9 +116,3 @@ def failing_clearly(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise KvtraceError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
