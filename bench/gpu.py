@@ -1,11 +1,15 @@
-"""On a GPU: what recording costs a real engine. Untraced and recorded runs alternate, each in a process of its own.
+"""On a GPU: what recording costs a real engine. Untraced and recorded engines side by side, taking turns.
 
-    python bench/gpu.py MODEL_DIR [ROUNDS] [--kinds off,host,layer] [--graphs FULL_AND_PIECEWISE] [--keep RUN]
+    python bench/gpu.py MODEL_DIR [--kinds off,layer,nsys] [--starts 2] [--rounds 32:9,256:5]
     python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile+every=10
 
-Prints tokens/s, and the 99th percentiles of TTFT and of the requests' mean inter-token latency, at 32 and 256 sequences
-of 512 + 128 tokens, as medians and as ratios of runs next to each other. `--keep` leaves the last recording there. What
-follows a + in a kind are options of `kvtrace record`. `--repeats` and `--sizes` change how many batches of which size.
+Every kind's engine is started once per `--starts` and stays on the GPU; in each round each of them runs the same batch,
+in an order that turns, while the others wait. A kind is `off`, a level of `kvtrace record --kv-level` with options
+after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph tracing.
+
+Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
+it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the first kind's batch of the same round.
+`--keep` leaves the recordings there.
 """
 
 from __future__ import annotations
@@ -18,15 +22,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-SEQUENCES = (32, 256)
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
+LARGEST = 256
+KV_BYTES = 24 << 30  # 256 sequences of 640 tokens take 21.5 GB with this model
 
 
-def one(options: Any) -> None:
-    """Measure in this process; a JSON object on the last line of standard output."""
+def serve(options: Any) -> None:
+    """Run the batches that are asked for over the connection."""
     from vllm import LLM, SamplingParams
 
     backend = {"attention_backend": options.backend} if options.backend else {}
@@ -35,86 +41,161 @@ def one(options: Any) -> None:
         load_format="dummy",
         skip_tokenizer_init=True,
         max_model_len=4096,
-        max_num_seqs=max(SEQUENCES),
-        gpu_memory_utilization=0.7,
+        max_num_seqs=LARGEST,
+        gpu_memory_utilization=0.25,
+        kv_cache_memory_bytes=KV_BYTES,
         disable_log_stats=False,
         compilation_config={"cudagraph_mode": options.graphs},
         **backend,
     )
     parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
-    figures: dict[str, list[float]] = {}
-    for sequences in map(int, options.sizes.split(",")):
-        for repeat in range(options.repeats + 1):
-            prompts = [
-                {"prompt_token_ids": [(i * 7 + j * (repeat + 1) + sequences) % 500 + 3 for j in range(PROMPT_TOKENS)]}
-                for i in range(sequences)
-            ]
-            start = time.perf_counter()
-            outputs = llm.generate(prompts, parameters, use_tqdm=False)
-            elapsed = time.perf_counter() - start
-            if repeat:
-                stats = [output.metrics for output in outputs]
-                note(figures, f"{sequences} tokens/s", sequences * OUTPUT_TOKENS / elapsed)
-                note(figures, f"{sequences} TTFT p99 ms", 1e3 * p99([s.first_token_latency for s in stats]))
-                gaps = [(s.last_token_ts - s.first_token_ts) / (OUTPUT_TOKENS - 1) for s in stats]
-                note(figures, f"{sequences} inter-token p99 ms", 1e3 * p99(gaps))
-    print(json.dumps({name: statistics.median(values) for name, values in figures.items()}), flush=True)
+    with Client(options.serve) as parent:
+        parent.send("ready")
+        while (asked := parent.recv()) is not None:
+            parent.send(batch(llm.llm_engine, parameters, *asked))
 
 
-def note(figures: dict[str, list[float]], name: str, value: float) -> None:
-    figures.setdefault(name, []).append(value)
+def batch(engine: Any, parameters: Any, sequences: int, seed: int) -> dict[str, float]:
+    """Run one batch. Seconds and tokens are the caller's to interpret; latencies are in ms."""
+    ids = [f"{seed}-{number}" for number in range(sequences)]
+    start = time.perf_counter()
+    for number, request in enumerate(ids):
+        tokens = [(number * 7 + position * (seed + 1) + sequences) % 500 + 3 for position in range(PROMPT_TOKENS)]
+        engine.add_request(request, {"prompt_token_ids": tokens}, parameters)
+    last: dict[str, float] = {}
+    count = dict.fromkeys(ids, 0)
+    first_ms: list[float] = []
+    gaps_ms: list[float] = []
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+        now = time.perf_counter()
+        for output in outputs:
+            request, tokens = output.request_id, len(output.outputs[0].token_ids)
+            if tokens == count[request]:
+                continue
+            if count[request]:
+                gaps_ms.append(1e3 * (now - last[request]))
+            else:
+                first_ms.append(1e3 * (now - start))
+            count[request], last[request] = tokens, now
+    elapsed = time.perf_counter() - start
+    return {
+        "tokens/s": sum(count.values()) / elapsed,
+        "TTFT p99 ms": p99(first_ms),
+        "inter-token p50 ms": statistics.median(gaps_ms),
+        "inter-token p99 ms": p99(gaps_ms),
+    }
 
 
 def p99(values: list[float]) -> float:
     return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
-def measure(kind: str, options: Any) -> dict[str, float]:
-    command = [sys.executable, __file__, options.model, "--one", "--graphs", options.graphs]
-    command += ["--backend", options.backend, "--sizes", options.sizes, "--repeats", str(options.repeats)]
-    level, *more = kind.split("+")
-    if kind != "off":
-        recorder = [sys.executable, "-m", "kvtrace", "record", "--force", "-o", str(options.keep), "--kv-level", level]
-        command = [*recorder, *(f"--{option}" for option in more), "--", *command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the {kind!r} run failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
-    if kind != "off":
-        print("\n".join(line for line in done.stderr.splitlines() if line.startswith("kvtrace:")), flush=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+class Engine:
+    """One kind's engine, in a process of its own."""
+
+    def __init__(self, kind: str, options: Any, folder: Path, number: int) -> None:
+        self.kind = kind
+        address = str(folder / f"{number}.socket")
+        self._listener = Listener(address)
+        command = [sys.executable, __file__, options.model, "--serve", address]
+        command += ["--graphs", options.graphs, "--backend", options.backend]
+        run = options.keep / f"{kind.replace('+', '-')}-{number}"
+        level, *more = kind.split("+")
+        if kind == "nsys":
+            from kvtrace.nsys import find_nsys
+
+            run.mkdir(parents=True)
+            command = find_nsys(os.environ).profile(run / "profile", run / "pid", Path(sys.executable), command)
+        elif kind != "off":
+            recorder = [sys.executable, "-m", "kvtrace", "record", "--force", "-o", str(run), "--kv-level", level]
+            command = [*recorder, *(f"--{option}" for option in more), "--", *command]
+        self._log = folder / f"{number}.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        self._connection: Connection[Any, Any] | None = None
+
+    def wait(self) -> None:
+        """Until it has started."""
+        self._listener._listener._socket.settimeout(5)  # type: ignore[attr-defined]
+        while self._connection is None:
+            try:
+                self._connection = self._listener.accept()
+            except TimeoutError:
+                if self._process.poll() is not None:
+                    raise SystemExit(f"the {self.kind!r} engine did not start:\n{self._said()[-4000:]}") from None
+        self._connection.recv()
+
+    def run(self, sequences: int, seed: int) -> dict[str, float]:
+        assert self._connection is not None
+        self._connection.send((sequences, seed))
+        return self._connection.recv()
+
+    def stop(self) -> list[str]:
+        """What kvtrace said at the end. Nsight's own report is not waited for."""
+        assert self._connection is not None
+        self._connection.send(None)
+        if self.kind == "nsys":
+            self._process.terminate()
+        self._process.wait()
+        return [line for line in self._said().splitlines() if line.startswith("kvtrace:")]
+
+    def _said(self) -> str:
+        return self._log.read_text()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("rounds", type=int, nargs="?", default=5)
-    parser.add_argument("--kinds", default="off,host,layer")
+    parser.add_argument("--kinds", default="off,layer,nsys")
+    parser.add_argument("--starts", type=int, default=2, help="how often all engines are started afresh")
+    parser.add_argument("--rounds", default="32:9,256:5", help="sequences:rounds of each start")
     parser.add_argument("--graphs", default="FULL_AND_PIECEWISE")
     parser.add_argument("--backend", default="", help="an attention backend, such as TRITON_ATTN")
-    parser.add_argument("--sizes", default=",".join(map(str, SEQUENCES)))
-    parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()) / "run")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()))
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        one(options)
+    if options.serve:
+        serve(options)
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     kinds = options.kinds.split(",")
-    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
-    for round_ in range(options.rounds):
-        for kind in kinds if round_ % 2 == 0 else kinds[::-1]:
-            runs[kind].append(measure(kind, options))
-            print(f"round {round_ + 1} {kind:6}", json.dumps(runs[kind][-1]), flush=True)
-    print(f"{'':26}" + "".join(f"{kind:>28}" for kind in kinds))
-    for name in runs[kinds[0]][0]:
-        cells = []
-        for kind in kinds:
-            values = [run[name] for run in runs[kind]]
-            ratios = [value / base[name] for value, base in zip(values, runs[kinds[0]], strict=True)]
-            spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
-            cells.append(f"{statistics.median(values):9.1f}{spread:>19}")
-        print(f"{name:26}" + "".join(cells))
+    plan = [(int(size), int(rounds)) for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))]
+    found: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for start in range(options.starts):
+        with tempfile.TemporaryDirectory() as folder:
+            engines = [Engine(kinds[0], options, Path(folder), start * len(kinds))]
+            engines[0].wait()  # its compilation is found by the others
+            engines += [
+                Engine(kind, options, Path(folder), start * len(kinds) + n) for n, kind in enumerate(kinds[1:], 1)
+            ]
+            for engine in engines[1:]:
+                engine.wait()
+            for sequences, rounds in plan:
+                for round_ in range(-1, rounds):  # one to warm up
+                    turn = round_ % len(engines)
+                    for engine in engines[turn:] + engines[:turn]:
+                        figures = engine.run(sequences, 1000 * start + round_ + 2)
+                        if round_ >= 0:
+                            found.setdefault((sequences, engine.kind), []).append(figures)
+            for engine in engines:
+                print("\n".join(engine.stop()), flush=True)
+    report(found, kinds, [sequences for sequences, _ in plan])
+
+
+def report(found: dict[tuple[int, str], list[dict[str, float]]], kinds: list[str], sizes: list[int]) -> None:
+    print(f"{'':26}" + "".join(f"{kind:>32}" for kind in kinds))
+    for sequences in sizes:
+        for name in found[sequences, kinds[0]][0]:
+            base = [run[name] for run in found[sequences, kinds[0]]]
+            cells = []
+            for kind in kinds:
+                values = [run[name] for run in found[sequences, kind]]
+                ratios = [value / other for value, other in zip(values, base, strict=True)]
+                spread = f"{statistics.median(ratios):.4f} ({min(ratios):.3f}-{max(ratios):.3f})"
+                cells.append(f"{statistics.median(values):10.2f}{spread:>22}")
+            print(f"{sequences:4} {name:21}" + "".join(cells), f" n={len(base)}")
+    print(json.dumps({f"{size} {kind}": runs for (size, kind), runs in found.items()}))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def one(options: Any) -> None:
         options.model,
         load_format="dummy",
         skip_tokenizer_init=True,
-        max_model_len=options.tokens + 64,
+        max_model_len=options.tokens + 64 + options.outputs,
         block_size=BLOCK_TOKENS,
         num_gpu_blocks_override=GPU_BLOCKS,
         gpu_memory_utilization=0.7,
@@ -63,7 +63,7 @@ def one(options: Any) -> None:
     for number in range(PASSES):
         parameters = [
             SamplingParams(
-                max_tokens=1,
+                max_tokens=options.outputs,
                 ignore_eos=True,
                 detokenize=False,
                 extra_args={"kvtrace_session": f"prompt-{i}", "kvtrace_turn": number},
@@ -81,6 +81,7 @@ def one(options: Any) -> None:
 
 def measure(kind: str, options: Any, run: Path | None) -> dict[str, Any]:
     sizes = ["--tokens", str(options.tokens), "--prompts", str(options.prompts), "--gib", str(options.gib)]
+    sizes += ["--outputs", str(options.outputs)]
     command = [
         sys.executable,
         __file__,
@@ -189,6 +190,8 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(CONNECTORS))
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--prompts", type=int, default=32)
+    # SimpleCPUOffload stores a step's blocks with the next step: of a request that ends with its prefill it has none.
+    parser.add_argument("--outputs", type=int, default=4, help="output tokens of each prompt")
     parser.add_argument("--gib", type=int, default=16)
     parser.add_argument("--graphs", action="store_true", help="capture CUDA graphs; a start takes longer")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()))

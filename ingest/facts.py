@@ -12,7 +12,7 @@ from kvtrace import __version__
 from kvtrace.events import Field
 from kvtrace.ingest.clock import Reading
 from kvtrace.ingest.ledger import CONNECTOR
-from kvtrace.ingest.schema import ENGINE, GPU_CLOCK, KV_LAYER, PROCESS, TRACE_VERSION
+from kvtrace.ingest.schema import ENGINE, GPU_CLOCK, GPU_MEMORY, KV_LAYER, PROCESS, TRACE_VERSION
 from kvtrace.recording import ProcessRecording, Recording
 
 _INTEGER_BITS = {"INTEGER": 31, "BIGINT": 63}
@@ -82,9 +82,10 @@ def insert_processes(
         for connector in process.connectors:
             facts = {**connector, "process_id": process_id}
             insert_rows(connection, "connector", [_fit(CONNECTOR.fields, facts, where, warnings)])
-        for clock in process.gpu_clocks:
-            facts = {**clock, "process_id": process_id, "time_ns": clock["monotonic_ns"] + offset_ns}
-            insert_rows(connection, "gpu_clock", [_fit(GPU_CLOCK.fields, facts, where, warnings)])
+        for table, lines in ((GPU_CLOCK, process.gpu_clocks), (GPU_MEMORY, process.gpu_memory)):
+            for line in lines:
+                facts = {**line, "process_id": process_id, "time_ns": line["monotonic_ns"] + offset_ns}
+                insert_rows(connection, table.name, [_fit(table.fields, facts, where, warnings)])
     return warnings
 
 

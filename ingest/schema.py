@@ -174,6 +174,19 @@ GPU_CLOCK = Table(
     ),
 )
 
+GPU_MEMORY = Table(
+    "gpu_memory",
+    "The GPU's memory as the driver and PyTorch's allocator tell it: before the first step, then every ten seconds.",
+    (
+        _column("process_id", _INTEGER, "The worker."),
+        _column("time_ns", _BIGINT, "When."),
+        _column("free_bytes", _BIGINT, "Free on the device, for all processes."),
+        _column("total_bytes", _BIGINT, "The device's."),
+        _column("allocated_bytes", _BIGINT, "In tensors of this process: weights, KV cache, activations."),
+        _column("reserved_bytes", _BIGINT, "Taken from the device by this process's PyTorch."),
+    ),
+)
+
 JOIN_COUNT = Table(
     "join_count",
     "How many rows each join of the trace matched.",
@@ -336,6 +349,7 @@ TABLES: tuple[Table, ...] = (
     CLOCK,
     KV_LAYER,
     GPU_CLOCK,
+    GPU_MEMORY,
     *TILE_TABLES,
     JOIN_COUNT,
     STEP,

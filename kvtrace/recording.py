@@ -48,6 +48,7 @@ class ProcessRecording:
     layers: list[dict[str, Any]] = field(default_factory=list)
     connectors: list[dict[str, Any]] = field(default_factory=list)
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
+    gpu_memory: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
     warnings: list[str] = field(default_factory=list)
     _read: dict[str, Segment] = field(default_factory=dict, repr=False)
@@ -235,6 +236,8 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.connectors.append(facts)
         case {"kind": "gpu_clock", "monotonic_ns": int()}:
             process.gpu_clocks.append(line)
+        case {"kind": "gpu_memory", "monotonic_ns": int()}:
+            process.gpu_memory.append(line)
         case {"kind": "stopped"}:
             process.stopped = str(line.get("reason"))
     if line.get("kind") in ("process", "clock", "stopped") and (clock := clock_of(line)):

@@ -18,7 +18,7 @@ _EVENTS = (
 
 _ADVICE = {
     **dict.fromkeys(("gpu_tile", "gpu_program", "gpu_write", "gpu_block_list", "tile_step"), _TILES),
-    **dict.fromkeys(("kv_window", "kv_layer", "gpu_clock", "kv_access"), _WINDOWS),
+    **dict.fromkeys(("kv_window", "kv_layer", "gpu_clock", "gpu_memory", "kv_access"), _WINDOWS),
     **dict.fromkeys(("alignment", "source", "kernel_name", "cpu_op", "nvtx", "graph_node", "step_gpu"), _PROFILE),
     **dict.fromkeys(("connector", "connector_call", "connector_lookup"), _CONNECTOR),
     **dict.fromkeys(("prefix_miss", "cost_model"), _DERIVED),

@@ -7,10 +7,14 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
+from kvtrace.probes.device.memory import MemoryMeter
 from kvtrace.probes.device.stamps import Stamps
 from kvtrace.probes.device.timer import GpuTimer
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
+"""Some ten steps are taken home at once: while this thread runs Python, the engine's cannot."""
+
+_AT_ONCE = 256
 
 
 class Drain(threading.Thread):
@@ -31,14 +35,15 @@ class Drain(threading.Thread):
         self._published = stamps.published.numpy()
         self._drained = 0
         self._timer = GpuTimer(recorder)
+        self._memory = MemoryMeter(recorder)
         self._over = threading.Event()
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream(priority=-1)
-            self._pinned = torch.empty((stamps.slots, stamps.words), dtype=torch.int64, pin_memory=True)
-        windows = 2 * stamps.layers
-        self._rows = numpy.zeros(windows, dtype=_record_type(numpy))
+            self._pinned = torch.empty((_AT_ONCE, stamps.words), dtype=torch.int64, pin_memory=True)
+        self._windows = 2 * stamps.layers
+        self._rows = numpy.zeros((_AT_ONCE, self._windows), dtype=_record_type(numpy))
         self._rows["engine_id"] = engine_pid
-        self._rows["layer"] = numpy.arange(windows) // 2
+        self._rows["layer"] = numpy.arange(self._windows) // 2
         self._rows["kind"] = numpy.tile([WindowKind.write, WindowKind.attention], stamps.layers)
 
     def run(self) -> None:
@@ -48,6 +53,7 @@ class Drain(threading.Thread):
                 self._torch.cuda.set_device(self._device)
                 while not self._over.wait(POLL_SECONDS):
                     self._timer.keep(self._stream)
+                    self._memory.keep()
                     self._copy()
                 self._copy()
         except Exception as error:
@@ -62,15 +68,14 @@ class Drain(threading.Thread):
         published, slots = int(self._published[0]), self._stamps.slots
         if published - self._drained > slots - slots // 8:  # what is older may be overwritten while it is copied
             kept = published - slots // 2
-            self._recorder.drop(KV_WINDOW, (kept - self._drained) * len(self._rows))
+            self._recorder.drop(KV_WINDOW, (kept - self._drained) * self._windows)
             self._recorder.note("device", state="overrun", dropped_steps=kept - self._drained)
             self._drained = kept
         while self._drained < published:
             start = self._drained % slots
-            count = min(published - self._drained, slots - start)
+            count = min(published - self._drained, slots - start, _AT_ONCE)
             self._stream_copy(start, count)
-            for slot in self._pinned[:count].numpy():
-                self._write(slot)
+            self._write(self._pinned[:count].numpy())
             self._drained += count
 
     def _stream_copy(self, start: int, count: int) -> None:
@@ -78,17 +83,16 @@ class Drain(threading.Thread):
             self._pinned[:count].copy_(self._stamps.ring[start : start + count], non_blocking=True)
         self._stream.synchronize()
 
-    def _write(self, slot: Any) -> None:
-        """A step's windows into the log."""
-        times = slot[1:].reshape(-1, 2)
-        kept = times[:, 0] > 0
-        if not kept.any():  # a step without tokens
-            return
-        rows = self._rows[kept]
-        rows["step"] = slot[0]
-        rows["start_ns"] = times[kept, 0] + self._timer.offset_ns
-        rows["end_ns"] = times[kept, 1] + self._timer.offset_ns
-        self._recorder.append(KV_WINDOW, rows.view("u1").reshape(len(rows), -1))
+    def _write(self, steps: Any) -> None:
+        """The windows of some steps into the log."""
+        times = steps[:, 1:].reshape(len(steps), self._windows, 2)
+        rows = self._rows[: len(steps)]
+        rows["step"] = steps[:, :1]
+        rows["start_ns"] = times[..., 0] + self._timer.offset_ns
+        rows["end_ns"] = times[..., 1] + self._timer.offset_ns
+        rows = rows[times[..., 0] > 0]
+        if len(rows):  # not steps without tokens alone
+            self._recorder.append(KV_WINDOW, rows.view("u1").reshape(len(rows), -1))
 
 
 def _record_type(numpy: Any) -> Any:

@@ -11,7 +11,7 @@ from kvtrace.probes.device.cuda import Launch
 from kvtrace.probes.device.drain import Drain
 from kvtrace.probes.device.ending import at_end
 from kvtrace.probes.device.model import backend_of, cache_facts, kv_layers
-from kvtrace.probes.device.stamps import Stamps
+from kvtrace.probes.device.stamps import ATTENTION_START, Stamps
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
@@ -69,13 +69,16 @@ class LayerRecorder:
         write_start, write_end, attention_start, attention_end = (
             self._stamps.stamp(layer, place) for place in range(4)
         )
+        # MLA attends to a batch in two calls, for its prefills and for its decodes: one window from first to last.
+        attention_first = self._stamps.stamp(layer, ATTENTION_START, first=True)
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
             self._between(implementation, "do_kv_cache_update", write_start, write_end, reads=False, follows=False)
         for name in _ATTENTION_CALLS:
             if callable(getattr(implementation, name, None)):
                 follows = writes and name == "forward"
-                self._between(implementation, name, attention_start, attention_end, reads=True, follows=follows)
+                start = attention_start if name == "forward" else attention_first
+                self._between(implementation, name, start, attention_end, reads=True, follows=follows)
 
     def _between(self, owner: Any, name: str, before: Launch, after: Launch, *, reads: bool, follows: bool) -> None:
         original = getattr(owner, name)

@@ -28,6 +28,12 @@ __device__ __forceinline__ u64 now() {
 
 extern "C" __global__ void kvt_stamp(u64* place) { *place = now(); }
 
+// The first of several calls that make up one window.
+extern "C" __global__ void kvt_stamp_first(u64* place) {
+    u64 time = now();
+    if (!*place) *place = time;
+}
+
 // Forgets the stamps of what ran before: a dummy run, a draft model.
 extern "C" __global__ void kvt_clear(u64* places, unsigned int count) {
     for (unsigned int i = threadIdx.x; i < count; i += blockDim.x) places[i] = 0;
@@ -101,9 +107,10 @@ class Stamps:
             count(self.slots),
         )
 
-    def stamp(self, layer: int, place: int) -> Launch:
-        """The launch that stores the time in a place of a layer."""
-        return self._module.launch("kvt_stamp", 1, pointer(self.places.data_ptr() + 8 * (4 * layer + place)))
+    def stamp(self, layer: int, place: int, *, first: bool = False) -> Launch:
+        """The launch that stores the time in a place of a layer; with `first`, only if this step has none there yet."""
+        kernel = "kvt_stamp_first" if first else "kvt_stamp"
+        return self._module.launch(kernel, 1, pointer(self.places.data_ptr() + 8 * (4 * layer + place)))
 
     def publish(self, step: int, stream: int) -> None:
         """Append the stamps so far as a step. The driver copies the argument, so it may change right after."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,20 +29,29 @@ NEEDED = """
 """
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    folder = tmp_path_factory.mktemp("tiles")
+def record(folder: Path, ring_mb: int) -> Recorded:
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
     engine = {**ENGINE, "model": str(folder / "model"), "attention_backend": "TRITON_ATTN"}
     config = {**WORKLOAD, "engine": engine, "kv_events_ports": [free_port(), free_port()]}
     script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
     environment = vllm_environment(VLLM_LOGGING_LEVEL="ERROR")
-    record = ["record", "-o", folder / "run", "--kv-level", "tile", "--ring-mb", "512", "--", *script]
-    done = kvtrace(*record, env=environment, timeout=300)
+    arguments = ["record", "-o", folder / "run", "--kv-level", "tile", "--ring-mb", str(ring_mb), "--", *script]
+    done = kvtrace(*arguments, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     truth = json.loads((folder / "truth.json").read_text())
-    yield ingested(folder / "run", truth, done.stderr, "--all-tiles")
+    return ingested(folder / "run", truth, done.stderr, "--all-tiles")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return record(tmp_path_factory.mktemp("tiles"), 512)
+
+
+@pytest.fixture(scope="module")
+def cramped(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """With a ring that has no room for the larger steps."""
+    return record(tmp_path_factory.mktemp("cramped"), 2)
 
 
 def test_every_step_with_tokens_is_there_and_none_was_lost(recorded: Recorded) -> None:
@@ -138,6 +147,27 @@ def test_access_queries_agree_with_the_tables(recorded: Recorded) -> None:
     for row in recorded.trace.query("tile-idle", format="arrow").to_pylist():
         assert row["tiles"] <= row["reads"]
         assert 0 <= row["idle_share"] < 1
+
+
+def test_steps_without_room_are_dropped_whole_and_counted(cramped: Recorded) -> None:
+    """What is there is complete, and what is there and what is lost are all steps."""
+    [(steps,)] = rows(cramped, "SELECT count(*) FROM step WHERE scheduled_tokens > 0")
+    [(found, lost)] = rows(cramped, "SELECT count(*), sum(lost_steps) FROM tile_step WHERE programs > 0")
+    assert found > 0
+    assert lost > 0
+    journal = next((cramped.run / "processes").glob("*/tiles.00000.kvt")).with_name("journal.jsonl").read_text()
+    told = [json.loads(line) for line in journal.splitlines() if '"kind": "tiles"' in line or '"kind":"tiles"' in line]
+    assert told[-1]["steps"] + told[-1]["lost_steps"] == steps
+    assert found == told[-1]["steps"]
+    partial = rows(
+        cramped,
+        f"""
+        SELECT step, count(DISTINCT (layer, head, request, position)) AS found, max(needed) FROM kv_access
+        JOIN (SELECT step, count(*) * {LAYERS} * {HEADS} AS needed FROM ({NEEDED}) GROUP BY step) n USING (step)
+        WHERE kind = 'k_read' GROUP BY step HAVING found <> max(needed)
+        """,
+    )
+    assert partial == []
 
 
 def test_nothing_failed(recorded: Recorded) -> None:

@@ -49,13 +49,45 @@ ENGINE = {
     "disable_log_stats": False,
 }
 WORKLOAD = {"sessions": 8, "turns": 3, "shared_tokens": 400, "output_tokens": 64}
+MLA = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 64,
+    "first_k_dense_replace": 32,
+    "vocab_size": 102400,
+    "max_position_embeddings": 16384,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 100000,
+    "eos_token_id": 100001,
+    "tie_word_embeddings": False,
+}
+"""DeepSeek-V2's attention, which keeps one latent vector a token; every layer dense."""
+
 MODES: dict[str, dict[str, Any]] = {
     "full": {},
     "piecewise": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
     "eager": {"enforce_eager": True},
     "triton": {"attention_backend": "TRITON_ATTN"},
+    "flex": {"attention_backend": "FLEX_ATTENTION"},
+    "flashinfer": {"attention_backend": "FLASHINFER"},
+    "mla": {"attention_backend": "FLASH_ATTN_MLA"},
+    "triton-mla": {"attention_backend": "TRITON_MLA"},
 }
-LAYERS = LLAMA_8B["num_hidden_layers"]
+LAYERS = 32
+LATENT = 512 + 64
 
 
 def has_gpu() -> bool:
@@ -71,16 +103,20 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs a
 
 @pytest.fixture(scope="module", params=MODES)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    if request.param == "flashinfer" and importlib.util.find_spec("flashinfer") is None:
+        pytest.skip("needs FlashInfer")
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
+    (folder / "model" / "config.json").write_text(json.dumps(MLA if "mla" in request.param else LLAMA_8B))
     engine = {**ENGINE, "model": str(folder / "model"), **MODES[request.param]}
     config = {**WORKLOAD, "engine": engine, "kv_events_ports": [free_port(), free_port()]}
     script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
     environment = vllm_environment(VLLM_LOGGING_LEVEL="ERROR")
     done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    yield ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
+    recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
+    recorded.truth["latent"] = "mla" in request.param
+    yield recorded
 
 
 def rows(recorded: Recorded, sql: str) -> list[tuple[Any, ...]]:
@@ -144,6 +180,14 @@ def test_the_gpus_clock_is_known_to_a_few_microseconds(recorded: Recorded) -> No
     assert rows(recorded, "SELECT max(uncertainty_ns) < 5000 FROM gpu_clock") == [(True,)]
 
 
+def test_the_gpus_memory_is_told(recorded: Recorded) -> None:
+    assert rows(
+        recorded,
+        "SELECT count(*) > 0, bool_and(free_bytes < total_bytes AND allocated_bytes <= reserved_bytes "
+        "AND reserved_bytes <= total_bytes - free_bytes AND allocated_bytes > 1 << 30) FROM gpu_memory",
+    ) == [(True, True)]
+
+
 def test_nothing_failed(recorded: Recorded) -> None:
     assert rows(recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []
     assert rows(recorded, "SELECT * FROM stream WHERE dropped > 0 OR torn > 0") == []
@@ -151,8 +195,8 @@ def test_nothing_failed(recorded: Recorded) -> None:
 
 
 def test_a_tokens_bytes_follow_from_the_kv_tensors(recorded: Recorded) -> None:
-    """kv-bandwidth: a layer of this model keeps 2 x 8 heads x 128 x 2 bytes a token."""
-    token_bytes = 2 * LLAMA_8B["num_key_value_heads"] * 128 * 2
+    """kv-bandwidth: a layer keeps 2 x 8 heads x 128 numbers of 2 bytes a token, or one latent vector."""
+    token_bytes = 2 * (LATENT if recorded.truth["latent"] else 2 * LLAMA_8B["num_key_value_heads"] * 128)
     [(tokens,)] = rows(recorded, "SELECT sum(computed_tokens + scheduled_tokens) FROM step_request")
     found = recorded.trace.query("kv-bandwidth", format="arrow").to_pylist()
     read = {layer: sum(row["bytes"] for row in found if (row["layer"], row["kind"]) == (layer, "read"))

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from kvtrace.capture import Recorder
+from kvtrace.probes.device.memory import MemoryMeter
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.files import TileFiles
 from kvtrace.probes.device.tiles.layout import SECTIONS
@@ -36,6 +37,7 @@ class TileDrain(threading.Thread):
         self._engine_pid = engine_pid
         self._device = torch.cuda.current_device()
         self._timer = GpuTimer(recorder)
+        self._memory = MemoryMeter(recorder)
         self._files = TileFiles(recorder, facts)
         self._steps = ring.steps.numpy()
         self._published = ring.published.numpy()
@@ -62,6 +64,7 @@ class TileDrain(threading.Thread):
                 self._torch.cuda.set_device(self._device)
                 while not self._over.wait(POLL_SECONDS):
                     self._timer.keep(self._stream)
+                    self._memory.keep()
                     self._follow()
                 self._follow()
         except Exception as error:

@@ -30,8 +30,29 @@ _TICK_NS = tl.constexpr(1 << layout.TICK_SHIFT)
 
 
 @triton.jit
-def kvt_begin(control, what, heads, head, low, high, TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    """Reserve a program's record and its tiles.
+def kvt_tile_room(control):
+    """Room for tiles in this step. Asked for at the top, so that it is there when it is needed."""
+    return tl.load(control + _ROOM + _TILES)
+
+
+@triton.jit
+def kvt_write_room(control):
+    """Room for writes in this step."""
+    return tl.load(control + _ROOM + _WRITES)
+
+
+@triton.jit
+def kvt_programs(control):
+    """Room for programs in this step, and the address of the first.
+
+    Looked up when needed: kept through the loop they take registers that 256 sequences of work lack.
+    """
+    return tl.load(control + _ROOM + _PROGRAMS), tl.load(control + _ADDRESS + _PROGRAMS)
+
+
+@triton.jit
+def kvt_begin(control, room, what, heads, head, low, high, TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """Reserve a program's record and its tiles; nothing in a step that is not recorded, which has no room.
 
     Returns the pair of places, the last place where its tiles would find room (-1: they are not recorded), the address
     of place 0 less that of the first tile, and the start. Nothing here waits for the atomic.
@@ -40,9 +61,9 @@ def kvt_begin(control, what, heads, head, low, high, TILE_SIZE: tl.constexpr, BL
     tiles = high - low
     ids = tl.where((what >> 16) == head + _LISTS, tiles * (2 * a_tile), 0)
     slots = (((tiles + 1) & -2) + ids).to(tl.int64)
-    wanted = (((heads >> head) & 1) != 0) & (tiles > 0)
+    wanted = (((heads >> head) & 1) != 0) & (tiles > 0) & (room > 0)
     pair = tl.atomic_add(control + _PAIR_CURSOR, slots + _A_PROGRAM, mask=wanted, sem="relaxed")
-    last_place = tl.where(wanted, tl.load(control + _ROOM + _TILES) - slots, -1)
+    last_place = tl.where(wanted, room - slots, -1)
     address = tl.load(control + _ADDRESS + _TILES) - low.to(tl.int64) * 2
     return pair, last_place, address, kvt_now()
 
@@ -92,7 +113,7 @@ def kvt_see(
 
 @triton.jit
 def kvt_end(
-    control, pair, start, last_place, address, total, row, query_block, what, head, low, high,
+    programs, first_program, pair, start, last_place, address, total, row, query_block, what, head, low, high,
     TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Write a program's record."""
@@ -101,8 +122,8 @@ def kvt_end(
     )
     sizes: tl.constexpr = (tile_code << 2) | (BLOCK_SIZE // 16 << 6)
     program, place = pair >> _TILE_BITS, pair & _TILE_MASK
-    ok = (place <= last_place) & (program < tl.load(control + _ROOM + _PROGRAMS))
-    words = (tl.load(control + _ADDRESS + _PROGRAMS) + program * 24).to(tl.pointer_type(tl.int64))
+    ok = (place <= last_place) & (program < programs)
+    words = (first_program + program * 24).to(tl.pointer_type(tl.int64))
     tl.store(words, (start.to(tl.int64) & 0xFFFFFFFF) | (total.to(tl.int64) << 32), mask=ok)
     who = (row.to(tl.int64) & 0xFFFF) | ((query_block.to(tl.int64) & 0xFFFF) << 16)
     of = ((what & 0xFF).to(tl.int64) << 32) | (head.to(tl.int64) << 40) | ((low.to(tl.int64) & 0xFFFF) << 48)
@@ -114,17 +135,17 @@ def kvt_end(
 
 
 @triton.jit
-def kvt_write(control):
-    """Reserve the record of a cache-write program: its place and its start."""
-    return tl.atomic_add(control + _WRITE_CURSOR, 1, sem="relaxed"), kvt_now()
+def kvt_write(control, room):
+    """Reserve the record of a cache-write program, in a step that is recorded: its place and its start."""
+    return tl.atomic_add(control + _WRITE_CURSOR, 1, mask=room > 0, sem="relaxed"), kvt_now()
 
 
 @triton.jit
-def kvt_wrote(control, what, slot, place, start, to_key, to_value):
+def kvt_wrote(control, room, what, slot, place, start, to_key, to_value):
     """Write the record: K was about to be stored `to_key` ticks after `start`, and V `to_value` ticks after that."""
     row = tl.arange(0, to_key.shape[0])
     at = tl.load(control + _ADDRESS + _WRITES) + place * 16
-    ok = place < tl.load(control + _ROOM + _WRITES)
+    ok = (room > 0) & (place < room)
     words = at.to(tl.pointer_type(tl.int64))
     tl.store(words, (start.to(tl.int64) & 0xFFFFFFFF) | (slot.to(tl.int64) << 32), mask=ok)
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)

@@ -82,7 +82,7 @@ def attention(source: str) -> str:
     place = "kvt_pair, kvt_last_place, kvt_address"
     loop.body.insert(0, _call(f"kvt_value(kvt_last, kvt_ticked, {place}, {tile} - 1, {low})"))
     before = f"""
-        {place}, kvt_start = kvt_begin(kvt_control, kvt_what, kvt_heads, {head}, {low}, {high}, {sizes})
+        {place}, kvt_start = kvt_begin(kvt_control, kvt_room, kvt_what, kvt_heads, {head}, {low}, {high}, {sizes})
         kvt_last = kvt_times({score}, kvt_start)
         kvt_ticked = kvt_last * 0
     """
@@ -99,10 +99,12 @@ def attention(source: str) -> str:
                 kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
                     {place}, {sizes})
             kvt_total = tl.sum(kvt_sum, axis=0)
-        kvt_end(kvt_control, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total, {sequence}, {query_block},
-            kvt_what, {head}, {low}, {high}, {sizes})
+        kvt_programs_room, kvt_first_program = kvt_programs(kvt_control)
+        kvt_end(kvt_programs_room, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
+            {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {sizes})
     """
     body[at : at + 1] = [*_statements(before), loop, *_statements(after)]
+    function.body.insert(0, _call("kvt_room = kvt_tile_room(kvt_control)"))
     return _finished(function)
 
 
@@ -122,11 +124,13 @@ def cache_write(source: str) -> str:
             _call("kvt_key_time = kvt_key(kvt_start, kvt_to_key)"),
         ]
     body.insert(
-        at + 3, _call(f"kvt_wrote(kvt_control, kvt_what, {slot}, kvt_place, kvt_start, kvt_to_key, kvt_to_value)")
+        at + 3,
+        _call(f"kvt_wrote(kvt_control, kvt_room, kvt_what, {slot}, kvt_place, kvt_start, kvt_to_key, kvt_to_value)"),
     )
     body, at = holder_of(function.body, lambda s: isinstance(s, ast.Assign) and targets(s) == {slot})
     behind = at + 2 if isinstance(body[at + 1], ast.If) else at + 1  # padding returns first
-    body.insert(behind, _call("kvt_place, kvt_start = kvt_write(kvt_control)"))
+    body.insert(behind, _call("kvt_place, kvt_start = kvt_write(kvt_control, kvt_room)"))
+    function.body.insert(0, _call("kvt_room = kvt_write_room(kvt_control)"))
     return _finished(function)
 
 

@@ -67,8 +67,8 @@ DEVICE u64 close_step(u64* control, volatile const u64* released, volatile u64* 
     counts[TILES] = pair & ((1ULL << TILE_BITS) - 1);
     counts[WRITES] = control[CURSOR_WORDS[WRITES]];
     u64 state = control[ENABLED_WORD] ? RECORDED : FILTERED;
-    for (int s = 0; s < SECTIONS; ++s)
-        if (counts[s] > control[ROOM_WORD + s]) state = OVERFLOWED;
+    for (int s = 0; s < SECTIONS; ++s)  // without any room programs do not even count
+        if (state == RECORDED && (counts[s] > control[ROOM_WORD + s] || !control[ROOM_WORD + s])) state = OVERFLOWED;
     out[STEP_WORD] = step;
     out[TIME_WORD] = control[OPENED_WORD];
     out[STATE_WORD] = state;

@@ -49,8 +49,9 @@ class Machine:
         """Run a step; how many are published, and the room it had."""
         self.code.open_step(self.control, self.released, ctypes.c_uint64(enabled), ctypes.c_uint64(number))
         room = [self.control[layout.ROOM_WORD + section] for section in range(3)]
-        if room[0] or enabled:  # programs add to the cursors whether or not there is room
+        if room[layout.TILES]:  # programs add to the cursors where there is any room, enough or not
             self.control[layout.CURSOR_WORDS[layout.PROGRAMS]] += (counts[0] << layout.TILE_BITS) + counts[1]
+        if room[layout.WRITES]:
             self.control[layout.CURSOR_WORDS[layout.WRITES]] += counts[2]
         before = self.control[layout.PUBLISHED_WORD]
         published = self.code.close_step(self.control, self.released, self.steps, ctypes.c_uint64(number))
@@ -103,7 +104,7 @@ def test_recorded_steps_lie_whole_apart_and_in_the_ring(code: ctypes.CDLL, moves
         described = machine.held[-1]
         assert described[layout.STEP_WORD] == number
         assert described[layout.LOST_BEFORE_WORD] == lost
-        fits = all(count <= space for count, space in zip(counts, room, strict=True))
+        fits = all(room) and all(count <= space for count, space in zip(counts, room, strict=True))
         expected = (layout.RECORDED if fits else layout.OVERFLOWED) if enabled else layout.FILTERED
         assert described[layout.STATE_WORD] == expected
         assert published == machine.control[layout.PUBLISHED_WORD]
@@ -112,6 +113,15 @@ def test_recorded_steps_lie_whole_apart_and_in_the_ring(code: ctypes.CDLL, moves
         taken = [place for held in kept for place in pieces(held, section)]
         assert len(taken) == len(set(taken))
         assert all(place < capacity for place in taken)
+
+
+def test_a_filtered_step_is_none_that_was_lost(code: ctypes.CDLL) -> None:
+    """Whatever its programs counted: they may have been launched with an older view of the room."""
+    machine = Machine(code)
+    machine.code.open_step(machine.control, machine.released, ctypes.c_uint64(False), ctypes.c_uint64(1))
+    machine.control[layout.CURSOR_WORDS[layout.WRITES]] += 7
+    machine.code.close_step(machine.control, machine.released, machine.steps, ctypes.c_uint64(1))
+    assert machine.steps[layout.STATE_WORD] == layout.FILTERED
 
 
 def test_an_empty_ring_offers_at_least_half_of_itself(code: ctypes.CDLL) -> None:
