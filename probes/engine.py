@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
+from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.pins import Pins
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
 
 _QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 
 NOT_ADMITTED = 1 << 62
@@ -181,11 +181,22 @@ def hooks(
         ttl_pins.follow(engine, patches)
         added()
 
-    return [Hook(f"{_SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init)]
+    needs = (
+        Need(SCHEDULER, "kv_cache_manager vllm_config"),
+        Need(KV_CACHE_MANAGER, "block_pool"),
+        Need(SCHEDULER, "block_size connector", "block sizes, external hits"),
+        Need(BLOCK_POOL, "hash_block_size", "block hashes of engines whose hash blocks are not their KV blocks"),
+        Need(
+            SCHEDULER,
+            "kv_cache_config max_num_scheduled_tokens max_num_running_reqs max_model_len policy scheduler_config",
+            "facts of the engine",
+        ),
+    )
+    return [Hook(f"{SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init, needs=needs)]
 
 
 def _follow_overrides(scheduler_class: type, patches: Patches, overridable: Iterable[Hook]) -> None:
-    hooks = [hook for hook in overridable if hook.target.startswith(_SCHEDULER)]
+    hooks = [hook for hook in overridable if hook.target.startswith(SCHEDULER)]
     for name in dict.fromkeys(hook.path[-1] for hook in hooks):
         declaring = [owner for owner in scheduler_class.__mro__ if name in vars(owner)]
         for owner in declaring:

@@ -20,7 +20,21 @@ from typing import Any, NamedTuple
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Report = Callable[[str, str, str], None]
-"""Called with a hook's target, its state (installed, absent, disabled) and a detail."""
+"""Called with a hook's target, its state (installed, fired, absent, disabled) and a detail."""
+
+
+class Need(NamedTuple):
+    """Attributes of vLLM's that a hook reads: `tests/compatibility` looks them up in the sources of each version.
+
+    Attributes:
+        owner: `module:Class`, `module:` or `module:function`, whose attributes are its parameters.
+        names: The attributes, with spaces between; `a|b` where versions name the same thing differently.
+        lost: What a trace lacks where one is missing. Empty: the hook cannot do without it and switches itself off.
+    """
+
+    owner: str
+    names: str
+    lost: str = ""
 
 
 class Hook(NamedTuple):
@@ -32,6 +46,9 @@ class Hook(NamedTuple):
         before: Called with the original's `(args, kwargs)`; what it returns goes to `after`.
         after: Called with that state, the original's result and its `(args, kwargs)`.
         arguments: Replaces `(args, kwargs)` before anything else, for one-shot iterators.
+        needs: What the functions read, apart from the arguments they take with `argument`.
+        since: The first vLLM that has what is hooked, where that is later than the oldest one kvtrace knows: an
+            earlier one does not lose anything.
 
     Arguments are handed over packed: unpacking and packing them again at every hand-over is most of a hook's cost.
     """
@@ -41,6 +58,8 @@ class Hook(NamedTuple):
     before: Callable[[Args, Kwargs], Any] | None = None
     after: Callable[[Any, Any, Args, Kwargs], None] | None = None
     arguments: Callable[[Args, Kwargs], tuple[Args, Kwargs]] | None = None
+    needs: tuple[Need, ...] = ()
+    since: str = ""
 
     @property
     def module(self) -> str:
@@ -61,11 +80,16 @@ def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any 
 def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[..., Any]:
     """The function that stands in for `original`."""
     before, after, arguments = hook.before, hook.after, hook.arguments
-    alive = True
+    steady = failed = False  # steady: it has fired and not failed, the one thing to check on the common path
+
+    def fire() -> None:
+        nonlocal steady
+        steady = True
+        report(hook.target, "fired", "")
 
     def disable(error: Exception) -> None:
-        nonlocal alive
-        alive = False
+        nonlocal steady, failed
+        steady, failed = False, True
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
             place = place.tb_next
@@ -73,8 +97,10 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
         report(hook.target, "disabled", f"{type(error).__name__}: {error}{where}; lost: {hook.lost}")
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not alive:
-            return original(*args, **kwargs)
+        if not steady:
+            if failed:
+                return original(*args, **kwargs)
+            fire()
         state = None
         try:
             if arguments is not None:
@@ -142,10 +168,11 @@ class Patches:
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, declared) if own else delattr(owner, name))
 
-    def patch_object(self, target: Any, name: str, hook: Hook) -> bool:
+    def patch_object(self, target: Any, name: str, hook: Hook, declared: str = "") -> bool:
         """Put a wrapper before one object's method and leave other objects of its class alone.
 
-        Hooks get the arguments without the object. False: it has no such method.
+        Hooks get the arguments without the object. `declared` is where vLLM declares the method, if not in the object's
+        own class. False: it has no such method.
         """
         if any(done is target and which == name for done, which in self._objects):
             return True
@@ -157,7 +184,7 @@ class Patches:
         setattr(target, name, wrap(method, hook, self._report))
         self._objects.append((target, name))
         self._undo.append(lambda: setattr(target, name, method) if own else vars(target).pop(name, None))
-        self._report(hook.target, "installed", "")
+        self._report(hook.target, "installed", declared)
         return True
 
     def uninstall(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.probes.connectors import by_slots, offloading, scheduler_side, simple_cpu, worker_side
+from kvtrace.probes.connectors import by_slots, offload_tiers, offloading, scheduler_side, simple_cpu, worker_side
 from kvtrace.probes.connectors.part import Adapter, Part
 from kvtrace.probes.engine import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches, argument
@@ -25,6 +25,15 @@ def hooks(engines: Engines, patches: Patches) -> list[Hook]:
             _attach(Part(engines, patches, connector, one, index), role)
 
     return [Hook(f"{_FACTORY}.create_connector", "KV connectors: lookups, transfers, tiers", after=after_create)]
+
+
+def declared() -> list[Hook]:
+    """The hooks that are put on connectors and their parts when they are made; they have no functions yet."""
+    rooms = scheduler_side, worker_side, by_slots, simple_cpu, offloading, offload_tiers
+    values = [value for room in rooms for value in vars(room).values()]
+    single = [value for value in values if isinstance(value, Hook)]
+    several = [value for value in values if isinstance(value, tuple) and not isinstance(value, Hook)]
+    return single + [hook for value in several for hook in value if isinstance(hook, Hook)]
 
 
 def _children(connector: Any) -> list[Any]:

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 from kvtrace.events import Direction, Tier
 from kvtrace.probes.connectors.part import Adapter, Part, Planned
 from kvtrace.probes.connectors.worker_side import Transfers
-from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.owners import CONNECTOR
+
+SAVE_LAYER = Hook(f"{CONNECTOR}.save_kv_layer", "bytes saved")
 
 _TIERS = {"ExampleConnector": Tier.disk}
 
@@ -61,9 +64,7 @@ class BySlots(Adapter):
 
     def attach_worker(self) -> bool:
         """Hook the saving of layers."""
-        self.part.hook(
-            self.part.connector, "save_kv_layer", "bytes saved", before=self._before_layer, after=self._after_layer
-        )
+        self.part.hook(self.part.connector, SAVE_LAYER, before=self._before_layer, after=self._after_layer)
         return True
 
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:

@@ -15,8 +15,14 @@ from kvtrace.probes.hooks import Hook, Patches, wrap
 
 
 class Reports(list):
+    def __init__(self) -> None:
+        self.fired: list[str] = []
+
     def __call__(self, hook: str, state: str, detail: str) -> None:
-        self.append((hook, state, detail))
+        if state == "fired":
+            self.fired.append(hook)
+        else:
+            self.append((hook, state, detail))
 
 
 @pytest.fixture
@@ -69,6 +75,7 @@ def test_a_hook_sees_arguments_and_result_of_a_module_imported_later(engine_modu
     assert seen == [3, ("state", ("ran", 3)), (4,), (1,), (1,)]
     assert [state for _, state, _ in reports] == ["installed", "installed", "installed", "absent"]
     assert reports[-1][2] == "what gone does"
+    assert reports.fired == [f"{engine_module}:{path}" for path in ("Base.run", "free", "Base.fixed")]  # once each
     assert module.__spec__.loader is module.__loader__  # the ordinary one, not kvtrace's
     patches.uninstall()
 
