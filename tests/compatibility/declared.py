@@ -38,6 +38,7 @@ class Declared(NamedTuple):
     rewrite: Callable[[str], str] | None = None
 
 
+@cache
 def all_declared() -> list[Declared]:
     """One entry a place; several hooks on one place are one entry. Kernels to be rewritten come last."""
     found: dict[str, Declared] = {}
@@ -78,6 +79,8 @@ def _of_call_sites(hook: Hook) -> Iterator[Argument]:
     """Where a connector's adapter puts the hook: `part.hook(target, NAME, before, after)`, be NAME a loop's."""
     for room in _rooms():
         names = {name for name, value in vars(room).items() if hook == value or _holds(value, hook)}
+        if not names:
+            continue
         places: list[tuple[ast.AST, set[str]]] = [(_tree(room), names)]
         for loop in ast.walk(_tree(room)):
             if isinstance(loop, ast.For) and names & _names(loop.iter):

@@ -23,7 +23,9 @@ class Sources:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._trees: dict[str, ast.Module | None] = {}
+        self._modules: dict[str, dict[str, ast.AST | tuple[str, str]]] = {}
+        self._members_of: dict[ast.ClassDef, dict[str, tuple[str, ast.AST]]] = {}
+        self._attributes_of: dict[str, set[str]] = {}
 
     @cached_property
     def version(self) -> str:
@@ -72,64 +74,80 @@ class Sources:
         names = path.split(".")
         node = self._in_module(module, names[0])
         for name in names[1:]:
-            node = dict(self._members(*node)).get(name) if node else None
+            node = self._members(*node).get(name) if node else None
         return node[1] if node else None
 
     def _path(self, module: str) -> Path:
         path = self.folder / module.replace(".", "/")
         return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
-    def _tree(self, module: str) -> ast.Module | None:
-        if module not in self._trees:
+    def _names(self, module: str) -> dict[str, ast.AST | tuple[str, str]]:
+        """A module's names: definitions, or where in vLLM they are imported from. Read once."""
+        if module not in self._modules:
             path = self._path(module)
-            self._trees[module] = ast.parse(path.read_text()) if path.exists() else None
-        return self._trees[module]
+            names: dict[str, ast.AST | tuple[str, str]] = {}
+            for node in ast.walk(ast.parse(path.read_text())) if path.exists() else ():
+                match node:
+                    case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                        names.setdefault(name, node)
+                    case ast.Assign(targets=[ast.Name(id=name)]):
+                        names.setdefault(name, node)
+                    case ast.ImportFrom(module=str(origin), level=0):
+                        for alias in node.names:
+                            names.setdefault(alias.asname or alias.name, (origin, alias.name))
+            self._modules[module] = names
+        return self._modules[module]
 
     def _in_module(self, module: str, name: str) -> tuple[str, ast.AST] | None:
-        """A module's name: its module and definition."""
-        tree = self._tree(module)
-        for node in ast.walk(tree) if tree is not None else ():
-            match node:
-                case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name:
-                    return module, node
-                case ast.ImportFrom(module=str(origin), level=0):
-                    for alias in node.names:
-                        if (alias.asname or alias.name) == name and origin.startswith("vllm"):
-                            return self._in_module(origin, alias.name) or (module, node)
-                case ast.Assign(targets=[ast.Name(id=target)]) if target == name:
-                    return module, node
-        return None
+        """The module and the definition of what a module knows by a name."""
+        match self._names(module).get(name):
+            case None:
+                return None
+            case (str(origin), str(original)):
+                elsewhere = self._in_module(origin, original) if origin.startswith("vllm") else None
+                return elsewhere or (module, ast.Pass())
+            case node:
+                return module, node
 
-    def _members(self, module: str, node: ast.AST) -> Iterator[tuple[str, tuple[str, ast.AST]]]:
-        """A class's attributes and their definitions, the nearest one last."""
+    def _members(self, module: str, node: ast.AST) -> dict[str, tuple[str, ast.AST]]:
+        """A class's attributes with their modules and definitions: inherited ones, those set on `self`, its own."""
         if not isinstance(node, ast.ClassDef):
-            return
+            return {}
+        if node not in self._members_of:
+            self._members_of[node] = {name: (where, found) for name, where, found in self._declared_in(module, node)}
+        return self._members_of[node]
+
+    def _declared_in(self, module: str, node: ast.ClassDef) -> Iterator[tuple[str, str, ast.AST]]:
+        """A class's attributes, the nearest definition of a name last."""
         for base in reversed(node.bases):
             plain = base.value if isinstance(base, ast.Subscript) else base
-            if isinstance(plain, ast.Name) and (found := self._in_module(module, plain.id)):
-                yield from self._members(*found)
+            if isinstance(plain, ast.Name) and (parent := self._in_module(module, plain.id)):
+                yield from ((name, *found) for name, found in self._members(*parent).items())
         for statement in node.body:
-            if isinstance(statement, Definition):
-                for inner in ast.walk(statement):
-                    if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store) and _is_self(inner.value):
-                        yield inner.attr, (module, inner)
+            for inner in ast.walk(statement) if isinstance(statement, Definition) else ():
+                if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store) and _is_self(inner.value):
+                    yield inner.attr, module, inner
         for statement in node.body:
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    yield statement.name, (module, statement)
+                    yield statement.name, module, statement
                 case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
-                    yield name, (module, statement)
+                    yield name, module, statement
 
     def _attributes(self, owner: str) -> set[str]:
-        module, _, path = owner.partition(":")
-        if not path:
-            tree = self._tree(module)
-            return {node.name for node in (tree.body if tree else ()) if isinstance(node, Definition | ast.ClassDef)}
-        found = self.find(owner)
-        if isinstance(found, Definition):
-            return {parameter.arg for parameter in _parameters(found.args)}
-        where = self._in_module(module, path)
-        return {name for name, _ in self._members(*where)} if where else set()
+        """The attributes of a `Need`'s owner; none if there is no such owner."""
+        if owner not in self._attributes_of:
+            module, _, path = owner.partition(":")
+            found = self.find(owner) if path else None
+            if not path:
+                names = set(self._names(module))
+            elif isinstance(found, Definition):
+                names = {parameter.arg for parameter in _parameters(found.args)}
+            else:
+                where = self._in_module(module, path)
+                names = set(self._members(*where)) if where else set()
+            self._attributes_of[owner] = names
+        return self._attributes_of[owner]
 
 
 def _is_self(node: Any) -> bool:
