@@ -25,6 +25,9 @@ _LOST = "why blocks were missing from the prefix cache"
 CHAIN_NEEDS = (
     Need(REQUEST, "block_hashes lora_request cache_salt mm_features", _LOST),
     Need(REQUEST, "_block_hasher", "which missing blocks are cached under other keys"),
+    Need("vllm.lora.request:LoRARequest", "lora_name", _LOST),
+    Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
+    Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
 )
 
 

@@ -17,6 +17,8 @@ STEP_ATTRIBUTE = "_kvtrace_step"
 _QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 
 
+_FACTS = "facts of the engine"
+
 NOT_ADMITTED = 1 << 62
 """`LiveRequest.decode_from` of a request that waits: no number of computed tokens reaches it."""
 
@@ -189,8 +191,16 @@ def hooks(
         Need(
             SCHEDULER,
             "kv_cache_config max_num_scheduled_tokens max_num_running_reqs max_model_len policy scheduler_config",
-            "facts of the engine",
+            _FACTS,
         ),
+        Need("vllm.config.vllm:VllmConfig", "model_config parallel_config", _FACTS),
+        Need("vllm.config.model:ModelConfig", "model", _FACTS),
+        Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill async_scheduling", _FACTS),
+        Need("vllm.config.parallel:ParallelConfig", "tensor_parallel_size pipeline_parallel_size", _FACTS),
+        Need("vllm.config.parallel:ParallelConfig", "data_parallel_size data_parallel_rank", _FACTS),
+        Need("vllm.v1.kv_cache_interface:KVCacheConfig", "kv_cache_groups", _FACTS),
+        Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "kv_cache_spec layer_names", "how many bytes a block has"),
+        Need("vllm.v1.kv_cache_interface:KVCacheSpec", "page_size_bytes", "how many bytes a block has"),
     )
     return [Hook(f"{SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init, needs=needs)]
 

@@ -27,7 +27,8 @@ class Need(NamedTuple):
     """Attributes of vLLM's that a hook reads: `tests/compatibility` looks them up in the sources of each version.
 
     Attributes:
-        owner: `module:Class`, `module:` or `module:function`, whose attributes are its parameters.
+        owner: `module:Class`, `module:` or `module:function`, whose attributes are its parameters; `a|b` where
+            versions give it different names.
         names: The attributes, with spaces between; `a|b` where versions name the same thing differently.
         lost: What a trace lacks where one is missing. Empty: the hook cannot do without it and switches itself off.
     """

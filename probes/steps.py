@@ -244,6 +244,7 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
             after=after_schedule,
             needs=(
                 Need(SCHEDULER, "requests running max_num_scheduled_tokens max_num_running_reqs scheduler_config"),
+                Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill"),
                 Need(SCHEDULER_OUTPUT, "scheduled_new_reqs scheduled_cached_reqs"),
                 Need(SCHEDULER_OUTPUT, "num_scheduled_tokens total_num_scheduled_tokens"),
                 Need(NEW_REQUEST, "req_id block_ids"),

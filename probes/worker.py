@@ -98,6 +98,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
                 needs=(
                     Need(f"{_PARALLEL}:", "get_tensor_model_parallel_rank"),
                     Need(f"{_PARALLEL}:", "get_pp_group get_dp_group", "pipeline and data parallel ranks"),
+                    Need(f"{_PARALLEL}:GroupCoordinator", "rank_in_group", "pipeline and data parallel ranks"),
                     *_LAYERS,
                 ),
             ),

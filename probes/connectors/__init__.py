@@ -11,7 +11,7 @@ from typing import Any
 from kvtrace.probes.connectors import by_slots, offload_tiers, offloading, scheduler_side, simple_cpu, worker_side
 from kvtrace.probes.connectors.part import Adapter, Part
 from kvtrace.probes.engine import Engines
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument
 
 _FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory"
 
@@ -24,7 +24,13 @@ def hooks(engines: Engines, patches: Patches) -> list[Hook]:
         for index, one in enumerate([connector, *_children(connector)]):
             _attach(Part(engines, patches, connector, one, index), role)
 
-    return [Hook(f"{_FACTORY}.create_connector", "KV connectors: lookups, transfers, tiers", after=after_create)]
+    parts = Need(
+        "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector:MultiConnector",
+        "_connectors",
+        "the parts of a MultiConnector",
+    )
+    lost = "KV connectors: lookups, transfers, tiers"
+    return [Hook(f"{_FACTORY}.create_connector", lost, after=after_create, needs=(parts,))]
 
 
 def declared() -> list[Hook]:

@@ -12,10 +12,20 @@ from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 
 _MANAGER, _PRIMARY = "vllm.v1.kv_offload.base:OffloadingManager", "vllm.v1.kv_offload.tiering.manager"
-_TIER = "vllm.v1.kv_offload.tiering.base:SecondaryTierManager"
+_TIERING = "vllm.v1.kv_offload.tiering.base"
+_TIER = f"{_TIERING}:SecondaryTierManager"
 _STORED = Need("vllm.v1.kv_offload.base:PrepareStoreOutput", "keys_to_store store_spec evicted_keys")
+_CPU_MANAGER = "vllm.v1.kv_offload.cpu.manager:CPUOffloadingManager"
 PREPARE_STORE = (
-    Hook(f"{_MANAGER}.prepare_store", "what the tier takes in and gives up", needs=(_STORED,)),
+    Hook(
+        f"{_MANAGER}.prepare_store",
+        "what the tier takes in and gives up",
+        needs=(
+            _STORED,
+            Need(_CPU_MANAGER, "medium", "which kind of tier it is"),
+            Need(_CPU_MANAGER, "_num_chunks|_num_blocks", "the tier's capacity"),
+        ),
+    ),
     Hook(
         f"{_PRIMARY}:CPUPrimaryTierOffloadingManager.prepare_write",
         "what the tier takes in and gives up",
@@ -29,12 +39,17 @@ COMPLETE_STORE = (
 )
 PREPARE_LOAD = Hook(f"{_MANAGER}.prepare_load", "hits in the tier")
 RESET = Hook(f"{_MANAGER}.reset_cache", "resets of the tier")
-TIER_STORE = Hook(f"{_TIER}.submit_store", "transfers to a secondary tier", since="0.26.0")
-TIER_LOAD = Hook(f"{_TIER}.submit_load", "transfers from a secondary tier", since="0.26.0")
+_TIER_JOB = (
+    Need(f"{_PRIMARY}:TieringOffloadingManager", "primary_tier secondary_tiers"),
+    Need(f"{_TIERING}:TransferJob|{_TIERING}:JobMetadata", "job_id keys req_context"),
+    Need(_TIER, "medium|tier_type", "which kind of tier it is"),
+)
+TIER_STORE = Hook(f"{_TIER}.submit_store", "transfers to a secondary tier", needs=_TIER_JOB, since="0.26.0")
+TIER_LOAD = Hook(f"{_TIER}.submit_load", "transfers from a secondary tier", needs=_TIER_JOB, since="0.26.0")
 TIER_FINISHED = Hook(
     f"{_TIER}.get_finished_jobs",
     "the ends of its transfers",
-    needs=(Need("vllm.v1.kv_offload.tiering.base:JobResult", "job_id success"),),
+    needs=(Need(f"{_TIERING}:JobResult", "job_id success"),),
     since="0.26.0",
 )
 

@@ -23,6 +23,14 @@ SUBMIT = tuple(
         f"vllm.v1.kv_offload.base:OffloadingWorker.{name}",
         lost,
         needs=(
+            Need(f"{_CONNECTOR}_connector:OffloadingConnector", "connector_scheduler connector_worker"),
+            Need(f"{_CONNECTOR}.worker:OffloadingConnectorWorker", "worker"),
+            Need(f"{_CONNECTOR}.scheduler:OffloadingConnectorScheduler", "manager config"),
+            Need(
+                f"{_CONNECTOR}.scheduler:SchedulerOffloadConfig",
+                "blocks_per_chunk",
+                "blocks of chunks beyond the first",
+            ),
             Need(f"{_CONNECTOR}.common:OffloadingConnectorMetadata", "load_jobs store_jobs"),
             Need(_JOB, "req_id src_spec dst_spec"),
             Need("vllm.v1.kv_offload.base:GPULoadStoreSpec", "block_ids group_sizes block_indices"),

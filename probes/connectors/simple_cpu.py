@@ -17,6 +17,7 @@ from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK
 
+_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
 _OFFLOAD = "vllm.v1.simple_kv_offload"
 _SCHEDULER, _WORKER = f"{_OFFLOAD}.manager:SimpleCPUOffloadScheduler", f"{_OFFLOAD}.worker:SimpleCPUOffloadWorker"
 _DISK = f"{_OFFLOAD}.disk_backend:DiskBackend"
@@ -24,12 +25,16 @@ COPY = Hook(
     f"{_OFFLOAD}.copy_backend:DmaCopyBackend.launch_copy",
     "transfers",
     needs=(
+        Need(f"{_CONNECTOR}:SimpleCPUOffloadConnector", "scheduler_manager worker_handler"),
         Need(_SCHEDULER, "cpu_block_pool num_cpu_blocks"),
         Need(BLOCK, "block_hash", "the content of the tier's blocks"),
         Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "load_event load_gpu_blocks load_cpu_blocks"),
         Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "store_event store_gpu_blocks store_cpu_blocks"),
         Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "load_event_to_reqs"),
         Need(_SCHEDULER, "_reqs_to_load"),
+        Need(f"{_OFFLOAD}.manager:LoadRequestState", "transfer_meta"),
+        Need(f"{_OFFLOAD}.manager:TransferMeta", "gpu_block_ids"),
+        Need(f"{_OFFLOAD}.manager:StoreRequestState", "block_ids num_stored_blocks"),
         Need(_SCHEDULER, "_reqs_to_store _store_event_to_reqs", "whose blocks are stored"),
         Need(_WORKER, "_backend gpu_kv_caches"),
         Need(_WORKER, "_store_hwm _load_hwm", "the ends of transfers"),

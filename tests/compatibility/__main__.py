@@ -1,7 +1,7 @@
 """Facts about vLLM versions, and the page made of them.
 
 python -m tests.compatibility sources FOLDER ...     folders that hold `vllm/`: facts of their version from the sources
-python -m tests.compatibility recorded FOLDER ...    folders with run directories; also pytest's --junit-xml report
+python -m tests.compatibility recorded FOLDER ...    folders with run directories; also pytest's --junit-xml reports
 python -m tests.compatibility page                   docs/compatibility.md, from all facts
 """
 
@@ -24,10 +24,8 @@ def main(what: str, *arguments: str) -> None:
                 sources = Sources(folder)
                 store(sources.version, sources=sources.facts())
         case "recorded":
-            more = {}
-            for path in paths:
-                if path.suffix == ".xml":
-                    more["checks"] = recorded.checks(path)
+            reports = [path for path in paths if path.suffix == ".xml"]
+            more = {"checks": recorded.checks(reports)} if reports else {}
             found = recorded.facts(path for path in paths if path.is_dir())
             for version, facts in found.items():
                 store(version, recorded=facts, **more)

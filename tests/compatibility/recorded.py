@@ -68,10 +68,10 @@ def _declared(hook: str, state: str, detail: str) -> Iterator[str]:
         yield from (target for target in _TARGETS if target.rpartition(".")[2] == name)
 
 
-def checks(report: Path) -> dict[str, Any]:
-    """What pytest's `--junit-xml` report says: how many tests passed, which failed, which were skipped and why."""
+def checks(reports: Iterable[Path]) -> dict[str, Any]:
+    """What pytest's `--junit-xml` reports say: how many tests passed, which failed, which were skipped and why."""
     found: dict[str, Any] = {"passed": 0, "failed": {}, "skipped": {}}
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in (case for report in reports for case in ElementTree.parse(report).iter("testcase")):
         name = f"{str(case.get('classname')).removeprefix('tests.vllm.')}.{case.get('name')}"
         for outcome, key in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
             if (said := case.find(outcome)) is not None:

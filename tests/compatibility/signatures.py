@@ -56,7 +56,7 @@ class Sources:
             there = self._attributes(need.owner)
             for name in need.names.split():
                 if not there.intersection(name.split("|")):
-                    missing[f"{need.owner.partition(':')[2] or need.owner}.{name}"] = need.lost
+                    missing[f"{_short(need.owner)}.{name}"] = need.lost
         return missing
 
     def _rewritten(self, declared: Declared, kernel: ast.AST) -> Missing:
@@ -136,6 +136,8 @@ class Sources:
 
     def _attributes(self, owner: str) -> set[str]:
         """The attributes of a `Need`'s owner; none if there is no such owner."""
+        if "|" in owner:
+            return set().union(*map(self._attributes, owner.split("|")))
         if owner not in self._attributes_of:
             module, _, path = owner.partition(":")
             found = self.find(owner) if path else None
@@ -148,6 +150,10 @@ class Sources:
                 names = set(self._members(*where)) if where else set()
             self._attributes_of[owner] = names
         return self._attributes_of[owner]
+
+
+def _short(owner: str) -> str:
+    return "|".join(place.partition(":")[2] or place.rstrip(":") for place in owner.split("|"))
 
 
 def _is_self(node: Any) -> bool:
