@@ -7,15 +7,15 @@ and exceptions. A hook that raises is cut off for good and reported; the engine 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
+
+from kvtrace.probes.imports import ImportFinder, is_missing
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -86,7 +86,8 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
     def fire() -> None:
         nonlocal steady
         steady = True
-        report(hook.target, "fired", "")
+        with suppress(Exception):  # the engine must not see this fail
+            report(hook.target, "fired", "")
 
     def disable(error: Exception) -> None:
         nonlocal steady, failed
@@ -130,7 +131,7 @@ class Patches:
         self._report = report
         self._undo: list[Callable[[], Any]] = []
         self._objects: list[tuple[Any, str]] = []  # kept, so that an id() cannot be given to another
-        self._finder: _ImportFinder | None = None
+        self._finder: ImportFinder | None = None
 
     def install(self, hooks: Iterable[Hook]) -> None:
         """Patch what is imported already, and the rest as soon as it is."""
@@ -140,9 +141,21 @@ class Patches:
             waiting.setdefault(hook.module, []).append(hook)
         for name in [name for name in waiting if name in sys.modules]:
             self.patch_module(sys.modules[name], waiting.pop(name))
+        for name in [name for name in waiting if is_missing(name)]:
+            for hook in waiting.pop(name):
+                self._report(hook.target, "absent", hook.lost)
         if waiting:
-            self._finder = _ImportFinder(waiting, self)
+            self._finder = ImportFinder(waiting, partial(self._imported, waiting))
             sys.meta_path.insert(0, self._finder)
+
+    def _imported(self, waiting: dict[str, list[Hook]], module: ModuleType) -> None:
+        """Patch a module whose code has just run; kvtrace must not break an import of vLLM's."""
+        hooks = waiting[module.__name__]
+        try:
+            self.patch_module(module, hooks)
+        except Exception as error:
+            for hook in hooks:
+                self._report(hook.target, "disabled", f"{type(error).__name__}: {error}")
 
     def patch_module(self, module: ModuleType, hooks: Iterable[Hook]) -> None:
         """Install hooks whose module is there."""
@@ -196,48 +209,3 @@ class Patches:
         self._objects.clear()
         while self._undo:
             self._undo.pop()()
-
-
-class _ImportFinder(MetaPathFinder):
-    """Lets the ordinary finders find a module, then patches it right after its code has run."""
-
-    def __init__(self, waiting: dict[str, list[Hook]], patches: Patches) -> None:
-        self._waiting = waiting
-        self._patches = patches
-        self._finding: set[str] = set()
-
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname not in self._waiting or fullname in self._finding:
-            return None
-        self._finding.add(fullname)
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._finding.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _PatchingLoader(spec.loader, self._waiting[fullname], self._patches)
-        return spec
-
-
-class _PatchingLoader(Loader):
-    def __init__(self, loader: Loader, hooks: list[Hook], patches: Patches) -> None:
-        self._loader = loader
-        self._hooks = hooks
-        self._patches = patches
-
-    def __getattr__(self, name: str) -> Any:  # resources, source inspection: as the loader it stands for
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        try:
-            self._patches.patch_module(module, self._hooks)
-        except Exception as error:  # kvtrace must not break an import of vLLM's
-            for hook in self._hooks:
-                self._patches._report(hook.target, "disabled", f"{type(error).__name__}: {error}")

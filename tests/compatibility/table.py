@@ -21,7 +21,8 @@ Then the rest is still recorded, and the summary of `kvtrace record` names each 
 lacks without it. A vLLM newer than all of these records with what it finds; the summary says so in one line.
 
 This page is generated (`make compatibility`) from `tests/compatibility/facts`: what recordings of real engines say in
-their journals, and what the syntax trees of vLLM's sources say.
+their journals, and what the syntax trees of vLLM's sources say. Recordings made elsewhere, such as on a GPU, are added
+by `python -m tests.compatibility recorded FOLDER` with the folder that holds their run directories.
 
 - **works**: called in a recording of that version, without failing, and all that it reads is there.
 - **fits**: function, arguments and attributes are there by the sources; no recording here has called it.
