@@ -73,16 +73,22 @@ def _overview(facts: dict[str, dict[str, Any]], columns: list[tuple[str, ...]]) 
     for (version, found), column in zip(facts.items(), columns, strict=True):
         states = Counter(text.partition(":")[0] for text in column)
         recorded = found.get("recorded")
-        where = f"{', '.join(recorded['devices'])}, {recorded['runs']} runs" if recorded else "no, sources only"
+        where = f"{', '.join(recorded['devices'])}, runs: {recorded['runs']}" if recorded else "no, sources only"
         counts = (str(states[state]) for state in ("works", "fits", "degraded", "absent"))
         yield _row(version, where, *counts, _checks(found.get("checks")))
+    yield "\nThe checks are those of `tests/vllm`: recordings against vLLM's KV events, counters, outputs and connectors' logs."
+    for version, found in facts.items():
+        checks = found.get("checks", {})
+        for outcome in ("failed", "skipped"):
+            yield from (f"- {version} {outcome} {name}: {why}" for name, why in checks.get(outcome, {}).items())
 
 
 def _checks(checks: dict[str, Any] | None) -> str:
     if checks is None:
         return "none"
-    more = [f"{len(checks[key])} {key}" for key in ("failed", "skipped") if checks[key]]
-    return ", ".join([f"{checks['passed']} passed", *more])
+    return ", ".join(
+        [f"{checks['passed']} passed", *(f"{len(checks[key])} {key}" for key in ("failed", "skipped") if checks[key])]
+    )
 
 
 def cell(declared: Declared, version: str, facts: dict[str, Any]) -> str:
