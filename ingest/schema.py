@@ -119,7 +119,11 @@ HOOK = Table(
         _column(
             "state", _TEXT, "installed; absent: this vLLM has no such function; disabled: it failed and was cut off."
         ),
-        _column("detail", _TEXT, "What is lost without it, or the error."),
+        _column(
+            "detail",
+            _TEXT,
+            "What is lost without it, or the error; of an object's method that is installed, where vLLM declares it.",
+        ),
     ),
 )
 

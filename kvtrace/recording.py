@@ -39,6 +39,7 @@ class ProcessRecording:
     roles: list[str] = field(default_factory=list)
     vllm_version: str | None = None
     hooks: dict[str, tuple[str, str]] = field(default_factory=dict)
+    fired: set[str] = field(default_factory=set)
     engine: dict[str, Any] = field(default_factory=dict)
     rank: dict[str, Any] = field(default_factory=dict)
     clocks: list[Clock] = field(default_factory=list)
@@ -226,6 +227,8 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.roles.append(role)
         case {"kind": "hook", "hook": str(hook), "state": str(state)}:
             process.hooks[hook] = (state, str(line.get("detail") or ""))
+        case {"kind": "fired", "hook": str(hook)}:
+            process.fired.add(hook)
         case {"kind": "device", "state": "fallback"}:
             process.device["fallback"] = facts.get("detail")
         case {"kind": "rank" | "engine" | "device" | "tiles" | "nvtx" as kind}:

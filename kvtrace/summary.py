@@ -14,6 +14,7 @@ from kvtrace.leftovers import still_running
 from kvtrace.nsys_report import Report
 from kvtrace.recording import ProcessRecording, Recording, open_recording
 from kvtrace.status import size
+from kvtrace.versions import remark
 
 _PATIENCE_S = 1.0
 _COUNT_EXACTLY_BYTES = 1 << 28
@@ -68,6 +69,7 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
         f"recorded {how_many} of vLLM {version} in {ending.elapsed_ns / 1e9:,.1f} s; "
         f"the command {_how_it_ended(ending.exit_code)}",
         *(f"  {_describe(process)}" for process in processes),
+        *(f"  {said}" for version in versions if (said := remark(version))),
         *_hooks(processes),
         *_devices(processes),
         *_nvtx(processes),

@@ -8,10 +8,10 @@ from typing import Any
 
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes.engine import Engines, Pool
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.owners import BLOCK, BLOCK_MAP, BLOCK_POOL
 
-_POOL = "vllm.v1.core.block_pool:BlockPool"
-_MAP = "vllm.v1.core.block_pool:BlockHashToBlockMap"
+_BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
 
 def hooks(engines: Engines) -> list[Hook]:
@@ -76,10 +76,10 @@ def _pool_hooks(engines: Engines, maps: Maps) -> list[Hook]:
 
     allocated, hit, freed = recorder_of(BlockOp.allocate), recorder_of(BlockOp.hit), recorder_of(BlockOp.free)
     return [
-        Hook(f"{_POOL}.get_new_blocks", "block allocations", after=after_allocate),
-        Hook(f"{_POOL}.touch", "references by prefix-cache hits", after=after_touch),
-        Hook(f"{_POOL}.free_blocks", "block releases", after=after_free, arguments=listed),
-        Hook(f"{_POOL}.reset_prefix_cache", "prefix cache resets", after=after_reset),
+        Hook(f"{BLOCK_POOL}.get_new_blocks", "block allocations", after=after_allocate, needs=(_BLOCK,)),
+        Hook(f"{BLOCK_POOL}.touch", "references by prefix-cache hits", after=after_touch, needs=(_BLOCK,)),
+        Hook(f"{BLOCK_POOL}.free_blocks", "block releases", after=after_free, arguments=listed, needs=(_BLOCK,)),
+        Hook(f"{BLOCK_POOL}.reset_prefix_cache", "prefix cache resets", after=after_reset),
     ]
 
 
@@ -109,9 +109,10 @@ def _hash_hooks(engines: Engines, maps: Maps) -> list[Hook]:
         low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
         emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
 
+    needs = (_BLOCK, Need(BLOCK_POOL, "cached_block_hash_to_block"))
     return [
-        Hook(f"{_MAP}.insert", "blocks becoming findable by hash", after=after_insert),
-        Hook(f"{_MAP}.pop", "evictions", after=after_pop),
+        Hook(f"{BLOCK_MAP}.insert", "blocks becoming findable by hash", after=after_insert, needs=needs),
+        Hook(f"{BLOCK_MAP}.pop", "evictions", after=after_pop, needs=needs),
     ]
 
 

@@ -14,12 +14,21 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.events import REQUEST_HASH, REQUEST_KEY
 from kvtrace.probes.engine import Engine
+from kvtrace.probes.hooks import Need
+from kvtrace.probes.owners import REQUEST
 
 GENERATION = 1 << 16
 """Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
 
 _PLACE = "vllm.v1.request:Request.block_hashes"
 _LOST = "why blocks were missing from the prefix cache"
+CHAIN_NEEDS = (
+    Need(REQUEST, "block_hashes lora_request cache_salt mm_features", _LOST),
+    Need(REQUEST, "_block_hasher", "which missing blocks are cached under other keys"),
+    Need("vllm.lora.request:LoRARequest", "lora_name", _LOST),
+    Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
+    Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
+)
 
 
 class _Keyless:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
+from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.pins import Pins
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
 
 _QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
+
+_FACTS = "facts of the engine"
 
 NOT_ADMITTED = 1 << 62
 """`LiveRequest.decode_from` of a request that waits: no number of computed tokens reaches it."""
@@ -181,11 +183,30 @@ def hooks(
         ttl_pins.follow(engine, patches)
         added()
 
-    return [Hook(f"{_SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init)]
+    needs = (
+        Need(SCHEDULER, "kv_cache_manager vllm_config"),
+        Need(KV_CACHE_MANAGER, "block_pool"),
+        Need(SCHEDULER, "block_size connector", "block sizes, external hits"),
+        Need(BLOCK_POOL, "hash_block_size", "block hashes of engines whose hash blocks are not their KV blocks"),
+        Need(
+            SCHEDULER,
+            "kv_cache_config max_num_scheduled_tokens max_num_running_reqs max_model_len policy scheduler_config",
+            _FACTS,
+        ),
+        Need("vllm.config.vllm:VllmConfig", "model_config parallel_config", _FACTS),
+        Need("vllm.config.model:ModelConfig", "model", _FACTS),
+        Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill async_scheduling", _FACTS),
+        Need("vllm.config.parallel:ParallelConfig", "tensor_parallel_size pipeline_parallel_size", _FACTS),
+        Need("vllm.config.parallel:ParallelConfig", "data_parallel_size data_parallel_rank", _FACTS),
+        Need("vllm.v1.kv_cache_interface:KVCacheConfig", "kv_cache_groups", _FACTS),
+        Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "kv_cache_spec layer_names", "how many bytes a block has"),
+        Need("vllm.v1.kv_cache_interface:KVCacheSpec", "page_size_bytes", "how many bytes a block has"),
+    )
+    return [Hook(f"{SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init, needs=needs)]
 
 
 def _follow_overrides(scheduler_class: type, patches: Patches, overridable: Iterable[Hook]) -> None:
-    hooks = [hook for hook in overridable if hook.target.startswith(_SCHEDULER)]
+    hooks = [hook for hook in overridable if hook.target.startswith(SCHEDULER)]
     for name in dict.fromkeys(hook.path[-1] for hook in hooks):
         declaring = [owner for owner in scheduler_class.__mro__ if name in vars(owner)]
         for owner in declaring:

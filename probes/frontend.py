@@ -8,7 +8,8 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import REQUEST_ARRIVAL
-from kvtrace.probes.hooks import Args, Hook, Kwargs
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
+from kvtrace.probes.owners import ENGINE_REQUEST
 
 
 def hooks(recorder: Recorder) -> list[Hook]:
@@ -32,5 +33,6 @@ def hooks(recorder: Recorder) -> list[Hook]:
             "vllm.v1.engine.input_processor:InputProcessor.assign_request_id",
             "the ids clients know",
             after=after_assign,
+            needs=(Need(ENGINE_REQUEST, "request_id external_req_id"),),
         )
     ]

@@ -7,20 +7,35 @@ and exceptions. A hook that raises is cut off for good and reported; the engine 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
+
+from kvtrace.probes.imports import ImportFinder, is_missing
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Report = Callable[[str, str, str], None]
-"""Called with a hook's target, its state (installed, absent, disabled) and a detail."""
+"""Called with a hook's target, its state (installed, fired, absent, disabled) and a detail."""
+
+
+class Need(NamedTuple):
+    """Attributes of vLLM's that a hook reads: `tests/compatibility` looks them up in the sources of each version.
+
+    Attributes:
+        owner: `module:Class`, `module:` or `module:function`, whose attributes are its parameters; `a|b` where
+            versions give it different names.
+        names: The attributes, with spaces between; `a|b` where versions name the same thing differently.
+        lost: What a trace lacks where one is missing. Empty: the hook cannot do without it and switches itself off.
+    """
+
+    owner: str
+    names: str
+    lost: str = ""
 
 
 class Hook(NamedTuple):
@@ -32,6 +47,9 @@ class Hook(NamedTuple):
         before: Called with the original's `(args, kwargs)`; what it returns goes to `after`.
         after: Called with that state, the original's result and its `(args, kwargs)`.
         arguments: Replaces `(args, kwargs)` before anything else, for one-shot iterators.
+        needs: What the functions read, apart from the arguments they take with `argument`.
+        since: The first vLLM that has what is hooked, where that is later than the oldest one kvtrace knows: an
+            earlier one does not lose anything.
 
     Arguments are handed over packed: unpacking and packing them again at every hand-over is most of a hook's cost.
     """
@@ -41,6 +59,8 @@ class Hook(NamedTuple):
     before: Callable[[Args, Kwargs], Any] | None = None
     after: Callable[[Any, Any, Args, Kwargs], None] | None = None
     arguments: Callable[[Args, Kwargs], tuple[Args, Kwargs]] | None = None
+    needs: tuple[Need, ...] = ()
+    since: str = ""
 
     @property
     def module(self) -> str:
@@ -61,11 +81,17 @@ def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any 
 def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[..., Any]:
     """The function that stands in for `original`."""
     before, after, arguments = hook.before, hook.after, hook.arguments
-    alive = True
+    steady = failed = False  # steady: it has fired and not failed, the one thing to check on the common path
+
+    def fire() -> None:
+        nonlocal steady
+        steady = True
+        with suppress(Exception):  # the engine must not see this fail
+            report(hook.target, "fired", "")
 
     def disable(error: Exception) -> None:
-        nonlocal alive
-        alive = False
+        nonlocal steady, failed
+        steady, failed = False, True
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
             place = place.tb_next
@@ -73,8 +99,10 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
         report(hook.target, "disabled", f"{type(error).__name__}: {error}{where}; lost: {hook.lost}")
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not alive:
-            return original(*args, **kwargs)
+        if not steady:
+            if failed:
+                return original(*args, **kwargs)
+            fire()
         state = None
         try:
             if arguments is not None:
@@ -103,7 +131,7 @@ class Patches:
         self._report = report
         self._undo: list[Callable[[], Any]] = []
         self._objects: list[tuple[Any, str]] = []  # kept, so that an id() cannot be given to another
-        self._finder: _ImportFinder | None = None
+        self._finder: ImportFinder | None = None
 
     def install(self, hooks: Iterable[Hook]) -> None:
         """Patch what is imported already, and the rest as soon as it is."""
@@ -113,9 +141,21 @@ class Patches:
             waiting.setdefault(hook.module, []).append(hook)
         for name in [name for name in waiting if name in sys.modules]:
             self.patch_module(sys.modules[name], waiting.pop(name))
+        for name in [name for name in waiting if is_missing(name)]:
+            for hook in waiting.pop(name):
+                self._report(hook.target, "absent", hook.lost)
         if waiting:
-            self._finder = _ImportFinder(waiting, self)
+            self._finder = ImportFinder(waiting, partial(self._imported, waiting))
             sys.meta_path.insert(0, self._finder)
+
+    def _imported(self, waiting: dict[str, list[Hook]], module: ModuleType) -> None:
+        """Patch a module whose code has just run; kvtrace must not break an import of vLLM's."""
+        hooks = waiting[module.__name__]
+        try:
+            self.patch_module(module, hooks)
+        except Exception as error:
+            for hook in hooks:
+                self._report(hook.target, "disabled", f"{type(error).__name__}: {error}")
 
     def patch_module(self, module: ModuleType, hooks: Iterable[Hook]) -> None:
         """Install hooks whose module is there."""
@@ -142,10 +182,11 @@ class Patches:
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, declared) if own else delattr(owner, name))
 
-    def patch_object(self, target: Any, name: str, hook: Hook) -> bool:
+    def patch_object(self, target: Any, name: str, hook: Hook, declared: str = "") -> bool:
         """Put a wrapper before one object's method and leave other objects of its class alone.
 
-        Hooks get the arguments without the object. False: it has no such method.
+        Hooks get the arguments without the object. `declared` is where vLLM declares the method, if not in the object's
+        own class. False: it has no such method.
         """
         if any(done is target and which == name for done, which in self._objects):
             return True
@@ -157,7 +198,7 @@ class Patches:
         setattr(target, name, wrap(method, hook, self._report))
         self._objects.append((target, name))
         self._undo.append(lambda: setattr(target, name, method) if own else vars(target).pop(name, None))
-        self._report(hook.target, "installed", "")
+        self._report(hook.target, "installed", declared)
         return True
 
     def uninstall(self) -> None:
@@ -168,48 +209,3 @@ class Patches:
         self._objects.clear()
         while self._undo:
             self._undo.pop()()
-
-
-class _ImportFinder(MetaPathFinder):
-    """Lets the ordinary finders find a module, then patches it right after its code has run."""
-
-    def __init__(self, waiting: dict[str, list[Hook]], patches: Patches) -> None:
-        self._waiting = waiting
-        self._patches = patches
-        self._finding: set[str] = set()
-
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname not in self._waiting or fullname in self._finding:
-            return None
-        self._finding.add(fullname)
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._finding.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _PatchingLoader(spec.loader, self._waiting[fullname], self._patches)
-        return spec
-
-
-class _PatchingLoader(Loader):
-    def __init__(self, loader: Loader, hooks: list[Hook], patches: Patches) -> None:
-        self._loader = loader
-        self._hooks = hooks
-        self._patches = patches
-
-    def __getattr__(self, name: str) -> Any:  # resources, source inspection: as the loader it stands for
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        try:
-            self._patches.patch_module(module, self._hooks)
-        except Exception as error:  # kvtrace must not break an import of vLLM's
-            for hook in self._hooks:
-                self._patches._report(hook.target, "disabled", f"{type(error).__name__}: {error}")

@@ -6,12 +6,10 @@ import time
 from typing import Any
 
 from kvtrace.events import PREFIX_LOOKUP, PinCause
-from kvtrace.probes.chains import Chains
+from kvtrace.probes.chains import CHAIN_NEEDS, Chains
 from kvtrace.probes.engine import Engine, Engines
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
-
-_MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
-
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.owners import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
 
 _SIZING = "get_num_blocks_to_allocate"
 
@@ -122,12 +120,36 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             engine.refused = (request.request_id, engine.need_blocks, engine.block_pool.get_num_free_blocks())
 
     return [
-        Hook(f"{_MANAGER}.get_computed_blocks", "prefix lookups", after=after_lookup),
         Hook(
-            f"{_MANAGER}.allocate_slots",
+            f"{KV_CACHE_MANAGER}.get_computed_blocks",
+            "prefix lookups",
+            after=after_lookup,
+            needs=(Need(REQUEST, "request_id num_tokens"), Need(KV_CACHE_MANAGER, "enable_caching")),
+        ),
+        Hook(
+            f"{KV_CACHE_MANAGER}.allocate_slots",
             "which request blocks were allocated for, external hits, refusals for lack of KV",
             before=before_allocate,
             after=after_allocate,
+            needs=(
+                Need(REQUEST, "request_id"),
+                Need(KV_CACHE_MANAGER, "coordinator"),
+                Need(BLOCK_POOL, "get_num_free_blocks"),
+                Need(COORDINATOR, _SIZING, "how many blocks a refused request asked for"),
+                Need(
+                    f"{KV_CACHE_MANAGER}.allocate_slots",
+                    "delay_cache_blocks",
+                    "pins of blocks that a connector is to fill",
+                ),
+                Need(REQUEST, "skip_reading_prefix_cache", "that a request does not want the prefix cache"),
+                *CHAIN_NEEDS,
+            ),
         ),
-        Hook(f"{_MANAGER}.free", "which request blocks were released by", before=before_owned, after=after_owned),
+        Hook(
+            f"{KV_CACHE_MANAGER}.free",
+            "which request blocks were released by",
+            before=before_owned,
+            after=after_owned,
+            needs=(Need(REQUEST, "request_id"),),
+        ),
     ]

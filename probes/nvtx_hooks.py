@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtrace.probes.engine import Engines
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 
 _CORE = "vllm.v1.engine.core:EngineCore"
@@ -43,9 +43,10 @@ def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
         ranges.offloaded(-len(argument(args, kwargs, 3, "dst_spec").block_ids))
 
     iteration, marks = "where NVTX step ranges end", "NVTX marks of offload copies"
+    engine = (Need(_CORE, "scheduler"),)
     return [
-        Hook(f"{_CORE}.step", iteration, after=after_iteration),
-        Hook(f"{_CORE}.step_with_batch_queue", iteration, after=after_iteration),
+        Hook(f"{_CORE}.step", iteration, after=after_iteration, needs=engine),
+        Hook(f"{_CORE}.step_with_batch_queue", iteration, after=after_iteration, needs=engine),
         *(
             Hook(
                 f"{module}:GPUModelRunner.sample_tokens",

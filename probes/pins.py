@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.events import PIN_END, PIN_START, PinCause, PinEnd
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.owners import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
 
 if TYPE_CHECKING:
     from kvtrace.probes.engine import Engine, Engines
-
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 
 class Holder:
@@ -176,22 +175,44 @@ def hooks(engines: Engines) -> list[Hook]:
         if engine is not None:
             engine.pins.end(PinCause.streaming, session.request_id, PinEnd.used)
 
+    request, tables = Need(REQUEST, "request_id"), Need(KV_CACHE_MANAGER, "get_block_ids")
+    fence = Need(SCHEDULER, "deferred_frees")
     return [
         Hook(
-            f"{_SCHEDULER}._free_request",
+            f"{SCHEDULER}._free_request",
             "delayed frees",
             before=before_free_request,
             after=after_free_request,
+            needs=(request, tables, Need(SCHEDULER, "requests")),
         ),
-        Hook(f"{_SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free_blocks),
-        Hook(f"{_SCHEDULER}._free_request_blocks", "frees put off", before=before_fence, after=after_fence),
-        Hook(f"{_SCHEDULER}._drain_deferred_frees", "the end of frees put off", after=after_drain),
+        Hook(f"{SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free_blocks, needs=(request,)),
         Hook(
-            f"{_SCHEDULER}._update_waiting_for_remote_kv",
+            f"{SCHEDULER}._free_request_blocks",
+            "frees put off",
+            before=before_fence,
+            after=after_fence,
+            needs=(request, fence, Need(BLOCK, "block_id is_null")),
+            since="0.26.0",
+        ),
+        Hook(
+            f"{SCHEDULER}._drain_deferred_frees",
+            "the end of frees put off",
+            after=after_drain,
+            needs=(fence,),
+            since="0.26.0",
+        ),
+        Hook(
+            f"{SCHEDULER}._update_waiting_for_remote_kv",
             "the end of asynchronous loads",
             before=before_loaded,
             after=after_loaded,
+            needs=(request, Need(SCHEDULER, "failed_recving_kv_req_ids", "that a load failed")),
         ),
-        Hook(f"{_SCHEDULER}._handle_stopped_request", "streaming sessions that wait", after=after_stopped),
-        Hook(f"{_SCHEDULER}._update_request_as_session", "their next input", before=before_session),
+        Hook(
+            f"{SCHEDULER}._handle_stopped_request",
+            "streaming sessions that wait",
+            after=after_stopped,
+            needs=(Need(REQUEST, "request_id status"), tables),
+        ),
+        Hook(f"{SCHEDULER}._update_request_as_session", "their next input", before=before_session, needs=(request,)),
     ]

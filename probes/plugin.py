@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvtrace.layout import RUN_DIR_VARIABLE
+
+if TYPE_CHECKING:
+    from kvtrace.capture import Recorder
+    from kvtrace.probes.hooks import Hook, Patches
 
 _patches = None
 
@@ -36,6 +42,24 @@ def unload() -> None:
 def _install(run_dir: Path) -> None:
     global _patches
     from kvtrace.capture import Recorder
+    from kvtrace.probes.hooks import Patches
+
+    recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
+    recorder.note("vllm", inherited=True, version=_vllm_version())
+
+    def report(hook: str, state: str, detail: str) -> None:
+        if state == "fired":
+            recorder.note("fired", hook=hook)
+        else:
+            recorder.note("hook", inherited=True, hook=hook, state=state, detail=detail)
+
+    patches = Patches(report)
+    patches.install(hooks(recorder, patches, os.environ))
+    _patches = patches
+
+
+def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) -> list[Hook]:
+    """All hooks on vLLM's functions. Those on objects, as connectors are, follow when the objects are made."""
     from kvtrace.probes import (
         blocks,
         connectors,
@@ -49,36 +73,25 @@ def _install(run_dir: Path) -> None:
         steps,
         worker,
     )
-    from kvtrace.probes.hooks import Patches
 
-    recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
-    recorder.note("vllm", inherited=True, version=_vllm_version())
-
-    def report(hook: str, state: str, detail: str) -> None:
-        recorder.note("hook", inherited=True, hook=hook, state=state, detail=detail)
-
-    patches = Patches(report)
     engines = engine.Engines(recorder)
     pending = lookups.Lookups(engines)
-    ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(os.environ) else None
+    ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(environment) else None
     scheduling = [
         *steps.hooks(engines, pending, ranges),
         *requests.hooks(engines, ranges),
         *pins.hooks(engines),
     ]
-    patches.install(
-        [
-            *engine.hooks(engines, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
-            *scheduling,
-            *lookups.hooks(engines, pending),
-            *blocks.hooks(engines),
-            *worker.hooks(recorder, ranges),
-            *frontend.hooks(recorder),
-            *(nvtx_hooks.hooks(engines, ranges) if ranges is not None else []),
-            *connectors.hooks(engines, patches),
-        ]
-    )
-    _patches = patches
+    return [
+        *engine.hooks(engines, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
+        *scheduling,
+        *lookups.hooks(engines, pending),
+        *blocks.hooks(engines),
+        *worker.hooks(recorder, ranges),
+        *frontend.hooks(recorder),
+        *(nvtx_hooks.hooks(engines, ranges) if ranges is not None else []),
+        *connectors.hooks(engines, patches),
+    ]
 
 
 def _vllm_version() -> str:

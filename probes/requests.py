@@ -7,11 +7,11 @@ from typing import Any
 
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, FinishReason, RequestOp
 from kvtrace.probes.engine import NOT_ADMITTED, Engine, Engines
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
+from kvtrace.probes.owners import REQUEST, SAMPLING, SCHEDULER
 from kvtrace.probes.steps import first_tokens
 
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _REASONS = {
     "FINISHED_STOPPED": FinishReason.stop,
     "FINISHED_LENGTH_CAPPED": FinishReason.length,
@@ -87,11 +87,28 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         computed, outputs = request.num_computed_tokens, request.num_output_tokens
         emit_event(now(), engine.acting_step, live.number, op, reason, computed, outputs, -1, -1, sum(live.table))
 
+    progress = Need(REQUEST, "request_id num_computed_tokens num_output_tokens")
+    ended = Need(SCHEDULER, "requests")
     return [
-        Hook(f"{_SCHEDULER}.add_request", "when requests are queued", before=before_add),
-        Hook(f"{_SCHEDULER}._preempt_request", "preemptions", before=before_preempt),
-        Hook(f"{_SCHEDULER}._free_request", "when and why requests end", before=before_free, after=after_free),
-        Hook(f"{_SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free),
+        Hook(
+            f"{SCHEDULER}.add_request",
+            "when requests are queued",
+            before=before_add,
+            needs=(
+                Need(REQUEST, "request_id arrival_time num_prompt_tokens max_tokens priority"),
+                Need(REQUEST, "sampling_params pooling_params"),
+                Need(SAMPLING, "extra_args", "sessions and turns"),
+            ),
+        ),
+        Hook(f"{SCHEDULER}._preempt_request", "preemptions", before=before_preempt, needs=(progress,)),
+        Hook(
+            f"{SCHEDULER}._free_request",
+            "when and why requests end",
+            before=before_free,
+            after=after_free,
+            needs=(progress, Need(REQUEST, "status"), ended),
+        ),
+        Hook(f"{SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free, needs=(ended,)),
     ]
 
 

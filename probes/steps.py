@@ -17,11 +17,20 @@ from kvtrace.events import (
     TableOp,
 )
 from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engine, Engines, LiveRequest
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.lookups import Lookups
 from kvtrace.probes.nvtx import Ranges
+from kvtrace.probes.owners import (
+    BLOCK_POOL,
+    CACHED_REQUESTS,
+    MODEL_OUTPUT,
+    NEW_REQUEST,
+    REQUEST,
+    REQUEST_QUEUE,
+    SCHEDULER,
+    SCHEDULER_OUTPUT,
+)
 
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
 
 
@@ -228,12 +237,31 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
         engine.updating = False
 
     return [
-        Hook(f"{_SCHEDULER}.schedule", "steps and everything they hold", before=before_schedule, after=after_schedule),
         Hook(
-            f"{_SCHEDULER}.update_from_output",
+            f"{SCHEDULER}.schedule",
+            "steps and everything they hold",
+            before=before_schedule,
+            after=after_schedule,
+            needs=(
+                Need(SCHEDULER, "requests running max_num_scheduled_tokens max_num_running_reqs scheduler_config"),
+                Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill"),
+                Need(SCHEDULER_OUTPUT, "scheduled_new_reqs scheduled_cached_reqs"),
+                Need(SCHEDULER_OUTPUT, "num_scheduled_tokens total_num_scheduled_tokens"),
+                Need(NEW_REQUEST, "req_id block_ids"),
+                Need(CACHED_REQUESTS, "req_ids new_block_ids resumed_req_ids"),
+                Need(REQUEST, "request_id num_computed_tokens num_prompt_tokens num_output_tokens num_tokens"),
+                Need(BLOCK_POOL, "get_num_free_blocks num_gpu_blocks"),
+                Need(SCHEDULER, "waiting skipped_waiting|kv_holding_waiting", "some of the requests that wait"),
+                Need(REQUEST_QUEUE, "peek_request"),
+                Need(SCHEDULER, "_pause_state", "that admissions were paused"),
+            ),
+        ),
+        Hook(
+            f"{SCHEDULER}.update_from_output",
             "when steps end, first tokens",
             before=before_update,
             after=after_update,
+            needs=(Need(MODEL_OUTPUT, "sampled_token_ids"), Need(REQUEST, "num_output_tokens num_computed_tokens")),
         ),
     ]
 

@@ -11,11 +11,21 @@ from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.device.batch import BatchOrder
 from kvtrace.probes.device.levels import DeviceRecorder, level
 from kvtrace.probes.engine import STEP_ATTRIBUTE
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
+from kvtrace.probes.owners import SCHEDULER_OUTPUT
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
+_PARALLEL = "vllm.distributed.parallel_state"
+_LAYERS = (
+    Need("vllm.config.compilation:CompilationConfig", "static_forward_context", "KV accesses timed on the GPU"),
+    Need(
+        "vllm.model_executor.layers.attention.attention:Attention",
+        "impl kv_cache",
+        "KV accesses timed on the GPU",
+    ),
+)
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
 
 
@@ -75,10 +85,29 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     for module in _RUNNERS:
         found += [
             Hook(
-                f"{module}:GPUModelRunner.execute_model", "forward passes", before=before_forward, after=after_forward
+                f"{module}:GPUModelRunner.execute_model",
+                "forward passes",
+                before=before_forward,
+                after=after_forward,
+                needs=(Need(SCHEDULER_OUTPUT, "num_scheduled_tokens total_num_scheduled_tokens"),),
             ),
-            Hook(f"{module}:GPUModelRunner.initialize_kv_cache", "which rank a worker is", after=after_caches),
-            Hook(f"{module}:set_forward_context", "the graph mode of forward passes", before=before_context),
+            Hook(
+                f"{module}:GPUModelRunner.initialize_kv_cache",
+                "which rank a worker is",
+                after=after_caches,
+                needs=(
+                    Need(f"{_PARALLEL}:", "get_tensor_model_parallel_rank"),
+                    Need(f"{_PARALLEL}:", "get_pp_group get_dp_group", "pipeline and data parallel ranks"),
+                    Need(f"{_PARALLEL}:GroupCoordinator", "rank_in_group", "pipeline and data parallel ranks"),
+                    *_LAYERS,
+                ),
+            ),
+            Hook(
+                f"{module}:set_forward_context",
+                "the graph mode of forward passes",
+                before=before_context,
+                needs=(Need("vllm.forward_context:set_forward_context", "cudagraph_runtime_mode", "graph modes"),),
+            ),
         ]
     if level() == "tile":
         found += BatchOrder(recorder).hooks()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.probes.connectors import by_slots, offloading, scheduler_side, simple_cpu, worker_side
+from kvtrace.probes.connectors import by_slots, offload_tiers, offloading, scheduler_side, simple_cpu, worker_side
 from kvtrace.probes.connectors.part import Adapter, Part
 from kvtrace.probes.engine import Engines
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument
 
 _FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory"
 
@@ -24,7 +24,22 @@ def hooks(engines: Engines, patches: Patches) -> list[Hook]:
         for index, one in enumerate([connector, *_children(connector)]):
             _attach(Part(engines, patches, connector, one, index), role)
 
-    return [Hook(f"{_FACTORY}.create_connector", "KV connectors: lookups, transfers, tiers", after=after_create)]
+    parts = Need(
+        "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector:MultiConnector",
+        "_connectors",
+        "the parts of a MultiConnector",
+    )
+    lost = "KV connectors: lookups, transfers, tiers"
+    return [Hook(f"{_FACTORY}.create_connector", lost, after=after_create, needs=(parts,))]
+
+
+def declared() -> list[Hook]:
+    """The hooks that are put on connectors and their parts when they are made; they have no functions yet."""
+    rooms = scheduler_side, worker_side, by_slots, simple_cpu, offloading, offload_tiers
+    values = [value for room in rooms for value in vars(room).values()]
+    single = [value for value in values if isinstance(value, Hook)]
+    several = [value for value in values if isinstance(value, tuple) and not isinstance(value, Hook)]
+    return single + [hook for value in several for hook in value if isinstance(hook, Hook)]
 
 
 def _children(connector: Any) -> list[Any]:

@@ -13,7 +13,29 @@ from typing import Any, NamedTuple
 from kvtrace.events import Direction, Tier
 from kvtrace.probes.connectors.part import Adapter, Part, Planned
 from kvtrace.probes.connectors.worker_side import Transfers
-from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.owners import CONNECTOR
+
+_V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
+_BYTES = "bytes of transfers of ExampleConnector and LMCache"
+_LMCACHE = f"{_V1}.lmcache_integration.vllm_v1_adapter"
+SAVE_LAYER = Hook(
+    f"{CONNECTOR}.save_kv_layer",
+    "bytes saved",
+    needs=(
+        Need(CONNECTOR, "_connector_metadata", "transfers of ExampleConnector and LMCache"),
+        Need(CONNECTOR, "_kv_cache_config _vllm_config", _BYTES),
+        Need("vllm.config.vllm:VllmConfig", "cache_config", _BYTES),
+        Need("vllm.v1.kv_cache_interface:KVCacheConfig", "num_blocks", _BYTES),
+        Need(
+            "vllm.forward_context:ForwardContext", "no_compile_layers", "bytes loaded by ExampleConnector and LMCache"
+        ),
+        Need(f"{_V1}.example_connector:ReqMeta", "slot_mapping is_store", "transfers of ExampleConnector"),
+        Need(f"{_LMCACHE}:ReqMeta", "slot_mapping load_spec save_spec", "transfers of LMCache"),
+        Need(f"{_LMCACHE}:LoadSpec", "can_load vllm_cached_tokens lmcache_cached_tokens", "transfers of LMCache"),
+        Need(f"{_LMCACHE}:SaveSpec", "can_save skip_leading_tokens", "transfers of LMCache"),
+    ),
+)
 
 _TIERS = {"ExampleConnector": Tier.disk}
 
@@ -61,9 +83,7 @@ class BySlots(Adapter):
 
     def attach_worker(self) -> bool:
         """Hook the saving of layers."""
-        self.part.hook(
-            self.part.connector, "save_kv_layer", "bytes saved", before=self._before_layer, after=self._after_layer
-        )
+        self.part.hook(self.part.connector, SAVE_LAYER, before=self._before_layer, after=self._after_layer)
         return True
 
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:

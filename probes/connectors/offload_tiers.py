@@ -9,7 +9,49 @@ from typing import Any
 from kvtrace.events import TIER_BLOCK, Direction, Tier, TierOp
 from kvtrace.probes.connectors.part import TIERS, Part, low_hash, number_of_blocks
 from kvtrace.probes.connectors.worker_side import Transfers
-from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+
+_MANAGER, _PRIMARY = "vllm.v1.kv_offload.base:OffloadingManager", "vllm.v1.kv_offload.tiering.manager"
+_TIERING = "vllm.v1.kv_offload.tiering.base"
+_TIER = f"{_TIERING}:SecondaryTierManager"
+_STORED = Need("vllm.v1.kv_offload.base:PrepareStoreOutput", "keys_to_store store_spec evicted_keys")
+_CPU_MANAGER = "vllm.v1.kv_offload.cpu.manager:CPUOffloadingManager"
+PREPARE_STORE = (
+    Hook(
+        f"{_MANAGER}.prepare_store",
+        "what the tier takes in and gives up",
+        needs=(
+            _STORED,
+            Need(_CPU_MANAGER, "medium", "which kind of tier it is"),
+            Need(_CPU_MANAGER, "_num_chunks|_num_blocks", "the tier's capacity"),
+        ),
+    ),
+    Hook(
+        f"{_PRIMARY}:CPUPrimaryTierOffloadingManager.prepare_write",
+        "what the tier takes in and gives up",
+        needs=(_STORED,),
+        since="0.26.0",
+    ),
+)
+COMPLETE_STORE = (
+    Hook(f"{_MANAGER}.complete_store", "what the tier holds"),
+    Hook(f"{_PRIMARY}:CPUPrimaryTierOffloadingManager.complete_write", "what the tier holds", since="0.26.0"),
+)
+PREPARE_LOAD = Hook(f"{_MANAGER}.prepare_load", "hits in the tier")
+RESET = Hook(f"{_MANAGER}.reset_cache", "resets of the tier")
+_TIER_JOB = (
+    Need(f"{_PRIMARY}:TieringOffloadingManager", "primary_tier secondary_tiers"),
+    Need(f"{_TIERING}:TransferJob|{_TIERING}:JobMetadata", "job_id keys req_context"),
+    Need(_TIER, "medium|tier_type", "which kind of tier it is"),
+)
+TIER_STORE = Hook(f"{_TIER}.submit_store", "transfers to a secondary tier", needs=_TIER_JOB, since="0.26.0")
+TIER_LOAD = Hook(f"{_TIER}.submit_load", "transfers from a secondary tier", needs=_TIER_JOB, since="0.26.0")
+TIER_FINISHED = Hook(
+    f"{_TIER}.get_finished_jobs",
+    "the ends of its transfers",
+    needs=(Need(f"{_TIERING}:JobResult", "job_id success"),),
+    since="0.26.0",
+)
 
 
 class TierRows:
@@ -53,15 +95,15 @@ class ManagerTier:
         self._rows = TierRows(part, tier)
         self._block_of: dict[bytes, int] = {}
         # The secondary tiers of vLLM reach the same methods under other names.
-        for name in ("prepare_store", "prepare_write"):
-            if hasattr(manager, name):
-                part.hook(manager, name, "what the tier takes in and gives up", after=self._after_prepare_store)
-        for name in ("complete_store", "complete_write"):
-            if hasattr(manager, name):
-                part.hook(manager, name, "what the tier holds", after=self._after_complete_store)
-        part.hook(manager, "prepare_load", "hits in the tier", after=self._after_prepare_load)
-        if hasattr(manager, "reset_cache"):
-            part.hook(manager, "reset_cache", "resets of the tier", after=self._after_reset)
+        for declared in PREPARE_STORE:
+            if hasattr(manager, declared.path[-1]):
+                part.hook(manager, declared, after=self._after_prepare_store)
+        for declared in COMPLETE_STORE:
+            if hasattr(manager, declared.path[-1]):
+                part.hook(manager, declared, after=self._after_complete_store)
+        part.hook(manager, PREPARE_LOAD, after=self._after_prepare_load)
+        if hasattr(manager, RESET.path[-1]):
+            part.hook(manager, RESET, after=self._after_reset)
 
     def _row(self, key: bytes) -> tuple[int, int, int]:
         return (self._block_of.get(key, -1), *low_hash(key))
@@ -108,9 +150,9 @@ class SecondaryTier:
         self._transfers = Transfers(part)
         self._jobs: dict[int, tuple[int, int]] = {}
         self._rows = TierRows(part, self._tier)
-        part.hook(tier, "submit_store", "transfers to a secondary tier", after=self._submitted(Direction.store))
-        part.hook(tier, "submit_load", "transfers from a secondary tier", after=self._submitted(Direction.load))
-        part.hook_results(tier, "get_finished_jobs", "the ends of its transfers", self._finished)
+        part.hook(tier, TIER_STORE, after=self._submitted(Direction.store))
+        part.hook(tier, TIER_LOAD, after=self._submitted(Direction.load))
+        part.hook_results(tier, TIER_FINISHED, self._finished)
 
     def _submitted(self, direction: Direction) -> Any:
         tiers = (Tier.cpu, self._tier) if direction is Direction.store else (self._tier, Tier.cpu)

@@ -14,7 +14,35 @@ from kvtrace.events import Direction, Tier
 from kvtrace.probes.connectors.offload_tiers import ManagerTier, SecondaryTier
 from kvtrace.probes.connectors.part import Adapter, Part, Planned, number_of_blocks
 from kvtrace.probes.connectors.worker_side import Transfers
-from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+
+_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.offloading"
+_JOB, _RESULT = f"{_CONNECTOR}.common:TransferJob", "vllm.v1.kv_offload.base:TransferResult"
+SUBMIT = tuple(
+    Hook(
+        f"vllm.v1.kv_offload.base:OffloadingWorker.{name}",
+        lost,
+        needs=(
+            Need(f"{_CONNECTOR}_connector:OffloadingConnector", "connector_scheduler connector_worker"),
+            Need(f"{_CONNECTOR}.worker:OffloadingConnectorWorker", "worker"),
+            Need(f"{_CONNECTOR}.scheduler:OffloadingConnectorScheduler", "manager config"),
+            Need(
+                f"{_CONNECTOR}.scheduler:SchedulerOffloadConfig",
+                "blocks_per_chunk",
+                "blocks of chunks beyond the first",
+            ),
+            Need(f"{_CONNECTOR}.common:OffloadingConnectorMetadata", "load_jobs store_jobs"),
+            Need(_JOB, "req_id src_spec dst_spec"),
+            Need("vllm.v1.kv_offload.base:GPULoadStoreSpec", "block_ids group_sizes block_indices"),
+        ),
+    )
+    for name, lost in (("submit_store", "transfers to the tier"), ("submit_load", "transfers from the tier"))
+)
+FINISHED = Hook(
+    "vllm.v1.kv_offload.base:OffloadingWorker.get_finished",
+    "the ends of transfers",
+    needs=(Need(_RESULT, "job_id success transfer_size transfer_time"),),
+)
 
 _OWN_WORKERS = "vllm.v1.kv_offload.cpu."
 
@@ -29,8 +57,14 @@ class Offloading(Adapter):
 
     @staticmethod
     def fits(connector: Any) -> bool:
-        """Whether it has the two halves of an OffloadingConnector."""
-        return hasattr(connector, "connector_scheduler") and hasattr(connector, "connector_worker")
+        """Whether it has the two halves of an OffloadingConnector.
+
+        Before vLLM 0.26 each worker numbered its own jobs: such a connector is recorded by its interface only.
+        """
+        if not (hasattr(connector, "connector_scheduler") and hasattr(connector, "connector_worker")):
+            return False
+        scheduler, worker = connector.connector_scheduler, connector.connector_worker
+        return not hasattr(scheduler, "_get_reqs_to_store") and not hasattr(worker, "_generate_job_id")
 
     def attach_scheduler(self) -> dict[str, Any]:
         """Hook the manager of the tier that the GPU's blocks are copied to, and the tiers behind it."""
@@ -95,9 +129,9 @@ class Offloading(Adapter):
             for result in results:
                 self._finished(result, own)
 
-        self.part.hook(worker, "submit_store", "transfers to the tier", before, submitting(Direction.store))
-        self.part.hook(worker, "submit_load", "transfers from the tier", before, submitting(Direction.load))
-        self.part.hook(worker, "get_finished", "the ends of transfers", after=after_finished)
+        for declared, direction in zip(SUBMIT, (Direction.store, Direction.load), strict=True):
+            self.part.hook(worker, declared, before, submitting(direction))
+        self.part.hook(worker, FINISHED, after=after_finished)
         return True
 
     def _finished(self, result: Any, own_worker: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -57,25 +58,30 @@ class Part:
         """Have a block pool's changes recorded as a tier's."""
         self._engines.tiers[id(block_pool)] = (block_pool, tier)
 
-    def hook(self, target: Any, name: str, lost: str, before: Any = None, after: Any = None) -> bool:
-        """Hook a method of one object. Hooks get the arguments without the object."""
-        kind = type(target)
-        return self._patches.patch_object(
-            target, name, Hook(f"{kind.__module__}:{kind.__qualname__}.{name}", lost, before=before, after=after)
-        )
+    def hook(self, target: Any, declared: Hook, before: Any = None, after: Any = None) -> bool:
+        """Hook a method of one object, which is declared where vLLM declares it, be it in a base class.
 
-    def hook_results(self, target: Any, name: str, lost: str, after: Callable[[list[Any]], None]) -> None:
+        Hooks get the arguments without the object.
+        """
+        kind, name = type(target), declared.path[-1]
+        where = f"{kind.__module__}:{kind.__qualname__}.{name}"
+        hook = declared._replace(target=where, before=before, after=after)
+        return self._patches.patch_object(target, name, hook, declared.target)
+
+    def hook_results(self, target: Any, declared: Hook, after: Callable[[list[Any]], None]) -> None:
         """Hook a method that returns something iterable, which may be a generator: `after` gets the results listed."""
+        name = declared.path[-1]
         original = getattr(target, name, None)
         if original is not None:
             setattr(target, name, lambda *args, **kwargs: list(original(*args, **kwargs)))
-        self.hook(target, name, lost, after=lambda _, results, args, kwargs: after(results))
+        self.hook(target, declared, after=lambda _, results, args, kwargs: after(results))
 
-    def hook_function(self, module: Any, name: str, lost: str, before: Any = None, after: Any = None) -> None:
-        """Hook a function of a module."""
-        function = getattr(module, name, None)
-        if function is not None and not hasattr(function, "__wrapped__"):
-            self._patches.patch_module(module, [Hook(f"{module.__name__}:{name}", lost, before=before, after=after)])
+    def hook_function(self, declared: Hook, before: Any = None, after: Any = None) -> None:
+        """Hook a function of a module that has been imported."""
+        module = sys.modules.get(declared.module)
+        function = getattr(module, declared.path[-1], None)
+        if module is not None and function is not None and not hasattr(function, "__wrapped__"):
+            self._patches.patch_module(module, [declared._replace(before=before, after=after)])
 
 
 class Planned(NamedTuple):

@@ -10,10 +10,21 @@ from typing import Any
 from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hash
 from kvtrace.probes.engine import Engine
-from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.owners import CONNECTOR, REQUEST
 from kvtrace.probes.pins import Holder
 
-_RELEASING = ("update_connector_output", "request_finished", "request_finished_all_groups", "reset_cache")
+LOOKUP = Hook(
+    f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)
+)
+PLAN = Hook(f"{CONNECTOR}.build_connector_meta", "the blocks of transfers")
+_LOST = "references connectors take on blocks"
+TAKING = Hook(f"{CONNECTOR}.update_state_after_alloc", _LOST)
+RELEASING_ONES = (
+    Hook(f"{CONNECTOR}.request_finished", _LOST),
+    Hook("vllm.distributed.kv_transfer.kv_connector.v1.base:SupportsHMA.request_finished_all_groups", _LOST),
+)
+RELEASING_ANY = Hook(f"{CONNECTOR}.update_connector_output", _LOST), Hook(f"{CONNECTOR}.reset_cache", _LOST)
 
 
 def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
@@ -37,7 +48,7 @@ def _hook_lookups(part: Part) -> None:
         matched = -1 if found[0] is None else found[0]
         emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]))
 
-    part.hook(part.connector, "get_num_new_matched_tokens", "what connectors were asked", after=after_lookup)
+    part.hook(part.connector, LOOKUP, after=after_lookup)
 
 
 def _hook_plans(part: Part, adapter: Adapter) -> None:
@@ -54,28 +65,40 @@ def _hook_plans(part: Part, adapter: Adapter) -> None:
         for plan in adapter.planned(metadata, argument(args, kwargs, 0, "scheduler_output")):
             plans.record(engine, plan)
 
-    part.hook(part.connector, "build_connector_meta", "the blocks of transfers", hold, after_build)
+    part.hook(part.connector, PLAN, hold, after_build)
 
 
 def _hook_references(part: Part) -> None:
-    lost = "references connectors take on blocks"
-    part.hook(part.connector, "update_state_after_alloc", lost, _holding(part, PinEnd.loaded), _let_go)
-    for name in _RELEASING:
-        if hasattr(part.connector, name):
-            part.hook(part.connector, name, lost, _holding(part, PinEnd.released), _let_go)
+    part.hook(part.connector, TAKING, _holding(part, PinEnd.loaded, _its_request), _let_go)
+    for declared in RELEASING_ONES:
+        if hasattr(part.connector, declared.path[-1]):
+            part.hook(part.connector, declared, _holding(part, PinEnd.released, _its_request), _let_go)
+    for declared in RELEASING_ANY:
+        if hasattr(part.connector, declared.path[-1]):
+            part.hook(part.connector, declared, _holding(part, PinEnd.released), _let_go)
 
 
 Held = tuple[Engine, Holder | None] | None
 
 
-def _holding(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
+def _its_request(args: Args, kwargs: Kwargs) -> str | None:
+    return getattr(argument(args, kwargs, 0, "request"), "request_id", None)
+
+
+def _no_request(args: Args, kwargs: Kwargs) -> None:
+    return None
+
+
+def _holding(
+    part: Part, ends: PinEnd, request_of: Callable[[Args, Kwargs], str | None] = _no_request
+) -> Callable[[Args, Kwargs], Held]:
     """Until the call returns, references taken on blocks are the connector's; `ends` is why they will end."""
 
     def before(args: Args, kwargs: Kwargs) -> Held:
         engine = part.engine()
         if engine is None:
             return None
-        request_id = getattr(argument(args, kwargs, 0, "request"), "request_id", None)
+        request_id = request_of(args, kwargs)
         previous = engine.pins.holder
         engine.pins.holder = Holder(engine.number(request_id) if request_id else 0, ends)
         return engine, previous

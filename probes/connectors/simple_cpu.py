@@ -6,7 +6,6 @@ the CPU backend's copy took on the GPU is measured by a pair of CUDA events that
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,9 +14,36 @@ from kvtrace.events import BlockOp, Direction, Tier, TierOp
 from kvtrace.probes.connectors.offload_tiers import TierRows
 from kvtrace.probes.connectors.part import Adapter, Part, Planned, low_hash
 from kvtrace.probes.connectors.worker_side import Transfers
-from kvtrace.probes.hooks import Args, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.owners import BLOCK
 
-_COPIES = "vllm.v1.simple_kv_offload.copy_backend"
+_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
+_OFFLOAD = "vllm.v1.simple_kv_offload"
+_SCHEDULER, _WORKER = f"{_OFFLOAD}.manager:SimpleCPUOffloadScheduler", f"{_OFFLOAD}.worker:SimpleCPUOffloadWorker"
+_DISK = f"{_OFFLOAD}.disk_backend:DiskBackend"
+COPY = Hook(
+    f"{_OFFLOAD}.copy_backend:DmaCopyBackend.launch_copy",
+    "transfers",
+    needs=(
+        Need(f"{_CONNECTOR}:SimpleCPUOffloadConnector", "scheduler_manager worker_handler"),
+        Need(_SCHEDULER, "cpu_block_pool num_cpu_blocks"),
+        Need(BLOCK, "block_hash", "the content of the tier's blocks"),
+        Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "load_event load_gpu_blocks load_cpu_blocks"),
+        Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "store_event store_gpu_blocks store_cpu_blocks"),
+        Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "load_event_to_reqs"),
+        Need(_SCHEDULER, "_reqs_to_load"),
+        Need(f"{_OFFLOAD}.manager:LoadRequestState", "transfer_meta"),
+        Need(f"{_OFFLOAD}.manager:TransferMeta", "gpu_block_ids"),
+        Need(f"{_OFFLOAD}.manager:StoreRequestState", "block_ids num_stored_blocks"),
+        Need(_SCHEDULER, "_reqs_to_store _store_event_to_reqs", "whose blocks are stored"),
+        Need(_WORKER, "_backend gpu_kv_caches"),
+        Need(_WORKER, "_store_hwm _load_hwm", "the ends of transfers"),
+    ),
+)
+DISK_COPY = Hook(f"{_DISK}.launch_copy", "transfers to and from disk", since="0.29.0")
+DISK_STORE = Hook(f"{_DISK}._do_store", "when disk transfers run", since="0.29.0")
+DISK_LOAD = Hook(f"{_DISK}._do_load", "when disk transfers run", since="0.29.0")
+COPY_BLOCKS = Hook(f"{_OFFLOAD}.copy_backend:copy_blocks", "device times of copies")
 
 
 class _Pending:
@@ -107,15 +133,14 @@ class SimpleCpu(Adapter):
         if backend is None or caches is None:
             return False
         self._block_bytes = sum(tensor.stride(0) * tensor.element_size() for tensor in caches.values())
-        self.part.hook(backend, "launch_copy", "transfers", before=self._launched)
         if hasattr(backend, "_do_store"):
             self._tier = Tier.disk
-            for name in ("_do_store", "_do_load"):
-                self.part.hook(backend, name, "when disk transfers run", before=self._begun, after=self._done)
+            self.part.hook(backend, DISK_COPY, before=self._launched)
+            for declared in (DISK_STORE, DISK_LOAD):
+                self.part.hook(backend, declared, before=self._begun, after=self._done)
         else:
-            self.part.hook_function(
-                sys.modules.get(_COPIES), "copy_blocks", "device times of copies", self._copying, self._copied
-            )
+            self.part.hook(backend, COPY, before=self._launched)
+            self.part.hook_function(COPY_BLOCKS, self._copying, self._copied)
         return True
 
     def _launched(self, args: Args, kwargs: Kwargs) -> None:

@@ -7,7 +7,16 @@ from typing import Any
 
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part
-from kvtrace.probes.hooks import Args, Kwargs
+from kvtrace.probes.hooks import Args, Hook, Kwargs
+from kvtrace.probes.owners import CONNECTOR
+
+_STEP = "the step of transfers"
+PREEMPTIONS = Hook(f"{CONNECTOR}.handle_preemptions", _STEP)
+METADATA = Hook(f"{CONNECTOR}.bind_connector_metadata", _STEP)
+LOAD = Hook(f"{CONNECTOR}.start_load_kv", "calls to load")
+SAVE = Hook(f"{CONNECTOR}.wait_for_save", "calls to save")
+RESULTS = Hook(f"{CONNECTOR}.get_transfer_results", "the ends of transfers", since="0.32.0")
+FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
 
 
 def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
@@ -46,12 +55,12 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
         adapter.after_poll()
 
     connector = part.connector
-    part.hook(connector, "handle_preemptions", "the step of transfers", before=before_metadata)
-    part.hook(connector, "bind_connector_metadata", "the step of transfers", before=before_metadata)
-    part.hook(connector, "start_load_kv", "calls to load", before=before_call, after=after_load)
-    part.hook(connector, "wait_for_save", "calls to save", before=before_call, after=after_save)
-    poll = "get_transfer_results" if _overrides(connector, "get_transfer_results") else "get_finished"
-    part.hook(connector, poll, "the ends of transfers", before=before_call, after=after_poll)
+    part.hook(connector, PREEMPTIONS, before=before_metadata)
+    part.hook(connector, METADATA, before=before_metadata)
+    part.hook(connector, LOAD, before=before_call, after=after_load)
+    part.hook(connector, SAVE, before=before_call, after=after_save)
+    poll = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
+    part.hook(connector, poll, before=before_call, after=after_poll)
     return {}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.events import BATCH_ROW
 from kvtrace.probes.engine import STEP_ATTRIBUTE
-from kvtrace.probes.hooks import Args, Hook, Kwargs, argument
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 
 
 class BatchOrder:
@@ -22,8 +22,21 @@ class BatchOrder:
         """The hooks on both model runners, where the order is settled."""
         lost = "which request a GPU program worked for"
         return [
-            Hook("vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs", lost, after=self._after_v2),
-            Hook("vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs", lost, after=self._after_v1),
+            Hook(
+                "vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs",
+                lost,
+                after=self._after_v2,
+                needs=(Need("vllm.v1.worker.gpu.input_batch:InputBatch", "req_ids"),),
+            ),
+            Hook(
+                "vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs",
+                lost,
+                after=self._after_v1,
+                needs=(
+                    Need("vllm.v1.worker.gpu_model_runner:GPUModelRunner", "input_batch"),
+                    Need("vllm.v1.worker.gpu_input_batch:InputBatch", "req_ids"),
+                ),
+            ),
         ]
 
     def _after_v2(self, _: None, batch: Any, args: Args, kwargs: Kwargs) -> None:

@@ -15,8 +15,14 @@ from kvtrace.probes.hooks import Hook, Patches, wrap
 
 
 class Reports(list):
+    def __init__(self) -> None:
+        self.fired: list[str] = []
+
     def __call__(self, hook: str, state: str, detail: str) -> None:
-        self.append((hook, state, detail))
+        if state == "fired":
+            self.fired.append(hook)
+        else:
+            self.append((hook, state, detail))
 
 
 @pytest.fixture
@@ -69,8 +75,37 @@ def test_a_hook_sees_arguments_and_result_of_a_module_imported_later(engine_modu
     assert seen == [3, ("state", ("ran", 3)), (4,), (1,), (1,)]
     assert [state for _, state, _ in reports] == ["installed", "installed", "installed", "absent"]
     assert reports[-1][2] == "what gone does"
+    assert reports.fired == [f"{engine_module}:{path}" for path in ("Base.run", "free", "Base.fixed")]  # once each
     assert module.__spec__.loader is module.__loader__  # the ordinary one, not kvtrace's
     patches.uninstall()
+
+
+def test_a_module_that_the_package_does_not_have_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would never be imported, so nothing else would tell; what is there is not imported to find out."""
+    for name in ("__init__.py", "core/__init__.py", "core/present.py", "core/folder/__init__.py"):
+        path = tmp_path / "fake_package" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def run(): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("fake_package")
+    reports = Reports()
+    patches = Patches(reports)
+    names = ("core.present", "core.folder", "core.moved", "elsewhere.moved")
+    patches.install([Hook(f"fake_package.{name}:run", "runs") for name in names] + [Hook("not_imported.yet:run", "")])
+    try:
+        assert reports == [
+            ("fake_package.core.moved:run", "absent", "runs"),
+            ("fake_package.elsewhere.moved:run", "absent", "runs"),
+        ]
+        assert "fake_package.core" not in sys.modules
+        importlib.import_module("fake_package.core.present")
+        assert reports[2:] == [("fake_package.core.present:run", "installed", "")]
+    finally:
+        patches.uninstall()
+        for name in [name for name in sys.modules if name.startswith("fake_package")]:
+            del sys.modules[name]
 
 
 def test_uninstalling_puts_the_very_originals_back(engine_module: str) -> None:
@@ -83,7 +118,7 @@ def test_uninstalling_puts_the_very_originals_back(engine_module: str) -> None:
     patches.uninstall()
     assert (dict(vars(module.Base)), module.free) == originals
     assert "run" not in vars(module.Derived)
-    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "kvtrace.probes.hooks"]
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "kvtrace.probes.imports"]
 
 
 @pytest.mark.parametrize("place", ["before", "after"])

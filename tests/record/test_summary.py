@@ -96,6 +96,27 @@ step(1)
     assert "m:A.g" not in summary(run, quiet=True)
 
 
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (
+            "0.33.1",
+            "vLLM 0.33.1 is newer than 0.33.0, the newest that kvtrace was checked with: recorded with the hooks",
+        ),
+        ("1.0.0rc1+cu130", "vLLM 1.0.0rc1+cu130 is newer than 0.33.0"),
+        ("0.9.2", "vLLM 0.9.2 is older than 0.20.2"),
+        ("dev", "vLLM's version is 'dev', so it is not known whether"),
+        ("0.32.0+cpu", None),
+        ("0.30.0", None),
+        ("0.33.0", None),
+    ],
+)
+def test_a_vllm_beyond_the_checked_ones_is_told_in_one_line(run: Path, version: str, told: str | None) -> None:
+    record(run, f"recorder.note('vllm', version={version!r}); step(1)")
+    lines = [line for line in summary(run).splitlines() if "checked with" in line]
+    assert [line.strip().startswith(told) for line in lines] == ([True] if told else [])
+
+
 def test_drops_and_their_reason_are_problems(run: Path) -> None:
     pid = record(run, "step(3); recorder.stop('no new segment for step_schedule: No space left'); step(5)")
     text = summary(run, quiet=True)

@@ -1,9 +1,9 @@
-"""Takes the attention kernels out of a vLLM wheel: python unpack.py WHEEL FOLDER."""
+"""Takes the Python sources out of a vLLM wheel: python unpack.py WHEEL FOLDER."""
 
 import sys
 import zipfile
 
 with zipfile.ZipFile(sys.argv[1]) as wheel:
     for name in wheel.namelist():
-        if name.startswith("vllm/v1/attention/ops/triton_"):
+        if name.startswith("vllm/") and name.endswith(".py"):
             wheel.extract(name, sys.argv[2])

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
-from vllm.v1.simple_kv_offload import copy_backend, disk_backend, worker
+from vllm.v1.simple_kv_offload import copy_backend, worker
+
+try:
+    from vllm.v1.simple_kv_offload import disk_backend
+except ImportError:  # before vLLM 0.29
+    disk_backend = None
 
 
 class Event:
@@ -80,11 +85,12 @@ def copy_blocks(source_ids: list[int], target_ids: list[int], params: Params) ->
         log.write(json.dumps(line) + "\n")
 
 
-for module in (copy_backend, disk_backend, worker):
+for module in filter(None, (copy_backend, disk_backend, worker)):
     module.torch = Torch()
-for module in (copy_backend, disk_backend):
+for module in filter(None, (copy_backend, disk_backend)):
     module.build_params, module.copy_blocks = build_params, copy_blocks
-disk_backend.pin_tensor = lambda tensor: None
+if disk_backend is not None:
+    disk_backend.pin_tensor = lambda tensor: None
 
 
 class SimpleCpuWithoutGpu(SimpleCPUOffloadConnector):

@@ -1,0 +1,117 @@
+"""docs/compatibility.md from the facts in `facts/`: each hook, each version."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.compatibility.declared import Declared, all_declared
+
+FACTS = Path(__file__).parent / "facts"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
+
+_HEAD = """\
+# Which vLLM versions can be recorded
+
+kvtrace hooks vLLM's functions as they are, without a fork. A version may lack a function or name something differently.
+Then the rest is still recorded, and the summary of `kvtrace record` names each hook that is missing and what the trace
+lacks without it. A vLLM newer than all of these records with what it finds; the summary says so in one line.
+
+This page is generated (`make compatibility`) from `tests/compatibility/facts`: what recordings of real engines say in
+their journals, and what the syntax trees of vLLM's sources say. Recordings made elsewhere, such as on a GPU, are added
+by `python -m tests.compatibility recorded FOLDER` with the folder that holds their run directories.
+
+- **works**: called in a recording of that version, without failing, and all that it reads is there.
+- **fits**: function, arguments and attributes are there by the sources; no recording here has called it.
+- **degraded**: it works but for what is said.
+- **absent**: the function, or something the hook cannot do without, is missing; a trace lacks what the row says.
+- **none**: vLLM had no such thing yet, so nothing is lost.
+"""
+
+
+def versions() -> dict[str, dict[str, Any]]:
+    """The stored facts by version, oldest first."""
+    found = {path.stem: json.loads(path.read_text()) for path in FACTS.glob("*.json")}
+    return dict(sorted(found.items(), key=lambda item: parts(item[0])))
+
+
+def parts(version: str) -> tuple[int, ...]:
+    """A version's numbers, for comparison."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def page() -> str:
+    """The whole page."""
+    facts = versions()
+    cells = {d: [cell(d, version, found) for version, found in facts.items()] for d in all_declared()}
+    lines = [_HEAD, "## Versions\n", *_overview(facts, list(zip(*cells.values(), strict=True)))]
+    for title, prefixes in _PARTS.items():
+        rows = [d for d in cells if d.target.startswith(prefixes)]
+        lines += [
+            f"\n## {title}\n",
+            _row("hook", "without it, a trace lacks", *facts),
+            _row(*["---"] * (2 + len(facts))),
+        ]
+        lines += [_row(f"`{_short(d.target)}`", "; ".join(d.lost), *cells[d]) for d in rows]
+    return "\n".join(lines) + "\n"
+
+
+_PARTS = {
+    "Scheduler and requests": ("vllm.v1.core.sched", "vllm.v1.engine"),
+    "KV cache": ("vllm.v1.core.kv", "vllm.v1.core.block"),
+    "Workers": ("vllm.v1.worker", "vllm.v1.attention"),
+    "KV connectors and offload": ("vllm.distributed", "vllm.v1.kv_offload", "vllm.v1.simple_kv_offload"),
+}
+
+
+def _overview(facts: dict[str, dict[str, Any]], columns: list[tuple[str, ...]]) -> Iterator[str]:
+    yield _row("vLLM", "recorded on", "works", "fits", "degraded", "absent", "checks against vLLM's own word")
+    yield _row(*["---"] * 7)
+    for (version, found), column in zip(facts.items(), columns, strict=True):
+        states = Counter(text.partition(":")[0] for text in column)
+        recorded = found.get("recorded")
+        where = f"{', '.join(recorded['devices'])}, runs: {recorded['runs']}" if recorded else "no, sources only"
+        counts = (str(states[state]) for state in ("works", "fits", "degraded", "absent"))
+        yield _row(version, where, *counts, _checks(found.get("checks")))
+    yield "\nThe checks are those of `tests/vllm`: recordings against vLLM's KV events, counters, outputs and connectors' logs."
+    for version, found in facts.items():
+        checks = found.get("checks", {})
+        for outcome in ("failed", "skipped"):
+            yield from (f"- {version} {outcome} {name}: {why}" for name, why in checks.get(outcome, {}).items())
+
+
+def _checks(checks: dict[str, Any] | None) -> str:
+    if checks is None:
+        return "none"
+    return ", ".join(
+        [f"{checks['passed']} passed", *(f"{len(checks[key])} {key}" for key in ("failed", "skipped") if checks[key])]
+    )
+
+
+def cell(declared: Declared, version: str, facts: dict[str, Any]) -> str:
+    """What a version means for a hook."""
+    state = facts.get("recorded", {}).get("hooks", {}).get(declared.target, "")
+    if declared.target not in facts["sources"]:
+        return "not checked"
+    missing = facts["sources"][declared.target]
+    if state.startswith("failed"):
+        return f"absent: {state}"
+    if missing is None:
+        return "none" if declared.since and parts(version) < parts(declared.since) else "absent"
+    if needed := [name for name, lost in missing.items() if not lost]:
+        return f"absent: needs {', '.join(f'`{name}`' for name in needed)}"
+    if missing:
+        return "degraded: lacks " + "; ".join(dict.fromkeys(missing.values()))
+    return "works" if state == "fired" else "fits"
+
+
+def _short(target: str) -> str:
+    module, _, path = target.partition(":")
+    return f"{module.removeprefix('vllm.')}: {path}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,259 @@
+"""The page of versions: true to the sources at hand and to its facts; what it is made with finds what is missing."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvtrace import versions
+from kvtrace.capture import Recorder
+from kvtrace.events import Event
+from kvtrace.manifest import Manifest
+from kvtrace.probes import connectors, plugin
+from kvtrace.probes.hooks import Need
+from tests.compatibility import recorded, table
+from tests.compatibility.declared import Argument, Declared, all_declared
+from tests.compatibility.signatures import Sources
+from tests.probes.tiles.versions import version_folders
+
+POOL = "vllm.v1.core.block_pool:BlockPool"
+SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+
+NOT_VLLMS = {
+    *("cuda", "data_ptr", "dtype", "elapsed_time", "element_size", "is_available", "numel", "shape", "stride"),
+    *("digest", "_replace"),
+}
+"""Attributes of the standard library's and torch's objects that the probes read."""
+
+OTHER_WAYS = {
+    "_block_size_bytes": "the bytes of a secondary tier's transfers are unknown",
+    "_generate_job_id": "told an OffloadingConnector of before 0.26",
+    "_get_reqs_to_store": "told an OffloadingConnector of before 0.26",
+    "extra_kwargs": "pooling requests carry tags there",
+    "kv_event_medium": "from 0.29 on it tells disk from CPU; earlier there was only CPU",
+    "locality": "from 0.29 on it tells remote tiers",
+    "lora_path": "tells adapters of one name apart",
+    "max_num_active_reqs": "from 0.32 on; else max_num_running_reqs",
+    "session_id": "forks have it",
+    "transfer_bytes": "else the bytes follow from the blocks",
+}
+"""Attributes that may be missing from any version without loss, and why."""
+
+
+@pytest.mark.parametrize("folder", version_folders(), ids=str)
+def test_the_stored_facts_are_what_the_sources_at_hand_say(folder: Path) -> None:
+    sources = Sources(folder)
+    if not sources.complete:
+        pytest.skip(f"{folder} holds only some of vLLM's sources: `make test` fetches the rest")
+    stored = table.versions()
+    if sources.version not in stored:
+        pytest.skip(f"no facts are stored about vLLM {sources.version}")
+    assert sources.facts() == stored[sources.version]["sources"]
+
+
+def test_the_page_is_made_of_the_stored_facts() -> None:
+    assert table.PAGE.read_text() == table.page(), "make compatibility"
+
+
+def test_the_summary_knows_the_versions_of_the_page() -> None:
+    assert tuple(table.versions()) == versions.CHECKED
+
+
+def test_facts_and_page_tell_every_declared_hook() -> None:
+    targets = [declared.target for declared in all_declared()]
+    for version, facts in table.versions().items():
+        assert list(facts["sources"]) == targets, version
+        assert set(facts.get("recorded", {}).get("hooks", ())) <= set(targets), version
+    assert table.page().count("\n| `") == len(targets)
+
+
+def test_what_the_probes_read_of_vllm_is_declared() -> None:
+    """Every attribute that a probe reads is its own, the standard library's or torch's, or declared by a hook.
+
+    A name that kvtrace's own classes have too counts as its own.
+    """
+    declared = {name for hook in all_declared() for name in hook.target.partition(":")[2].split(".")}
+    for need in (need for hook in all_declared() for need in hook.needs):
+        declared |= {name for names in need.names.split() for name in names.split("|")}
+    rooms = [Path(inspect.getfile(room)).parent for room in (plugin, connectors)]
+    own: set[str] = set(NOT_VLLMS) | set(OTHER_WAYS)
+    for kind in (str, bytes, int, dict, list, set, tuple, type, FunctionType, builtins):
+        own |= set(dir(kind))
+    for path in [*rooms[0].rglob("*.py"), *(Path(inspect.getfile(room)) for room in (Recorder, Event))]:
+        own |= _made_in(ast.parse(path.read_text()))
+    # the command-line tool and the machinery, which read nothing of vLLM's objects
+    apart = {"kv_events.py", "hooks.py", "imports.py", "nvtx.py", "plugin.py"}
+    files = [path for room in rooms for path in room.glob("*.py") if path.name not in apart]
+    read = {(path.name, name) for path in files for name in _read_in(ast.parse(path.read_text()))}
+    assert {(path, name) for path, name in read if name not in own | declared} == set()
+
+
+def _made_in(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id="__slots__")], value=ast.Tuple(elts=slots)):
+                found |= {slot.value for slot in slots if isinstance(slot, ast.Constant)}
+            case ast.Assign(targets=[ast.Name(id=name)]):  # of a class: an enumeration's member
+                found.add(name)
+    return found
+
+
+def _read_in(tree: ast.AST) -> set[str]:
+    """Names read as attributes, but not of imported modules."""
+    modules = {alias.asname or alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name)) if name in modules:
+                continue
+            case ast.Attribute(attr=name, ctx=ast.Load()) if not name.startswith("__"):
+                found.add(name)
+            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                found.add(name)
+    return {name for name in found if not name.startswith("__")}
+
+
+@pytest.fixture
+def some_vllm(tmp_path: Path) -> Sources:
+    """A vLLM with a block pool that differs from the real ones."""
+    files = {
+        "_version.py": "__version__ = version = '7.1.0'\n",
+        "v1/core/kv_cache_utils.py": """
+class KVCacheBlock:
+    block_id: int
+    ref_cnt: int = 0
+    @property
+    def is_null(self): ...
+""",
+        "v1/core/pools.py": """
+class Touching:
+    def __init__(self):
+        self.cached_block_hash_to_block = {}
+    def touch(self, blocks): ...
+""",
+        "v1/core/block_pool.py": """
+from vllm.v1.core.pools import Touching as Base
+class BlockPool(Base):
+    def free_blocks(self, now, ordered_blocks): ...
+    def reset_prefix_cache(self): ...
+class BlockHashToBlockMap:
+    def insert(self, key, block): ...
+    def pop(self, *args): ...
+""",
+    }
+    for name, text in files.items():
+        path = tmp_path / "vllm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Sources(tmp_path)
+
+
+def test_inherited_methods_and_renamed_imports_are_found_and_what_is_missing_is_named(some_vllm: Sources) -> None:
+    facts = some_vllm.facts()
+    assert some_vllm.version == "7.1.0"
+    assert facts[f"{POOL}.touch"] == {}
+    assert facts[f"{POOL}.get_new_blocks"] is None
+    assert facts[f"{POOL}.free_blocks"] == {"argument 1 ordered_blocks": ""}
+    assert facts["vllm.v1.core.block_pool:BlockHashToBlockMap.pop"] == {}
+    assert facts[f"{SCHEDULER}.schedule"] is None
+
+
+def test_an_attribute_that_is_gone_is_named_with_what_is_lost(some_vllm: Sources) -> None:
+    block = some_vllm.folder / "vllm/v1/core/kv_cache_utils.py"
+    block.write_text("class KVCacheBlock:\n    block_id: int\n    ref_cnt: int\n")
+    assert some_vllm.facts()[f"{POOL}.touch"] == {"KVCacheBlock.is_null": ""}
+
+
+def test_arguments_are_found_in_the_hooks_functions_and_in_what_they_call() -> None:
+    found = {declared.target: declared.arguments for declared in all_declared()}
+    assert found[f"{SCHEDULER}.update_from_output"] == (
+        Argument(1, "scheduler_output", False),
+        Argument(2, "model_runner_output", False),
+    )
+    assert found[f"{SCHEDULER}._free_request_blocks"] == (Argument(1, "request", False),)  # by a helper of the hook's
+    connector = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
+    assert found[f"{connector}.request_finished"] == (Argument(1, "request", False),)  # of an object, in a loop
+    assert found[f"{connector}.update_connector_output"] == ()
+
+
+def test_an_offloading_connector_whose_workers_number_the_jobs_is_recorded_by_its_interface() -> None:
+    """That of before vLLM 0.26, whose metadata has no jobs."""
+
+    def connector(scheduler: Any, worker: Any) -> SimpleNamespace:
+        return SimpleNamespace(connector_scheduler=scheduler, connector_worker=worker)
+
+    old = SimpleNamespace(_get_reqs_to_store=None), SimpleNamespace(_generate_job_id=None)
+    new = SimpleNamespace(_generate_job_id=None), SimpleNamespace(worker=None)
+    fits = connectors.offloading.Offloading.fits
+    assert [fits(connector(old[0], None)), fits(connector(None, old[1]))] == [False, False]
+    assert [fits(connector(new[0], None)), fits(connector(None, new[1]))] == [True, True]
+    assert not fits(SimpleNamespace())
+
+
+FITS: dict[str, Any] = {"sources": {"m:f": {}}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "since", "told"),
+    [
+        (FITS, "", "fits"),
+        (FITS | {"recorded": {"hooks": {"m:f": "placed"}}}, "", "fits"),
+        (FITS | {"recorded": {"hooks": {"m:f": "fired"}}}, "", "works"),
+        (FITS | {"recorded": {"hooks": {"m:f": "failed: KeyError: 3"}}}, "", "absent: failed: KeyError: 3"),
+        ({"sources": {"m:f": {"A.x": "loads"}}, "recorded": {"hooks": {"m:f": "fired"}}}, "", "degraded: lacks loads"),
+        ({"sources": {"m:f": {"A.x": "", "A.y": "loads"}}}, "", "absent: needs `A.x`"),
+        ({"sources": {"m:f": None}}, "", "absent"),
+        ({"sources": {"m:f": None}}, "0.10.0", "none"),
+        ({"sources": {"m:f": None}}, "0.9.0", "absent"),
+        ({"sources": {}}, "", "not checked"),
+    ],
+)
+def test_a_cell_says_works_only_of_what_fired(facts: dict[str, Any], since: str, told: str) -> None:
+    declared = Declared("m:f", ("things",), (Need("m:A", "x y"),), (), since)
+    assert table.cell(declared, "0.9.1", facts) == told
+
+
+def test_a_hook_that_failed_in_one_of_the_recordings_has_failed(tmp_path: Path) -> None:
+    connector = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
+    notes = [
+        [("hook", f"{POOL}.touch", "installed", ""), ("fired", f"{POOL}.touch")],
+        [
+            ("hook", f"{POOL}.touch", "disabled", "KeyError: 3 (line 7 of after); lost: hits"),
+            ("hook", f"{POOL}.free_blocks", "installed", ""),
+            ("hook", "mine:Connector.save_kv_layer", "installed", f"{connector}.save_kv_layer"),
+            ("fired", "mine:Connector.save_kv_layer"),
+            ("hook", f"{POOL}.get_new_blocks", "absent", "allocations"),
+        ],
+    ]
+    for number, lines in enumerate(notes):
+        run = tmp_path / f"run{number}"
+        run.mkdir()
+        Manifest(["vllm"], 1).write(run)
+        recorder = Recorder(run)
+        recorder.note("vllm", version="0.29.0+cpu")
+        recorder.note("role", opens=True, role="worker")
+        for kind, hook, *rest in lines:
+            recorder.note(kind, hook=hook, **dict(zip(("state", "detail"), rest, strict=False)))
+    assert recorded.facts([tmp_path]) == {
+        "0.29.0": {
+            "devices": ["CPU"],
+            "runs": 2,
+            "hooks": {
+                f"{connector}.save_kv_layer": "fired",
+                f"{POOL}.free_blocks": "placed",
+                f"{POOL}.get_new_blocks": "absent",
+                f"{POOL}.touch": "failed: KeyError: 3",
+            },
+        }
+    }
