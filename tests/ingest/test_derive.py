@@ -119,6 +119,29 @@ def test_a_request_is_one_row(run_dir: Path, query: Callable) -> None:
     assert select("SELECT DISTINCT session, turn, prompt_tokens, arrival_ns FROM request") == [("chat", 2, 40, 5)]
 
 
+def test_what_a_worker_says_of_its_gpu_has_tables(run_dir: Path, query: Callable) -> None:
+    recorder = Recorder(run_dir)
+    recorder.note("role", opens=True, role="worker")
+    recorder.note("gpu_clock", offset_ns=-(1 << 60), uncertainty_ns=800, moved_ns=-3)
+    recorder.note("gpu_memory", free_bytes=100, total_bytes=1 << 37, allocated_bytes=20, reserved_bytes=30)
+    recorder.note("gpu_memory", free_bytes="much", total_bytes=1 << 37)
+    recorder.note("layer", index=0, name="attn.0", address=1 << 46, shape=[2, 3], stride=[3, 1], dtype="bfloat16")
+    lines = [json.loads(line) for line in (recorder.directory / layout.JOURNAL).read_text().splitlines()]
+    times = [line["monotonic_ns"] for line in lines if line["kind"].startswith("gpu_")]
+
+    summary = ingest(run_dir)
+
+    select = query(summary.target)
+    ((offset_ns,),) = select("SELECT DISTINCT offset_ns FROM clock")
+    assert select("FROM gpu_clock") == [(1, times[0] + offset_ns, -(1 << 60), 800, -3)]
+    assert select("FROM gpu_memory ORDER BY time_ns") == [
+        (1, times[1] + offset_ns, 100, 1 << 37, 20, 30),
+        (1, times[2] + offset_ns, None, 1 << 37, None, None),
+    ]
+    assert select("FROM kv_layer") == [(1, 0, "attn.0", 1 << 46, "[2, 3]", "[3, 1]", "bfloat16")]
+    assert any("free_bytes is 'much'" in warning for warning in summary.warnings)
+
+
 def test_every_table_says_what_it_is(small_run: Path, query: Callable) -> None:
     select = query(ingest(small_run).target)
     assert select("SELECT table_name FROM duckdb_tables() WHERE comment IS NULL") == []
