@@ -211,6 +211,9 @@ def _check_file(path: Path) -> None:
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": "false",
+        "autoinstall_known_extensions": "false",  # a view in a stranger's trace may name a function of any extension
+        "autoload_known_extensions": "false",
+        "allow_persistent_secrets": "false",
         "python_enable_replacements": "false",
         "temp_directory": _spill_directory(),
     }
