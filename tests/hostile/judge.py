@@ -59,7 +59,8 @@ class Judge:
                 if depth == "finish":
                     rest()
         except KvtraceError as error:
-            return _message_finding(str(error), place)
+            text = str(error)
+            return _message_finding(text.split("\n")[0] if reader.shows_place else text, place)
         except (Exception, TooLong) as error:
             return Finding(_where(error), "".join(traceback.format_exception(error))[-4000:])
         finally:
@@ -78,7 +79,7 @@ def _message_finding(message: str, place: Path) -> Finding | None:
 
 
 def _shape(message: str) -> str:
-    return "".join(char for char in message.split(":")[0][:60] if not char.isdigit())
+    return "".join(char for char in message.rpartition("/")[2][:40] if not char.isdigit())
 
 
 def _where(error: BaseException) -> str:

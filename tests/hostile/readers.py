@@ -41,12 +41,14 @@ class Reader:
         files: Whole inputs by the path they lie at. An input takes the place of one of them.
         read: Reads what lies in a folder; gives back what remains to be done.
         beside: Files that are there whichever input is read.
+        shows_place: Its messages have further lines, which show the place.
     """
 
     name: str
     files: dict[str, bytes]
     read: Callable[[Path, Path, Desk], Finish]
     beside: dict[str, bytes] = field(default_factory=dict)
+    shows_place: bool = False
 
     @property
     def paths(self) -> list[str]:
@@ -278,7 +280,7 @@ def readers() -> dict[str, Reader]:
         Reader("matrix", seeds.matrices(), _matrix),
         Reader("workload", seeds.workloads(), _workload),
         Reader("params", params, _parameter),
-        Reader("sql", {"query.sql": seeds.SQL}, _sql),
+        Reader("sql", {"query.sql": seeds.SQL}, _sql, shows_place=True),
     ]
     return {reader.name: reader for reader in made}
 

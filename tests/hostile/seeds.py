@@ -52,7 +52,7 @@ def _journal() -> list[dict[str, Any]]:
         {"kind": "engine", **engine, "kv_groups": 1, "policy": "fcfs", "max_batched_tokens": 256},
         {"kind": "hook", "hook": "vllm.x:Y.z", "state": "installed", "detail": ""},
         {"kind": "device", "name": "GPU", "level": "layer", "uuid": "u"},
-        {"kind": "layer", "layer": 0, "name": "engine.layer.0", "kv_group": 0, "kv_heads": 8, "head_size": 128},
+        {"kind": "layer", "index": 0, "name": "engine.layer.0", "kv_group": 0, "shape": [2, 8], "dtype": "bf16"},
         {"kind": "connector", "connector": "Simple", "tier": "cpu", "blocks": 10, "block_bytes": 4096},
         {"kind": "gpu_clock", "monotonic_ns": 5_000 * 10**9, "gpu_ns": 9, "uncertainty_ns": 5},
         {"kind": "clock", **CLOCK},
