@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.inert import inert
 
 SHORTEST_KEY_BYTES = 16
 
@@ -46,7 +47,7 @@ def redact(trace: TraceArgument, output: OutputOption, key_file: KeyOption = Non
     for column, count in done.hashed.items():
         typer.echo(f"  {column:<40} {count:>12,} hashed")
     for what in done.left_out:
-        typer.echo(f"  left out: {what}")
+        typer.echo(f"  left out: {inert(what)}")
     typer.echo(f"{done.rows:,} rows -> {output}")
 
 

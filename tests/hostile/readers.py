@@ -174,7 +174,6 @@ def _recording(folder: Path, path: Path, desk: Desk) -> Finish:
     requests = RequestKeys()
     ingest_run._import_events(desk.connection, processes, offsets_ns, requests, _progress)
     ingest_run._import_tiles(desk.connection, processes, offsets_ns, _progress, all_tiles=True)
-    ingest_run.client.import_client(desk.connection, folder, [])
     facts.insert_processes(desk.connection, processes, offsets_ns)  # what a journal says, column by column
 
     def finish() -> None:
@@ -182,6 +181,17 @@ def _recording(folder: Path, path: Path, desk: Desk) -> Finish:
         desk.begin()
         summary = ingest_run.Summary(folder / "trace.duckdb")
         ingest_run._fill(desk.connection, recording, summary, Sources(), _progress, all_tiles=False)
+
+    return finish
+
+
+def _client(folder: Path, path: Path, desk: Desk) -> Finish:
+    ingest_run.client.import_client(desk.connection, folder, [])
+
+    def finish() -> None:
+        desk.undo()
+        desk.begin()
+        _recording(folder, path, desk)()
 
     return finish
 
@@ -270,7 +280,7 @@ def readers() -> dict[str, Reader]:
         Reader("capture", segments, _recording, fixed),
         Reader("tiles", {f"{process}tiles.00000.kvt": seeds.tiles()}, _recording, fixed),
         Reader("journal", fixed, _recording, fixed | some),
-        Reader("client", {"client.jsonl": journals["client.jsonl"]}, _recording, fixed | some),
+        Reader("client", {"client.jsonl": journals["client.jsonl"]}, _client, fixed | some),
         Reader("nsight", seeds.nsight(), _profile("nsight")),
         Reader("torch", seeds.torch(), _profile("torch")),
         Reader("kv-events", seeds.kv_events(), _source("kv_events")),
