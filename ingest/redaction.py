@@ -100,7 +100,7 @@ def redact_trace(trace: Path, target: Path, key: bytes) -> Redacted:
             there = theirs.get(table, {})
             left_out += [f"column {table}.{name}" for name in sorted(there.keys() - types.keys())]
             names = [name for name in types if name in there]
-            if table == "run" or not names:
+            if table == "run" or not names or not _has_rows(connection, table):
                 continue
             values = [_value(table, name, types[name]) for name in names]
             quoted = ", ".join(f'"{name}"' for name in names)
@@ -118,6 +118,10 @@ def redact_trace(trace: Path, target: Path, key: bytes) -> Redacted:
         left_out += _copy_facts(connection, hashed)
         connection.execute("DETACH original")
     return Redacted(rows, hashed, left_out)
+
+
+def _has_rows(connection: duckdb.DuckDBPyConnection, table: str) -> bool:
+    return bool(connection.execute(f'SELECT EXISTS (FROM original.main."{table}")').fetchall()[0][0])
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, dict[str, str]]:

@@ -111,8 +111,12 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._trace: Trace | None = None
         self._open()
+        path = folder / "empty.duckdb"
+        with duckdb.connect(str(path)) as connection:
+            create_schema(connection)
+            connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
+        self.trace = Trace(path)
 
     def _open(self) -> None:
         self._real = duckdb.connect(config={"threads": 1, "memory_limit": "1GB"})
@@ -121,17 +125,6 @@ class Desk:
         create_schema(self._real)
         self._dry = Dry(self._real.cursor())
         self.connection = self._real
-
-    @property
-    def trace(self) -> Trace:
-        """A trace without rows, opened as users' are."""
-        if self._trace is None:
-            path = self._folder / "empty.duckdb"
-            with duckdb.connect(str(path)) as connection:
-                create_schema(connection)
-                connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-            self._trace = Trace(path)
-        return self._trace
 
     def begin(self, *, dry: bool = False) -> None:
         """Before an input."""
@@ -156,8 +149,7 @@ class Desk:
     def close(self) -> None:
         """Close both."""
         self._real.close()
-        if self._trace is not None:
-            self._trace.close()
+        self.trace.close()
 
 
 def _progress(what: str, done: int, total: int) -> None:
