@@ -8,7 +8,6 @@ are not in it, and are not read if they are.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,9 @@ import duckdb
 import pyarrow as pa
 
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest.append import nanoseconds, well_formed, whole
+from kvtrace.ingest.append import nanoseconds, whole
 from kvtrace.ingest.lines import read_lines
+from kvtrace.jsonlines import parse_json
 
 Progress = Callable[[str, int, int], None]
 
@@ -73,7 +73,7 @@ def load_kv_events(connection: duckdb.DuckDBPyConnection, source_id: int, path: 
                 new = _rows(batch, position, event)
             except (AttributeError, TypeError, ValueError, KeyError) as error:
                 raise KvtraceError(f"{path}, line {number}: event {position} is none of vLLM's: {error}") from error
-            what = well_formed(str(event.get("type")))[:LONGEST_TYPE]
+            what = str(event.get("type"))[:LONGEST_TYPE]
             op = _OPS.get(what)
             counts[what, "kv_event" if op else None] += len(new) if op else 1
             rows += new
@@ -102,7 +102,7 @@ class _Batch(NamedTuple):
 def _batches(path: Path, warnings: list[str]) -> Iterator[tuple[int, _Batch]]:
     for line in read_lines(path, EXPECTED):
         try:
-            yield line.number, _batch(json.loads(line.text))
+            yield line.number, _batch(parse_json(line.text.encode()))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             if not line.whole:
                 warnings.append(f"{path.name}: the last line was being written and is left out")
@@ -142,7 +142,7 @@ def _rows(batch: _Batch, position: int, event: dict[str, Any]) -> list[tuple[Any
         raise ValueError(f"group_idx is {group}")
     head = (batch.sequence, position, batch.time_ns, op)
     tail = (
-        _number(event, "block_size"), None if medium is None else well_formed(str(medium))[:LONGEST_TYPE], group,
+        _number(event, "block_size"), None if medium is None else str(medium)[:LONGEST_TYPE], group,
         batch.rank,
     )  # fmt: skip
     if op == "cleared":

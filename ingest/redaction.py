@@ -185,7 +185,7 @@ def _define_hashes(connection: duckdb.DuckDBPyConnection, key: bytes) -> None:
         ("keyed_number", lambda value: number(value.to_bytes(8, "little")), "UBIGINT", pa.uint64()),
     ]
     for name, of, type_, arrow in functions:
-        connection.create_function(name, _by_value(of, arrow), [type_], type_, type="arrow")  # type: ignore[arg-type, list-item]
+        connection.create_function(name, _by_value(of, arrow), [type_], type_, type="arrow")  # type: ignore[call-overload]
 
 
 def _by_value(of: Callable[[Any], Any], type_: pa.DataType) -> Callable[[Any], Any]:

@@ -190,8 +190,8 @@ def _from_header(path: Path, header: dict[str, Any], version: int, record_bytes:
     _check_schema_version(path, schema_version)
     if not isinstance(event, str) or event not in EVENTS:
         raise KvtraceError(
-            f"{path} holds events of type {event!r:.60}, which this kvtrace does not know: it is damaged, or was recorded "
-            "by a newer kvtrace (ingest it with that one)"
+            f"{path} holds events of type {event!r:.60}, which this kvtrace does not know: it is damaged, or was "
+            "recorded by a newer kvtrace (ingest it with that one)"
         )
     fields = _fields(path, header.get("fields"), record_bytes)
     _check_types(path, event, fields)

@@ -11,6 +11,7 @@ __all__ = ["LONGEST_CELL", "cell", "inert"]
 
 LONGEST_CELL = 80
 
+
 def cell(value: Any, longest: int = LONGEST_CELL) -> str:
     """A value in a table: six significant digits of a fraction, `-` for NULL, long text cut off and marked so."""
     if value is None:

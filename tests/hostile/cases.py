@@ -79,6 +79,10 @@ def _log() -> bytes:
     return seeds.unboxkv()["a.log"].replace(b"max_num_batched_tokens=32", budget)
 
 
+def _usage() -> bytes:
+    return seeds.unboxkv()["a.log"].replace(b"KV cache usage: 10.0%", b"KV cache usage: 1" + b"0" * 18 + b"%")
+
+
 SEGMENT = f"{seeds.PROCESS}/block_event.00000.seg"
 TILES = f"{seeds.PROCESS}/tiles.00000.kvt"
 CHUNK = tile_files.CHUNK.size
@@ -113,10 +117,17 @@ CASES = [
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = 9223372036854775807 WHERE rowid = 1"
     ), "row ids so far apart that it was read in 4096 pieces"),
     Case("unboxkv", "a.log", _log, "a budget less tokens beyond 31 bits"),
+    Case("unboxkv", "a.log", _usage, "a share of blocks beyond 31 bits"),
+    Case("requests", "mooncake.jsonl", _json(
+        {"timestamp": 7, "input_length": 7, "output_length": 1, "hash_ids": [], "\ud800": 7}
+    ), "a field that is half a surrogate pair"),
+    Case("sched-trace", "sched.jsonl", _json(
+        {"kind": "step_snapshot", "step": 1, "ts": 1, "\ud800": "\ud800"}
+    ), "a field of a step that is half a surrogate pair"),
     Case("matrix", "matrix.json", _raw(DEEP), "deep nesting"),
     Case("matrix", "matrix.json", _raw(b'"x"'), "no object"),
     Case("matrix", "matrix.json", _json({"repeats": 10**9, "workloads": {"a": {"kind": "fixed"}}}), "10^9 cells"),
-    Case("matrix", "matrix.json", _json({"repeats": {}, "workloads": {"a": {"kind": "fixed"}}}), "repeats of an object"),
+    Case("matrix", "matrix.json", _json({"repeats": {}, "workloads": {"a": {}}}), "repeats that are no number"),
     Case("matrix", "matrix.json", _json({"line\nbreak" * 500: 1}), "an entry of many lines"),
     Case("matrix", "matrix.toml", _raw(b"repeats = inf\n[workloads.a]\nkind = 'fixed'\n"), "infinite repeats"),
     Case("workload", "mooncake.jsonl", _raw(

@@ -11,7 +11,9 @@ from tests.hostile.marked import make_marked
 
 def hostile(table: str, column: str) -> str:
     """Steers a terminal, breaks lines, turns text around, and is HTML, Markdown, a formula and a template."""
-    return f"=1+1<img src=x onerror=alert('{table}.{column}')>\x1b[31m\u202e\r\n\x07|`[a](http://evil)`{{{{7*7}}}}$x$\"&"
+    return (
+        f"=1+1<img src=x onerror=alert('{table}.{column}')>\x1b[31m\u202e\r\n\x07|`[a](http://evil)`{{{{7*7}}}}$x$\"&"
+    )
 
 
 def secret(table: str, column: str) -> str:

@@ -60,7 +60,7 @@ class Judge:
                     rest()
         except KvtraceError as error:
             text = str(error)
-            return _message_finding(text.split("\n")[0] if reader.shows_place else text, place)
+            return _message_finding(text.split("\n", maxsplit=1)[0] if reader.shows_place else text, place)
         except (Exception, TooLong) as error:
             return Finding(_where(error), "".join(traceback.format_exception(error))[-4000:])
         finally:

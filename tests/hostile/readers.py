@@ -224,12 +224,20 @@ def _look(desk: Desk) -> None:
 
 def _matrix(folder: Path, path: Path, desk: Desk) -> Finish:
     matrix = read_matrix(path)
-    return lambda: None if matrix.cells[0].id else None
+
+    def finish() -> None:
+        assert all(cell.id and cell.label for cell in matrix.cells)
+
+    return finish
 
 
 def _workload(folder: Path, path: Path, desk: Desk) -> Finish:
     made = make("replayed", {"kind": path.stem, "path": str(path), "jobs": 20})
-    return lambda: None if made.jobs else None
+
+    def finish() -> None:
+        assert made.describe()
+
+    return finish
 
 
 def _parameter(folder: Path, path: Path, desk: Desk) -> Finish:
@@ -285,4 +293,3 @@ def readers() -> dict[str, Reader]:
         Reader("sql", {"query.sql": seeds.SQL}, _sql, shows_place=True),
     ]
     return {reader.name: reader for reader in made}
-

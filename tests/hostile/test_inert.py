@@ -34,7 +34,8 @@ LOOSE = """(() => {
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = []
     while (walk.nextNode()) {
         const node = walk.currentNode, around = node.parentElement
-        const alone = around.closest('bdi, script, style, option') || getComputedStyle(around).unicodeBidi.includes('isolate')
+        const isolated = getComputedStyle(around).unicodeBidi.includes('isolate')
+        const alone = isolated || around.closest('bdi, script, style, option')
         if (node.data.includes('\\u202e') && !alone) found.push(around.outerHTML.slice(0, 300))
     }
     return found
@@ -185,7 +186,15 @@ def test_a_strangers_table_names_no_file(name: str, tmp_path: Path) -> None:
 def test_what_ingest_says_of_a_hostile_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Categories, fields and file names reach the terminal in tables and warnings."""
     name = "[b]\x1b[31mx.json"
-    event: dict[str, Any] = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "cat": "[/red]\x1b[2J\u202e", "name": "n"}
+    event: dict[str, Any] = {
+        "ph": "X",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 1,
+        "cat": "[/red]\x1b[2J\u202e",
+        "name": "n",
+    }
     (tmp_path / name).write_text(json.dumps({"traceEvents": [event]}))
     lookup = {"kind": "prefix_cache_lookup", "request_id": "a", "\x1b[31m[/x]": 1}
     (tmp_path / "s.jsonl").write_text(json.dumps(lookup) + "\n")
@@ -196,11 +205,13 @@ def test_what_ingest_says_of_a_hostile_file(tmp_path: Path, monkeypatch: pytest.
     assert "\\u202e" in done.output
 
 
-def test_an_error_says_it_in_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_says_it_in_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from kvtrace.cli import main
 
     path = tmp_path / "\x1b[31m\u202e.duckdb"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr("sys.argv", ["kvtrace", "query", "run-summary", str(path)])
+    monkeypatch.setattr("sys.argv", ["kvtrace", "query", "run-summary", str(path)])
+    with pytest.raises(SystemExit):
         main.main()
     assert not steering(capsys.readouterr().err)

@@ -28,7 +28,9 @@ TIED = ("kv-fragmentation", "pass-throughput", "prefix-phases")
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The traces that the queries are tested with, all in one but those of `TIED`."""
-    return _made(tmp_path_factory, [each for each in sorted(QUERIES.glob("*/trace.sql")) if each.parent.name not in TIED])
+    return _made(
+        tmp_path_factory, [each for each in sorted(QUERIES.glob("*/trace.sql")) if each.parent.name not in TIED]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,9 @@ def test_equal_texts_stay_equal_in_all_columns(trace: Path) -> None:
     with duckdb.connect() as connection:
         for name, path in (("before", trace), ("after", trace.with_name("redacted.duckdb"))):
             connection.execute(f"ATTACH '{path}' AS {name} (READ_ONLY)")
-        counts = [[connection.execute(sql.format(name, *pair)).fetchone() for pair in pairs] for name in ("before", "after")]
+        counts = [
+            [connection.execute(sql.format(name, *pair)).fetchone() for pair in pairs] for name in ("before", "after")
+        ]
     assert counts[0] == counts[1]
     assert counts[0][0] != (0,)
 
@@ -132,13 +136,16 @@ def test_the_command(tied: dict[str, Path], tmp_path: Path) -> None:
     assert [a is None for (a,) in other] == [a is None for (a,) in first]
     refused = CliRunner().invoke(app, ["redact", str(tied["prefix-phases"]), "-o", str(tmp_path / "b.duckdb")])
     assert "--force" in str(refused.exception)
-    refused = CliRunner().invoke(app, ["redact", str(tied["prefix-phases"]), "-o", str(tied["prefix-phases"]), "--force"])
+    refused = CliRunner().invoke(
+        app, ["redact", str(tied["prefix-phases"]), "-o", str(tied["prefix-phases"]), "--force"]
+    )
     assert "is the trace itself" in str(refused.exception)
     refused = CliRunner().invoke(app, ["redact", str(tmp_path), "-o", str(tmp_path / "c.duckdb")])
     assert "only traces are redacted" in str(refused.exception)
     (tmp_path / "short").write_text("abc\n")
     refused = CliRunner().invoke(
-        app, ["redact", str(tied["prefix-phases"]), "-o", str(tmp_path / "c.duckdb"), "--key-file", str(tmp_path / "short")]
+        app,
+        ["redact", str(tied["prefix-phases"]), "-o", str(tmp_path / "c.duckdb"), "--key-file", str(tmp_path / "short")],
     )
     assert isinstance(refused.exception, KvtraceError)
     assert not (tmp_path / "c.duckdb").exists()

@@ -113,7 +113,9 @@ def test_a_value_is_never_sql(hostile_trace: Path) -> None:
     injection = "x'; COPY run TO '/tmp/x'; --"
     with Trace(hostile_trace) as trace:
         assert len(trace.query("prefix-miss", session=injection)) == 0
-        numbers = [(query, param) for query in catalogue().values() for param in query.params if param.type == "INTEGER"]
+        numbers = [
+            (query, param) for query in catalogue().values() for param in query.params if param.type == "INTEGER"
+        ]
         assert len(numbers) > 10
         for query, param in numbers:
             with pytest.raises(KvtraceError, match="is no INTEGER"):
@@ -132,7 +134,9 @@ def test_views_of_a_stranger_read_nothing(
     with duckdb.connect(str(path)) as connection:
         connection.execute(f"CREATE OR REPLACE VIEW step AS SELECT a AS internal_id FROM read_csv('{file}')")
         connection.execute("ALTER TABLE hook RENAME TO hook_before")
-        connection.execute(f"CREATE VIEW hook AS SELECT 1 AS process_id, a AS hook, a AS state, a AS detail FROM '{file}'")
+        connection.execute(
+            f"CREATE VIEW hook AS SELECT 1 AS process_id, a AS hook, a AS state, a AS detail FROM '{file}'"
+        )
         connection.execute(f"CREATE MACRO stolen() AS TABLE FROM read_text('{file}')")
     told = []
     for arguments in (
@@ -163,4 +167,3 @@ def test_a_target_that_is_a_strangers_is_only_looked_at(tmp_path: Path, places: 
         )
     with pytest.raises(KvtraceError, match="is no kvtrace trace"):
         check_replaceable(path)
-
