@@ -244,7 +244,7 @@ def _sqlite(data: bytes, rng: random.Random) -> bytes:
         database.execute(statement, parameters)
         database.commit()
         return database.serialize()
-    except (sqlite3.Error, IndexError, UnicodeError, OverflowError):
+    except (sqlite3.Error, IndexError, MemoryError, UnicodeError, OverflowError):
         return _fields(data, rng)
     finally:
         database.close()

@@ -133,6 +133,9 @@ CASES = [
     Case("workload", "mooncake.jsonl", _raw(
         b'{"timestamp": 0, "input_length": 1e999, "output_length": 5, "hash_ids": [0]}\n'
     ), "an infinite length"),
+    Case("workload", "mooncake.jsonl", _json(
+        {"timestamp": "a" * 5000, "input_length": 1, "output_length": 5, "hash_ids": [0]}
+    ), "a time of 5000 letters"),
     Case("params", "value.0", _raw(b"\xed\xa0\x80"), "bytes that are no text"),
     Case("params", "value.0", _raw(b"9" * 5000), "a very long value"),
     Case("sql", "query.sql", _raw(b"SELECT '\xff'"), "bytes that are no text"),
