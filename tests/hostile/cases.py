@@ -124,6 +124,7 @@ CASES = [
     Case("sched-trace", "sched.jsonl", _json(
         {"kind": "step_snapshot", "step": 1, "ts": 1, "\ud800": "\ud800"}
     ), "a field of a step that is half a surrogate pair"),
+    Case("client", "client.jsonl", _json({"request_id": "a", "send_ns": "0" * 5000}), "a time of 5000 digits"),
     Case("matrix", "matrix.json", _raw(DEEP), "deep nesting"),
     Case("matrix", "matrix.json", _raw(b'"x"'), "no object"),
     Case("matrix", "matrix.json", _json({"repeats": 10**9, "workloads": {"a": {"kind": "fixed"}}}), "10^9 cells"),
