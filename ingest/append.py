@@ -59,6 +59,11 @@ class Appender:
             self._connection.unregister("appended")
 
 
+def well_formed(text: str) -> str:
+    """Text with question marks for halves of surrogate pairs, which JSON can have and no database takes."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def whole(value: object, bits: int = 31) -> int | None:
     """A whole number from JSON or text, if it is one and fits; else None."""
     if isinstance(value, str):

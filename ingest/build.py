@@ -88,7 +88,8 @@ def _is_trace(path: Path) -> bool:
         if file.read(12)[8:] != b"DUCK":
             return False
     try:
-        with duckdb.connect(str(path), read_only=True) as connection:
+        # `run` may be a view of a stranger's, over files and the network
+        with duckdb.connect(str(path), read_only=True, config={"enable_external_access": False}) as connection:
             found = connection.execute("SELECT 1 FROM run WHERE key = 'trace_version'").fetchone()
     except duckdb.CatalogException:
         return False

@@ -120,7 +120,8 @@ class ChromeTrace:
     def _more(self) -> bool:
         if self._ended:
             return False
-        text = self._file.read(CHUNK_CHARS)
+        # As much again as there is: a value that is longer than a piece is tried a few times, not once a piece.
+        text = self._file.read(max(CHUNK_CHARS, len(self._buffer) - self._at))
         self._ended = not text
         self._buffer = self._buffer[self._at :] + text
         self._at = 0
@@ -141,7 +142,7 @@ def _open(path: Path) -> IO[str]:
 
 def nanoseconds(text: object) -> int | None:
     """Microseconds as written, to whole nanoseconds, exactly."""
-    if isinstance(text, int):
+    if isinstance(text, int) and not isinstance(text, bool):
         return text * 1000
     if not isinstance(text, str):
         return None
@@ -151,5 +152,5 @@ def nanoseconds(text: object) -> int | None:
         whole, _, fraction = text.partition(".")
         sign = -1 if whole.startswith("-") else 1
         return int(whole) * 1000 + sign * int((fraction + "000")[:3])
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

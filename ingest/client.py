@@ -46,10 +46,7 @@ def import_client(connection: duckdb.DuckDBPyConnection, run_dir: Path, warnings
     if not path.exists():
         return None
     rows = [_row(path, number, line) for number, line in enumerate(read_json_lines(path, warnings), 1)]
-    try:
-        arrays = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in _TYPES.items()}
-    except (pa.ArrowException, OverflowError) as error:
-        raise KvtraceError(f"{path} is damaged: {error}") from error
+    arrays = {name: _array(path, [row.get(name) for row in rows], name) for name in _TYPES}
     batch = pa.RecordBatch.from_pydict(arrays)
     connection.register("client_line", pa.RecordBatchReader.from_batches(batch.schema, [batch]))
     try:
@@ -60,6 +57,20 @@ def import_client(connection: duckdb.DuckDBPyConnection, run_dir: Path, warnings
     matched, unmatched = counted if counted else (0, 0)
     connection.execute("INSERT INTO join_count VALUES ('client_request -> request', ?, ?)", [matched, unmatched])
     return int(matched), int(unmatched)
+
+
+def _array(path: Path, values: list[Any], name: str) -> pa.Array[Any]:
+    try:
+        return pa.array(values, _TYPES[name])
+    except (pa.ArrowException, OverflowError):
+        for number, value in enumerate(values, 1):
+            try:
+                pa.array([value], _TYPES[name])
+            except (pa.ArrowException, OverflowError) as error:
+                raise KvtraceError(
+                    f"{path}, line {number}: {name} is {value!r:.60}, expected a value of type {_TYPES[name]}"
+                ) from error
+        raise
 
 
 def _row(path: Path, number: int, line: Any) -> dict[str, Any]:

@@ -8,20 +8,24 @@ are not in it, and are not read if they are.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.append import nanoseconds, whole
+from kvtrace.ingest.lines import read_lines
+from kvtrace.jsonlines import parse_json
 
 Progress = Callable[[str, int, int], None]
 
 BATCH_ROWS = 50_000
+LONGEST_TYPE = 60
+EXPECTED = "expected what `python -m kvtrace.probes.kv_events` writes"
 _OPS = {"BlockStored": "stored", "BlockRemoved": "removed", "AllBlocksCleared": "cleared"}
 _TYPES: dict[str, pa.DataType] = {
     "sequence": pa.int64(),
@@ -62,17 +66,16 @@ def load_kv_events(connection: duckdb.DuckDBPyConnection, source_id: int, path: 
     before: dict[Any, int] = {}
     lost = 0
     for number, batch in _batches(path, warnings):
-        rank = batch.get("data_parallel_rank")
-        sequence = int(batch["sequence"])
-        lost += max(0, sequence - before.get(rank, sequence - 1) - 1)
-        before[rank] = sequence
-        for position, event in enumerate(batch["events"]):
+        lost += max(0, batch.sequence - before.get(batch.rank, batch.sequence - 1) - 1)
+        before[batch.rank] = batch.sequence
+        for position, event in enumerate(batch.events):
             try:
-                new = _rows(batch, sequence, position, event)
+                new = _rows(batch, position, event)
             except (AttributeError, TypeError, ValueError, KeyError) as error:
                 raise KvtraceError(f"{path}, line {number}: event {position} is none of vLLM's: {error}") from error
-            op = _OPS.get(str(event.get("type")))
-            counts[str(event.get("type")), "kv_event" if op else None] += len(new) if op else 1
+            what = str(event.get("type"))[:LONGEST_TYPE]
+            op = _OPS.get(what)
+            counts[what, "kv_event" if op else None] += len(new) if op else 1
             rows += new
         if len(rows) >= BATCH_ROWS:
             _insert(connection, source_id, rows)
@@ -87,37 +90,61 @@ def load_kv_events(connection: duckdb.DuckDBPyConnection, source_id: int, path: 
     return warnings
 
 
-def _batches(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    batch = json.loads(line)
-                    batch["events"], batch["sequence"], float(batch["ts"])
-                    if not isinstance(batch["events"], list):
-                        raise TypeError("events is no list")
-                except (ValueError, TypeError, KeyError) as error:
-                    if not line.endswith(b"\n"):
-                        warnings.append(f"{path.name}: the last line was being written and is left out")
-                        return
-                    raise KvtraceError(
-                        f"{path}, line {number}: no batch of KV events ({type(error).__name__}: {error}); expected "
-                        "what `python -m kvtrace.probes.kv_events` writes"
-                    ) from error
-                yield number, batch
-    except OSError as error:
-        raise KvtraceError(f"cannot read {path}: {error.strerror}; expected recorded KV events (.jsonl)") from error
+class _Batch(NamedTuple):
+    """What vLLM published at once."""
+
+    sequence: int
+    rank: int | None
+    time_ns: int
+    events: list[Any]
 
 
-def _rows(batch: dict[str, Any], sequence: int, position: int, event: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _batches(path: Path, warnings: list[str]) -> Iterator[tuple[int, _Batch]]:
+    for line in read_lines(path, EXPECTED):
+        try:
+            yield line.number, _batch(parse_json(line.text.encode()))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            if not line.whole:
+                warnings.append(f"{path.name}: the last line was being written and is left out")
+                return
+            raise KvtraceError(
+                f"{path}, line {line.number}: no batch of KV events ({type(error).__name__}: {error}); {EXPECTED}"
+            ) from error
+
+
+def _batch(fields: Any) -> _Batch:
+    events, time_ns = fields["events"], nanoseconds(fields["ts"], 1e9)
+    if not isinstance(events, list):
+        raise TypeError("events is no list")
+    if time_ns is None:
+        raise ValueError(f"ts is {fields['ts']!r:.40}, no time in seconds")
+    sequence = _number(fields, "sequence", 62)
+    if sequence is None:
+        raise ValueError("sequence is null")
+    return _Batch(sequence, _number(fields, "data_parallel_rank"), time_ns, events)
+
+
+def _number(fields: dict[str, Any], name: str, bits: int = 31) -> int | None:
+    """A whole number, if there is one."""
+    value = fields.get(name)
+    found = whole(value, bits)
+    if value is not None and found is None:
+        raise ValueError(f"{name} is {value!r:.40}, no whole number of {bits} bits")
+    return found
+
+
+def _rows(batch: _Batch, position: int, event: dict[str, Any]) -> list[tuple[Any, ...]]:
     op = _OPS.get(str(event.get("type")))
     if op is None:
         return []
-    time_ns = round(float(batch["ts"]) * 1e9)
-    head = (sequence, position, time_ns, op)
-    tail = (event.get("block_size"), event.get("medium"), event.get("group_idx"), batch.get("data_parallel_rank"))
+    medium, group = event.get("medium"), _number(event, "group_idx", 8)
+    if group is not None and group < 0:
+        raise ValueError(f"group_idx is {group}")
+    head = (batch.sequence, position, batch.time_ns, op)
+    tail = (
+        _number(event, "block_size"), None if medium is None else str(medium)[:LONGEST_TYPE], group,
+        batch.rank,
+    )  # fmt: skip
     if op == "cleared":
         return [(*head, None, None, *tail)]
     rows = []

@@ -17,6 +17,7 @@ from kvtrace.ingest.append import Appender, nanoseconds, whole
 from kvtrace.ingest.imported import add_source, count_source, new_engine, next_key
 from kvtrace.ingest.lines import Line, plain_name, read_lines
 from kvtrace.ingest.options import Options, say
+from kvtrace.jsonlines import parse_json
 
 Progress = Callable[[str, int, int], None]
 
@@ -71,7 +72,7 @@ class _Trace:
     def take(self, line: Line) -> bool:
         """Read a line; False if it is the last one and cut off."""
         try:
-            fields = json.loads(line.text)
+            fields = parse_json(line.text.encode())
             if not isinstance(fields, dict):
                 raise TypeError("no JSON object")
             if not self._requests.count:

@@ -12,6 +12,7 @@ import duckdb
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
 from kvtrace.ingest import build, capture, client, clock, costs, derive, facts, misses, tiers, tile_tables, tiles
+from kvtrace.ingest.guard import naming
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
@@ -97,7 +98,7 @@ def ingest(
     if nsight_of_run:
         sources, missing = with_named_in_manifest(sources, run_dir)
         summary.warnings += missing
-    with build.new_trace(summary.target) as connection:
+    with build.new_trace(summary.target) as connection, naming(run_dir):
         _fill(connection, recording, summary, sources, progress, all_tiles=all_tiles)
     return summary
 

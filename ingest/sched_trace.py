@@ -6,7 +6,6 @@ is NULL, what is not known is counted and left out, and a line that is no such o
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from kvtrace.ingest.imported import add_source, count_source, new_engine, next_k
 from kvtrace.ingest.lines import plain_name, read_lines
 from kvtrace.ingest.options import say
 from kvtrace.ingest.sched_steps import infer_lookups, insert_steps
+from kvtrace.jsonlines import parse_json
 
 Progress = Callable[[str, int, int], None]
 
@@ -41,7 +41,7 @@ def load_sched_trace(
     trace = _Trace(connection, path, source_id)
     for line in read_lines(path, EXPECTED):
         try:
-            found = json.loads(line.text)
+            found = parse_json(line.text.encode())
         except (ValueError, RecursionError):
             found = None
         trace.take(line.number, found)

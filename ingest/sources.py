@@ -11,6 +11,7 @@ import duckdb
 
 from kvtrace import layout
 from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.ingest.guard import naming
 from kvtrace.ingest.options import Options
 from kvtrace.manifest import read_facts
 
@@ -93,6 +94,7 @@ def import_sources(
     marked: dict[int, Marked] = {}
     joins: list[tuple[str, int, int]] = []
     files = _numbered(sources)
+    paths = {source_id: path for source_id, _, path in files}
     warnings = _import_others(connection, [each for each in files if each[1] in _OTHERS], sources.options, progress)
     for source_id, kind, path in files:
         if kind in _OTHERS:
@@ -106,7 +108,8 @@ def import_sources(
 
             load = partial(load_torch_trace)
         try:
-            marked[source_id], new = load(connection, source_id, path, kernels, progress)
+            with naming(path):
+                marked[source_id], new = load(connection, source_id, path, kernels, progress)
         except KvtraceError as error:
             if kind == "nsight_of_run":
                 raise KvtraceError(f"{error} (the run's manifest names it; --no-nsight leaves it out)") from error
@@ -115,10 +118,11 @@ def import_sources(
     kernels.insert(connection)
     for source_id, found in marked.items():
         progress("steps and layers", 0, 0)
-        finish.finish_source(connection, source_id, found)
-        if not refine(connection, source_id):
-            finish.check_windows(connection, source_id)
-        match_copies(connection, source_id)  # after the clocks are as right as they get
+        with naming(paths[source_id]):
+            finish.finish_source(connection, source_id, found)
+            if not refine(connection, source_id):
+                finish.check_windows(connection, source_id)
+            match_copies(connection, source_id)  # after the clocks are as right as they get
     if marked:
         joins += finish.count_joins(connection)
     if sources.kv_events and connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():
@@ -137,20 +141,22 @@ def _import_others(
     if unboxkv:
         from kvtrace.ingest.unboxkv.load import load_unboxkv
 
-        warnings += load_unboxkv(connection, unboxkv, options, progress)
+        with naming(unboxkv[0][1].parent if len(unboxkv) > 1 else unboxkv[0][1]):
+            warnings += load_unboxkv(connection, unboxkv, options, progress)
     for source_id, kind, path in files:
-        if kind == "kv_events":
-            from kvtrace.ingest.kv_events import load_kv_events
+        with naming(path):
+            if kind == "kv_events":
+                from kvtrace.ingest.kv_events import load_kv_events
 
-            warnings += load_kv_events(connection, source_id, path, progress)
-        elif kind == "sched_trace":
-            from kvtrace.ingest.sched_trace import load_sched_trace
+                warnings += load_kv_events(connection, source_id, path, progress)
+            elif kind == "sched_trace":
+                from kvtrace.ingest.sched_trace import load_sched_trace
 
-            warnings += load_sched_trace(connection, source_id, path, progress)
-        elif kind == "requests":
-            from kvtrace.ingest.request_trace import load_request_trace
+                warnings += load_sched_trace(connection, source_id, path, progress)
+            elif kind == "requests":
+                from kvtrace.ingest.request_trace import load_request_trace
 
-            warnings += load_request_trace(connection, source_id, path, options, progress)
+                warnings += load_request_trace(connection, source_id, path, options, progress)
     return warnings
 
 

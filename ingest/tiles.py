@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.errors import KvtraceError
+from kvtrace.segment import LARGEST_CLOCK_NS
 from kvtrace.tiles import (
     CHUNK,
     CHUNK_MARK,
@@ -100,7 +101,10 @@ def steps(directory: Path) -> Iterator[StepTiles]:
     paths = sorted(directory.glob("tiles.*.kvt"))
     for path in paths:
         for chunk, data, offset in _chunks(path, is_last=path is paths[-1]):
-            yield _step(chunk, data, offset)
+            step = _step(chunk, data, offset)
+            if wrong := _what_is_wrong(step):
+                raise KvtraceError(f"{path}: the step at byte {offset - CHUNK.size} is damaged: {wrong}")
+            yield step
 
 
 def headers(directory: Path) -> tuple[list[Chunk], int]:
@@ -156,6 +160,23 @@ def _step(chunk: Chunk, data: Array, offset: int) -> StepTiles:
     return StepTiles(chunk, programs.view(PROGRAM), ticks.reshape(-1, 2), writes.view(WRITE))
 
 
+def _what_is_wrong(step: StepTiles) -> str | None:
+    """What cannot be in a step: numbers that are too large, and places beyond its own tiles."""
+    chunk, programs, places = step.chunk, step.programs, len(step.ticks)
+    if not 0 <= chunk.step < 1 << 31 or max(chunk.lost_steps, chunk.filtered_steps) >= 1 << 31:
+        return f"it has number {chunk.step}, after {chunk.lost_steps} lost and {chunk.filtered_steps} left out"
+    if max(abs(chunk.opened_gpu_ns), abs(chunk.offset_ns)) >= LARGEST_CLOCK_NS // 2:
+        return f"its clock reads {chunk.opened_gpu_ns} ns, {chunk.offset_ns} ns off"
+    tiles = programs["tiles"].astype(np.int64)
+    at = (programs["at"] - np.uint32(chunk.tile_origin)).astype(np.int64)
+    ids = np.where(programs["flags"] & LISTS_BLOCKS, 2 * tiles * _blocks_a_tile(programs) + (tiles & 1), 0)
+    beyond = np.flatnonzero((tiles == 0) | (at + tiles + ids > places))
+    if len(beyond):
+        first = beyond[0]
+        return f"program {first} has {tiles[first]} tiles from place {at[first]} on, of {places} places"
+    return f"programs have {tiles.sum()} tiles, of {places} places" if tiles.sum() > places else None
+
+
 def times(step: StepTiles) -> TileTimes:
     """When each tile of a step had its K and V used."""
     programs = step.programs
@@ -186,6 +207,11 @@ def block_tokens(programs: Array) -> Array:
     return 16 * (programs["flags"] >> 6).astype(np.int64)
 
 
+def _blocks_a_tile(programs: Array) -> Array:
+    counts: Array = np.maximum(1, tile_tokens(programs) // np.maximum(16, block_tokens(programs)))
+    return counts
+
+
 class BlockIds(NamedTuple):
     """Block ids as programs listed them; entries beyond their sequence are left out."""
 
@@ -199,7 +225,7 @@ def block_ids(step: StepTiles) -> BlockIds:
     programs = step.programs
     lists = np.flatnonzero(programs["flags"] & LISTS_BLOCKS)
     tiles = programs["tiles"][lists].astype(np.int64)
-    blocks_a_tile = np.maximum(1, tile_tokens(programs[lists]) // np.maximum(16, block_tokens(programs[lists])))
+    blocks_a_tile = _blocks_a_tile(programs[lists])
     counts = tiles * blocks_a_tile
     begins = np.cumsum(counts) - counts
     program = np.repeat(np.arange(len(lists)), counts)

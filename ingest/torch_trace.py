@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.append import well_formed, whole
 from kvtrace.ingest.chrome import ChromeTrace, Event, nanoseconds
 from kvtrace.ingest.gpu import align
 from kvtrace.ingest.gpu.align import Alignment
@@ -21,6 +22,8 @@ from kvtrace.ingest.gpu.kernels import KernelNames, Name
 Progress = Callable[[str, int, int], None]
 
 BATCH_EVENTS = 50_000
+LARGEST_TIME_BITS = 61
+"""So that a base, a start and a duration add up within 64 bits."""
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _APIS = {"cuda_runtime": "runtime", "cuda_driver": "driver"}
 
@@ -69,8 +72,8 @@ def load_torch_trace(
     staged.flush()
     if not staged.counts:
         raise KvtraceError(f"{path} has no event; was anything profiled?")
-    base_ns = trace.facts.get("baseTimeNanoseconds")
-    alignment = Alignment(AlignmentMethod.utc_epoch, base_ns if isinstance(base_ns, int) else 0)
+    base_ns = _integer(trace.facts.get("baseTimeNanoseconds"), LARGEST_TIME_BITS)
+    alignment = Alignment(AlignmentMethod.utc_epoch, base_ns or 0)
     version = trace.facts.get("pytorch_version")
     schema = trace.facts.get("schemaVersion")
     row = [source_id, "torch", path.name, _text(version), _text(schema), alignment.offset_ns or None]
@@ -81,7 +84,12 @@ def load_torch_trace(
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else well_formed(str(value))
+
+
+def _args(event: Event) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
 
 
 class _Staged:
@@ -103,14 +111,14 @@ class _Staged:
 
     def add(self, event: Event) -> None:
         """Take an event, or count it as one that kvtrace has no place for."""
-        kind, category = event.get("ph"), str(event.get("cat") or event.get("name") or "")
+        kind, category = str(event.get("ph")), well_formed(str(event.get("cat") or event.get("name") or ""))
         if kind == "M":
             self._name(event)
             self.counts["metadata", None] += 1
             return
-        start_ns, duration_ns = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
+        start_ns, duration_ns = (_integer(nanoseconds(event.get(key)), LARGEST_TIME_BITS) for key in ("ts", "dur"))
         if kind != "X" or category in _LEFT_OUT:
-            self.counts[f"ph {kind}: {category}", None] += 1
+            self.counts[well_formed(f"ph {kind}: {category}"), None] += 1
         elif start_ns is None or duration_ns is None:
             self._unusable += 1
             self.counts[category, None] += 1
@@ -125,21 +133,21 @@ class _Staged:
             self.counts[category, "cpu_op"] += 1
 
     def _name(self, event: Event) -> None:
-        text, pid, tid = (event.get("args") or {}).get("name"), _integer(event.get("pid")), _integer(event.get("tid"))
+        text, (pid, tid) = _args(event).get("name"), _where(event)
         if event.get("name") == "process_name" and pid is not None and isinstance(text, str):
-            self._processes.setdefault(pid, text)
+            self._processes.setdefault(pid, well_formed(text))
         if event.get("name") == "thread_name" and pid is not None and tid is not None and isinstance(text, str):
-            self._threads.setdefault((pid, tid), text)
+            self._threads.setdefault((pid, tid), well_formed(text))
 
     def _activity(self, event: Event, kind: str, start_ns: int, duration_ns: int) -> None:
-        args = event.get("args") or {}
-        name = str(event.get("name"))
+        args = _args(event)
+        name = well_formed(str(event.get("name")))
         key = None
         if kind == "kernel":
             key = self._keys.get(name)
             if key is None:
                 key = self._keys[name] = self._kernels.add(Name(self._source_id, None, name, None))
-        grid, block = ((*(args.get(what) or ()), None, None, None)[:3] for what in ("grid", "block"))
+        grid, block = (_three(args.get(what)) for what in ("grid", "block"))
         sizes = [_integer(value) for value in (*grid, *block)]
         ids = [_integer(args.get(name)) for name in ("device", "context", "stream", "correlation", "graph node id")]
         rest = [_integer(args.get(name)) for name in ("bytes", "registers per thread", "shared memory")]
@@ -148,14 +156,12 @@ class _Staged:
         self._rows["torch_activity"].append(row)
 
     def _call(self, event: Event, api: str, start_ns: int, duration_ns: int) -> None:
-        correlation = _integer((event.get("args") or {}).get("correlation"))
-        where = _integer(event.get("pid")), _integer(event.get("tid"))
-        self._rows["torch_call"].append((api, start_ns, duration_ns, *where, correlation, str(event.get("name"))))
+        correlation, name = _integer(_args(event).get("correlation")), well_formed(str(event.get("name")))
+        self._rows["torch_call"].append((api, start_ns, duration_ns, *_where(event), correlation, name))
 
     def _op(self, event: Event, category: str, start_ns: int, duration_ns: int) -> None:
-        external = _integer((event.get("args") or {}).get("External id"))
-        where = _integer(event.get("pid")), _integer(event.get("tid"))
-        self._rows["torch_op"].append((category, start_ns, duration_ns, *where, external, str(event.get("name"))))
+        external, name = _integer(_args(event).get("External id")), well_formed(str(event.get("name")))
+        self._rows["torch_op"].append((category, start_ns, duration_ns, *_where(event), external, name))
 
     def flush(self) -> None:
         """Move the rows taken so far to DuckDB."""
@@ -197,11 +203,19 @@ class _Staged:
         return [f"{path.name}: {self._unusable} events have no time; they were left out"] if self._unusable else []
 
 
-def _integer(value: object) -> int | None:
-    if isinstance(value, str) and value.lstrip("-").isdigit():
-        value = int(value)
-    whole = isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
-    return value if whole else None  # type: ignore[return-value]
+def _integer(value: object, bits: int = 63) -> int | None:
+    """A whole number that fits, as JSON has it or in text."""
+    return None if isinstance(value, float) else whole(value, bits)
+
+
+def _where(event: Event) -> tuple[int | None, int | None]:
+    """Process and thread."""
+    return _integer(event.get("pid"), 31), _integer(event.get("tid"), 31)
+
+
+def _three(sizes: object) -> tuple[object, object, object]:
+    x, y, z = (*(sizes if isinstance(sizes, list) else ()), None, None, None)[:3]
+    return x, y, z
 
 
 def _inserts(source_id: int) -> list[str]:

@@ -188,10 +188,10 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 def _from_header(path: Path, header: dict[str, Any], version: int, record_bytes: int, file_bytes: int) -> Segment:
     event, schema_version = header.get("event"), header.get("schema_version")
     _check_schema_version(path, schema_version)
-    if event not in EVENTS:
+    if not isinstance(event, str) or event not in EVENTS:
         raise KvtraceError(
-            f"{path} holds events of type {event!r}, which this kvtrace does not know: it is damaged, or was recorded "
-            "by a newer kvtrace (ingest it with that one)"
+            f"{path} holds events of type {event!r:.60}, which this kvtrace does not know: it is damaged, or was "
+            "recorded by a newer kvtrace (ingest it with that one)"
         )
     fields = _fields(path, header.get("fields"), record_bytes)
     _check_types(path, event, fields)

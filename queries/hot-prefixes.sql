@@ -66,6 +66,9 @@ WITH RECURSIVE prompt AS MATERIALIZED (
     JOIN prompt q ON q.engine_id = n.engine_id AND q.request = n.a_request AND q.position = n.first_block - 1
     JOIN block b ON b.engine_id = q.engine_id AND b.block_hash = q.block_hash
     JOIN node p ON p.engine_id = b.engine_id AND p.lookups = b.lookups AND p.prompts = b.prompts
+        AND p.first_block < n.first_block
+    -- A node has one parent before it, whatever a trace says: else the walk below might not end.
+    QUALIFY row_number() OVER (PARTITION BY n.engine_id, n.rank ORDER BY p.rank) = 1
 ), sessions AS (
     SELECT n.engine_id, n.rank, count(DISTINCT r.session) AS sessions
     FROM node n

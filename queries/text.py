@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from typing import Any
 
+from kvtrace.inert import inert
+
+__all__ = ["LONGEST_CELL", "cell", "inert"]
+
 LONGEST_CELL = 80
-
-_ACTIVE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories that steer a terminal or turn text around instead of showing it."""
-
-
-def inert(text: str) -> str:
-    r"""Escape control and formatting characters (`\x1b`, `\n`, `\u202e`): ids come from clients, and may hold any."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escape(char) if unicodedata.category(char) in _ACTIVE else char for char in text)
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
 
 
 def cell(value: Any, longest: int = LONGEST_CELL) -> str:

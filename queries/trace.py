@@ -34,6 +34,7 @@ Format = Literal["pandas", "arrow", "batches"]
 """
 
 BATCH_ROWS = 65_536
+LONGEST_VALUE = 100
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
@@ -123,6 +124,8 @@ class Trace:
         """
         try:
             statements = self._connection.extract_statements(text)
+        except TypeError as error:  # a command line can hold bytes that are no text
+            raise KvtraceError("the SQL is no UTF-8 text") from error
         except duckdb.Error as error:
             raise _sql_error(error) from error
         if len(statements) != 1:
@@ -177,8 +180,10 @@ class Trace:
         cast = f"SELECT CAST(CAST($value AS {param.type}) AS VARCHAR)"
         try:
             text: str | None = self._connection.sql(cast, params={"value": value}).fetchall()[0][0]
-        except duckdb.Error as error:
-            raise KvtraceError(f"parameter {param.name}: {value!r} is no {param.type} ({param.meaning})") from error
+        except (duckdb.Error, TypeError) as error:  # TypeError: bytes of a command line that are no text
+            raise KvtraceError(
+                f"parameter {param.name}: {value!r:.{LONGEST_VALUE}} is no {param.type} ({param.meaning})"
+            ) from error
         return text
 
     def _result(self, sql: str, format_: Format, batch_rows: int = BATCH_ROWS) -> Any:
@@ -211,6 +216,9 @@ def _check_file(path: Path) -> None:
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": "false",
+        "autoinstall_known_extensions": "false",  # a view in a stranger's trace may name a function of any extension
+        "autoload_known_extensions": "false",
+        "allow_persistent_secrets": "false",
         "python_enable_replacements": "false",
         "temp_directory": _spill_directory(),
     }

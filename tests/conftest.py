@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-SHARED_RECORDINGS = {"tests/vllm/test_truth.py", "tests/vllm/test_misses.py"}
+SHARED_RECORDINGS = {"tests/vllm/test_truth.py", "tests/vllm/test_misses.py", "tests/vllm/test_privacy.py"}
 
 
 def group_of(node_id: str) -> str:

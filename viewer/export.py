@@ -41,7 +41,8 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
         facts = summary.run_facts(source)
         (first_ns, last_ns), work = summary.spans(source)
         started = dict(facts).get("started_ns") or ""
-        origin_ns = int(started) if started.isdigit() else first_ns or 0
+        told = started.isascii() and started.isdigit()
+        origin_ns = int(started) if told else first_ns or 0
         engines = summary.engines(source)
         writers = [Writer(sink, f"r{number}e{index}") for index in range(len(engines))]
         alone = len(engines) == 1
@@ -51,7 +52,7 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
         ]
         return {
             "name": name,
-            "origin": "recording start" if started.isdigit() else "first event",
+            "origin": "recording start" if told else "first event",
             "origin_ns": str(origin_ns),
             "first_ns": None if first_ns is None else first_ns - origin_ns,
             "last_ns": None if last_ns is None else last_ns - origin_ns,

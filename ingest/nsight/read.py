@@ -153,7 +153,8 @@ class _Stream:
         if found is None or not isinstance(found[0], int) or not isinstance(found[1], int):
             return [Piece(None, None)]
         first, last = found
-        size = max(PIECE_ROWS, (last - first) // LARGEST_PIECES + 1)
+        wanted = min(LARGEST_PIECES, 4 * self._export.counts[self._table] // PIECE_ROWS + 1)  # ids may lie far apart
+        size = max(PIECE_ROWS, (last - first) // wanted + 1)
         return [Piece(start, start + size - 1) for start in range(first, last + 1, size)]
 
     def _read(self, piece: Piece) -> list[pa.RecordBatch]:

@@ -169,7 +169,7 @@ class _Log:
             seconds = self._statistics[2] / 1e9
             output = whole(round(self._statistics[1] * seconds))
             prompt = prompt_tokens(tokens, self._statistics[0], seconds)
-        decode = None if tokens is None or prompt is None else tokens - prompt
+        decode = None if tokens is None or prompt is None else whole(tokens - prompt)
         finished = None if output is None or decode is None else output - decode
         kinds = dict.fromkeys(("prefill", "chunked", "resumed"), None if prompt is None else 0)
         if prompt is not None:
@@ -177,7 +177,7 @@ class _Log:
             chunk = self._engine.batching == "chunked" and prompt and not finished
             kinds["resumed" if recomputed else "chunked" if chunk else "prefill"] = prompt
         budget = whole(self._settings.get("max_num_batched_tokens"))
-        left = None if budget is None or tokens is None else budget - tokens
+        left = None if budget is None or tokens is None else whole(budget - tokens)
         self.steps.add(
             self.steps.count + 1, duration_ns, running_requests, resumed_requests, output, kinds["prefill"],
             kinds["chunked"], decode, decode, kinds["resumed"], budget, left,

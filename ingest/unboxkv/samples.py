@@ -17,9 +17,10 @@ WHERE engine_sample.engine_id = $engine AND engine_sample.sample = paired.sample
 
 _STEPS = """
 CREATE OR REPLACE TEMP TABLE placed_step AS
-SELECT t.*, s.time_ns, s.waiting + s.swapped AS off_gpu, s.gpu_usage, s.part,
-    coalesce(s.time_ns, (sum(t.duration_ns) OVER (ORDER BY t.step))::BIGINT) AS end_ns,
-    s.waiting + s.swapped - lag(s.waiting + s.swapped) OVER (PARTITION BY s.part ORDER BY t.step) AS more_off_gpu
+SELECT t.*, s.time_ns, TRY_CAST(s.waiting::BIGINT + s.swapped AS INTEGER) AS off_gpu, s.gpu_usage, s.part,
+    coalesce(s.time_ns, TRY_CAST(sum(t.duration_ns) OVER (ORDER BY t.step) AS BIGINT)) AS end_ns,
+    s.waiting::BIGINT + s.swapped
+        - lag(s.waiting::BIGINT + s.swapped) OVER (PARTITION BY s.part ORDER BY t.step) AS more_off_gpu
 FROM imported_step t LEFT JOIN engine_sample s ON s.engine_id = $engine AND s.step = t.step
 """
 
@@ -27,10 +28,10 @@ _SCHEDULE = """
 INSERT INTO step_schedule BY NAME
 SELECT $engine AS engine_id, p.step, p.end_ns - p.duration_ns AS start_ns, p.running, p.off_gpu AS waiting,
     p.* EXCLUDE (step, duration_ns, running, time_ns, off_gpu, gpu_usage, part, end_ns, more_off_gpu, output_tokens),
-    CASE WHEN p.more_off_gpu IS NOT NULL THEN greatest(0, p.more_off_gpu + p.resumed_requests) END
+    TRY_CAST(CASE WHEN p.more_off_gpu IS NOT NULL THEN greatest(0, p.more_off_gpu + p.resumed_requests) END AS INTEGER)
         AS preempted_requests,
-    round(p.gpu_usage * e.blocks)::INTEGER AS used_blocks,
-    e.blocks - round(p.gpu_usage * e.blocks)::INTEGER AS free_blocks
+    TRY_CAST(round(p.gpu_usage * e.blocks) AS INTEGER) AS used_blocks,
+    e.blocks - TRY_CAST(round(p.gpu_usage * e.blocks) AS INTEGER) AS free_blocks
 FROM placed_step p JOIN engine e ON e.engine_id = $engine
 ORDER BY p.step
 """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.inert import inert, inert_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -184,19 +185,23 @@ def _print_summary(summary: Summary, seconds: float) -> None:
     joins = {join.name: (join.matched, join.unmatched) for join in summary.joins}
     console.print(_table("join", ("matched", "unmatched"), joins))
     for warning in summary.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        typer.echo(f"warning: {inert_lines(warning)}", err=True)
     console.print(
-        f"{summary.records:,} records in {seconds:.1f} s -> {summary.target}", highlight=False, soft_wrap=True
+        f"{summary.records:,} records in {seconds:.1f} s -> {inert(str(summary.target))}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
 def _table(what: str, columns: tuple[str, ...], rows: Mapping[str, tuple[int, ...]]) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(what, box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, justify="right")
     for name, values in rows.items():
-        table.add_row(name, *(f"{value:,}" for value in values))
+        table.add_row(Text(inert(name)), *(f"{value:,}" for value in values))
     return table

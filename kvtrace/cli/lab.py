@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.inert import inert_lines
 
 _PARAMETERS = "KEY=VALUE, such as jobs=30 or rate=0.5; values are JSON or text."
 
@@ -80,7 +81,7 @@ def report(
 
         warnings = write_report(directory, target)
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        typer.echo(f"warning: {inert_lines(warning)}", err=True)
     typer.echo(f"{target / 'report.md'}\n{target / 'report.html'}")
 
 

@@ -10,8 +10,9 @@ import typer
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
+from kvtrace.inert import inert_lines
 
-COMMANDS = ("record", "ingest", "query", "reuse", "sql", "report", "compare", "view", "export", "lab")
+COMMANDS = ("record", "ingest", "query", "reuse", "sql", "report", "compare", "view", "export", "redact", "lab")
 """Modules of this package, in the order of a session; each has a `register(app)`."""
 
 app = typer.Typer(
@@ -41,5 +42,5 @@ def main() -> None:
     try:
         app()
     except KvtraceError as error:
-        typer.echo(f"kvtrace: {error}", err=True)
+        typer.echo(f"kvtrace: {inert_lines(str(error))}", err=True)  # it quotes what files say
         sys.exit(error.exit_code)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.errors import needs_analysis
+from kvtrace.inert import inert_lines
 
 
 def register(app: typer.Typer) -> None:
@@ -37,4 +38,4 @@ def register(app: typer.Typer) -> None:
         failures = [(item.query, item.why[0]) for item in made.unanswered if item.failed]
         failures += [(item.query, item.problem) for item in made.answered if item.problem]
         for query, problem in failures:
-            typer.echo(f"kvtrace: {query.name}: {problem}", err=True)
+            typer.echo(f"kvtrace: {query.name}: {inert_lines(problem)}", err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -16,7 +17,12 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import capacity_tokens, policy_label, policy_of
 from kvtrace.lab.shapes import shape_path
 from kvtrace.lab.workloads import Workload, make, parameters_of
+from kvtrace.queries.text import inert
 
+MOST_CELLS = 10_000
+"""Of a matrix. At a minute each that is a week."""
+
+_LONGEST_MESSAGE = 600
 _IN_WORKLOAD = ("rate", "jobs", "concurrency")
 """Parameters of workloads that a matrix sets as if they were a cell's own; others are `workload.NAME`."""
 
@@ -122,15 +128,21 @@ def read_matrix(path: Path) -> Matrix:
         given = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except OSError as error:
         raise KvtraceError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # of either parser, or of the encoding
-        raise KvtraceError(f"{path} is no {kind}: {error}") from error
+    except (ValueError, RecursionError) as error:  # of either parser, or of the encoding
+        raise KvtraceError(f"{path} is no {kind}: {inert(str(error))[:_LONGEST_MESSAGE]}") from error
     try:
         return _expand(given, path.stem)
     except KvtraceError as error:
-        raise KvtraceError(f"{path}: {error}") from error
+        raise KvtraceError(f"{path}: {inert(str(error))[:_LONGEST_MESSAGE]}") from error
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise KvtraceError(
+            f"{path}: a value is of another kind than its entry takes: {inert(str(error))[:_LONGEST_MESSAGE]}"
+        ) from error
 
 
-def _expand(given: dict[str, Any], stem: str) -> Matrix:
+def _expand(given: Any, stem: str) -> Matrix:
+    if not isinstance(given, dict):
+        raise KvtraceError("expected entries with names, such as axes, cell and workloads")
     known = {"name", "order_seed", "repeats", "compare", "estimate_s", "cell", "axes", "workloads"}
     if unknown := sorted(set(given) - known):
         raise KvtraceError(f"unknown entry {', '.join(unknown)}; there are {', '.join(sorted(known))}")
@@ -140,6 +152,9 @@ def _expand(given: dict[str, Any], stem: str) -> Matrix:
     if wrong := [axis for axis, values in axes.items() if not isinstance(values, list) or not values]:
         raise KvtraceError(f"axis {', '.join(wrong)}: expected a list of values")
     repeats = int(given.get("repeats", 1))
+    count = repeats * math.prod(map(len, axes.values()))
+    if not 1 <= count <= MOST_CELLS:
+        raise KvtraceError(f"axes and repeats make {count:,} cells; expected 1 to {MOST_CELLS:,}")
     cells = {}
     for values in itertools.product(*axes.values()):
         for repeat in range(repeats):

@@ -44,9 +44,10 @@ def draw_passes(
             if rows["block_id"].isna().all():
                 axes.set_xticks([])
                 axes.text(0.5, 0.5, nothing, transform=axes.transAxes, ha="center", color="0.4", fontsize=8)
-            axes.set_ylim(blocks.min() - 3, blocks.max() + 3)
-            ends_ms = rows[[each[1] for each in spans.values()]].max().max()
-            axes.set_xlim(0, ends_ms * 1.05 if ends_ms > 0 else 1)
+            if len(blocks):
+                axes.set_ylim(blocks.min() - 3, blocks.max() + 3)
+            ends_ms = rows[[each[1] for each in spans.values()]].stack().dropna()
+            axes.set_xlim(0, ends_ms.max() * 1.05 if (ends_ms > 0).any() else 1)
             axes.tick_params(labelsize=7)
             _open(axes, first=column == 0, last=column == columns - 1)
             if row == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.queries.marks import engine_prefix, records
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
+from kvtrace.queries.plotting import COLOURS, label, legend, new_figure, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ def plot(frame: pd.DataFrame) -> Figure:
             color=COLOURS[number % len(COLOURS)],
             linewidth=2.4 if fit.used else 1,
             linestyle="-" if fit.used else "--",
-            label=f"{prefix(fit.engine_id)}{fit.composition}, R² {fit.r2:.2f}{', in use' if fit.used else ''}",
+            label=f"{prefix(fit.engine_id)}{plain(fit.composition)}, R² {fit.r2:.2f}{', in use' if fit.used else ''}",
         )
         label(axes, x="tokens of a prefix from its start (tokens)", y="price (ms)")
     legend(axes, "fit over steps")

@@ -65,7 +65,7 @@ def test_a_torn_last_line_is_left_out_and_reported(run_dir: Path, query: Callabl
     [
         ({"request_id": "a"}, "line 1: .* expected an object with request_id and send_ns"),
         ([1], "line 1"),
-        ({"request_id": "a", "send_ns": "soon"}, "client.jsonl is damaged"),
+        ({"request_id": "a", "send_ns": "soon"}, "client.jsonl, line 1: send_ns"),
     ],
 )
 def test_what_is_no_record_is_named(run_dir: Path, line: Any, message: str) -> None:

@@ -30,6 +30,8 @@ ENGINE = {
     "gpu_memory_utilization": 0.1,
     "disable_log_stats": False,
 }
+MARKED_ENVIRONMENT = {"TEST_SERVICE_URL": "marked-environment-77aa02"}
+"""What every recorded process has in its environment; nothing that a recording leaves may have the value."""
 WORKLOAD = {"sessions": 8, "turns": 3, "shared_tokens": 40, "output_tokens": 40}
 
 
@@ -57,6 +59,7 @@ def vllm_environment(**more: str) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "OMP_NUM_THREADS": "1",
+        **MARKED_ENVIRONMENT,
         **more,
     }
 
@@ -128,13 +131,14 @@ def tensor_parallel(record_offline: Callable[..., Recorded]) -> Iterator[Recorde
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """The OpenAI server, ended by SIGINT to the recorder."""
-    from tests.vllm.served import drive, serve
+    from tests.vllm.served import MARKED_API_KEY, drive, serve
     from tests.vllm.truth import KvEvents
 
     folder = tmp_path_factory.mktemp("served")
     port, ports = free_port(), [free_port(), free_port()]
     engine = {name: value for name, value in ENGINE.items() if name != "disable_log_stats"}
     engine |= {"kv_events_config": KvEvents.config(ports), "enable_prompt_tokens_details": True}
+    engine["api_key"] = MARKED_API_KEY
     events = KvEvents(ports, engine["block_size"])
     log = folder / "server.log"
     try:

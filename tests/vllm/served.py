@@ -18,6 +18,9 @@ from typing import Any
 
 from tests.vllm.truth import SENTINEL, KvEvents
 
+MARKED_API_KEY = "marked-api-key-0d5e81"
+"""Of the server's command line and its clients' headers; nothing that a recording leaves may have it."""
+
 
 class Server:
     """An OpenAI server under `kvtrace record`."""
@@ -48,6 +51,7 @@ class Server:
             "vllm_xargs": tags,
         }
         headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
+        headers["Authorization"] = f"Bearer {MARKED_API_KEY}"
         request = urllib.request.Request(f"{self.url}/v1/completions", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=120) as response:
             return json.load(response)

@@ -55,8 +55,8 @@ def _jobs(
             break
         try:
             turns = _turns(messages(entry) or [], tokenize, tool_s, tool_scale)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise KvtraceError(f"{path}, entry {number + 1}: its messages are none: {error}") from error
+        except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
+            raise KvtraceError(f"{path}, entry {number + 1}: its messages are none: {error!r:.200}") from error
         if turns:
             name = entry.get("instance_id") or entry.get("traj_id") or entry.get("id") or "chat"
             made.append(Job(f"{name}#{number}", turns))

@@ -44,8 +44,8 @@ def _replay(path: str, count: int, longest: int, block: int, seconds: float) -> 
             time, hashes = float(entry["timestamp"]) * seconds, entry["hash_ids"]
             if asked > len(hashes) * block:
                 raise ValueError(f"{len(hashes)} hashes of {block} tokens do not cover input_length {asked}")
-        except (KeyError, TypeError, ValueError) as error:
-            raise KvtraceError(f"{path}, entry {number + 1} is no request of such a trace: {error!r}") from error
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            raise KvtraceError(f"{path}, entry {number + 1} is no request of such a trace: {error!r:.200}") from error
         length = min(asked, max(1, longest - output))
         cut += length < asked
         prompt = [token for each in hashes[: -(-length // block)] for token in _block(each, block)][:length]

@@ -1,0 +1,199 @@
+"""A trace that can be given away: what names people, places and programs of one's own becomes a keyed hash of itself.
+
+Equal texts become equal hashes in every column, so joins and groups stay. What is kept as it is, is listed here column
+by column; a text column that is not listed is hashed, so that a new one is never forgotten. Content hashes of KV blocks
+are keyed anew, too: with vLLM's hash seed known they would tell whether a given prompt was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from kvtrace.errors import KvtraceError
+from kvtrace.ingest import build
+from kvtrace.queries import Trace
+
+KEY_BYTES = 32
+_TEXT_BYTES = 10
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+_NUMBER = re.compile(r"[-_/:. ]*[0-9]+$")
+"""Of `chat-17`: tags that differ in their number alone are of one kind, and stay so (`prefix-phases` asks for it)."""
+
+_KEPT = {
+    "connector": "connector role recorded tier",
+    "connector_call": "connector",
+    "connector_lookup": "connector",
+    "cost_model": "composition",
+    "engine": "policy connector",
+    "engine_sample": "part",
+    "engine_source": "preemption_mode batching",
+    "gpu_call": "name",
+    "gpu_device": "name chip compute_capability",
+    "gpu_metric": "metric",
+    "gpu_process": "matched_by",
+    "graph_node": "name",
+    "hook": "hook state",
+    "join_count": "name",
+    "kernel_name": "short_name demangled_name mangled_name category_rule",
+    "kv_event": "medium",
+    "kv_layer": "name shape stride dtype",
+    "os_call": "name",
+    "prefix_miss": "verdict key_difference why",
+    "process": "roles vllm_version",
+    "source": "version schema_version",
+    "source_table": "target",
+    "stream": "event",
+    "tier_block": "connector",
+    "transfer_rate": "direction basis",
+    "transfer_submit": "connector",
+}
+"""Text columns whose values are kvtrace's, vLLM's, CUDA's or the model architecture's own words."""
+
+_KEPT_FACTS = (
+    "trace_version", "kvtrace_version", "ingest_version", "source", "vllm_version", "started_ns", "ended_ns",
+    "exit_code", "pid",
+)  # fmt: skip
+_HASHED_FACTS = ("command",)
+
+
+class Redacted(NamedTuple):
+    """What was done: rows copied, columns hashed with their rows, and what was left out."""
+
+    rows: int
+    hashed: dict[str, int]
+    left_out: list[str]
+
+
+def redact_trace(trace: Path, target: Path, key: bytes) -> Redacted:
+    """Write a new trace with hashes in place of identifiers.
+
+    Args:
+        trace: The trace. It is not changed.
+        target: The new one; one that is there is replaced.
+        key: Secret of the hashes. Traces redacted with one key can be joined with each other.
+
+    Raises:
+        KvtraceError: The trace cannot be read, or the new one not be written.
+    """
+    with Trace(trace):  # says clearly what is wrong with it
+        pass
+    if target.exists() and target.samefile(trace):
+        raise KvtraceError(f"-o {target} is the trace itself; choose another file")
+    hashed: dict[str, int] = {}
+    left_out: list[str] = []
+    rows = 0
+    with build.new_trace(target) as connection:
+        path = str(trace).replace("'", "''")
+        connection.execute(f"ATTACH '{path}' AS original (READ_ONLY)")
+        connection.execute("SET enable_external_access = false")
+        _define_hashes(connection, key)
+        own, theirs = _columns(connection, "new_trace"), _columns(connection, "original")
+        left_out += [f"table {name}" for name in sorted(theirs.keys() - own.keys())]
+        for table, types in own.items():
+            there = theirs.get(table, {})
+            left_out += [f"column {table}.{name}" for name in sorted(there.keys() - types.keys())]
+            names = [name for name in types if name in there]
+            if table == "run" or not names or not _has_rows(connection, table):
+                continue
+            values = [_value(table, name, types[name]) for name in names]
+            quoted = ", ".join(f'"{name}"' for name in names)
+            connection.execute(
+                f'INSERT INTO "{table}" ({quoted}) SELECT {", ".join(values)} FROM original.main."{table}"'
+            )
+            counts = ", ".join(f'count("{name}")' for name in names)
+            found = connection.execute(f'SELECT count(*), {counts} FROM "{table}"').fetchall()[0]
+            rows += found[0]
+            hashed |= {
+                f"{table}.{name}": count
+                for name, value, count in zip(names, values, found[1:], strict=True)
+                if count and "(" in value
+            }
+        left_out += _copy_facts(connection, hashed)
+        connection.execute("DETACH original")
+    return Redacted(rows, hashed, left_out)
+
+
+def _has_rows(connection: duckdb.DuckDBPyConnection, table: str) -> bool:
+    return bool(connection.execute(f'SELECT EXISTS (FROM original.main."{table}")').fetchall()[0][0])
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, dict[str, str]]:
+    """The columns of a database's own tables with their types. Views are a stranger's SQL, and made anew."""
+    rows = connection.execute(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() JOIN duckdb_tables() "
+        "USING (database_name, schema_name, table_name) "
+        "WHERE database_name = ? AND schema_name = 'main' ORDER BY table_name, column_index",
+        [database],
+    ).fetchall()
+    found: dict[str, dict[str, str]] = {}
+    for table, column, type_ in rows:
+        found.setdefault(table, {})[column] = type_
+    return found
+
+
+def is_kept(table: str, column: str) -> bool:
+    """Whether the texts of a column stay as they are."""
+    return column in _KEPT.get(table, "").split()
+
+
+def _value(table: str, column: str, type_: str) -> str:
+    """The SQL of a column's value in the new trace."""
+    quoted = f'"{column}"'
+    if type_ == "UBIGINT":
+        return f"keyed_number({quoted})"
+    if type_ != "VARCHAR" or is_kept(table, column):
+        return quoted
+    if (table, column) == ("engine", "scheduler"):  # vLLM's own are no secret
+        return f"CASE WHEN starts_with({quoted}, 'vllm.') THEN {quoted} ELSE keyed_text({quoted}) END"
+    return f"keyed_text({quoted})"
+
+
+def _copy_facts(connection: duckdb.DuckDBPyConnection, hashed: dict[str, int]) -> list[str]:
+    """Fill table `run`; returns what was left out. Its other facts, warnings say, are sentences with names in them."""
+    facts = dict(connection.execute("SELECT key, value FROM original.main.run").fetchall())
+    new = {key: facts.pop(key) for key in _KEPT_FACTS if key in facts}
+    for key in _HASHED_FACTS:
+        if key in facts:
+            new[key] = connection.execute("SELECT keyed_text(?)", [facts.pop(key)]).fetchall()[0][0]
+            hashed[f"run.{key}"] = 1
+    facts.pop("redacted", None)
+    new["redacted"] = "identifiers are keyed hashes"
+    connection.executemany("INSERT INTO run VALUES (?, ?)", list(new.items()))
+    return [f"{len(facts)} facts of table run"] if facts else []
+
+
+def _define_hashes(connection: duckdb.DuckDBPyConnection, key: bytes) -> None:
+    def number(value: bytes) -> int:
+        return int.from_bytes(hashlib.blake2b(value, digest_size=8, key=key).digest(), "little")
+
+    def text(value: str) -> str:
+        match = _NUMBER.search(value)
+        stem = value[: match.start()] if match else value
+        digest = hashlib.blake2b(stem.encode(), digest_size=_TEXT_BYTES, key=key).hexdigest()
+        hashed = digest.translate(_LETTERS) if stem else ""
+        return f"{hashed}-{number(value.encode())}" if match else hashed
+
+    functions: list[tuple[str, Callable[[Any], Any], str, pa.DataType]] = [
+        ("keyed_text", text, "VARCHAR", pa.string()),
+        ("keyed_number", lambda value: number(value.to_bytes(8, "little")), "UBIGINT", pa.uint64()),
+    ]
+    for name, of, type_, arrow in functions:
+        connection.create_function(name, _by_value(of, arrow), [type_], type_, type="arrow")  # type: ignore[call-overload]
+
+
+def _by_value(of: Callable[[Any], Any], type_: pa.DataType) -> Callable[[Any], Any]:
+    """A function over a column from one over a value. DuckDB leaves NULLs out itself."""
+
+    def over(column: Any) -> Any:
+        encoded = column.combine_chunks().dictionary_encode()
+        values = [None if value is None else of(value) for value in encoded.dictionary.to_pylist()]
+        return pa.array(values, type_).take(encoded.indices)
+
+    return over

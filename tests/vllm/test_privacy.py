@@ -1,0 +1,65 @@
+"""What a recording leaves behind has no prompts, no environment, no keys: every file is searched for marked ones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.vllm.conftest import MARKED_ENVIRONMENT, WORKLOAD, Recorded
+from tests.vllm.served import MARKED_API_KEY
+from tests.vllm.truth import SENTINEL
+
+
+@pytest.fixture(params=["cached", "served"])
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    return request.getfixturevalue(request.param)
+
+
+def marked() -> Iterator[tuple[str, bytes]]:
+    """What no file may have: texts, and parts of prompts as any program would write token ids."""
+    yield "an API key", MARKED_API_KEY.encode()
+    yield "a value of the environment", next(iter(MARKED_ENVIRONMENT.values())).encode()
+    parts = [[SENTINEL] * 8, *([7] * 4 + [20 + session] * 8 for session in range(WORKLOAD["sessions"]))]
+    for tokens in parts:
+        yield f"tokens {tokens} as JSON", json.dumps(tokens)[1:-1].encode()
+        yield f"tokens {tokens} as short JSON", json.dumps(tokens, separators=(",", ":"))[1:-1].encode()
+        for code, order in itertools.product("HIQ", "<>"):
+            yield f"tokens {tokens} as {order}{code}", struct.pack(f"{order}{len(tokens)}{code}", *tokens)
+
+
+def files(run: Path) -> list[Path]:
+    return sorted(path for path in run.rglob("*") if path.is_file())
+
+
+def test_no_file_of_a_run_has_a_secret(recorded: Recorded) -> None:
+    seen = {path.name: path.read_bytes() for path in files(recorded.run)}
+    for (name, data), (what, secret) in itertools.product(seen.items(), marked()):
+        assert secret not in data, f"{name} has {what}"
+    assert any(b"session-3" in data for name, data in seen.items() if name == "strings.jsonl"), "what it should have"
+    assert "trace.duckdb" in seen
+
+
+def test_no_text_of_a_trace_has_a_secret(recorded: Recorded) -> None:
+    """DuckDB packs what it stores, so that a search of the file's bytes alone could miss something."""
+    columns = recorded.trace.sql(
+        "SELECT table_name, column_name FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) "
+        "WHERE data_type IN ('VARCHAR', 'BLOB', 'JSON') OR data_type LIKE '%[]'",
+        "arrow",
+    ).to_pylist()
+    assert len(columns) > 50
+    for each in columns:
+        table, column = each["table_name"], each["column_name"]
+        texts = recorded.trace.sql(f'SELECT DISTINCT CAST("{column}" AS VARCHAR) AS text FROM "{table}"', "arrow")
+        everything = "\n".join(filter(None, texts.column(0).to_pylist())).encode()
+        for what, secret in marked():
+            assert secret not in everything, f"{table}.{column} has {what}"
+
+
+def test_a_key_on_the_command_line_is_hidden(served: Recorded) -> None:
+    command = json.loads((served.run / "manifest.json").read_text())["command"]
+    assert command[command.index("--api-key") + 1] == "***"
