@@ -76,8 +76,9 @@ def compare(lake: Lake, names: list[str], master: str, memory: str, kept: Path) 
     started = time.perf_counter()
     session = spark_session(master)
     session.sql("SELECT count(*) FROM range(1000)").collect()
+    up_s = time.perf_counter() - started
     print(
-        f"DuckDB {duckdb.__version__}, Spark {session.version} on {master} up in {time.perf_counter() - started:.0f} s, "
+        f"DuckDB {duckdb.__version__}, Spark {session.version} on {master} up in {up_s:.0f} s, "
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}",
         flush=True,
     )

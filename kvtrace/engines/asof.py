@@ -9,8 +9,8 @@
     ) WHERE _is_left AND r IS NOT NULL)
 
 It sorts, so it costs n log n where a join on a range would cost n * m. Columns stay `l.x` and `r.y`, for they are
-fields of structs of these names. So in a SELECT with an ASOF join, which must be its first join, every column has its table's
-name before it, and the joins after it have ON.
+fields of structs of these names. So in a SELECT with an ASOF join, which must be its first join, every column has its
+table's name before it, and the joins after it have ON.
 """
 
 from __future__ import annotations

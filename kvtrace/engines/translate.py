@@ -161,7 +161,7 @@ def _text_of_set(node: exp.Expression) -> exp.Expression:
 
 def _tuple(node: exp.Expression) -> exp.Expression:
     """`(a, b)` is a struct whose fields have the same names wherever it is compared."""
-    if not isinstance(node, exp.Tuple) or isinstance(node.parent, exp.In):
+    if not isinstance(node, exp.Tuple) or isinstance(node.parent, (exp.In, exp.Distinct)):
         return node
     pairs = [
         exp.PropertyEQ(this=exp.to_identifier(f"field_{number}"), expression=value.copy())

@@ -60,5 +60,5 @@ def test_what_is_materialised_is_computed_first() -> None:
 
 
 def test_what_has_no_translation_says_so() -> None:
-    with pytest.raises(KvtraceError, match="no translation to Spark: .*ASOF"):
+    with pytest.raises(KvtraceError, match=r"no translation to Spark: .*ASOF"):
         to_spark("SELECT l.t FROM l ASOF JOIN r USING (k)")
