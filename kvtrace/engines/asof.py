@@ -65,7 +65,7 @@ def without_asof(select: exp.Select) -> None:
     join.pop()
 
 
-def _condition(join: exp.Join, left: str) -> tuple[list[exp.Expression], exp.Expression]:
+def _condition(join: exp.Join, left: str) -> tuple[list[exp.Expr], exp.Expr]:
     """The equations, and the one comparison, each with the left table's column on its left."""
     condition = join.args.get("on")
     parts = [_turned(part, left) for part in condition.flatten()] if isinstance(condition, exp.And) else []
@@ -76,18 +76,18 @@ def _condition(join: exp.Join, left: str) -> tuple[list[exp.Expression], exp.Exp
     return keys, others[0]
 
 
-def _turned(part: exp.Expression, left: str) -> exp.Expression:
+def _turned(part: exp.Expr, left: str) -> exp.Expr:
     if not isinstance(part, exp.Binary) or all(column.table == left for column in part.this.find_all(exp.Column)):
         return part
     return _TURNED.get(type(part), type(part))(this=part.expression, expression=part.this)
 
 
 def _side(
-    source: exp.Expression,
+    source: exp.Expr,
     left: str,
     right: str,
-    keys: list[exp.Expression],
-    moment: exp.Expression,
+    keys: list[exp.Expr],
+    moment: exp.Expr,
     used: list[str],
     *,
     is_left: bool,
@@ -126,5 +126,5 @@ def _used(select: exp.Select, left: str, right: str) -> dict[str, list[str]]:
     return {table: [] if table in whole else list(names) for table, names in used.items()}
 
 
-def _not_null(value: exp.Expression) -> exp.Expression:
+def _not_null(value: exp.Expr) -> exp.Expr:
     return exp.Not(this=exp.Is(this=value, expression=exp.null()))

@@ -6,7 +6,7 @@ What Spark answers is cast to the types that DuckDB has for the same columns, so
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -82,10 +82,20 @@ class SparkTrace(LakeTrace):
         session: From `spark_session`.
     """
 
+    _filled_by: ClassVar[SparkTrace | None] = None
+    """Whose tables the session's views are: there is one session in a process, and one view of a name in it."""
+
     def __init__(self, lake: Lake, session: SparkSession) -> None:
         super().__init__(lake)
         self._session = session
         self._columns = columns()
+        self._made: set[str] = set()
+
+    def close(self) -> None:
+        """Forget the run. The session stays for the next one."""
+        if SparkTrace._filled_by is self:
+            SparkTrace._filled_by = None
+        super().close()
 
     def _exists(self, select: str) -> bool:
         return self._run(f"{select} LIMIT 1").num_rows > 0
@@ -93,7 +103,7 @@ class SparkTrace(LakeTrace):
     def _result(self, sql: str, format_: Format, batch_rows: int = BATCH_ROWS) -> Any:
         described = self._connection.sql(sql)
         enums = {
-            name: tuple(type_.children[0][1])
+            name: _members(type_)
             for name, type_ in zip(described.columns, described.types, strict=True)
             if type_.id == "enum"
         }
@@ -110,23 +120,27 @@ class SparkTrace(LakeTrace):
         first, last = steps_to_spark(sql, enums)
         kept = []
         try:
-            self._make_views(tables_of(sql), set())
+            self._make_views(tables_of(sql))
             for name, step in first:
                 kept.append(self._session.sql(step).cache())
                 kept[-1].createOrReplaceTempView(f"`{name}`")
-            return self._session.sql(last).toArrow()
+            answer: pa.Table = self._session.sql(last).toArrow()
+            return answer
         except (PySparkException, Py4JError) as error:
             raise KvtraceError(f"Spark: {_first_line(error)}") from error
         finally:
             for frame in kept:
                 frame.unpersist()
 
-    def _make_views(self, names: set[str], made: set[str]) -> None:
+    def _make_views(self, names: set[str]) -> None:
         """Give the session these tables and views of the run, and what the views read."""
-        for name in sorted((names - made) & self._columns.keys()):
-            made.add(name)
+        if SparkTrace._filled_by is not self:
+            SparkTrace._filled_by = self
+            self._made = set()
+        for name in sorted((names - self._made) & self._columns.keys()):
+            self._made.add(name)
             if name in VIEWS:
-                self._make_views(tables_of(VIEWS[name]), made)
+                self._make_views(tables_of(VIEWS[name]))
                 self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS {to_spark(VIEWS[name])}")
             else:
                 types = {"rowid": "BIGINT", **self._columns[name]}
@@ -143,6 +157,10 @@ class SparkTrace(LakeTrace):
             reader = self._session.read.schema(schema).option("recursiveFileLookup", "true")
             frame = reader.parquet(str(files.resolve()))
         frame.createOrReplaceTempView(f"`{name}`")
+
+
+def _members(enum: Any) -> tuple[str, ...]:
+    return tuple(enum.children[0][1])
 
 
 def _cast(table: pa.Table, wanted: pa.Schema) -> pa.Table:

@@ -46,14 +46,14 @@ def steps_to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -
     return first, _translated(tree, enums)
 
 
-def _parsed(sql: str) -> exp.Expression:
+def _parsed(sql: str) -> exp.Expr:
     try:
         return sqlglot.parse_one(sql, read="duckdb")
     except sqlglot.errors.SqlglotError as error:
         raise KvtraceError(f"this SQL has no translation to Spark: {error}") from error
 
 
-def _translated(tree: exp.Expression, enums: Mapping[str, Sequence[str]] | None) -> str:
+def _translated(tree: exp.Expr, enums: Mapping[str, Sequence[str]] | None) -> str:
     try:
         for select in list(tree.find_all(exp.Select)):
             _windows_in_place(select)
@@ -82,7 +82,7 @@ def _unnest_beside(select: exp.Select) -> None:
     if not lists:
         return
     names = [exp.to_identifier(f"_unnested_{number}") for number in range(len(lists))]
-    zipped = exp.Explode(this=lists[0].this.copy())
+    zipped: exp.Expr = exp.Explode(this=lists[0].this.copy())
     if len(lists) > 1:
         zipped = exp.Inline(this=exp.func("arrays_zip", *(found.this.copy() for found in lists)))
     for found, name in zip(lists, names, strict=True):
@@ -105,7 +105,7 @@ def _windows_in_place(select: exp.Select) -> None:
                     use.set(part, [each.copy() for each in given] if isinstance(given, list) else given.copy())
 
 
-def _order_enums(tree: exp.Expression, enums: Mapping[str, Sequence[str]]) -> None:
+def _order_enums(tree: exp.Expr, enums: Mapping[str, Sequence[str]]) -> None:
     """DuckDB sorts enums in the order of their declaration; outside they are text."""
     order = tree.args.get("order")
     for term in order.expressions if order else ():
@@ -114,18 +114,18 @@ def _order_enums(tree: exp.Expression, enums: Mapping[str, Sequence[str]]) -> No
             term.set("this", exp.func("array_position", members_list, term.this.copy()))
 
 
-def _not_materialised(node: exp.Expression) -> exp.Expression:
+def _not_materialised(node: exp.Expr) -> exp.Expr:
     """What Spark computes once it decides itself."""
     if isinstance(node, exp.CTE):
         node.set("materialized", None)
     return node
 
 
-def _select_of(node: exp.Expression) -> exp.Select | None:
+def _select_of(node: exp.Expr) -> exp.Select | None:
     return node.find_ancestor(exp.Select)
 
 
-def _arg_max(node: exp.Expression) -> exp.Expression:
+def _arg_max(node: exp.Expr) -> exp.Expr:
     """DuckDB's `arg_max(a, b)` leaves out rows without `a`."""
     if not isinstance(node, (exp.ArgMax, exp.ArgMin)) or isinstance(node.parent, exp.Filter):
         return node
@@ -133,7 +133,7 @@ def _arg_max(node: exp.Expression) -> exp.Expression:
     return exp.Filter(this=node.copy(), expression=exp.Where(this=there))
 
 
-def _quantile(node: exp.Expression) -> exp.Expression:
+def _quantile(node: exp.Expr) -> exp.Expr:
     """`quantile_disc(x, q)` is `percentile_disc(q) WITHIN GROUP (ORDER BY x)`, `quantile_cont` is `percentile`.
 
     SQLGlot would take `percentile_approx` for both.
@@ -150,7 +150,7 @@ def _quantile(node: exp.Expression) -> exp.Expression:
     )
 
 
-def _text_of_set(node: exp.Expression) -> exp.Expression:
+def _text_of_set(node: exp.Expr) -> exp.Expr:
     """`string_agg(DISTINCT x, ', ' ORDER BY x)`: several of Spark's `listagg(DISTINCT ...)` in one SELECT fail."""
     if not isinstance(node, exp.GroupConcat) or not isinstance(node.this.this, exp.Distinct):
         return node
@@ -159,7 +159,7 @@ def _text_of_set(node: exp.Expression) -> exp.Expression:
     return exp.func("nullif", joined, exp.Literal.string(""))
 
 
-def _tuple(node: exp.Expression) -> exp.Expression:
+def _tuple(node: exp.Expr) -> exp.Expr:
     """`(a, b)` is a struct whose fields have the same names wherever it is compared."""
     if not isinstance(node, exp.Tuple) or isinstance(node.parent, (exp.In, exp.Distinct)):
         return node
@@ -170,7 +170,7 @@ def _tuple(node: exp.Expression) -> exp.Expression:
     return exp.Struct(expressions=pairs)
 
 
-def _element(node: exp.Expression) -> exp.Expression:
+def _element(node: exp.Expr) -> exp.Expr:
     """`list[i]` counts from 1 and is NULL beyond the end. SQLGlot has taken 1 off literal indices when parsing."""
     if not isinstance(node, exp.Bracket) or len(node.expressions) != 1:
         return node
@@ -180,7 +180,7 @@ def _element(node: exp.Expression) -> exp.Expression:
     return exp.func("try_element_at", node.this.copy(), index.copy())
 
 
-def _cast(node: exp.Expression) -> exp.Expression:
+def _cast(node: exp.Expr) -> exp.Expr:
     """Enums are text outside DuckDB, a list written as JSON is parsed, and a fraction is rounded, not cut off."""
     if not isinstance(node, exp.Cast):
         return node
@@ -194,12 +194,12 @@ def _cast(node: exp.Expression) -> exp.Expression:
     return node
 
 
-def _is_fraction(node: exp.Expression) -> bool:
+def _is_fraction(node: exp.Expr) -> bool:
     """Whether an expression is certainly a fraction: it multiplies by one."""
     return any("e" in literal.this.lower() for literal in node.find_all(exp.Literal) if literal.is_number)
 
 
-_FUNCTIONS: dict[str, Callable[..., exp.Expression]] = {
+_FUNCTIONS: dict[str, Callable[..., exp.Expr]] = {
     "LIST_POSITION": lambda items, item: exp.func("array_position", items, item),
     "LIST_PRODUCT": lambda items: exp.func(
         "aggregate",
@@ -214,7 +214,7 @@ _FUNCTIONS: dict[str, Callable[..., exp.Expression]] = {
 }
 
 
-def _function(node: exp.Expression) -> exp.Expression:
+def _function(node: exp.Expr) -> exp.Expr:
     """Functions of other names."""
     if isinstance(node, exp.Anonymous) and (made := _FUNCTIONS.get(node.name.upper())):
         return made(*(argument.copy() for argument in node.expressions))
@@ -227,7 +227,7 @@ _REWRITES = (_not_materialised, _arg_max, _quantile, _text_of_set, _tuple, _elem
 class _Spark(Spark):
     """SQLGlot's Spark, which takes it for one without QUALIFY."""
 
-    class Generator(Spark.Generator):
+    class Generator(Spark.Generator):  # type: ignore[misc, valid-type]
         """Writes it."""
 
         TRANSFORMS: ClassVar = {

@@ -53,7 +53,7 @@ def test_sql_over_a_folder_reads_nothing_else(synthetic: Path, tmp_path: Path) -
     (tmp_path / "secret.csv").write_text("a\n1\n")
     with open_with(synthetic / "lake") as lake:
         for sql in (f"FROM '{tmp_path / 'secret.csv'}'", f"FROM read_text('{synthetic / 'trace.duckdb'}')"):
-            with pytest.raises(KvtraceError, match="read nothing but the trace|disabled"):
+            with pytest.raises(KvtraceError, match=r"read nothing but the trace|disabled"):
                 lake.sql(sql)
 
 

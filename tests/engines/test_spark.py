@@ -1,7 +1,7 @@
 """Spark, on a cluster of processes, gives DuckDB's answers: over hand-written traces, and over a recording.
 
-The suite asks a few queries that need every translation; `make distributed` sets KVTRACE_DISTRIBUTED and asks all of them,
-and those of the recording that KVTRACE_TRACE names.
+The suite asks a few queries that need most translations; `make distributed` sets KVTRACE_DISTRIBUTED and asks all of
+them, and those of the recording that KVTRACE_TRACE names.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ def test_without_the_extra_one_line_says_what_to_install(
     empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     lake = lake_of(QUERIES / "kv-reads-writes" / "expected.csv", empty, tmp_path)
-    for module in [name for name in sys.modules if name.split(".")[0] == package or name.startswith("kvtrace.engines.")]:
+    for module in [
+        name for name in sys.modules if name.split(".")[0] == package or name.startswith("kvtrace.engines.")
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     done = CliRunner().invoke(app, ["query", "kv-reads-writes", str(lake), "--engine", "spark"])
