@@ -69,7 +69,7 @@ def _condition(join: exp.Join, left: str) -> tuple[list[exp.Expr], exp.Expr]:
     """The equations, and the one comparison, each with the left table's column on its left."""
     condition = join.args.get("on")
     parts = [_turned(part, left) for part in condition.flatten()] if isinstance(condition, exp.And) else []
-    keys = [part for part in parts if isinstance(part, exp.EQ)]
+    keys: list[exp.Expr] = [part for part in parts if isinstance(part, exp.EQ)]
     others = [part for part in parts if not isinstance(part, exp.EQ)]
     if not keys or len(others) != 1 or type(others[0]) not in _TURNED:
         raise UnsupportedError("an ASOF join must be ON l.k = r.k AND l.t >= r.s: equations and one comparison")

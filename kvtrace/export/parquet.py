@@ -165,7 +165,7 @@ def _write_parts(result: Counted, folder: Path, most_bytes: int) -> None:
                 file,
                 schema,
                 compression="zstd",
-                use_dictionary=plain,  # type: ignore[arg-type] - or names of columns
+                use_dictionary=plain,  # type: ignore[arg-type]  # or names
                 column_encoding={"rowid": "DELTA_BINARY_PACKED"} if "rowid" in schema.names else None,
             ) as writer,
         ):
