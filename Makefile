@@ -4,6 +4,7 @@
 #   make compatibility   which hooks work in which vLLM
 #   make check   format, lint, types, tests: before each commit
 #   make bench   what recording and reading cost
+#   make distributed   every query on a local Spark cluster and on DuckDB (needs Java 17)
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -29,7 +30,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs page compatibility pictures bench clean
+.PHONY: demo test check format lint types docs page compatibility pictures bench distributed clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -101,6 +102,12 @@ bench: $(READY)
 	$(BIN)/python -m bench.viewer
 	@echo "== exports"
 	$(BIN)/python bench/export.py
+
+# The suite asks four queries on the cluster; this asks all, on every hand-written trace and on a recording.
+distributed: $(READY)
+	test -e $(RUN)/trace.duckdb || $(MAKE) demo
+	@echo "== every query on DuckDB and on a local Spark cluster"
+	KVTRACE_DISTRIBUTED=1 KVTRACE_TRACE=$(RUN)/trace.duckdb $(BIN)/python -m pytest tests/engines -o timeout=3600
 
 $(READY): pyproject.toml
 	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"

@@ -20,10 +20,13 @@ EVENTS_OF_LIFETIME = 6.18
 """Average that the lifetimes below come to."""
 
 
-def build(path: Path, block_events: int) -> None:
-    """Write a trace of about `block_events` block events and the other tables in proportion."""
+def build(path: Path, block_events: int, memory: str | None = None) -> None:
+    """Write a trace of about `block_events` block events and the other tables in proportion, in so much memory."""
     lifetimes = max(1, round(block_events / EVENTS_OF_LIFETIME / BLOCKS))
     with duckdb.connect() as con:
+        if memory:
+            con.execute(f"SET memory_limit = '{memory}'")
+            con.execute(f"SET temp_directory = '{path}.tmp'")
         # The storage version that ingest writes, which DuckDB 1.5 can read too.
         version = "(STORAGE_VERSION 'v1.5.0')" if duckdb.__version__ >= "2" else ""
         con.execute(f"ATTACH '{path}' AS new_trace {version}")

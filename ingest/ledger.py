@@ -148,7 +148,7 @@ def _hold_view() -> str:
                 least(coalesce(p.end_ns, a.end_ns), a.end_ns) AS ran_ns
             FROM alone a ASOF LEFT JOIN period p
                 ON a.engine_id = p.engine_id AND a.request = p.request AND a.time_ns < p.end_ns
-            WHERE NOT pinned
+            WHERE NOT a.pinned
         ), plain_piece AS (
             SELECT engine_id, block_id, unnest([start_ns, greatest(start_ns, runs_ns), ran_ns]) AS start_ns,
                 unnest([runs_ns, ran_ns, end_ns]) AS end_ns,

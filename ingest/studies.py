@@ -153,8 +153,8 @@ FIRST_BLOCK = Table(
             UNION ALL
             SELECT h.engine_id, h.request, h.ns, c.block_hash
             FROM (FROM held WHERE hit IS DISTINCT FROM true) h
-            JOIN request r USING (request)
             ASOF JOIN cached c ON h.engine_id = c.engine_id AND h.block_id = c.block_id AND h.ns <= c.time_ns
+            JOIN request r ON r.request = h.request
             WHERE r.finished_ns IS NULL OR c.time_ns <= r.finished_ns
         )
         SELECT request, engine_id, block_hash,

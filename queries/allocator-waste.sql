@@ -72,14 +72,14 @@ WITH state AS (
     FROM length JOIN size USING (engine_id) GROUP BY ALL
     UNION ALL
     SELECT engine_id, unnest(['contiguous_max_model_len', 'contiguous_buddy', 'contiguous_output_power_of_2',
-            'contiguous_exact']), NULL,
-        unnest([
-            sum(steps * max_model_tokens),
-            sum(steps * 2 ** ceil(log2(final))),
-            sum(steps * (prompt + CASE WHEN final > prompt THEN 2 ** ceil(log2(final - prompt)) ELSE 0 END)),
-            sum(steps * final)
-        ]), NULL
-    FROM life JOIN engine USING (engine_id) GROUP BY engine_id
+            'contiguous_exact']), NULL, unnest([longest, buddy, power_of_2, exact]), NULL
+    FROM (
+        SELECT engine_id, sum(steps * max_model_tokens) AS longest,
+            sum(steps * 2 ** ceil(log2(final))) AS buddy,
+            sum(steps * (prompt + CASE WHEN final > prompt THEN 2 ** ceil(log2(final - prompt)) ELSE 0 END)) AS power_of_2,
+            sum(steps * final) AS exact
+        FROM life JOIN engine USING (engine_id) GROUP BY engine_id
+    )
 ), mean AS (
     SELECT a.engine_id, allocator, a.block_size_tokens, b.steps, t.requests / b.steps AS requests,
         slots / b.steps AS reserved_tokens,

@@ -45,7 +45,7 @@ SELECT
     CASE WHEN c.output_tokens > 1 THEN (c.last_token_ns - c.first_token_ns) / 1e6 / (c.output_tokens - 1) END
         AS inter_token_ms,
     list_max(list_transform(
-        range(2, len(c.token_ns) + 1), lambda i: c.token_ns[i] - c.token_ns[i - 1])) / 1e6 AS longest_gap_ms,
+        range(2, array_length(c.token_ns) + 1), lambda i: c.token_ns[i] - c.token_ns[i - 1])) / 1e6 AS longest_gap_ms,
     (c.last_token_ns - c.send_ns) / 1e6 AS turn_ms,
     CASE WHEN c.last AND j.failures = 0 THEN (c.last_token_ns - j.start_ns) / 1e6 END AS jct_ms,
     (r.first_token_ns - r.queued_ns) / 1e6 AS engine_ttft_ms,

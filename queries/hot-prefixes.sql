@@ -79,7 +79,7 @@ WITH RECURSIVE prompt AS MATERIALIZED (
     SELECT engine_id, rank, NULL::BIGINT AS parent, 0 AS depth, [rank] AS path
     FROM node ANTI JOIN child USING (engine_id, rank)
     UNION ALL
-    SELECT c.engine_id, c.rank, c.parent, t.depth + 1, list_append(t.path, c.rank)
+    SELECT c.engine_id, c.rank, c.parent, t.depth + 1, list_concat(t.path, [c.rank])
     FROM child c JOIN tree t ON c.engine_id = t.engine_id AND c.parent = t.rank
 ), numbered AS (
     SELECT *, row_number() OVER (PARTITION BY engine_id ORDER BY path) AS number FROM tree

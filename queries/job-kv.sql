@@ -180,21 +180,31 @@ WITH chosen AS (
     FROM request_event e SEMI JOIN mine USING (request)
     WHERE op IN ('schedule', 'resume', 'preempt', 'finish')
 ), mixed AS (
-    SELECT time_ns, content_blocks, used, free, tier, tier_only FROM moved
-    UNION ALL BY NAME SELECT time_ns, 1 AS held FROM reference WHERE op <> 'free'
-    UNION ALL BY NAME SELECT end_ns AS time_ns, -1 AS held FROM reference WHERE op <> 'free' AND end_ns IS NOT NULL
-    UNION ALL BY NAME SELECT time_ns, running FROM turn
-    UNION ALL BY NAME SELECT arrival_ns AS time_ns, turn_number, 1 AS present FROM mine
-    UNION ALL BY NAME SELECT finished_ns AS time_ns, -1 AS present FROM mine WHERE finished_ns IS NOT NULL
+    SELECT time_ns, NULL AS turn_number, content_blocks, used, free, tier, tier_only, 0 AS held, 0 AS running, 0 AS present
+    FROM moved
+    UNION ALL SELECT time_ns, NULL, 0, 0, 0, 0, 0, 1, 0, 0 FROM reference WHERE op <> 'free'
+    UNION ALL SELECT end_ns, NULL, 0, 0, 0, 0, 0, -1, 0, 0 FROM reference WHERE op <> 'free' AND end_ns IS NOT NULL
+    UNION ALL SELECT time_ns, NULL, 0, 0, 0, 0, 0, 0, running, 0 FROM turn
+    UNION ALL SELECT arrival_ns, turn_number, 0, 0, 0, 0, 0, 0, 0, 1 FROM mine
+    UNION ALL SELECT finished_ns, NULL, 0, 0, 0, 0, 0, 0, 0, -1 FROM mine WHERE finished_ns IS NOT NULL
 ), moment AS (
-    SELECT time_ns, max(turn_number) AS turn_number, sum(COLUMNS(* EXCLUDE (time_ns, turn_number)))
+    SELECT time_ns, max(turn_number) AS turn_number, sum(content_blocks) AS content_blocks, sum(used) AS used,
+        sum(free) AS free, sum(tier) AS tier, sum(tier_only) AS tier_only, sum(held) AS held, sum(running) AS running,
+        sum(present) AS present
     FROM mixed
     GROUP BY time_ns
 ), total AS (
     SELECT
         time_ns,
         max(turn_number) OVER so_far AS turn_number,
-        (coalesce(sum(COLUMNS(* EXCLUDE (time_ns, turn_number))) OVER so_far, 0))::BIGINT
+        (sum(content_blocks) OVER so_far)::BIGINT AS content_blocks,
+        (sum(used) OVER so_far)::BIGINT AS used,
+        (sum(free) OVER so_far)::BIGINT AS free,
+        (sum(tier) OVER so_far)::BIGINT AS tier,
+        (sum(tier_only) OVER so_far)::BIGINT AS tier_only,
+        (sum(held) OVER so_far)::BIGINT AS held,
+        (coalesce(sum(running) OVER so_far, 0))::BIGINT AS running,
+        (sum(present) OVER so_far)::BIGINT AS present
     FROM moment
     WINDOW so_far AS (ORDER BY time_ns)
 )

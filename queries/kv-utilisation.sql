@@ -62,7 +62,9 @@ WITH held AS (
             THEN (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
             ELSE s.step
         END AS bucket
-    FROM (SELECT * REPLACE (coalesce(scheduled_ns, start_ns) AS scheduled_ns) FROM step_schedule) s
+    FROM (
+        SELECT * EXCLUDE (scheduled_ns), coalesce(scheduled_ns, start_ns) AS scheduled_ns FROM step_schedule
+    ) s
     LEFT JOIN step_change c USING (engine_id, step)
     LEFT JOIN engine e ON e.engine_id = s.engine_id
     WHERE ($engine IS NULL OR s.engine_id = $engine) AND s.used_blocks IS NOT NULL

@@ -40,12 +40,10 @@ WITH timed AS (
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS before_ns
     FROM timed
+), spread AS (
+    SELECT *, unnest(range((start_ns - zero_ns) // width, (end_ns - 1 - zero_ns) // width + 1)) AS bucket FROM numbered
 ), cut AS (
-    SELECT
-        *,
-        unnest(range((start_ns - zero_ns) // width, (end_ns - 1 - zero_ns) // width + 1)) AS bucket,
-        zero_ns + bucket * width AS from_ns
-    FROM numbered
+    SELECT *, zero_ns + bucket * width AS from_ns FROM spread
 ), piece AS (
     SELECT
         *,
@@ -64,14 +62,17 @@ WITH timed AS (
     FROM piece
     GROUP BY engine_id, direction, bucket
 ), stretch AS (
-    SELECT
-        engine_id,
-        direction,
-        any_value(width) AS width,
-        any_value(zero_ns) AS zero_ns,
-        unnest(range(max((last_ns - 1 - zero_ns) // width) + 1)) AS bucket
-    FROM numbered
-    GROUP BY engine_id, direction
+    SELECT engine_id, direction, width, zero_ns, unnest(range(buckets)) AS bucket
+    FROM (
+        SELECT
+            engine_id,
+            direction,
+            any_value(width) AS width,
+            any_value(zero_ns) AS zero_ns,
+            max((last_ns - 1 - zero_ns) // width) + 1 AS buckets
+        FROM numbered
+        GROUP BY engine_id, direction
+    )
 )
 SELECT
     s.engine_id,

@@ -34,7 +34,7 @@ WITH arrived AS (
     FROM arrived WHERE place > 0
 ), size AS (
     SELECT DISTINCT least(2 ** k, n)::BIGINT AS first_requests
-    FROM (SELECT count(*) AS n FROM measured), range(63) counts(k)
+    FROM (SELECT count(*) AS n FROM measured), (SELECT unnest(range(63)) AS k)
     WHERE n > 0 AND 2 ** k < 2 * n
 ), counted AS (
     SELECT

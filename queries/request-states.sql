@@ -34,7 +34,7 @@ WITH turn AS (
         coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) AS time_ns,
         'queued' AS op
     FROM request
-    WHERE time_ns IS NOT NULL
+    WHERE coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) IS NOT NULL
     UNION ALL
     SELECT request, time_ns, op FROM turn
     UNION ALL

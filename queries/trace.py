@@ -220,7 +220,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions": "false",
         "allow_persistent_secrets": "false",
         "python_enable_replacements": "false",
-        "temp_directory": _spill_directory(),
+        "temp_directory": spill_directory(),
     }
     try:
         connection = duckdb.connect(str(path), read_only=True, config=config)
@@ -244,7 +244,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 @cache
-def _spill_directory() -> str:
+def spill_directory() -> str:
     """Where DuckDB puts what does not fit in memory: beside the trace it could collide with another reader's."""
     directory = tempfile.mkdtemp(prefix="kvtrace-")
     owner = os.getpid()

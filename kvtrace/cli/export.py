@@ -17,7 +17,8 @@ PerfettoOption = Annotated[
     Path | None, typer.Option("--perfetto", metavar="DIR", help="Track events for ui.perfetto.dev, in files.")
 ]
 ParquetOption = Annotated[
-    Path | None, typer.Option("--parquet", metavar="DIR", help="table=NAME/run=ID/part-*.parquet, a run beside others.")
+    Path | None,
+    typer.Option("--parquet", metavar="DIR", help="table=NAME/run=ID/hour=HOUR/part-*.parquet, a run beside others."),
 ]
 CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="NAME.csv for every table.")]
 OtlpOption = Annotated[
@@ -87,7 +88,8 @@ def _perfetto(trace: Path, folder: Path, most_bytes: int, *, force: bool) -> Non
 def _tables(
     trace: Path, parquet: Path | None, csv: Path | None, run_id: str | None, *, views: bool, force: bool
 ) -> None:
-    from kvtrace.export.columns import export_csv, export_parquet
+    from kvtrace.export.columns import export_csv
+    from kvtrace.export.parquet import export_parquet
 
     if parquet is not None:
         _say(parquet, export_parquet(trace, parquet, run=run_id, views=views, force=force), "rows")

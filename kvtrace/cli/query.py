@@ -15,13 +15,28 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The query. Without it: a list of them.")]
 TraceArgument = Annotated[
-    Path | None, typer.Argument(metavar="TRACE", help="The trace. Without it: what the query computes.")
+    Path | None,
+    typer.Argument(
+        metavar="TRACE",
+        help="The trace, or a folder of `kvtrace export --parquet`. Without it: what the query computes.",
+    ),
 ]
 ParamOption = Annotated[
     list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the query; repeatable.")
 ]
 PlotOption = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Draw the answer: FILE ends in .png, .svg or .pdf.")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="duckdb, or for a folder of `kvtrace export --parquet` spark or spark=MASTER (docs/distributed.md).",
+    ),
+]
+RunIdOption = Annotated[
+    str | None, typer.Option("--run-id", metavar="ID", help="The run in a folder of Parquet that has several.")
 ]
 HelpOption = Annotated[bool, typer.Option("--help-query", help="Show what the query computes and end.")]
 
@@ -39,11 +54,14 @@ def query(
     output: OutputOption = None,
     limit: LimitOption = None,
     plot: PlotOption = None,
+    engine: EngineOption = "duckdb",
+    run_id: RunIdOption = None,
     help_query: HelpOption = False,
 ) -> None:
     """Answer a question about a trace from the catalogue of canned queries."""
     with needs_analysis():
-        from kvtrace.queries import Trace, find
+        from kvtrace.engines.choose import open_with
+        from kvtrace.queries import find
     if name is None:
         return _list()
     if name.endswith(".duckdb") and Path(name).exists():
@@ -53,22 +71,22 @@ def query(
         return _document(found)
     params = _params(param or [])
     if plot is not None:
-        return _plot(found, trace, plot, params)
+        return _plot(found, trace, plot, params, engine, run_id)
     kind = chosen_format(format, output, trace)
-    with needs_analysis(), Trace(trace) as opened:
+    with needs_analysis(), open_with(trace, engine, run_id) as opened:
         _warn_of_missing(found, opened)
         units = {column.name: column.unit for column in found.columns if column.unit}
         write_result(opened.query(name, format="batches", **params), kind, output, limit, units)
     return None
 
 
-def _plot(found: Query, trace: Path, path: Path, params: dict[str, str]) -> None:
-    from kvtrace.queries import Trace
+def _plot(found: Query, trace: Path, path: Path, params: dict[str, str], engine: str, run_id: str | None) -> None:
+    from kvtrace.engines.choose import open_with
     from kvtrace.queries.plotting import check_path, plot_of, save
 
     plot_of(found.name)
     check_path(path)
-    with needs_analysis(), Trace(trace) as opened:
+    with needs_analysis(), open_with(trace, engine, run_id) as opened:
         _warn_of_missing(found, opened)
         save(opened.plot(found.name, **params), path)
     typer.echo(f"{path}")

@@ -8,14 +8,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
 import kvtrace
 from kvtrace.errors import KvtraceError
-from kvtrace.export import columns
-from kvtrace.export.columns import export_csv, export_parquet
+from kvtrace.export import columns, parquet
+from kvtrace.export.columns import export_csv
+from kvtrace.export.parquet import NO_HOUR, export_parquet
 from kvtrace.export.perfetto import write
 from kvtrace.export.perfetto.write import export_perfetto
 from kvtrace.queries import Trace
@@ -41,17 +43,48 @@ def test_parquet_has_every_row_by_table_and_run(trace: Path, tmp_path: Path) -> 
         expected = table_rows(trace, name)
         assert len(read) == counts[name] == len(expected)
         assert set(read["run"].to_pylist()) <= {RUN}
-        assert read.drop_columns(["run"]).to_pylist() == expected
-    file = pyarrow.parquet.ParquetFile(tmp_path / "lake" / "table=request" / f"run={RUN}" / "part-00000.parquet")
-    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+        read = read.sort_by("rowid")
+        assert read.drop_columns(["run", "hour", "rowid"]).to_pylist() == expected
+    part = next((tmp_path / "lake" / "table=request" / f"run={RUN}").glob("hour=*/part-00000.parquet"))
+    assert pyarrow.parquet.ParquetFile(part).metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_parquet_is_partitioned_by_the_hour_of_a_row_or_of_its_step(trace: Path, tmp_path: Path) -> None:
+    """GIVEN steps in two hours, one without a time, and a time before 1970 THEN each row is in its hour's folder."""
+    second = 1_795_244_400_000_000_000  # 2026-11-21 07:00
+    with duckdb.connect(str(trace)) as connection:
+        connection.execute(f"UPDATE step_schedule SET start_ns = {second} WHERE step = 2")
+        connection.execute("UPDATE step_schedule SET start_ns = NULL WHERE step = 3")
+        connection.execute("UPDATE step_schedule SET start_ns = -1 WHERE step = 4")
+    export_parquet(trace, tmp_path / "lake", run="a")
+
+    def rows(table: str) -> dict[str, list[int]]:
+        folder = tmp_path / "lake" / f"table={table}" / "run=a"
+        return {
+            hour.name: sorted(set(pyarrow.parquet.read_table(hour, partitioning=None)["step"].to_pylist()))
+            for hour in folder.iterdir()
+        }
+
+    of_steps = rows("step_schedule")
+    assert of_steps == {
+        "hour=20261121T06": [1, *range(5, STEPS + 1)],
+        "hour=20261121T07": [2],
+        f"hour={NO_HOUR}": [3],
+        "hour=19691231T23": [4],
+    }
+    ran = rows("step_request")
+    assert {hour: set(steps) <= set(of_steps[hour]) for hour, steps in ran.items()} == dict.fromkeys(of_steps, True)
+    assert [path.name for path in (tmp_path / "lake" / "table=engine" / "run=a").iterdir()] == ["part-00000.parquet"]
 
 
 def test_a_large_table_is_cut_into_parts(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_GROUP_ROWS", 100)
+    monkeypatch.setattr(parquet, "_GROUP_ROWS", 100)
     monkeypatch.setattr("kvtrace.queries.trace.BATCH_ROWS", 2048)
     export_parquet(trace, tmp_path / "lake", run="a", most_bytes=1)
-    parts = sorted((tmp_path / "lake" / "table=kv_window" / "run=a").iterdir())
+    parts = sorted((tmp_path / "lake" / "table=kv_window" / "run=a").glob("hour=*/part-*.parquet"))
     read = [row for part in parts for row in pyarrow.parquet.read_table(part, partitioning=None).to_pylist()]
+    assert len(parts) > 1
+    assert [row.pop("rowid") for row in read] == list(range(len(read)))
     assert read == table_rows(trace, "kv_window")
     assert all(pyarrow.parquet.read_metadata(part).num_rows for part in parts)
 
@@ -65,7 +98,7 @@ def test_runs_lie_beside_each_other_and_are_replaced_only_by_force(trace: Path, 
     assert len(both) == 2 * STEPS
     with pytest.raises(KvtraceError, match="exported here before"):
         export_parquet(trace, lake, run="one")
-    stale = lake / "table=step_schedule" / "run=one" / "part-00009.parquet"
+    stale = lake / "table=step_schedule" / "run=one" / "hour=20261121T06" / "part-00009.parquet"
     shutil.copy(stale.with_name("part-00000.parquet"), stale)
     export_parquet(trace, lake, run="one", force=True)
     assert not stale.exists()
@@ -105,6 +138,7 @@ def test_an_interrupted_export_leaves_what_was_there(
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     monkeypatch.setattr(write, "write_manifest", interrupt)
     monkeypatch.setattr(columns, "write_manifest", interrupt)
+    monkeypatch.setattr(parquet, "write_manifest", interrupt)
     with pytest.raises(KeyboardInterrupt):
         export_perfetto(trace, tmp_path / "out", force=True)
     with pytest.raises(KeyboardInterrupt):

@@ -197,7 +197,7 @@ connect = duckdb.connect
 duckdb.connect = lambda *a, config, **k: connect(*a, config=config | {"memory_limit": "60MB", "threads": "1"}, **k)
 with t.Trace(sys.argv[1]) as trace:
     sql = "SELECT r, hash(r) AS h FROM range(4000000) t(r) ORDER BY h"
-    print(sum(len(batch) for batch in trace.sql(sql, format="batches")), t._spill_directory())
+    print(sum(len(batch) for batch in trace.sql(sql, format="batches")), t.spill_directory())
 """
     path = make_trace()
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)

@@ -1,0 +1,1 @@
+"""The canned queries over an exported trace: one file's worth in DuckDB, more than that on Spark."""
