@@ -11,7 +11,7 @@ import typer
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 
-COMMANDS = ("record", "ingest", "query", "reuse", "sql", "report", "compare", "view", "export", "lab")
+COMMANDS = ("record", "snapshot", "ingest", "query", "reuse", "sql", "report", "compare", "view", "export", "lab")
 """Modules of this package, in the order of a session; each has a `register(app)`."""
 
 app = typer.Typer(
