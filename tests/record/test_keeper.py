@@ -43,8 +43,17 @@ BLOCKS = 6
 
 Values = tuple[Any, ...]
 ACTIONS = {
-    "queue": 3, "admit": 4, "grow": 4, "share": 4, "finish": 3, "evict": 1, "reset": 2,
-    "pin": 2, "unpin": 2, "rotate": 1, "keep": 2,
+    "queue": 3,
+    "admit": 4,
+    "grow": 4,
+    "share": 4,
+    "finish": 3,
+    "evict": 1,
+    "reset": 2,
+    "pin": 2,
+    "unpin": 2,
+    "rotate": 1,
+    "keep": 2,
 }
 
 
@@ -146,6 +155,16 @@ class Engine:
                 self._block(block, BlockOp.free, live.number)
             self.emit(REQUEST_EVENT, self.now, self.count, live.number, RequestOp.finish, 2, 0, 0, -1, -1, 1)
             self.recorder.forget(live.name)
+
+    def _preempt(self, choice: int) -> None:
+        if self.running:
+            live = self.running.pop(choice % len(self.running))
+            for block in reversed(live.blocks):
+                self.references[block] -= 1
+                self._block(block, BlockOp.free, live.number)
+            live.blocks = []
+            self.emit(REQUEST_EVENT, self.now, self.count, live.number, RequestOp.preempt, 0, 0, 0, -1, -1, 1)
+            self.waiting.append(live)
 
     def _evict(self, choice: int) -> None:
         idle = [block for block in sorted(self.hashes) if not self.references[block]]
@@ -284,7 +303,8 @@ def test_what_stays_is_the_tail_and_what_is_in_force(seed: int, steps: int) -> N
         queued = found.get("request_queued", Found([], []))
         known = {values[1] for values in queued.carried + queued.whole}
         assert {live.number for live in writer.running + writer.waiting} <= known
-        assert {values[2] for values in found.get("request_event", Found([], [])).whole} <= known
+        for event, index in (("request_event", 2), ("block_event", 5), ("block_table", 1)):
+            assert {values[index] for values in found.get(event, Found([], [])).whole} - {0} <= known
         arrived = found.get("request_arrival", Found([], []))
         assert {strings[values[1]] for values in arrived.carried + arrived.whole} >= {strings[n] for n in known}
         for event, index in (("request_queued", 1), ("request_event", 2), ("block_event", 5), ("request_arrival", 2)):
@@ -293,6 +313,7 @@ def test_what_stays_is_the_tail_and_what_is_in_force(seed: int, steps: int) -> N
                 assert not values[index] or strings[values[index]] == writer.names[values[index]]
         starts, ends = (found.get(event, Found([], [])) for event in ("pin_start", "pin_end"))
         ended = {values[2:4] for values in ends.carried + ends.whole}
+        assert not {values[2:4] for values in starts.carried} & {values[2:4] for values in ends.carried}
         assert {values[2:4] for values in starts.carried + starts.whole} - ended == set(writer.pins)
 
 
