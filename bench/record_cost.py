@@ -41,7 +41,7 @@ def cost(event: Event, limits: Limits, records: int) -> tuple[float, float]:
 
 
 def main(records: int = 1_000_000, repeats: int = 5) -> None:
-    print(f"{'record':16} {'bytes':>6} {'':12} {'CPU ns, median':>15} {'worst':>6} {'wall ns, median':>16} {'worst':>6}")
+    print(f"{'record':16} {'bytes':>6} {'':12} {'CPU ns, median':>15} {'worst':>6} {'wall, median':>16} {'worst':>6}")
     for event in (BLOCK_EVENT, STEP_REQUEST, STEP_SCHEDULE):
         found = {kind: [] for kind in KINDS}
         for _ in range(repeats):

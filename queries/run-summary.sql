@@ -25,8 +25,8 @@
 -- column: preemptions recorded | Preemptions.
 -- column: evictions recorded | Blocks whose cached content was evicted; NULL without block events.
 -- column: recomputed_tokens [tokens] recorded | Tokens computed again after preemptions.
--- column: dropped_records [records] recorded | Records lost because recording had stopped; 0: none.
--- column: let_go_records [records] recorded | Records that a flight recorder let go (table let_go); 0: the run is whole.
+-- column: dropped_records recorded | Records lost because recording had stopped; 0: none.
+-- column: let_go_records recorded | Records that a flight recorder let go (table let_go); 0: the run is whole.
 -- column: kept_from_ns [ns] recorded | From here on the run is whole (UNIX time); NULL: from its beginning.
 
 WITH step_total AS (
