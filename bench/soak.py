@@ -225,9 +225,9 @@ def table(folder: Path) -> None:
     cpu = {kind: cpu_s(last[kind]) - cpu_s(first[kind]) for kind in KINDS}
     show("output tokens/s", {kind: tokens[kind] / (hours[-1] - hours[0]) / 3600 for kind in KINDS})
     show("CPU ms per token", {kind: cpu[kind] / tokens[kind] * 1e3 for kind in KINDS})
-    halves = [half_ratio(part) for part in (samples[i : i + 11] for i in range(0, len(samples) - 10, 10))]
-    if halves:
-        print(f"  its ratio in pieces of ten minutes: {min(halves):.3f} to {max(halves):.3f}")
+    pieces = [piece_ratio(part) for part in (samples[i : i + 11] for i in range(0, len(samples) - 10, 10))]
+    if pieces:
+        print(f"  its ratio in pieces of ten minutes: {min(pieces):.3f} to {max(pieces):.3f}")
     for index, name in enumerate(("TTFT", "inter-token", "latency")):
         values = {kind: sorted(one[index] for s in samples[1:] for one in s[kind]["requests"]) for kind in KINDS}
         for percent in (50, 99):
@@ -251,7 +251,7 @@ def cpu_s(side: dict[str, Any]) -> float:
     return sum(process["cpu_s"] for process in side["processes"])
 
 
-def half_ratio(part: list[dict[str, Any]]) -> float:
+def piece_ratio(part: list[dict[str, Any]]) -> float:
     """CPU time per token, recorded to without, over some samples."""
     per_token = [
         (cpu_s(part[-1][kind]) - cpu_s(part[0][kind])) / (part[-1][kind]["tokens"] - part[0][kind]["tokens"])

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvtrace import layout
 from kvtrace.capture import segment_header
 from kvtrace.carry import Carry, Values
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
+from kvtrace.jsonlines import read_json_lines
 from kvtrace.kept import TILES, LetGo, read_kept
+from kvtrace.leftovers import is_alive, is_here
 from kvtrace.recording import read_strings, segment_names, string_files, tile_files
 from kvtrace.segment import Segment, map_segment, read_segment
 from kvtrace.tiles import CHUNK, FILE_HEADER_BYTES, Chunk
@@ -43,16 +45,23 @@ class ProcessKeeper:
         self._kept = read_kept(directory)
         self._headers: dict[Path, Segment] = {}
         self._carried: dict[str, int] = {}
+        self._facts: dict[str, Any] = {}
+        self._died_ns: int | None = None
 
     def closed(self, now_ns: int) -> Iterator[File]:
-        """The files that may go, of each stream in order."""
+        """The files that may go, of each stream in order; of a process that has ended, the newest too."""
+        if self._died_ns is None and self._is_dead():
+            self._died_ns = now_ns
         for event, sequences in segment_names(self.directory).items():
             whole = [number for number in sequences if number >= self._let_go(event).first]
-            for number, following in itertools.pairwise(whole):
-                path, header = self._path(event, number), self._header(self._path(event, following))
-                if header is None or header.clock is None or self._header(path) is None:
+            for number, following in itertools.pairwise([*whole, None]):
+                path, end_ns = self._path(event, number or 0), self._died_ns
+                if following is not None:
+                    header = self._header(self._path(event, following))
+                    end_ns = None if header is None or header.clock is None else header.clock.monotonic_ns
+                if end_ns is None or self._header(path) is None:
                     break
-                yield File(header.clock.monotonic_ns, event, number, _allocated(path), path)
+                yield File(end_ns, event, number or 0, _allocated(path), path)
         for number, path in tile_files(self.directory)[:-1]:
             age_ns = time.time_ns() - path.stat().st_mtime_ns
             yield File(now_ns - age_ns, TILES, number, _allocated(path), path)
@@ -86,6 +95,8 @@ class ProcessKeeper:
         What went is noted first: whoever reads the directory after a crash in between knows which files do not count.
         """
         strings = self.strings()
+        if self._died_ns is not None and self.oldest_ns(now_ns) == now_ns:
+            self.carry = Carry()  # nothing of it is left that would need it
         first_strings = self._first_strings(now_ns)
         self._kept = replace(self._kept, first_strings=first_strings)
         self._kept.write(self.directory)
@@ -102,6 +113,12 @@ class ProcessKeeper:
             for number, path in string_files(self.directory):
                 if number < first_strings - 1:
                     path.unlink()
+
+    def _is_dead(self) -> bool:
+        if not self._facts:
+            journal = self.directory / layout.JOURNAL
+            self._facts = next(read_json_lines(journal, []), {}) if journal.exists() else {}
+        return bool(self._facts) and is_here(self._facts) and not is_alive(self._facts)
 
     def _first_strings(self, now_ns: int) -> int:
         """The first file of strings that records may need. One more than is needed stays.

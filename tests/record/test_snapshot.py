@@ -57,6 +57,32 @@ def test_old_segments_go_and_the_summary_says_so(record: Run, engine: Engine, tm
     assert limits == {"segment_ns": 600_000_000, "keeps": True, "keep_ns": 1_000_000_000}
 
 
+def test_of_a_process_that_has_ended_everything_may_go(record: Run, engine: Engine, tmp_path: Path) -> None:
+    # GIVEN a process that ended soon, beside one that goes on until nothing of it is left
+    source = (
+        STEADY
+        + """
+    child = os.fork()
+    if not child:
+        step(5)
+        os._exit(0)
+    os.waitpid(child, 0)
+    (directory,) = Path(os.environ["KVTRACE_RUN_DIR"]).glob(f"processes/*-{child}-*")
+    until(lambda: not list(directory.glob("*.seg")))
+    print(directory.name)
+    """
+    )
+    done = record("-o", "run", "--no-preflight", "--keep-last", "1s", "--", *engine(source))
+
+    # THEN its records are counted as gone
+    (gone,) = (
+        p for p in open_recording(tmp_path / "run").processes if p.directory.name == done.stdout.decode().strip()
+    )
+    assert gone.let_go("step_schedule").records == 5
+    assert gone.segments() == {}
+    assert gone.missing_segments() == []
+
+
 def test_a_signal_freezes_what_is_there_while_recording_goes_on(start: Start, engine: Engine, tmp_path: Path) -> None:
     # GIVEN a flight recorder, whose command would die of the signal
     source = (
