@@ -62,9 +62,10 @@ class ProcessKeeper:
                 if end_ns is None or self._header(path) is None:
                     break
                 yield File(end_ns, event, number or 0, _allocated(path), path)
+        offset_ns, end_ns = now_ns - time.time_ns(), 0
         for number, path in tile_files(self.directory)[:-1]:
-            age_ns = time.time_ns() - path.stat().st_mtime_ns
-            yield File(now_ns - age_ns, TILES, number, _allocated(path), path)
+            end_ns = max(end_ns, path.stat().st_mtime_ns + offset_ns)  # file times are coarse: in order all the same
+            yield File(end_ns, TILES, number, _allocated(path), path)
 
     def fold(self, files: Sequence[File]) -> None:
         """Take up what is in force of some files and count them as gone."""

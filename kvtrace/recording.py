@@ -71,16 +71,21 @@ class ProcessRecording:
             KvtraceError: A segment is damaged, truncated, foreign or of a newer kvtrace.
         """
         found: dict[str, list[Segment]] = {}
+        cached, self._read = self._read, {}
         for event, on_disk in segment_names(self.directory).items():
             first = self.let_go(event).first
             sequences = [sequence for sequence in on_disk if sequence >= first - 1]
             for sequence in sequences:
-                name = layout.segment_name(event, sequence)
-                segment = self._segment(name)
+                name, followed, carried = (
+                    layout.segment_name(event, sequence),
+                    sequence < sequences[-1],
+                    sequence < first,
+                )
+                segment = (None if carried else cached.get(name)) or read_segment(self.directory / name)
                 if segment is not None:
-                    followed, carried = sequence < sequences[-1], sequence < first
+                    self._read[name] = segment
                     found.setdefault(event, []).append(dataclasses.replace(segment, followed=followed, carried=carried))
-                elif sequence < sequences[-1]:
+                elif followed:
                     raise KvtraceError(f"{self.directory / name} is damaged: it is empty, but later segments exist")
         return found
 
@@ -111,14 +116,6 @@ class ProcessRecording:
             KvtraceError: A file is damaged.
         """
         return read_strings(self.directory, self.kept.first_strings, self.warnings)
-
-    def _segment(self, name: str) -> Segment | None:
-        if name not in self._read:
-            segment = read_segment(self.directory / name)
-            if segment is None:
-                return None
-            self._read[name] = segment
-        return self._read[name]
 
     def _counters(self) -> dict[str, tuple[int, int]]:
         streams = self.facts["streams"]

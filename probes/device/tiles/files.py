@@ -40,6 +40,7 @@ class TileFiles:
         """Start a chunk."""
         if self.failed:
             return
+        self._chunk_start = self._size  # whatever fails, the chunks before stay
         try:
             self._recorder.budget.take(CHUNK.size + chunk.payload_bytes)
             if self._descriptor < 0 or self._size >= self._file_bytes or 0 < self._ends_ns <= time.monotonic_ns():
