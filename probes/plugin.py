@@ -45,7 +45,8 @@ def _install(run_dir: Path) -> None:
     from kvtrace.capture import Recorder
     from kvtrace.probes.hooks import Patches
 
-    recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
+    counting = os.environ.get("KVTRACE_COUNT_WRITES") == "1"
+    recorder = Recorder(run_dir, limits.from_environment(os.environ), count_writes=counting)
     recorder.note("vllm", inherited=True, version=_vllm_version())
 
     def report(hook: str, state: str, detail: str) -> None:
@@ -75,17 +76,6 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         worker,
     )
 
-<<<<<<< HEAD
-=======
-    counting = os.environ.get("KVTRACE_COUNT_WRITES") == "1"
-    recorder = Recorder(run_dir, limits.from_environment(os.environ), count_writes=counting)
-    recorder.note("vllm", inherited=True, version=_vllm_version())
-
-    def report(hook: str, state: str, detail: str) -> None:
-        recorder.note("hook", inherited=True, hook=hook, state=state, detail=detail)
-
-    patches = Patches(report)
->>>>>>> 3a6ef62 (A flight recorder: segments rotate by time, the oldest go, what is in force is carried over)
     engines = engine.Engines(recorder)
     pending = lookups.Lookups(engines)
     ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(environment) else None
