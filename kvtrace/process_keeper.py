@@ -57,9 +57,9 @@ class ProcessKeeper:
             for number, following in itertools.pairwise([*whole, None]):
                 path, end_ns = self._path(event, number or 0), self._died_ns
                 if following is not None:
-                    header = self._header(self._path(event, following))
+                    header = self._header(self._path(event, following), is_last=following == whole[-1])
                     end_ns = None if header is None or header.clock is None else header.clock.monotonic_ns
-                if end_ns is None or self._header(path) is None:
+                if end_ns is None or self._header(path, is_last=following is None) is None:
                     break
                 yield File(end_ns, event, number or 0, _allocated(path), path)
         offset_ns, end_ns = now_ns - time.time_ns(), 0
@@ -81,7 +81,9 @@ class ProcessKeeper:
         begins = [now_ns]
         for event, sequences in segment_names(self.directory).items():
             oldest = next((number for number in sequences if number >= self._let_go(event).first), None)
-            header = None if oldest is None else self._header(self._path(event, oldest))
+            if oldest is None:
+                continue
+            header = self._header(self._path(event, oldest), is_last=oldest == sequences[-1])
             if header is not None and header.clock is not None and header.committed_estimate():
                 begins.append(header.clock.monotonic_ns)
         return min(begins)
@@ -156,10 +158,15 @@ class ProcessKeeper:
     def _path(self, event: str, sequence: int) -> Path:
         return self.directory / layout.segment_name(event, sequence)
 
-    def _header(self, path: Path) -> Segment | None:
-        """A segment's header, read once; None if it is still being made."""
+    def _header(self, path: Path, *, is_last: bool) -> Segment | None:
+        """A segment's header, read once; None if it is still being made, as only the last one can be."""
         if path not in self._headers:
-            segment = read_segment(path)
+            try:
+                segment = read_segment(path)
+            except KvtraceError:
+                if not is_last:
+                    raise
+                segment = None
             if segment is None:
                 return None
             self._headers[path] = segment

@@ -195,8 +195,9 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments begin at the pretended time."""
+    """Segments begin at the pretended time, and the process that began before it did is still the same."""
     monkeypatch.setattr(capture, "clock_pair", _reading)
+    monkeypatch.setattr("kvtrace.process_keeper.is_alive", lambda facts: True)
 
 
 ENGINE: list[Engine] = []
@@ -376,6 +377,25 @@ def test_a_crash_between_noting_and_deleting_leaves_a_readable_recording(
     for event, kept in read(process).items():
         assert kept.whole == writer.written[event][process.let_go(event).records :]
         assert is_subsequence(kept.carried, writer.written[event])
+
+
+def test_a_segment_that_is_being_made_is_waited_for(tmp_path: Path) -> None:
+    # GIVEN a process that was stopped while it made its newest segment: its magic is not there yet
+    writer = engine(tmp_path)
+    for turn in work(writer, 40):
+        if turn % 10 == 0:
+            writer.recorder.rotate()
+    newest = max(tmp_path.glob("processes/*/step_update.*.seg"))
+    header = newest.read_bytes()
+    newest.write_bytes(b"\0" * len(layout.SEGMENT_MAGIC) + header[len(layout.SEGMENT_MAGIC) :])
+
+    # THEN all others go as they should, and the rest when it is made
+    assert writer.keeper.keep() > 0
+    newest.write_bytes(header)
+    writer.now += 2 * KEEP_NS
+    assert writer.keeper.keep() > 0
+    (process,) = open_recording(tmp_path).processes
+    assert read(process)["step_update"].whole == writer.written["step_update"][gone_of(process, "step_update") :]
 
 
 def _die(*_: Any) -> None:

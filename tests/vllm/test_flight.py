@@ -63,6 +63,7 @@ def write_again(run: Path, target: Path, offset_ns: int, monkeypatch: pytest.Mon
         "clock_pair",
         lambda: {"realtime_ns": now + offset_ns, "monotonic_ns": now, "uncertainty_ns": 0},
     )
+    monkeypatch.setattr("kvtrace.process_keeper.is_alive", lambda facts: True)
     target.mkdir()
     limits = Limits(keeps=True, keep_ns=(end - begin) // 2)
     recorders = [Recorder(target, limits, largest_segment_bytes=1 << 14) for _ in processes]
