@@ -12,9 +12,11 @@ from kvtrace import __version__
 from kvtrace.events import Field
 from kvtrace.ingest.clock import Reading
 from kvtrace.ingest.ledger import CONNECTOR
+from kvtrace.ingest.let_go import begins_ns
 from kvtrace.ingest.schema import ENGINE, GPU_CLOCK, GPU_MEMORY, KV_LAYER, PROCESS, TRACE_VERSION
 from kvtrace.recording import ProcessRecording, Recording
 
+_OF_MANIFEST = ("command", "started_ns", "ended_ns", "exit_code", "pid", "limits", "frozen_ns")
 _INTEGER_BITS = {"INTEGER": 31, "BIGINT": 63}
 
 
@@ -34,7 +36,8 @@ def insert_run(connection: duckdb.DuckDBPyConnection, recording: Recording, warn
         "ingest_version": __version__,
         "source": "capture",
         "vllm_version": ", ".join(versions) or None,
-        **{key: manifest.get(key) for key in ("command", "started_ns", "ended_ns", "exit_code", "pid")},
+        **{key: manifest.get(key) for key in _OF_MANIFEST},
+        "kept_from_ns": begins_ns(connection),
         "warnings": "\n".join(warnings).replace(f"{recording.run_dir}/", "") or None,
     }
     insert_rows(connection, "run", ((key, _text(value)) for key, value in facts.items() if value is not None))

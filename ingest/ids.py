@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,16 @@ class RequestKeys:
 class ProcessIds:
     """Translates the ids that one process captured. What cannot be translated becomes null and is counted."""
 
-    def __init__(self, strings: Sequence[str], requests: RequestKeys, processes: dict[int, int]) -> None:
+    def __init__(self, strings: Mapping[int, str], requests: RequestKeys, processes: dict[int, int]) -> None:
         self.unknown: Counter[str] = Counter()
-        self._strings = strings
+        numbers = [0, *sorted(strings)]
+        self._strings = ["", *(strings[number] for number in numbers[1:])]
+        # A flight recorder leaves gaps; elsewhere a number is its own place in the list.
+        self._numbers = np.array(numbers, np.int64) if numbers[-1] >= len(numbers) else None
         self._arrow_strings: pa.Array[Any] | None = None
         self._requests = requests
         self._processes = processes
-        self._key_of = np.zeros(len(strings), np.int32)
+        self._key_of = np.zeros(len(self._strings), np.int32)
 
     def requests(self, ids: Ids, column: str) -> Keys:
         """Interned request ids to keys of table `request`; 0 is null."""
@@ -70,11 +73,16 @@ class ProcessIds:
         return keys[inverse]
 
     def _known(self, ids: Ids, column: str) -> Ids:
-        beyond = ids >= len(self._strings)
-        if not beyond.any():
-            return ids
-        self.unknown[column] += int(beyond.sum())
-        return np.where(beyond, 0, ids).astype(ids.dtype)
+        """Places in `_strings`; 0 for what is not there."""
+        if self._numbers is None:
+            places, missing = ids, ids >= len(self._strings)
+        else:
+            places = np.minimum(np.searchsorted(self._numbers, ids), len(self._numbers) - 1).astype(ids.dtype)
+            missing = self._numbers[places] != ids
+        if not missing.any():
+            return places
+        self.unknown[column] += int(missing.sum())
+        return np.where(missing, 0, places).astype(ids.dtype)
 
 
 def process_of_pid(recorder: ProcessRecording, processes: Sequence[ProcessRecording]) -> dict[int, int]:

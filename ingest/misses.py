@@ -37,6 +37,7 @@ WITH judged AS (
             WHEN f.evicted THEN 'evicted'
             WHEN f.emptied THEN 'reset'
             WHEN k.other IS NOT NULL THEN 'different_key'
+            WHEN m.engine_id IN (SELECT process_id FROM let_go) THEN 'unknown'
             ELSE 'never_stored'
         END AS verdict
     FROM missing m
@@ -81,7 +82,9 @@ SELECT n.engine_id, n.time_ns, n.step, n.request, n.resumed, n.verdict, n.querie
     CASE verdict
         WHEN 'caching_off' THEN 'Prefix caching is off in this engine.'
         WHEN 'reading_skipped' THEN 'The request asked not to read the prefix cache, as prompt log probabilities do.'
-        WHEN 'unknown' THEN format('The hash of block {} was not recorded.', n.block)
+        WHEN 'unknown' THEN CASE
+            WHEN n.block_hash IS NULL THEN format('The hash of block {} was not recorded.', n.block)
+            ELSE 'Nobody stored it in the part of the recording that was kept; before that, nobody knows.' END
         WHEN 'shorter_than_block' THEN CASE
             WHEN n.block = 0 THEN format('Its {} tokens are fewer than a block of {}.', queried_tokens, block_tokens)
             ELSE format('All {} full blocks were found; the rest, {} of its {} tokens, does not fill a block of '

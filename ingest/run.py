@@ -11,7 +11,20 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
-from kvtrace.ingest import build, capture, client, clock, costs, derive, facts, misses, tiers, tile_tables, tiles
+from kvtrace.ingest import (
+    build,
+    capture,
+    client,
+    clock,
+    costs,
+    derive,
+    facts,
+    let_go,
+    misses,
+    tiers,
+    tile_tables,
+    tiles,
+)
 from kvtrace.ingest.guard import naming
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
@@ -140,6 +153,7 @@ def _fill(
     offsets_ns = [by_host[clock.host_of(process)] for process in processes]
     requests = RequestKeys()
     misfits = facts.insert_processes(connection, processes, offsets_ns)
+    gone = let_go.insert_let_go(connection, processes, offsets_ns)
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
         facts.insert_clocks(connection, clock.residuals(number, process, offset_ns))
     summary.streams, unknown = _import_events(connection, processes, offsets_ns, requests, progress)
@@ -154,6 +168,7 @@ def _fill(
         summary.joins.append(derive.JoinCount("client_request -> request", *told))
     facts.insert_rows(connection, "stream", summary.streams)
     summary.warnings += [
+        *gone,
         *recording.warnings,
         *misfits,
         *unknown,

@@ -14,6 +14,7 @@ from kvtrace.ingest.client_schema import CLIENT_REQUEST
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.ledger import LEDGER
+from kvtrace.ingest.let_go import LET_GO
 from kvtrace.ingest.outside_schema import OUTSIDE_TABLES
 from kvtrace.ingest.preemptions import PREEMPTION
 from kvtrace.ingest.studies import STUDIES
@@ -25,7 +26,7 @@ from kvtrace.ingest.tables import column as _column
 from kvtrace.ingest.tile_schema import TILE_TABLES
 from kvtrace.ingest.verdicts import VERDICTS
 
-TRACE_VERSION = 3
+TRACE_VERSION = 4
 """Of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(
@@ -33,7 +34,7 @@ RUN = Table(
     "Facts about the recording as a whole, one a row.",
     (
         _column("key", _TEXT, "trace_version, kvtrace_version, vllm_version, command, started_ns, ended_ns, exit_code, "
-                              "source, ..."),
+                              "source, limits, frozen_ns, kept_from_ns, ..."),
         _column("value", _TEXT, "The fact as text."),
     ),
 )  # fmt: skip
@@ -350,6 +351,7 @@ TABLES: tuple[Table, ...] = (
     CLIENT_REQUEST,
     HOOK,
     STREAM,
+    LET_GO,
     CLOCK,
     KV_LAYER,
     GPU_CLOCK,

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace import __version__, layout
+from kvtrace.budget import Budget
 from kvtrace.events import EVENTS, SCHEMA_VERSION, Event
+from kvtrace.limits import Limits
+from kvtrace.rotation import Rotation
 
 Emit = Callable[..., None]
 """Appends one record: the event's field values in declared order."""
@@ -32,9 +35,12 @@ Emit = Callable[..., None]
 EmitRows = Callable[[list[Any], int], None]
 """Appends records: their field values one after another, each record's followed by 1; how many records."""
 
+_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
 ROWS_A_PACK = 16
 FIRST_SEGMENT_BYTES = 1 << 18
-LARGEST_SEGMENT_BYTES = 1 << 24
+SMALLEST_SEGMENT_BYTES = 1 << 14
+"""Of a stream that wrote little before its segments were rotated."""
 
 
 def clock_pair() -> dict[str, int]:
@@ -43,6 +49,23 @@ def clock_pair() -> dict[str, int]:
     realtime = time.time_ns()
     after = time.monotonic_ns()
     return {"realtime_ns": realtime, "monotonic_ns": (before + after) // 2, "uncertainty_ns": (after - before + 1) // 2}
+
+
+def segment_header(event: Event, pid: int, sequence: int, segment_bytes: int, clock: dict[str, int]) -> bytes:
+    """The first `SEGMENT_HEADER_BYTES` of a segment; the magic must reach the file last."""
+    facts = json.dumps(
+        {
+            "event": event.name,
+            "schema_version": SCHEMA_VERSION,
+            "fields": [[field.name, field.type.name, field.type.code] for field in event.fields],
+            "pid": pid,
+            "sequence": sequence,
+            "segment_bytes": segment_bytes,
+            **clock,
+        }
+    ).encode()
+    head = layout.SEGMENT_HEADER.pack(layout.SEGMENT_MAGIC, layout.FORMAT_VERSION, event.struct.size, len(facts))
+    return (head + facts).ljust(layout.SEGMENT_HEADER_BYTES, b"\0")
 
 
 class _Segment:
@@ -86,7 +109,9 @@ class _Stream:
         """Forget the open segment, as after a fork: the parent goes on with it."""
         self.segment: _Segment | _NoSegment = _NO_SEGMENT
         self.sequence = 0
+        self.segment_bytes = 0
         self.appended_to = 0
+        self.rotation_due = False
         self.dropped = 0
         self.written = 0
 
@@ -154,7 +179,7 @@ class _Stream:
         else:
             self.drop(1)
 
-    def _roll(self, full: _Segment | _NoSegment) -> bool:
+    def _roll(self, full: _Segment | _NoSegment, used: int | None = None) -> bool:
         """Open the next segment unless another thread did; False once recording has stopped."""
         recorder = self.recorder
         with recorder.lock:
@@ -162,33 +187,63 @@ class _Stream:
                 try:
                     recorder.open()
                     if not recorder.stopped:
-                        self.segment = self._next_segment()
+                        self.segment = self._next_segment(used)
                 except OSError as error:
                     recorder.stop(f"no new segment for {self.event.name}: {error}")
             return not recorder.stopped
 
-    def _next_segment(self) -> _Segment:
+    def rotate(self) -> None:
+        """Go on in a new segment if this one has records. Threads that emit meanwhile are not held up.
+
+        One of them may have looked up the old segment already; its records come to lie behind the seal.
+        """
         recorder = self.recorder
-        size = min(FIRST_SEGMENT_BYTES << (2 * self.sequence), recorder.largest_segment_bytes)
+        with recorder.lock:
+            old = self.segment
+            if recorder.stopped or isinstance(old, _NoSegment) or not (used := self._used_bytes(old)):
+                return
+            if self.appended_to:
+                self.rotation_due = True
+                return
+            try:
+                self.segment = self._next_segment(used)
+            except OSError as error:
+                recorder.stop(f"no new segment for {self.event.name}: {error}")
+                return
+            _seal(old, old.next_offset())
+
+    def _used_bytes(self, segment: _Segment) -> int:
+        """About how much of a segment holds records, by halving: records are whole in order but for the last few."""
+        size = self.event.struct.size
+        low, high = 0, (len(segment.map) - layout.SEGMENT_HEADER_BYTES) // size
+        while low < high:
+            middle = (low + high) // 2
+            if segment.map[layout.SEGMENT_HEADER_BYTES + (middle + 1) * size - 1]:
+                low = middle + 1
+            else:
+                high = middle
+        return low * size
+
+    def _size_of_next(self, used: int | None) -> int:
+        """Four times the full one, or twice what the one before took where the clock ends it."""
+        if used is None:
+            size = 4 * self.segment_bytes or FIRST_SEGMENT_BYTES
+        else:
+            size = max(SMALLEST_SEGMENT_BYTES, 1 << (2 * used + layout.SEGMENT_HEADER_BYTES - 1).bit_length())
+        return min(size, self.recorder.largest_segment_bytes)
+
+    def _next_segment(self, used: int | None = None) -> _Segment:
+        recorder = self.recorder
+        size = self._size_of_next(used)
+        recorder.budget.take(size)
         path = recorder.directory / layout.segment_name(self.event.name, self.sequence)
-        clock = clock_pair()
-        header = json.dumps(
-            {
-                "event": self.event.name,
-                "schema_version": SCHEMA_VERSION,
-                "fields": [[field.name, field.type.name, field.type.code] for field in self.event.fields],
-                "pid": os.getpid(),
-                "sequence": self.sequence,
-                "segment_bytes": size,
-                **clock,
-            }
-        ).encode()
+        header = segment_header(self.event, os.getpid(), self.sequence, size, clock_pair())
         map_ = _allocate(path, size)
-        start = layout.SEGMENT_HEADER.size
-        map_[start : start + len(header)] = header
-        layout.SEGMENT_HEADER.pack_into(map_, 0, b"", layout.FORMAT_VERSION, self.event.struct.size, len(header))
-        map_[: len(layout.SEGMENT_MAGIC)] = layout.SEGMENT_MAGIC
+        start = len(layout.SEGMENT_MAGIC)
+        map_[start : len(header)] = header[start:]
+        map_[:start] = header[:start]
         self.sequence += 1
+        self.segment_bytes = size
         return _Segment(map_, self.event.struct.size)
 
     def append(self, rows: Any) -> None:
@@ -201,10 +256,14 @@ class _Stream:
         while done < len(rows):
             segment = self.segment
             room = 0 if segment is _NO_SEGMENT else (len(segment.map) - self.appended_to) // size
-            if not room:
-                if not self._roll(segment):
+            if not room or self.rotation_due:
+                end = self.appended_to
+                used, self.rotation_due = (end if self.rotation_due else None), False
+                if not self._roll(segment, used):
                     self.drop(len(rows) - done)
                     return
+                if used is not None:
+                    _seal(segment, end)
                 self.appended_to = layout.SEGMENT_HEADER_BYTES
                 continue
             part = rows[done : done + room]
@@ -226,6 +285,10 @@ class _Stream:
         counters = self.recorder.counters
         if counters is not None:
             layout.COUNTERS_ENTRY.pack_into(counters, self.counters_offset, self.dropped, self.written)
+
+
+def _seal(segment: _Segment | _NoSegment, end: int) -> None:
+    layout.SEGMENT_SEAL.pack_into(segment.map, layout.SEGMENT_SEAL_OFFSET, end)
 
 
 def _allocate(path: Path, size: int) -> mmap.mmap:
@@ -250,15 +313,23 @@ class Recorder:
 
     Args:
         run_dir: The run directory; it must exist.
-        largest_segment_bytes: Segments grow up to this size.
+        limits: How much may be written, and when segments end.
+        largest_segment_bytes: Segments grow up to this size; that of the limits unless given.
         count_writes: Keep a count of written records beside them (tests only: it costs time).
     """
 
     def __init__(
-        self, run_dir: Path, *, largest_segment_bytes: int = LARGEST_SEGMENT_BYTES, count_writes: bool = False
+        self,
+        run_dir: Path,
+        limits: Limits | None = None,
+        *,
+        largest_segment_bytes: int | None = None,
+        count_writes: bool = False,
     ) -> None:
         self.run_dir = run_dir
-        self.largest_segment_bytes = largest_segment_bytes
+        self.limits = limits or Limits()
+        self.largest_segment_bytes = largest_segment_bytes or self.limits.segment_bytes
+        self.budget = Budget(run_dir, self.limits.stop_bytes)
         self.count_writes = count_writes
         self._streams = [_Stream(self, event, index) for index, event in enumerate(EVENTS.values())]
         self._by_name = {stream.event.name: stream for stream in self._streams}
@@ -273,6 +344,8 @@ class Recorder:
         self.counters: mmap.mmap | None = None
         self._journal = -1
         self._string_file = -1
+        self._string_sequence = 0
+        self._interned = 0
         self._strings: dict[str, int] = {}
         self._next_string = itertools.count(1).__next__
         self._pending: list[dict[str, Any]] = []
@@ -326,11 +399,40 @@ class Recorder:
                 number = self._next_string()
                 self._append(self._string_file, [number, text])
                 self._strings[text] = number
+                self._interned += 1
             return number
 
     def forget(self, text: str) -> None:
         """Drop a string that will not come again (a finished request's id), so that memory stays flat."""
         self._strings.pop(text, None)
+
+    def rotate(self) -> None:
+        """Begin new segments where there are records, and a new file of strings where old ones may be let go."""
+        for stream in self._streams:
+            stream.rotate()
+        if self.limits.keeps:
+            self._rotate_strings()
+
+    def _rotate_strings(self) -> None:
+        """Go on in a new file that begins with all strings that may still be used."""
+        with self.lock:
+            if self.stopped or self.directory is self.run_dir or not self._interned:
+                return
+            begins = {"monotonic_ns": clock_pair()["monotonic_ns"]}
+            lines = (begins, *([number, text] for text, number in self._strings.items()))
+            path = self.directory / layout.strings_name(self._string_sequence + 1)
+            try:
+                descriptor = os.open(path, _APPENDING, 0o644)
+                data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+                if os.write(descriptor, data) != len(data):
+                    raise OSError("the disk is full")
+            except OSError as error:
+                self.stop(f"cannot write {path}: {error}")
+                return
+            os.close(self._string_file)
+            self._string_file = descriptor
+            self._string_sequence += 1
+            self._interned = 0
 
     def note(self, kind: str, *, inherited: bool = False, opens: bool = False, **facts: Any) -> None:
         """Write a rare fact to the journal.
@@ -370,9 +472,8 @@ class Recorder:
         counters = _allocate(directory / layout.COUNTERS, layout.COUNTERS_BYTES)
         layout.COUNTERS_HEADER.pack_into(counters, 0, layout.COUNTERS_MAGIC, layout.FORMAT_VERSION, 0)
         self.counters = counters
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._journal = os.open(directory / layout.JOURNAL, flags, 0o644)
-        self._string_file = os.open(directory / layout.STRINGS, flags, 0o644)
+        self._journal = os.open(directory / layout.JOURNAL, _APPENDING, 0o644)
+        self._string_file = os.open(directory / layout.STRINGS, _APPENDING, 0o644)
         self.directory = directory
         self._append(
             self._journal,
@@ -389,6 +490,8 @@ class Recorder:
                 **clock,
             },
         )
+        if self.limits.segment_ns is not None:
+            Rotation(self, self.limits.segment_ns).start()
 
     def stop(self, reason: str) -> None:
         """End recording in this process for good: from here on records are counted as dropped."""

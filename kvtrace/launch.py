@@ -7,12 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from kvtrace import layout, preflight
 from kvtrace.errors import KvtraceError
+from kvtrace.flight import FlightRecorder
+from kvtrace.limits import LIMITS_VARIABLE, Limits
 from kvtrace.manifest import Manifest
 from kvtrace.meter import Meter
 from kvtrace.nsys import Nsys, command_pid, find_nsys, pid_file
@@ -36,7 +38,7 @@ class Launch:
     `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or `layer` or
     `tile` to time KV accesses on a GPU too where there is one; `tiles` has the filters of the last. `nvtx` speaks NVTX
     even if no profiler seems to listen. `nsys` runs the command under Nsight Systems, with `nsys_args` as further
-    options of `nsys profile`.
+    options of `nsys profile`. `limits` are those of the recording.
     """
 
     command: Sequence[str]
@@ -49,6 +51,7 @@ class Launch:
     nvtx: bool = False
     nsys: bool = False
     nsys_args: str = ""
+    limits: Limits = field(default_factory=Limits)
 
 
 def record(launch: Launch) -> int:
@@ -62,7 +65,7 @@ def record(launch: Launch) -> int:
     Raises:
         KvtraceError: the command did not start.
     """
-    environment = dict(os.environ)
+    environment = {key: value for key, value in os.environ.items() if key != LIMITS_VARIABLE}
     program = preflight.find_program(launch.command[0], environment)
     nsys = find_nsys(environment, launch.nsys_args) if launch.nsys else None
     interpreter = preflight.find_interpreter(program, launch.command[1:], environment) if launch.check_first else None
@@ -71,7 +74,8 @@ def record(launch: Launch) -> int:
             _say(warning)
     run_dir = launch.run_dir or default_run_dir()
     is_new = make_run_dir(run_dir, force=launch.force)
-    manifest = Manifest(command=redact(launch.command), started_ns=time.time_ns())
+    limits = {key: value for key, value in asdict(launch.limits).items() if value} or None
+    manifest = Manifest(command=redact(launch.command), started_ns=time.time_ns(), limits=limits)
     manifest.write(run_dir)
     started_ns = time.monotonic_ns()
     try:
@@ -80,7 +84,7 @@ def record(launch: Launch) -> int:
         _remove_unused(run_dir, is_new=is_new)
         raise
     manifest = _update(replace(manifest, pid=child.pid), run_dir)
-    code = _watch(child, run_dir, started_ns, quiet=launch.quiet)
+    code = _watch(child, run_dir, started_ns, launch)
     elapsed_ns = time.monotonic_ns() - started_ns
     if nsys is not None and run_dir.exists() and not pid_file(run_dir).exists():
         reason = last_words(run_dir / layout.NSYS_LOG)
@@ -101,6 +105,7 @@ def record(launch: Launch) -> int:
 
 def _start(launch: Launch, nsys: Nsys | None, program: Path, environment: Mapping[str, str], run_dir: Path) -> Child:
     inherited = child_environment(environment, run_dir, launch.kv_level, launch.tiles, nvtx=launch.nvtx or launch.nsys)
+    inherited |= launch.limits.to_environment()
     if nsys is None:
         return Child(program, launch.command, inherited)
     command = nsys.profile(run_dir / layout.PROFILE, pid_file(run_dir), program, launch.command)
@@ -141,9 +146,20 @@ def child_environment(
     return result
 
 
-def _watch(child: Child, run_dir: Path, started_ns: int, *, quiet: bool) -> int:
+def _watch(child: Child, run_dir: Path, started_ns: int, launch: Launch) -> int:
+    if not launch.limits.keeps:
+        return _wait(child, run_dir, started_ns, None, quiet=launch.quiet)
+    flight = FlightRecorder(run_dir, launch.limits, _say)
+    flight.start()
+    try:
+        return _wait(child, run_dir, started_ns, flight.freeze, quiet=launch.quiet)
+    finally:
+        flight.finish()
+
+
+def _wait(child: Child, run_dir: Path, started_ns: int, freeze: Callable[[], None] | None, *, quiet: bool) -> int:
     if quiet or not is_usable(_STDERR, os.environ):
-        return child.wait(_nothing, _nothing, None)
+        return child.wait(_nothing, _nothing, None, freeze)
     line, meter = StatusLine(_STDERR), Meter(run_dir)
 
     def draw() -> None:
@@ -151,7 +167,7 @@ def _watch(child: Child, run_dir: Path, started_ns: int, *, quiet: bool) -> int:
         line.draw(status_text(meter.read(now_ns), now_ns - started_ns))
 
     try:
-        return child.wait(_unless_failing(draw), line.clear, INTERVAL_S)
+        return child.wait(_unless_failing(draw), line.clear, INTERVAL_S, freeze)
     finally:
         line.clear()
 

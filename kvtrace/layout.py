@@ -11,6 +11,10 @@ RUN/processes/HOST-PID-START/           one directory a recorded process
     counters.bin                        what was dropped, and whether recording stopped
     EVENT.NNNNN.seg                     fixed-width records of one event, in order
     tiles.NNNNN.kvt                     what GPU programs wrote, a chunk a step (`kvtrace.tiles`)
+    strings.NNNNN.jsonl                 further interned strings, where old ones are let go (`--keep-last`)
+    kept.json                           what was let go, and from where on streams are whole (`kvtrace.kept`)
+RUN/.budget                             bytes taken of `--max-bytes`
+RUN/.lock                               held while segments are let go, or frozen
 """
 
 from __future__ import annotations
@@ -39,6 +43,9 @@ WORKLOAD = "workload.json"
 JOURNAL = "journal.jsonl"
 STRINGS = "strings.jsonl"
 COUNTERS = "counters.bin"
+KEPT = "kept.json"
+BUDGET = ".budget"
+LOCK = ".lock"
 
 SEGMENT_MAGIC = b"KVTRACE\n"
 SEGMENT_HEADER = struct.Struct("<8sIII")
@@ -50,6 +57,11 @@ Records start at `SEGMENT_HEADER_BYTES`. The magic is written last: a segment wi
 died, and holds nothing.
 """
 SEGMENT_HEADER_BYTES = 4096
+
+SEGMENT_SEAL = struct.Struct("<Q")
+SEGMENT_SEAL_OFFSET = SEGMENT_HEADER_BYTES - SEGMENT_SEAL.size
+"""Where recording went on to the next segment before this one was full: the offset of the first place not given out.
+0 otherwise. A record may still have been written behind the place after it."""
 
 COUNTERS_MAGIC = b"KVTCOUNT"
 COUNTERS_HEADER = struct.Struct("<8sII")
@@ -64,3 +76,8 @@ COUNTERS_BYTES = 4096
 def segment_name(event: str, sequence: int) -> str:
     """File name of an event's `sequence`-th segment (from 0) in a process directory."""
     return f"{event}.{sequence:05d}.seg"
+
+
+def strings_name(sequence: int) -> str:
+    """File name of a process's `sequence`-th file of strings (from 0)."""
+    return STRINGS if sequence == 0 else f"strings.{sequence:05d}.jsonl"

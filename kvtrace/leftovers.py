@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from kvtrace.recording import ProcessRecording
 
@@ -21,17 +22,21 @@ def still_running(processes: Iterable[ProcessRecording], patience_s: float) -> l
     vLLM's workers may need a moment longer than the process that started them.
     """
     deadline = time.monotonic() + patience_s
-    return [process for process in processes if _is_alive(process) and not _ends_before(process.pid, deadline)]
+    return [process for process in processes if is_alive(process.facts) and not _ends_before(process.pid, deadline)]
 
 
-def _is_alive(process: ProcessRecording) -> bool:
-    """Whether the recorded process, not another one that got its pid since, is there and not a zombie."""
-    facts = process.facts
-    boot_id, recorded_ns = facts.get("boot_id"), facts.get("monotonic_ns")
-    if facts.get("host") != socket.gethostname() or boot_id != _boot_id() or not isinstance(recorded_ns, int):
+def is_here(facts: dict[str, Any]) -> bool:
+    """Whether a recorded process, by its journal's `process` line, is or was one of this machine since it booted."""
+    return facts.get("host") == socket.gethostname() and facts.get("boot_id") == _boot_id()
+
+
+def is_alive(facts: dict[str, Any]) -> bool:
+    """Whether the recorded process, not another one that got its pid since, is here and not a zombie."""
+    recorded_ns = facts.get("monotonic_ns")
+    if not is_here(facts) or not isinstance(recorded_ns, int):
         return False
     try:
-        fields = Path(f"/proc/{process.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{facts['pid']}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return False
     state, start_ns = fields[0], int(fields[19]) * _CLOCK_TICK_NS

@@ -17,8 +17,8 @@ class Manifest:
 
     `command` has no secrets in it. `pid` is the command's, and missing until it has started. `ended_ns` and `exit_code`
     are missing while it runs, and for ever if `kvtrace record` was killed. A negative `exit_code` is the signal that
-    ended the command. `nsight` are Nsight Systems exports of the run, relative to the run directory. Times are UNIX
-    nanoseconds.
+    ended the command. `limits` are those of the recording (`kvtrace.limits`), if it has any. `nsight` are Nsight
+    Systems exports of the run, relative to the run directory. Times are UNIX nanoseconds.
     """
 
     command: list[str]
@@ -27,6 +27,7 @@ class Manifest:
     ended_ns: int | None = None
     exit_code: int | None = None
     nsight: list[str] | None = None
+    limits: dict[str, int] | None = None
     format_version: int = field(default=layout.FORMAT_VERSION, kw_only=True)
     kvtrace_version: str = field(default=__version__, kw_only=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from kvtrace import layout
 from kvtrace.errors import KvtraceError
 from kvtrace.events import STEP_SCHEDULE
+from kvtrace.kept import read_kept
 from kvtrace.recording import ProcessRecording, Segment, open_recording
 
 _RATE_WINDOW_NS = 5_000_000_000
@@ -39,13 +40,16 @@ class Meter:
         try:
             self._find_processes()
             records = size = steps = dropped = 0
+            full, self._full = self._full, {}
             for process in self._processes.values():
+                process.kept = read_kept(process.directory)
                 dropped += sum(process.dropped().values())
                 for event, segments in process.segments().items():
-                    count = sum(map(self._count, segments))
+                    count = sum(self._count(segment, full) for segment in segments)
                     records += count
                     size += count * segments[0].record_bytes
-                    steps += count if event == STEP_SCHEDULE.name else 0
+                    if event == STEP_SCHEDULE.name:
+                        steps += count + process.let_go(event).records
         except (KvtraceError, OSError, ValueError):
             return None
         return Reading(len(self._processes), records, size, dropped, self._rate(now_ns, steps))
@@ -58,10 +62,11 @@ class Meter:
             for process in open_recording(self._run_dir).processes:
                 self._processes.setdefault(process.directory, process)
 
-    def _count(self, segment: Segment) -> int:
-        if segment.path in self._full:
-            return self._full[segment.path]
-        count = segment.committed_estimate()
+    def _count(self, segment: Segment, full: dict[Path, int]) -> int:
+        """The records of a segment; those of full ones as counted before, and forgotten when the file is gone."""
+        count = full.get(segment.path)
+        if count is None or segment.carried:
+            count = segment.committed_estimate()
         if segment.followed:
             self._full[segment.path] = count
         return count

@@ -19,11 +19,15 @@ from typing import Any
 from kvtrace import layout
 from kvtrace.errors import KvtraceError
 from kvtrace.jsonlines import parse_json, read_json_lines
+from kvtrace.kept import Kept, LetGo, read_kept
 from kvtrace.segment import Clock, Segment, check_format_version, clock_of, read_segment
 
 __all__ = ["Clock", "ProcessRecording", "Recording", "Segment", "open_recording"]
 
 _SEGMENT_NAME = re.compile(r"(?P<event>\w+)\.(?P<sequence>\d{5,})\.seg")
+_STRINGS_NAME = re.compile(r"strings(?:\.(?P<sequence>\d{5,}))?\.jsonl")
+_TILES_NAME = re.compile(r"tiles\.(?P<sequence>\d{5,})\.kvt")
+_MOST_STRINGS = 1 << 31
 _LARGEST_PID = (1 << 31) - 1
 
 
@@ -51,6 +55,7 @@ class ProcessRecording:
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     gpu_memory: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
+    kept: Kept = field(default_factory=Kept)
     warnings: list[str] = field(default_factory=list)
     _read: dict[str, Segment] = field(default_factory=dict, repr=False)
 
@@ -60,20 +65,27 @@ class ProcessRecording:
         return int(self.facts["pid"])
 
     def segments(self) -> dict[str, list[Segment]]:
-        """The segments there are now, in order, by event; headers are read once.
+        """The segments there are now, in order, by event; headers are read once. A carried one comes first.
 
         Raises:
             KvtraceError: A segment is damaged, truncated, foreign or of a newer kvtrace.
         """
         found: dict[str, list[Segment]] = {}
-        names = _segment_names(self.directory)
-        for event, sequences in names.items():
+        cached, self._read = self._read, {}
+        for event, on_disk in segment_names(self.directory).items():
+            first = self.let_go(event).first
+            sequences = [sequence for sequence in on_disk if sequence >= first - 1]
             for sequence in sequences:
-                name = layout.segment_name(event, sequence)
-                segment = self._segment(name)
+                name, followed, carried = (
+                    layout.segment_name(event, sequence),
+                    sequence < sequences[-1],
+                    sequence < first,
+                )
+                segment = (None if carried else cached.get(name)) or read_segment(self.directory / name)
                 if segment is not None:
-                    found.setdefault(event, []).append(dataclasses.replace(segment, followed=sequence < sequences[-1]))
-                elif sequence < sequences[-1]:
+                    self._read[name] = segment
+                    found.setdefault(event, []).append(dataclasses.replace(segment, followed=followed, carried=carried))
+                elif followed:
                     raise KvtraceError(f"{self.directory / name} is damaged: it is empty, but later segments exist")
         return found
 
@@ -81,9 +93,13 @@ class ProcessRecording:
         """Names of segment files that must have existed, for later ones do."""
         return [
             layout.segment_name(event, sequence)
-            for event, sequences in _segment_names(self.directory).items()
-            for sequence in sorted(set(range(sequences[-1])) - set(sequences))
+            for event, sequences in segment_names(self.directory).items()
+            for sequence in sorted(set(range(self.let_go(event).first, sequences[-1])) - set(sequences))
         ]
+
+    def let_go(self, stream: str) -> LetGo:
+        """What a flight recorder let go of a stream."""
+        return self.kept.streams.get(stream, LetGo())
 
     def dropped(self) -> dict[str, int]:
         """Records lost because recording had stopped, by event; events without losses included."""
@@ -93,33 +109,13 @@ class ProcessRecording:
         """Records written, by event: all 0 unless KVTRACE_COUNT_WRITES was set."""
         return {name: written for name, (_, written) in self._counters().items()}
 
-    def strings(self) -> list[str]:
-        """The interned strings: the one with id `n` is at index `n`, and index 0 is an unused empty string.
+    def strings(self) -> dict[int, str]:
+        """The interned strings by id, from 1; there are gaps where a flight recorder let old ones go.
 
         Raises:
-            KvtraceError: The file is damaged.
+            KvtraceError: A file is damaged.
         """
-        path = self.directory / layout.STRINGS
-        texts = [""]
-        if not path.exists():
-            return texts
-        for line in read_json_lines(path, self.warnings):
-            match line:
-                case [int(number), str(text)] if number == len(texts):
-                    texts.append(text)
-                case _:
-                    raise KvtraceError(
-                        f"{path} is damaged: line {len(texts)} is {line!r:.60}, expected [{len(texts)}, text]"
-                    )
-        return texts
-
-    def _segment(self, name: str) -> Segment | None:
-        if name not in self._read:
-            segment = read_segment(self.directory / name)
-            if segment is None:
-                return None
-            self._read[name] = segment
-        return self._read[name]
+        return read_strings(self.directory, self.kept.first_strings, self.warnings)
 
     def _counters(self) -> dict[str, tuple[int, int]]:
         streams = self.facts["streams"]
@@ -189,7 +185,7 @@ def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | No
             )
         warnings.append(f"{directory} holds nothing: its process ended while it began to record")
         return None
-    process = ProcessRecording(directory, _process_facts(path, lines[0]), warnings=warnings)
+    process = ProcessRecording(directory, _process_facts(path, lines[0]), kept=read_kept(directory), warnings=warnings)
     for line in lines:
         if not isinstance(line, dict):
             raise KvtraceError(f"{path} is damaged: {line!r:.60} is not a JSON object")
@@ -247,13 +243,50 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
         process.clocks.append(clock)
 
 
-def _segment_names(directory: Path) -> dict[str, list[int]]:
+def segment_names(directory: Path) -> dict[str, list[int]]:
     """Sequence numbers of the segment files in a process directory, sorted, by the event in their names."""
     names: dict[str, list[int]] = {}
     for path in directory.iterdir():
         if match := _SEGMENT_NAME.fullmatch(path.name):
             names.setdefault(match["event"], []).append(int(match["sequence"]))
     return {event: sorted(sequences) for event, sequences in sorted(names.items())}
+
+
+def string_files(directory: Path) -> list[tuple[int, Path]]:
+    """A process's files of strings with their numbers, in order."""
+    return _numbered(directory, _STRINGS_NAME)
+
+
+def tile_files(directory: Path) -> list[tuple[int, Path]]:
+    """A process's files of tiles with their numbers, in order."""
+    return _numbered(directory, _TILES_NAME)
+
+
+def _numbered(directory: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
+    matches = ((name.fullmatch(path.name), path) for path in directory.iterdir())
+    return sorted((int(match["sequence"] or 0), path) for match, path in matches if match)
+
+
+def read_strings(directory: Path, first: int, warnings: list[str]) -> dict[int, str]:
+    """A process's interned strings by number, from file `first` on and those carried over from the ones before.
+
+    Raises:
+        KvtraceError: A file is damaged.
+    """
+    texts: dict[int, str] = {}
+    for sequence, path in string_files(directory):
+        if sequence < first - 1:
+            continue
+        for index, line in enumerate(read_json_lines(path, warnings), 1):
+            match line:
+                case [int(number), str(text)] if (sequence or first or number == index) and 0 < number < _MOST_STRINGS:
+                    texts[number] = text
+                case {"monotonic_ns": int()} if sequence and index == 1:
+                    pass
+                case _:
+                    expected = "a number and its text" if sequence or first else f"[{index}, text]"
+                    raise KvtraceError(f"{path} is damaged: line {index} is {line!r:.60}, expected {expected}")
+    return texts
 
 
 def _read_counters(path: Path) -> bytes | None:

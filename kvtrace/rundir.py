@@ -16,9 +16,12 @@ from kvtrace.manifest import read_facts
 _OWN = (
     *(layout.MANIFEST, f".{layout.MANIFEST}.tmp", layout.PROCESSES, "trace.duckdb*", ".trace.duckdb*", "trace.html"),
     *(f"{layout.PROFILE}.{ending}" for ending in ("nsys-rep", "sqlite", "qdstrm")),
-    *(layout.NSYS_LOG, layout.COMMAND_PID, layout.CLIENT, layout.WORKLOAD),
+    *(layout.NSYS_LOG, layout.COMMAND_PID, layout.CLIENT, layout.WORKLOAD, layout.BUDGET, layout.LOCK),
 )
-_OWN_OF_PROCESS = (layout.JOURNAL, layout.STRINGS, layout.COUNTERS, "*.seg", "tiles.*.kvt")
+_OWN_OF_PROCESS = (
+    *(layout.JOURNAL, layout.STRINGS, "strings.*.jsonl", layout.COUNTERS, "*.seg", "tiles.*.kvt", layout.KEPT),
+    *(".*.seg.tmp", ".strings*.jsonl.tmp", f".{layout.KEPT}.tmp"),
+)
 
 
 def default_run_dir() -> Path:

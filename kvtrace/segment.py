@@ -48,7 +48,11 @@ class Scan(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment file with a sound header. `followed` says that the process went on to a later segment."""
+    """A segment file with a sound header.
+
+    `followed` says that the process went on to a later segment. `carried`: it holds what is still in force of segments
+    that were let go (`kvtrace.carry`).
+    """
 
     path: Path
     event: str
@@ -61,6 +65,7 @@ class Segment:
     clock: Clock | None
     file_bytes: int
     followed: bool = False
+    carried: bool = False
 
     @property
     def slots(self) -> int:
@@ -82,8 +87,16 @@ class Segment:
             used = marks.rfind(_WHOLE) + 1
             records = marks.count(_WHOLE)
             if self.followed:
-                return Scan(records, self.slots - records, used)
+                return Scan(records, self._given_out(data, used) - records, used)
             return Scan(records, used - records + self._torn_after(data, used), used)
+
+    def _given_out(self, data: mmap.mmap, used: int) -> int:
+        """Places that threads were to write to in a segment that is not the last one, by its seal if it has one."""
+        end = int(layout.SEGMENT_SEAL.unpack_from(data, layout.SEGMENT_SEAL_OFFSET)[0])
+        sealed = (end - layout.SEGMENT_HEADER_BYTES) // self.record_bytes
+        if not end or not 0 <= sealed < self.slots:
+            return self.slots
+        return max(sealed, used - 1)  # whoever wrote behind the seal left the place at it empty
 
     def committed_estimate(self) -> int:
         """About how many records are whole, from a few reads of one byte: for a display while recording goes on."""

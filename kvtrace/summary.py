@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 import signal
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvtrace.errors import KvtraceError
+from kvtrace.kept import TILES
 from kvtrace.leftovers import still_running
 from kvtrace.nsys_report import Report
 from kvtrace.recording import ProcessRecording, Recording, open_recording
@@ -75,6 +77,7 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
         *_nvtx(processes),
         f"  records: {_by_stream(counts.records)}",
         *([f"  left out: {counts.torn:,} that were being written when their process died"] if counts.torn else []),
+        *_let_go(processes),
         *_profile(ending.report),
         f"  on disk: {size(disk_bytes)} in {ending.run_dir}",
     ]
@@ -100,6 +103,23 @@ def _count(processes: Iterable[ProcessRecording], *, exactly: bool) -> _Counts:
         except (KvtraceError, OSError, ValueError) as error:
             counts.problems.append(f"records of process {process.pid} cannot be counted: {error}")
     return counts
+
+
+def _let_go(processes: Iterable[ProcessRecording]) -> Iterator[str]:
+    gone = [(process, stream, told) for process in processes for stream, told in process.kept.streams.items()]
+    if not gone:
+        return
+    records = sum(told.records for _, stream, told in gone if stream != TILES)
+    steps = sum(told.records for _, stream, told in gone if stream == TILES)
+    tiles = f" and {steps:,} steps of tiles" if steps else ""
+    files, allocated = sum(told.files for _, _, told in gone), sum(told.bytes for _, _, told in gone)
+    clock = {process.directory: process.clocks[0] for process, _, _ in gone}
+    begins_ns = max(
+        told.begins_ns + clock[process.directory].realtime_ns - clock[process.directory].monotonic_ns
+        for process, _, told in gone
+    )
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begins_ns / 1e9))
+    yield f"  let go: {records:,} records{tiles} in {files:,} files ({size(allocated)}); whole from {since} on"
 
 
 def _describe(process: ProcessRecording) -> str:

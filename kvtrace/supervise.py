@@ -72,31 +72,42 @@ class Child:
             ) from error
         self._witness = Witness()
 
-    def wait(self, on_tick: Callable[[], None], on_pause: Callable[[], None], tick_s: float | None) -> int:
+    def wait(
+        self,
+        on_tick: Callable[[], None],
+        on_pause: Callable[[], None],
+        tick_s: float | None,
+        on_user_signal: Callable[[], None] | None = None,
+    ) -> int:
         """Wait for the command's end, passing on the signals that are meant for it.
 
         Args:
             on_tick: Called every `tick_s` seconds.
             on_pause: Called before this process stops because the command was stopped from the terminal.
             tick_s: None for no ticks.
+            on_user_signal: Called at SIGUSR2 instead of passing it on.
 
         Returns:
             The exit code; negative, the signal that killed it.
         """
         try:
             while (code := self._reap(on_pause)) is None:
-                self._attend(on_tick, tick_s)
+                self._attend(on_tick, tick_s, on_user_signal)
             while self._between is not None and self._between.command_pid() is not None:
                 self.was_left = True
-                self._attend(on_tick, tick_s or _LOOK_S)
+                self._attend(on_tick, tick_s or _LOOK_S, on_user_signal)
             return code
         finally:
             self._witness.close()
 
-    def _attend(self, on_tick: Callable[[], None], tick_s: float | None) -> None:
+    def _attend(
+        self, on_tick: Callable[[], None], tick_s: float | None, on_user_signal: Callable[[], None] | None
+    ) -> None:
         info = signal.sigtimedwait(_BLOCKED, tick_s) if tick_s else signal.sigwaitinfo(_BLOCKED)
         if info is None:
             on_tick()
+        elif info.si_signo == signal.SIGUSR2 and on_user_signal is not None:
+            on_user_signal()
         elif info.si_signo in FORWARDED:
             self._pass_on(info)
 

@@ -41,10 +41,12 @@ def unload() -> None:
 
 def _install(run_dir: Path) -> None:
     global _patches
+    from kvtrace import limits
     from kvtrace.capture import Recorder
     from kvtrace.probes.hooks import Patches
 
-    recorder = Recorder(run_dir, count_writes=os.environ.get("KVTRACE_COUNT_WRITES") == "1")
+    counting = os.environ.get("KVTRACE_COUNT_WRITES") == "1"
+    recorder = Recorder(run_dir, limits.from_environment(os.environ), count_writes=counting)
     recorder.note("vllm", inherited=True, version=_vllm_version())
 
     def report(hook: str, state: str, detail: str) -> None:

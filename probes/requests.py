@@ -45,6 +45,8 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             recorder.intern(session),
             turn,
         )
+        if session not in engine.requests:
+            recorder.forget(session)  # there is no end to sessions
 
     def before_preempt(args: Args, kwargs: Kwargs) -> None:
         engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")

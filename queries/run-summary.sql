@@ -1,8 +1,9 @@
 -- What did the run do as a whole, and how fast?
 --
 -- One row for all engines together. The span runs from the first request's arrival (or first step) to the end of the last
--- step or request, so idle time in it counts; it is not a measured window apart from warm-up. Utilisation is that of the
--- GPU pools after each step, a step counting as long as it took. Hits are those of requests' first admissions.
+-- step or request, so idle time in it counts; it is not a measured window apart from warm-up. Where a flight recorder
+-- let the beginning go, it runs from kept_from_ns, and requests that were under way then count in whole. Utilisation is
+-- that of the GPU pools after each step, a step counting as long as it took. Hits are those of requests' first admissions.
 --
 -- group: Run
 -- needs: step_schedule
@@ -24,6 +25,9 @@
 -- column: preemptions recorded | Preemptions.
 -- column: evictions recorded | Blocks whose cached content was evicted; NULL without block events.
 -- column: recomputed_tokens [tokens] recorded | Tokens computed again after preemptions.
+-- column: dropped_records recorded | Records lost because recording had stopped; 0: none.
+-- column: let_go_records recorded | Records that a flight recorder let go (table let_go); 0: the run is whole.
+-- column: kept_from_ns [ns] recorded | From here on the run is whole (UNIX time); NULL: from its beginning.
 
 WITH step_total AS (
     SELECT
@@ -53,14 +57,21 @@ WITH step_total AS (
     WHERE admitted AND enabled AND NOT resumed
 ), block_total AS (
     SELECT CASE WHEN count(*) > 0 THEN count(*) FILTER (op = 'evict' AND pool = 0) END AS evictions FROM block_event
+), missing AS (
+    SELECT
+        (SELECT coalesce(sum(dropped), 0) FROM stream)::BIGINT AS dropped_records,
+        coalesce(sum(records) FILTER (event <> 'tiles'), 0)::BIGINT AS let_go_records,
+        max(begins_ns) AS kept_from_ns
+    FROM let_go
 ), total AS (
     SELECT
         s.* EXCLUDE (start_ns, end_ns),
         r.* EXCLUDE (start_ns, end_ns),
         hit_share,
         evictions,
-        (greatest(s.end_ns, r.end_ns) - least(s.start_ns, r.start_ns)) / 1e9 AS span_s
-    FROM step_total s, request_total r, lookup_total, block_total
+        m.*,
+        (greatest(s.end_ns, r.end_ns) - greatest(least(s.start_ns, r.start_ns), m.kept_from_ns)) / 1e9 AS span_s
+    FROM step_total s, request_total r, lookup_total, block_total, missing m
     WHERE s.steps > 0
 )
 SELECT
@@ -81,6 +92,9 @@ SELECT
     max_used_share,
     preemptions,
     evictions,
-    recomputed_tokens
+    recomputed_tokens,
+    dropped_records,
+    let_go_records,
+    kept_from_ns
 FROM total
 ORDER BY engines

@@ -12,7 +12,20 @@ from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.inert import inert_lines
 
-COMMANDS = ("record", "ingest", "query", "reuse", "sql", "report", "compare", "view", "export", "redact", "lab")
+COMMANDS = (
+    "record",
+    "snapshot",
+    "ingest",
+    "query",
+    "reuse",
+    "sql",
+    "report",
+    "compare",
+    "view",
+    "export",
+    "redact",
+    "lab",
+)
 """Modules of this package, in the order of a session; each has a `register(app)`."""
 
 app = typer.Typer(

@@ -63,6 +63,32 @@ def register(app: typer.Typer) -> None:
         ring_mb: Annotated[
             int | None, typer.Option(metavar="MB", min=1, help="tile: device memory for records.", show_default=False)
         ] = None,
+        max_bytes: Annotated[
+            str,
+            typer.Option(
+                metavar="SIZE",
+                help="Stop recording at this size, such as 20GB; with --keep-last, let the oldest go instead.",
+                show_default=False,
+            ),
+        ] = "",
+        segment_minutes: Annotated[
+            float | None,
+            typer.Option(
+                metavar="M",
+                min=0.01,
+                help="Begin new segments after so long. They are let go one by one.",
+                show_default=False,
+            ),
+        ] = None,
+        keep_last: Annotated[
+            str,
+            typer.Option(
+                metavar="TIME|SIZE",
+                help="Flight recorder: keep only the last 10m, 2h or 2GB. `kvtrace snapshot RUN`, or SIGUSR2 to this "
+                "process, freezes them.",
+                show_default=False,
+            ),
+        ] = "",
         nvtx: Annotated[
             bool,
             typer.Option("--nvtx", help="Tell profilers of the steps by NVTX ranges, even if none seems to listen."),
@@ -100,6 +126,7 @@ def register(app: typer.Typer) -> None:
         """  # fmt: skip
         from kvtrace.launch import Launch
         from kvtrace.launch import record as run
+        from kvtrace.limits import parse_limits
         from kvtrace.supervise import die_by
         from kvtrace.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps
 
@@ -126,6 +153,7 @@ def register(app: typer.Typer) -> None:
                 nvtx=nvtx,
                 nsys=nsys or bool(nsys_args),
                 nsys_args=nsys_args,
+                limits=parse_limits(max_bytes, segment_minutes, keep_last),
             )
         )
         if code < 0:

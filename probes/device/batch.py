@@ -14,7 +14,7 @@ class BatchOrder:
     """Records a batch's rows whenever they change."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._intern = recorder.intern
+        self._intern, self._forget = recorder.intern, recorder.forget
         self._emit_rows = recorder.rows_stream(BATCH_ROW)
         self._rows: list[str] = []
 
@@ -49,6 +49,8 @@ class BatchOrder:
         step = getattr(scheduler_output, STEP_ATTRIBUTE, None)
         if step is None or request_ids == self._rows:
             return
+        for request_id in set(self._rows).difference(request_ids):
+            self._forget(request_id)
         self._rows = list(request_ids)
         rows: list[Any] = []
         for row, request_id in enumerate(request_ids):

@@ -41,6 +41,20 @@ def test_never_stored_tells_how_far_earlier_requests_went(events: Events) -> Non
     assert verdicts(events) == [("never_stored", 32, 0, None), ("never_stored", 0, 0, None)]
 
 
+def test_what_a_flight_recorder_let_go_is_not_called_never_stored(events: Events) -> None:
+    # GIVEN a recording whose beginning was let go: who stored what before is not known, who evicted what after is
+    events.connection.execute("INSERT INTO let_go VALUES (1, 'block_event', 3, 30, 49152, 4, 5)")
+    events.block(40, "evict", 2, 102, 3)
+    events.lookup(50, 2, 50, 16, chain=(102, 103))
+    events.lookup(60, 3, 60, 0, chain=(301, 302, 303))
+    (first, second) = verdicts(events, "verdict, why")
+    assert first[0] == "evicted"
+    assert second == (
+        "unknown",
+        "Nobody stored it in the part of the recording that was kept; before that, nobody knows.",
+    )
+
+
 def test_a_block_evicted_before_is_told_from_one_evicted_after(events: Events) -> None:
     events.block(40, "evict", 2, 102, 3)
     events.block(40, "evict", 3, 103, 3)

@@ -6,6 +6,7 @@ import pytest
 
 from kvtrace.capture import Recorder
 from kvtrace.events import EVENTS
+from kvtrace.kept import Kept, LetGo
 from kvtrace.meter import Meter, Reading
 from kvtrace.status import size, status_text
 
@@ -58,6 +59,28 @@ def test_the_rate_is_that_of_the_last_seconds(tmp_path: Path, recorder: Recorder
     assert rates[0] == pytest.approx(100)
     assert rates[8] == pytest.approx(100)
     assert rates[-1] == pytest.approx(20)
+
+
+def test_what_a_flight_recorder_lets_go_is_no_longer_counted_but_still_happened(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    # GIVEN a meter that has seen two full segments
+    meter = Meter(tmp_path)
+    steps(recorder, 300)
+    assert meter.read(0) is not None
+    (first, second) = sorted(tmp_path.glob("processes/*/*.seg"))[:2]
+    gone = sum(1 for _ in range((first.stat().st_size - 4096) // STEP.struct.size))
+
+    # WHEN the first goes
+    first.unlink()
+    Kept({STEP.name: LetGo(1, 1, gone, first.parent.stat().st_size, 1)}).write(second.parent)
+    steps(recorder, 50)
+
+    # THEN what is there is counted, and the rate is that of all steps
+    reading = meter.read(SECOND)
+    assert reading is not None
+    assert reading.records == 350 - gone
+    assert reading.steps_per_s == pytest.approx(50)
 
 
 def test_drops_are_counted(tmp_path: Path, recorder: Recorder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from typing import Any
 
 from kvtrace.capture import Recorder, clock_pair
@@ -30,6 +31,8 @@ class TileFiles:
         self._sequence = 0
         self._size = 0
         self._chunk_start = 0
+        self._file_bytes = min(FILE_BYTES, recorder.limits.file_bytes)
+        self._ends_ns = 0
         self.bytes_written = 0
         self.failed: str | None = None
 
@@ -37,8 +40,10 @@ class TileFiles:
         """Start a chunk."""
         if self.failed:
             return
+        self._chunk_start = self._size  # whatever fails, the chunks before stay
         try:
-            if self._descriptor < 0 or self._size >= FILE_BYTES:
+            self._recorder.budget.take(CHUNK.size + chunk.payload_bytes)
+            if self._descriptor < 0 or self._size >= self._file_bytes or 0 < self._ends_ns <= time.monotonic_ns():
                 self._next_file()
         except OSError as error:
             self._fail(error)
@@ -75,6 +80,8 @@ class TileFiles:
         header = FILE_HEADER.pack(TILES_MAGIC, TILES_VERSION, len(facts)) + facts
         self._sequence += 1
         self._size = 0
+        if (period_ns := self._recorder.limits.segment_ns) is not None:
+            self._ends_ns = time.monotonic_ns() + period_ns
         self.write(header.ljust(FILE_HEADER_BYTES, b"\0"))
 
     def _fail(self, error: OSError) -> None:

@@ -12,7 +12,7 @@ INSERT INTO step_update (engine_id, step, update_ns, end_ns) VALUES
     (1, 2, 1029000000, 1030000000),
     (1, 3, 1059000000, 1060000000),
     (2, 1, 1019000000, 1020000000);
--- The first request arrives 40 ms before the first step, the last one to end does so 100 ms after the last step began;
+-- The first request arrives 40 ms before the first step and of where the kept part begins, the last one to end does so 100 ms after the last step began;
 -- one never reached an engine, one never ended.
 INSERT INTO request (request, engine_id, arrival_ns, queued_ns, finished_ns, prompt_tokens, output_tokens) VALUES
     (1, 1, 960000000, 961000000, 1060000000, 100, 10),
@@ -30,3 +30,11 @@ INSERT INTO prefix_lookup (engine_id, step, request, queried_tokens, local_hit_t
 INSERT INTO block_event (engine_id, time_ns, block_id, op, pool) VALUES
     (1, 1000000000, 1, 'evict', 0), (1, 1000000000, 2, 'evict', 0), (1, 1000000000, 3, 'evict', 1),
     (2, 1000000000, 1, 'allocate', 0);
+-- Five records were lost in two streams.
+INSERT INTO stream (process_id, event, records, dropped) VALUES (1, 'block_event', 10, 2), (2, 'request_event', 7, 3);
+-- The recording is the last part of a longer one, whole from the first step on: 1.16 s - 1 s, not - 0.96 s. Steps of tiles
+-- are no records.
+INSERT INTO let_go VALUES
+    (1, 'block_event', 3, 30, 49152, 4, 1000000000),
+    (2, 'request_event', 1, 12, 16384, 0, 990000000),
+    (2, 'tiles', 1, 900, 1000000, 0, 980000000);

@@ -1,0 +1,78 @@
+"""Tiles under the caps of a recording: whole steps stay, and the others are counted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from kvtrace.capture import Recorder
+from kvtrace.ingest.tiles import headers
+from kvtrace.keeper import Keeper
+from kvtrace.limits import Limits
+from kvtrace.probes.device.tiles.files import TileFiles
+from kvtrace.recording import open_recording, tile_files
+from kvtrace.tiles import CHUNK_MARK, SECTION_BYTES, TILES_MAGIC, Chunk
+
+TILES = 1000
+PAYLOAD = b"\0" * TILES * SECTION_BYTES[1]
+
+
+def write(files: TileFiles, steps: range) -> None:
+    for step in steps:
+        files.begin(Chunk(CHUNK_MARK, 1, step, 0, 0, 0, 0, TILES, 0, 0, 0))
+        files.write(PAYLOAD)
+
+
+def kept_steps(run: Path) -> list[int]:
+    (process,) = open_recording(run).processes
+    chunks, torn = headers(process.directory)
+    assert torn == 0
+    return [chunk.step for chunk in chunks]
+
+
+def test_tiles_stop_at_the_allowance_after_a_whole_step(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, Limits(max_bytes=20_500))
+    files = TileFiles(recorder, {})
+    write(files, range(30))
+
+    # 2,064 bytes a step: nine of them, and none of those is taken back when the tenth does not fit
+    assert kept_steps(tmp_path) == list(range(9))
+    assert files.failed is not None
+    assert "--max-bytes of 20,500" in files.failed
+
+
+def test_old_files_of_tiles_go_and_their_steps_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN files that end by size, 33 steps each
+    limits = Limits(max_bytes=500_000, keeps=True)
+    recorder = Recorder(tmp_path, limits)
+    recorder.open()
+    files = TileFiles(recorder, {})
+    write(files, range(400))
+    assert len(tile_files(recorder.directory)) > 10
+
+    # WHEN the cap is applied
+    assert Keeper(tmp_path, limits).keep() > 0
+
+    # THEN the last steps are there, in files that are what they were, and the others were counted
+    (process,) = open_recording(tmp_path).processes
+    gone = process.let_go("tiles")
+    assert kept_steps(tmp_path) == list(range(gone.records, 400))
+    assert gone.records > 100
+    assert gone.begins_ns <= time.monotonic_ns()
+    assert tile_files(process.directory)[0][1].read_bytes()[: len(TILES_MAGIC)] == TILES_MAGIC
+
+
+def test_files_of_tiles_end_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.open()
+    recorder.limits = Limits(segment_ns=1_000)
+    files = TileFiles(recorder, {})
+    now = [10**9]
+    monkeypatch.setattr("kvtrace.probes.device.tiles.files.time.monotonic_ns", lambda: now[0])
+    for step in range(6):
+        write(files, range(step, step + 1))
+        now[0] += 600
+    assert len(tile_files(recorder.directory)) == 3
+    assert kept_steps(tmp_path) == list(range(6))
