@@ -5,6 +5,7 @@
 #   make check   format, lint, types, tests: before each commit
 #   make bench   what recording and reading cost
 #   make distributed   every query on a local Spark cluster and on DuckDB (needs Java 17)
+#   make faults  every hook made to fail, every attribute removed, and what else may happen to a recording
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -30,7 +31,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs page compatibility pictures bench distributed clean
+.PHONY: demo test check format lint types docs page compatibility pictures bench distributed faults clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -108,6 +109,12 @@ distributed: $(READY)
 	test -e $(RUN)/trace.duckdb || $(MAKE) demo
 	@echo "== every query on DuckDB and on a local Spark cluster"
 	KVTRACE_DISTRIBUTED=1 KVTRACE_TRACE=$(RUN)/trace.duckdb $(BIN)/python -m pytest tests/engines -o timeout=3600
+
+faults: $(READY)
+	@echo "== faults (about 500 short engines)"
+	$(BIN)/python -m tests.vllm.faults.matrix
+	@echo "== 1,000 kills of processes that write, then 1,000 of engines"
+	$(BIN)/python -m bench.kills
 
 $(READY): pyproject.toml
 	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"

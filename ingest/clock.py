@@ -7,9 +7,14 @@ offset explains every reading taken is kept as that reading's residual.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from kvtrace.recording import Clock, ProcessRecording
+
+STEP_NS, LARGEST_SLEW = 10_000_000, 1e-3
+"""Between two readings of a process the realtime clock was stepped if it moved against the monotonic one by more than
+this, and this share of the time between them: a clock that is set right smoothly moves less."""
 
 
 class Reading(NamedTuple):
@@ -50,3 +55,13 @@ def residuals(process_id: int, process: ProcessRecording, offset_ns: int) -> lis
         Reading(process_id, clock, offset_ns, clock.realtime_ns - clock.monotonic_ns - offset_ns)
         for clock in readings_of(process)
     ]
+
+
+def steps(readings: Iterable[Reading]) -> list[tuple[Reading, int]]:
+    """Steps of the realtime clock between a process's readings: the reading after each, and by how many ns."""
+    found = []
+    for before, after in pairwise(readings):
+        moved = after.residual_ns - before.residual_ns
+        if abs(moved) > STEP_NS + LARGEST_SLEW * (after.clock.monotonic_ns - before.clock.monotonic_ns):
+            found.append((after, moved))
+    return found

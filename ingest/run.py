@@ -155,7 +155,9 @@ def _fill(
     misfits = facts.insert_processes(connection, processes, offsets_ns)
     gone = let_go.insert_let_go(connection, processes, offsets_ns)
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
-        facts.insert_clocks(connection, clock.residuals(number, process, offset_ns))
+        readings = clock.residuals(number, process, offset_ns)
+        facts.insert_clocks(connection, readings)
+        summary.warnings += _clock_warnings(process, readings)
     summary.streams, unknown = _import_events(connection, processes, offsets_ns, requests, progress)
     tile_warnings = _import_tiles(connection, processes, offsets_ns, progress, all_tiles=all_tiles)
     progress("requests and joins", summary.records, summary.records)
@@ -252,6 +254,14 @@ def _field_warnings(process: ProcessRecording, event: str, segments: list[Segmen
     if missing := sorted(declared - captured):
         warnings.append(f"{process.directory.name}: {event}.{', '.join(missing)} was not recorded; it is NULL")
     return warnings
+
+
+def _clock_warnings(process: ProcessRecording, readings: list[clock.Reading]) -> list[str]:
+    return [
+        f"{process.directory.name}: the host's clock was set by {moved_ns / 1e9:+.3f} s while it was recorded, at "
+        f"{after.clock.realtime_ns} or before; one offset holds for all times of the trace, see table clock"
+        for after, moved_ns in clock.steps(readings)
+    ]
 
 
 def _recording_warnings(processes: list[ProcessRecording], streams: list[StreamCount]) -> list[str]:

@@ -188,7 +188,7 @@ class _Stream:
                     recorder.open()
                     if not recorder.stopped:
                         self.segment = self._next_segment(used)
-                except OSError as error:
+                except (OSError, ValueError) as error:
                     recorder.stop(f"no new segment for {self.event.name}: {error}")
             return not recorder.stopped
 
@@ -284,7 +284,12 @@ class _Stream:
     def _store_counters(self) -> None:
         counters = self.recorder.counters
         if counters is not None:
-            layout.COUNTERS_ENTRY.pack_into(counters, self.counters_offset, self.dropped, self.written)
+            _store(counters, self.counters_offset, layout.COUNTERS_ENTRY.pack(self.dropped, self.written))
+
+
+def _store(map_: mmap.mmap, offset: int, data: bytes) -> None:
+    """Replace what a few bytes hold. `pack_into` would empty them first, and a `kill -9` might come in between."""
+    map_[offset : offset + len(data)] = data
 
 
 def _seal(segment: _Segment | _NoSegment, end: int) -> None:
@@ -339,6 +344,7 @@ class Recorder:
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
+        self._clock_offset_ns = time.time_ns() - time.monotonic_ns()
         self.stopped: str | None = None
         self.directory = self.run_dir
         self.counters: mmap.mmap | None = None
@@ -402,6 +408,10 @@ class Recorder:
                 self._interned += 1
             return number
 
+    def clock_moved_ns(self) -> int:
+        """How far the realtime clock was stepped since this process was ready to record; slewing is in it, too."""
+        return time.time_ns() - time.monotonic_ns() - self._clock_offset_ns
+
     def forget(self, text: str) -> None:
         """Drop a string that will not come again (a finished request's id), so that memory stays flat."""
         self._strings.pop(text, None)
@@ -458,7 +468,7 @@ class Recorder:
                 return
             try:
                 self._open()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self.stop(f"cannot record in {self.run_dir}: {error}")
                 return
             pending, self._pending = self._pending, []
@@ -502,15 +512,15 @@ class Recorder:
             for stream in self._streams:
                 stream.segment = _NO_SEGMENT
             if self.counters is not None:
-                layout.COUNTERS_HEADER.pack_into(self.counters, 0, layout.COUNTERS_MAGIC, layout.FORMAT_VERSION, 1)
+                _store(self.counters, 0, layout.COUNTERS_HEADER.pack(layout.COUNTERS_MAGIC, layout.FORMAT_VERSION, 1))
             line = {"kind": "stopped", "reason": reason, **clock_pair()}
             with contextlib.suppress(OSError):
                 os.write(self._journal, json.dumps(line).encode() + b"\n")
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
                 sys.stderr.write(f"kvtrace: recording stopped in process {os.getpid()}: {reason}\n")
 
     def _append(self, descriptor: int, line: object) -> None:
-        data = json.dumps(line).encode() + b"\n"
+        data = json.dumps(line, default=str).encode() + b"\n"
         try:
             if os.write(descriptor, data) != len(data):
                 raise OSError("the disk is full")

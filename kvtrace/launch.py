@@ -75,10 +75,10 @@ def record(launch: Launch) -> int:
     run_dir = launch.run_dir or default_run_dir()
     is_new = make_run_dir(run_dir, force=launch.force)
     limits = {key: value for key, value in asdict(launch.limits).items() if value} or None
-    manifest = Manifest(command=redact(launch.command), started_ns=time.time_ns(), limits=limits)
-    manifest.write(run_dir)
+    manifest = Manifest(command=redact(launch.command), started_ns=time.time_ns(), limits=limits, pid=os.getpid())
     started_ns = time.monotonic_ns()
     try:
+        manifest.write(run_dir)
         child = _start(launch, nsys, program, environment, run_dir)
     except KvtraceError:
         _remove_unused(run_dir, is_new=is_new)

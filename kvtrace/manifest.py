@@ -15,10 +15,10 @@ from kvtrace.errors import KvtraceError
 class Manifest:
     """A recording's outer facts.
 
-    `command` has no secrets in it. `pid` is the command's, and missing until it has started. `ended_ns` and `exit_code`
-    are missing while it runs, and for ever if `kvtrace record` was killed. A negative `exit_code` is the signal that
-    ended the command. `limits` are those of the recording (`kvtrace.limits`), if it has any. `nsight` are Nsight
-    Systems exports of the run, relative to the run directory. Times are UNIX nanoseconds.
+    `command` has no secrets in it. `pid` is the command's; until it has started, that of `kvtrace record`. `ended_ns`
+    and `exit_code` are missing while it runs, and for ever if `kvtrace record` was killed. A negative `exit_code` is
+    the signal that ended the command. `limits` are those of the recording (`kvtrace.limits`), if it has any. `nsight`
+    are Nsight Systems exports of the run, relative to the run directory. Times are UNIX nanoseconds.
     """
 
     command: list[str]

@@ -222,7 +222,7 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
         case {"kind": "role", "role": str(role)} if role not in process.roles:
             process.roles.append(role)
         case {"kind": "hook", "hook": str(hook), "state": str(state)}:
-            process.hooks[hook] = (state, str(line.get("detail") or ""))
+            _apply_hook(process.hooks, hook, state, str(line.get("detail") or ""))
         case {"kind": "fired", "hook": str(hook)}:
             process.fired.add(hook)
         case {"kind": "device", "state": "fallback"}:
@@ -241,6 +241,15 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
             process.stopped = str(line.get("reason"))
     if line.get("kind") in ("process", "clock", "stopped") and (clock := clock_of(line)):
         process.clocks.append(clock)
+
+
+def _apply_hook(hooks: dict[str, tuple[str, str]], hook: str, state: str, detail: str) -> None:
+    """Several hooks may share a place, or be put on several objects: what failed of them is kept, and each detail."""
+    before, details = hooks.get(hook, ("", ""))
+    if before != "disabled":
+        hooks[hook] = (state, detail)
+    elif state == "disabled" and detail not in details:
+        hooks[hook] = (state, f"{details}; {detail}")
 
 
 def segment_names(directory: Path) -> dict[str, list[int]]:

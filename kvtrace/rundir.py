@@ -32,7 +32,9 @@ def default_run_dir() -> Path:
 
 
 def make_run_dir(path: Path, *, force: bool) -> bool:
-    """Make an empty run directory at `path`, with `force` in place of an older recording there.
+    """Make an empty run directory at `path`, with `force` in place of an older recording there, and take it.
+
+    It is taken by an empty manifest, so that of two recordings that begin at once only one gets it.
 
     Returns:
         Whether the directory is new, rather than an existing one that was empty or emptied.
@@ -42,6 +44,7 @@ def make_run_dir(path: Path, *, force: bool) -> bool:
     """
     try:
         path.mkdir(parents=True)
+        _take(path)
         return True
     except FileExistsError:
         if not path.is_dir():
@@ -57,11 +60,18 @@ def make_run_dir(path: Path, *, force: bool) -> bool:
                     f"{path} exists and is not empty. Use -o to name another, or --force to replace a recording.", 2
                 )
             _empty(path)
+        _take(path)
+    except FileExistsError:
+        raise KvtraceError(f"{path} was just taken by another recording. Use -o to name another.", 2) from None
     except OSError as error:
         raise KvtraceError(
             f"Cannot use the run directory {path}: {error.strerror}. Use -o to name another.", 2
         ) from error
     return False
+
+
+def _take(path: Path) -> None:
+    os.close(os.open(path / layout.MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
 def _empty(path: Path) -> None:

@@ -16,15 +16,10 @@ _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
 def hooks(engines: Engines) -> list[Hook]:
     """The hooks on `BlockPool` and on its map from hashes to blocks."""
-    maps: Maps = {}
-    return [*_pool_hooks(engines, maps), *_hash_hooks(engines, maps)]
+    return [*_pool_hooks(engines), *_hash_hooks(engines)]
 
 
-Maps = dict[int, tuple[Any, Pool]]
-"""The pool of each map from hashes to blocks, by the map's id(); it is kept, so that the id cannot be another's."""
-
-
-def _pool_hooks(engines: Engines, maps: Maps) -> list[Hook]:
+def _pool_hooks(engines: Engines) -> list[Hook]:
     emit = engines.recorder.stream(BLOCK_EVENT)
     now = time.monotonic_ns
 
@@ -50,7 +45,7 @@ def _pool_hooks(engines: Engines, maps: Maps) -> list[Hook]:
         pool = engines.pool(args[0]) if done else None
         if pool is not None:
             pool.cached = 0
-            maps.clear()
+            engines.maps.clear()
             if pool.tier is not None:
                 pool.tier.emptied()
                 return
@@ -83,19 +78,19 @@ def _pool_hooks(engines: Engines, maps: Maps) -> list[Hook]:
     ]
 
 
-def _hash_hooks(engines: Engines, maps: Maps) -> list[Hook]:
+def _hash_hooks(engines: Engines) -> list[Hook]:
     emit = engines.recorder.stream(BLOCK_EVENT)
     now = time.monotonic_ns
 
     def after_insert(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        pool = _pool_of(engines, maps, args[0])
+        pool = _pool_of(engines, args[0])
         if pool is not None:
             pool.cached += 1
             key, block = argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block")
             hash_event(pool, BlockOp.cache, key, block)
 
     def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
-        pool = _pool_of(engines, maps, args[0]) if block is not None else None
+        pool = _pool_of(engines, args[0]) if block is not None else None
         if pool is not None:
             pool.cached -= 1
             pool.evicted += 1
@@ -116,13 +111,13 @@ def _hash_hooks(engines: Engines, maps: Maps) -> list[Hook]:
     ]
 
 
-def _pool_of(engines: Engines, maps: Maps, hash_map: Any) -> Pool | None:
+def _pool_of(engines: Engines, hash_map: Any) -> Pool | None:
     """The pool a map from hashes to blocks belongs to."""
-    known = maps.get(id(hash_map))
+    known = engines.maps.get(id(hash_map))
     if known is not None:
         return known[1]
-    for pool in engines.pools.values():
+    for pool in list(engines.pools.values()):
         if pool.block_pool.cached_block_hash_to_block is hash_map:
-            maps[id(hash_map)] = (hash_map, pool)
+            engines.maps[id(hash_map)] = (hash_map, pool)
             return pool
     return None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.capture import Recorder
+from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
 from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.pins import Pins
@@ -18,6 +21,8 @@ _QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 
 
 _FACTS = "facts of the engine"
+MOST_REQUESTS = 1 << 12
+"""So many requests are followed before those that the scheduler no longer has are looked for."""
 
 NOT_ADMITTED = 1 << 62
 """`LiveRequest.decode_from` of a request that waits: no number of computed tokens reaches it."""
@@ -67,7 +72,7 @@ class Engine:
 
     def __init__(self, scheduler: Any, recorder: Recorder) -> None:
         manager = scheduler.kv_cache_manager
-        self.scheduler = scheduler
+        self.scheduler = weakref.proxy(scheduler)  # an engine that is let go of must not live on by being recorded
         self.block_pool = manager.block_pool
         self.pool = Pool(self, self.block_pool, 0)
         self.recorder = recorder
@@ -82,6 +87,7 @@ class Engine:
         self.finished = 0  # in this update
         self.update_start = 0
         self.requests: dict[str, LiveRequest] = {}
+        self._most_requests = MOST_REQUESTS
         self.awaiting_first_token: dict[str, Any] = {}
         self.lookup: tuple[int, Any, int] | None = None  # time, request, local hit tokens: not yet used
         self.need_blocks = -1  # of the last allocation that was sized
@@ -95,8 +101,19 @@ class Engine:
         """The state of a request, made when it is first seen."""
         live = self.requests.get(request_id)
         if live is None:
+            if len(self.requests) >= self._most_requests:
+                self._forget_gone()
             live = self.requests[request_id] = LiveRequest(self.recorder.intern(request_id))
         return live
+
+    def _forget_gone(self) -> None:
+        """Forget requests whose end was not seen: the hook that sees it may have failed."""
+        known = self.scheduler.requests
+        for request_id in [request_id for request_id in self.requests if request_id not in known]:
+            del self.requests[request_id]
+            self.awaiting_first_token.pop(request_id, None)
+            self.recorder.forget(request_id)
+        self._most_requests = max(MOST_REQUESTS, 2 * len(self.requests))
 
     def number(self, request_id: str) -> int:
         """The number of a request that may have been forgotten; it is not taken up again."""
@@ -134,16 +151,46 @@ class Engines:
         self.by_manager: dict[int, Engine] = {}
         self.pools: dict[int, Pool] = {}
         self.tiers: dict[int, tuple[Any, Any]] = {}  # pools of offload tiers, and what records them
+        self.maps: dict[int, tuple[Any, Pool]] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
         self._latest: Engine | None = None
+        self._last_step = 0  # of engines that are gone
+        os.register_at_fork(after_in_child=self._after_fork)
 
     def add(self, scheduler: Any) -> Engine:
-        """Start to follow a scheduler that has just been built."""
+        """Start to follow a scheduler that has just been built.
+
+        An engine that was made after another in the same process goes on with its steps, for it is the same engine in
+        the recording, and begins with an empty cache.
+        """
         engine = Engine(scheduler, self.recorder)
+        engine.step = engine.acting_step = max([self._last_step, *(other.step for other in self.by_scheduler.values())])
+        if self._latest is not None or self._last_step:
+            emit = self.recorder.stream(BLOCK_EVENT)
+            emit(time.monotonic_ns(), engine.step, -1, BlockOp.reset, 0, 0, 0, 0, 0)
         self.by_scheduler[id(scheduler)] = engine
         self.by_manager[id(scheduler.kv_cache_manager)] = engine
         self.pools[id(engine.block_pool)] = engine.pool
         self._latest = engine
+        weakref.finalize(scheduler, self._remove, engine, id(scheduler)).atexit = False
         return engine
+
+    def _after_fork(self) -> None:
+        """A forked engine's steps are its own, not those of the process it was forked from."""
+        for engine in self.by_scheduler.values():
+            engine.pid = os.getpid()
+
+    def _remove(self, engine: Engine, scheduler_id: int) -> None:
+        """Forget an engine whose scheduler is gone, and every object of vLLM's that is kept for it."""
+        self.by_scheduler.pop(scheduler_id, None)
+        for key in [key for key, other in list(self.by_manager.items()) if other is engine]:
+            del self.by_manager[key]
+        for key in [key for key, pool in list(self.pools.items()) if pool.engine is engine]:
+            del self.pools[key]
+            self.tiers.pop(key, None)
+        self.maps.clear()  # the others are found again
+        self._last_step = max(self._last_step, engine.step)
+        if self._latest is engine:
+            self._latest = None
 
     def holding(self, block_pool: Any) -> Pins | None:
         """The pins of an engine in whose own pool something else than a request takes or releases blocks just now."""
@@ -156,7 +203,7 @@ class Engines:
         """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""
         pool = self.pools.get(id(block_pool))
         if pool is None and self._latest is not None:
-            index = sum(1 for other in self.pools.values() if other.engine is self._latest)
+            index = sum(1 for other in list(self.pools.values()) if other.engine is self._latest)
             pool = self.pools[id(block_pool)] = Pool(self._latest, block_pool, index)
             pool.tier = self.tiers.get(id(block_pool), (None, None))[1]
         return pool
@@ -174,13 +221,13 @@ def hooks(
 
     def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
         scheduler = args[0]
-        if id(scheduler) in engines.by_scheduler and engines.by_scheduler[id(scheduler)].scheduler is scheduler:
+        if id(scheduler) in engines.by_scheduler:
             return
         engine = engines.add(scheduler)
         engines.recorder.note("role", opens=True, role="engine")
         engines.recorder.note("engine", **_facts(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
-        ttl_pins.follow(engine, patches)
+        ttl_pins.follow(engine, scheduler, patches)
         added()
 
     needs = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -78,6 +79,19 @@ def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any 
     return args[position] if len(args) > position else kwargs.get(name, default)
 
 
+def what_failed(error: Exception) -> str:
+    """An exception and where it came from, in a line. An exception's own text may fail, too."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" (line {place.tb_lineno} of {place.tb_frame.f_code.co_name})" if place else ""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(it cannot say what)"
+    return f"{type(error).__name__}: {text}{where}"
+
+
 def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[..., Any]:
     """The function that stands in for `original`."""
     before, after, arguments = hook.before, hook.after, hook.arguments
@@ -92,11 +106,8 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
     def disable(error: Exception) -> None:
         nonlocal steady, failed
         steady, failed = False, True
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = f" (line {place.tb_lineno} of {place.tb_frame.f_code.co_name})" if place else ""
-        report(hook.target, "disabled", f"{type(error).__name__}: {error}{where}; lost: {hook.lost}")
+        with suppress(Exception):  # the engine must not see this fail, either
+            report(hook.target, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not steady:
@@ -130,7 +141,7 @@ class Patches:
         self.hooks: list[Hook] = []
         self._report = report
         self._undo: list[Callable[[], Any]] = []
-        self._objects: list[tuple[Any, str]] = []  # kept, so that an id() cannot be given to another
+        self._objects: list[tuple[weakref.ref[Any], str]] = []  # what they stand for may go away
         self._finder: ImportFinder | None = None
 
     def install(self, hooks: Iterable[Hook]) -> None:
@@ -149,26 +160,23 @@ class Patches:
             sys.meta_path.insert(0, self._finder)
 
     def _imported(self, waiting: dict[str, list[Hook]], module: ModuleType) -> None:
-        """Patch a module whose code has just run; kvtrace must not break an import of vLLM's."""
-        hooks = waiting[module.__name__]
-        try:
-            self.patch_module(module, hooks)
-        except Exception as error:
-            for hook in hooks:
-                self._report(hook.target, "disabled", f"{type(error).__name__}: {error}")
+        self.patch_module(module, waiting[module.__name__])
 
     def patch_module(self, module: ModuleType, hooks: Iterable[Hook]) -> None:
         """Install hooks whose module is there."""
         for hook in hooks:
-            owner: Any = module
-            *parents, name = hook.path
-            for parent in parents:
-                owner = getattr(owner, parent, None)
-            if owner is None or not hasattr(owner, name):
-                self._report(hook.target, "absent", hook.lost)
-            else:
-                self.patch(owner, name, hook)
-                self._report(hook.target, "installed", "")
+            try:
+                owner: Any = module
+                *parents, name = hook.path
+                for parent in parents:
+                    owner = getattr(owner, parent, None)
+                if owner is None or not hasattr(owner, name):
+                    self._report(hook.target, "absent", hook.lost)
+                else:
+                    self.patch(owner, name, hook)
+                    self._report(hook.target, "installed", "")
+            except Exception as error:  # kvtrace must not break an import of vLLM's
+                self._report(hook.target, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
 
     def patch(self, owner: Any, name: str, hook: Hook) -> None:
         """Put a wrapper in place of `owner.name`, keeping static and class methods what they are."""
@@ -188,7 +196,8 @@ class Patches:
         Hooks get the arguments without the object. `declared` is where vLLM declares the method, if not in the object's
         own class. False: it has no such method.
         """
-        if any(done is target and which == name for done, which in self._objects):
+        self._objects = [(done, which) for done, which in self._objects if done() is not None]
+        if any(done() is target and which == name for done, which in self._objects):
             return True
         method = getattr(target, name, None)
         if method is None:
@@ -196,8 +205,16 @@ class Patches:
             return False
         own = name in vars(target)
         setattr(target, name, wrap(method, hook, self._report))
-        self._objects.append((target, name))
-        self._undo.append(lambda: setattr(target, name, method) if own else vars(target).pop(name, None))
+        found = weakref.ref(target)
+
+        def undo() -> None:
+            if (still := found()) is not None:
+                wrapper = vars(still).pop(name)
+                if own:
+                    setattr(still, name, wrapper.__wrapped__)
+
+        self._objects.append((found, name))
+        self._undo.append(undo)
         self._report(hook.target, "installed", declared)
         return True
 

@@ -92,10 +92,10 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         return engine
 
     def before_allocate(args: Args, kwargs: Kwargs) -> Engine | None:
-        engine = before_owned(args, kwargs)
+        engine = managers.get(id(args[0]))
         if engine is not None and engine.lookup is not None:
             _note_sizing(engine, args[0].coordinator)
-        return engine
+        return before_owned(args, kwargs)  # last: should anything fail, nobody is left as the owner of later blocks
 
     def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is not None:

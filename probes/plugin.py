@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,8 @@ def load() -> None:
     try:
         _install(Path(run_dir))
     except Exception as error:
-        sys.stderr.write(f"kvtrace: not recording in process {os.getpid()}: {type(error).__name__}: {error}\n")
+        with suppress(Exception):
+            sys.stderr.write(f"kvtrace: not recording in process {os.getpid()}: {type(error).__name__}: {error}\n")
 
 
 def unload() -> None:
@@ -53,7 +55,8 @@ def _install(run_dir: Path) -> None:
         if state == "fired":
             recorder.note("fired", hook=hook)
         else:
-            recorder.note("hook", inherited=True, hook=hook, state=state, detail=detail)
+            failed = state == "disabled"  # a process that has nothing else to say must say this
+            recorder.note("hook", inherited=True, opens=failed, hook=hook, state=state, detail=detail)
 
     patches = Patches(report)
     patches.install(hooks(recorder, patches, os.environ))

@@ -38,10 +38,10 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         emit_queued(
             now(),
             live.number,
-            int(request.arrival_time * 1e9),
+            int(request.arrival_time * 1e9) - recorder.clock_moved_ns(),
             request.num_prompt_tokens,
-            -1 if request.max_tokens is None else request.max_tokens,
-            request.priority,
+            -1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
+            _in_range(request.priority, 63),
             recorder.intern(session),
             turn,
         )
@@ -119,5 +119,11 @@ def _tags(request: Any) -> tuple[str, int]:
     parameters = request.sampling_params or request.pooling_params
     extra = getattr(parameters, "extra_args", None) or getattr(parameters, "extra_kwargs", None) or {}
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
-    turn = extra.get("kvtrace_turn")
-    return ("" if session is None else str(session)), (int(str(turn)) if str(turn).isdigit() else -1)
+    turn = str(extra.get("kvtrace_turn"))
+    is_number = turn.isascii() and turn.isdigit() and len(turn) < 10
+    return ("" if session is None else str(session)), (int(turn) if is_number else -1)
+
+
+def _in_range(value: int, bits: int) -> int:
+    """What a client asked for, as far as a record can hold it."""
+    return max(-(1 << bits), min(value, (1 << bits) - 1))

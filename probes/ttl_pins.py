@@ -18,9 +18,8 @@ from kvtrace.probes.pins import Holder, block_ids
 _REASONS = {reason.name: reason for reason in PinEnd}
 
 
-def follow(engine: Engine, patches: Patches) -> None:
+def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
     """Record the TTL pins of a scheduler that has them; others are left alone."""
-    scheduler = engine.scheduler
     if not all(callable(getattr(scheduler, name, None)) for name in ("pin_request", "unpin_request")):
         return
     until: dict[str, int] = {}

@@ -40,7 +40,7 @@ class Part:
     def engine(self) -> Engine | None:
         """The engine whose scheduler asks this connector; None before it is built."""
         if self._engine is None:
-            for engine in self._engines.by_scheduler.values():
+            for engine in list(self._engines.by_scheduler.values()):
                 if getattr(engine.scheduler, "connector", None) is self.root:
                     self._engine = engine
         return self._engine

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,40 @@ def test_default_names_never_collide(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(name.startswith("kvtrace-run-") for name in names)
 
 
+def left_in(path: Path) -> list[tuple[str, int]]:
+    """Names and sizes: the empty manifest is what a new recording takes a directory by."""
+    return [(entry.name, entry.stat().st_size) for entry in path.iterdir()]
+
+
+def test_of_recordings_that_begin_at_once_in_a_directory_one_gets_it(tmp_path: Path) -> None:
+    for run, exists in ((tmp_path / "new", False), (tmp_path / "empty", True)):
+        if exists:
+            run.mkdir()
+        begin = threading.Barrier(8)
+
+        def attempt(run: Path = run, begin: threading.Barrier = begin) -> bool:
+            begin.wait()
+            try:
+                make_run_dir(run, force=False)
+            except KvtraceError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(attempted.result() for attempted in [pool.submit(attempt) for _ in range(8)]) == 1
+
+
+def test_force_refuses_a_recording_that_only_begins(tmp_path: Path) -> None:
+    """It has no command yet, whose process could be looked for."""
+    run = tmp_path / "run"
+    make_run_dir(run, force=False)
+    with pytest.raises(KvtraceError, match="does not look like a run directory"):
+        make_run_dir(run, force=True)
+    Manifest(command=["x"], started_ns=1, pid=os.getpid()).write(run)
+    with pytest.raises(KvtraceError, match="in use"):
+        make_run_dir(run, force=True)
+
+
 def test_an_empty_directory_is_used(tmp_path: Path) -> None:
     assert not make_run_dir(tmp_path, force=False)
 
@@ -49,13 +85,13 @@ def test_an_old_recording_is_refused_without_force(old: Path) -> None:
 
 def test_force_replaces_an_old_recording(old: Path) -> None:
     make_run_dir(old, force=True)
-    assert list(old.iterdir()) == []
+    assert left_in(old) == [("manifest.json", 0)]
 
 
 def test_force_replaces_a_recording_whose_manifest_is_lost(old: Path) -> None:
     (old / "manifest.json").unlink()
     make_run_dir(old, force=True)
-    assert list(old.iterdir()) == []
+    assert left_in(old) == [("manifest.json", 0)]
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "processes/thesis.tex", "processes/host-1-2/notes.txt"])

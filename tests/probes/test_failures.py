@@ -1,0 +1,118 @@
+"""What kvtrace does when something fails inside an engine: hooks, what they report, engines that go away."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvtrace.capture import Recorder
+from kvtrace.probes.engine import MOST_REQUESTS, Engines
+from kvtrace.probes.hooks import Hook, Patches, wrap
+from kvtrace.probes.requests import _tags
+from kvtrace.recording import open_recording
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class BlockPool:
+    hash_block_size = 16
+
+
+class Scheduler:
+    """What kvtrace needs of one to follow it."""
+
+    def __init__(self) -> None:
+        self.kv_cache_manager = SimpleNamespace(block_pool=BlockPool())
+        self.block_size = 16
+        self.requests: dict[str, Any] = {}
+
+
+def test_neither_an_exception_without_words_nor_a_failing_report_reaches_the_engine() -> None:
+    reports: list[str] = []
+
+    def report(hook: str, state: str, detail: str) -> None:
+        reports.append(detail)
+        raise OSError("no room to say it")
+
+    def broken(*_: Any) -> None:
+        raise SpeechlessError
+
+    wrapped = wrap(lambda n: n + 1, Hook("m:f", "everything", after=broken), report)
+    assert [wrapped(1), wrapped(2)] == [2, 3]
+    [detail] = reports
+    assert detail.startswith("SpeechlessError: (it cannot say what) (line ")
+    assert detail.endswith("lost: everything")
+
+
+def test_a_hook_that_cannot_be_put_in_place_is_named_and_the_others_are_installed() -> None:
+    class Fixed(type):
+        def __setattr__(cls, name: str, value: Any) -> None:
+            raise TypeError("this class cannot be changed")
+
+    module = ModuleType("engine")
+    module.Fixed = Fixed("Fixed", (), {"run": lambda self: 1})  # type: ignore[attr-defined]
+    module.free = lambda: 2  # type: ignore[attr-defined]
+    reports: list[tuple[str, str, str]] = []
+    patches = Patches(lambda *report: reports.append(report))
+    patches.patch_module(module, [Hook("engine:Fixed.run", "runs"), Hook("engine:free", "frees")])
+    assert [(hook, state) for hook, state, _ in reports] == [
+        ("engine:Fixed.run", "disabled"),
+        ("engine:free", "installed"),
+    ]
+    assert "cannot be changed" in reports[0][2]
+
+
+def test_of_several_hooks_on_a_place_each_failure_is_kept(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    for state, detail in (
+        ("installed", ""),
+        ("disabled", "lost: one thing"),
+        ("installed", ""),  # on another object
+        ("disabled", "lost: another"),
+        ("disabled", "lost: another"),
+    ):
+        recorder.note("hook", hook="m:f", state=state, detail=detail, opens=True)
+    [process] = open_recording(tmp_path).processes
+    assert process.hooks == {"m:f": ("disabled", "lost: one thing; lost: another")}
+
+
+@pytest.mark.parametrize("turn", ["²", "१", "99999999999999999999", -1, None, 1.5, "x", [1]])
+def test_no_tag_of_a_clients_can_make_a_hook_fail(turn: Any) -> None:
+    parameters = SimpleNamespace(extra_args={"kvtrace_session": ["s", 1], "kvtrace_turn": turn})
+    assert _tags(SimpleNamespace(sampling_params=parameters)) == ("['s', 1]", -1)
+
+
+def test_requests_whose_end_is_not_seen_are_forgotten(tmp_path: Path) -> None:
+    scheduler = Scheduler()
+    engine = Engines(Recorder(tmp_path)).add(scheduler)
+    scheduler.requests["lives"] = object()
+    first = engine.request("lives")
+    for number in range(3 * MOST_REQUESTS):
+        engine.request(f"gone{number}")
+        assert len(engine.requests) <= MOST_REQUESTS
+    assert engine.request("lives") is first
+
+
+def test_an_engine_that_is_let_go_of_goes_and_the_next_one_counts_on(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    engines, scheduler = Engines(recorder), Scheduler()
+    engine = engines.add(scheduler)
+    engine.step = 7
+    pool = weakref.ref(scheduler.kv_cache_manager.block_pool)
+    del scheduler, engine
+    gc.collect()
+    assert pool() is None
+    assert [*engines.by_scheduler, *engines.by_manager, *engines.pools] == []
+    assert engines.add(following := Scheduler()).step == 7
+    assert engines.pool(following.kv_cache_manager.block_pool) is not None
+    [process] = open_recording(tmp_path).processes
+    [(event, [segment])] = process.segments().items()
+    assert (event, segment.count()) == ("block_event", (1, 0))  # the cache was emptied
