@@ -73,6 +73,7 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
         *(f"  {_describe(process)}" for process in processes),
         *(f"  {said}" for version in versions if (said := remark(version))),
         *_hooks(processes),
+        *_connectors(processes),
         *_devices(processes),
         *_nvtx(processes),
         f"  records: {_by_stream(counts.records)}",
@@ -145,6 +146,12 @@ def _hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:
         yield f"  hooks: {len(installed)} installed" + (f", {len(absent)} not in this vLLM:" if absent else "")
     for hook, detail in sorted(absent):
         yield f"    {hook}" + (f" (lost: {detail})" if detail else "")
+
+
+def _connectors(processes: Iterable[ProcessRecording]) -> Iterator[str]:
+    facts = [fact for process in processes for fact in process.connectors if fact.get("recorded") == "generically"]
+    for name in sorted({str(fact.get("connector")) for fact in facts}):
+        yield f"  connector {name}: recorded by vLLM's interface alone (lookups, calls, references; no transfers)"
 
 
 def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:

@@ -86,6 +86,8 @@ def _hooks_named(lines: list[str]) -> Iterator[str]:
             yield line.split()[2]
         elif line.startswith("    vllm") and ":" in line:
             yield line.split()[0] + " (absent)"
+        elif line.startswith("  connector "):
+            yield line.split()[1] + " (not in detail)"
 
 
 def _is_told(place: Place, lines: list[str]) -> bool:
