@@ -91,7 +91,7 @@ class ManagerTier:
 
     def __init__(self, part: Part, manager: Any) -> None:
         medium = getattr(manager, "medium", None)
-        tier = TIERS.get(str(getattr(medium, "value", medium)).lower(), Tier.other)
+        tier = TIERS.get(str(getattr(medium, "value", medium)).lower().rpartition(".")[2], Tier.other)
         self._rows = TierRows(part, tier)
         self._block_of: dict[bytes, int] = {}
         # The secondary tiers of vLLM reach the same methods under other names.
