@@ -136,6 +136,7 @@ CASES = [
     Case("matrix", "matrix.json", _raw(DEEP), "deep nesting"),
     Case("matrix", "matrix.json", _raw(b'"x"'), "no object"),
     Case("matrix", "matrix.json", _json({"repeats": 10**9, "workloads": {"a": {"kind": "fixed"}}}), "10^9 cells"),
+    Case("matrix", "matrix.json", _json({"repeats": 8192, "workloads": {"a": {"kind": "fixed"}}}), "8192 cells"),
     Case("matrix", "matrix.json", _json({"repeats": {}, "workloads": {"a": {}}}), "repeats that are no number"),
     Case("matrix", "matrix.json", _json({"line\nbreak" * 500: 1}), "an entry of many lines"),
     Case("matrix", "matrix.toml", _raw(b"repeats = inf\n[workloads.a]\nkind = 'fixed'\n"), "infinite repeats"),
