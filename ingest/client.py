@@ -13,8 +13,8 @@ from kvtrace.errors import KvtraceError
 from kvtrace.ingest.client_schema import CLIENT_REQUEST
 from kvtrace.jsonlines import read_json_lines
 
-_ARROW = {"INTEGER": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
-_TYPES = {
+_ARROW: dict[str, Any] = {"INTEGER": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
+_TYPES: dict[str, Any] = {
     field.name: _ARROW.get(field.sql_type, pa.list_(pa.int64()) if field.sql_type == "BIGINT[]" else pa.string())
     for field in CLIENT_REQUEST.fields
     if field.name != "request"
@@ -61,7 +61,8 @@ def import_client(connection: duckdb.DuckDBPyConnection, run_dir: Path, warnings
 
 def _array(path: Path, values: list[Any], name: str) -> pa.Array[Any]:
     try:
-        return pa.array(values, _TYPES[name])
+        array: pa.Array[Any] = pa.array(values, _TYPES[name])
+        return array
     except (pa.ArrowException, OverflowError):
         for number, value in enumerate(values, 1):
             try:

@@ -23,8 +23,8 @@ NEWEST_SCHEMA = (3, 25)
 PRIVATE = ("META_DATA_CAPTURE", "ProcessStreams", "TARGET_INFO_SYSTEM_ENV")
 """Tables with the target's environment, output and system: never read, not even counted."""
 
-UNREADABLE = (sqlite3.Error, OverflowError, TypeError, ValueError)
-"""What reading a damaged file raises: text that is none, numbers that are too large."""
+UNREADABLE = (sqlite3.Error, MemoryError, OverflowError, TypeError, ValueError)
+"""What reading a damaged file raises: text that is none, numbers and sizes that are too large."""
 
 _FACTS = {
     "version": ("EXPORT_PRODUCT_VERSION", "PRODUCT_VERSION"),
@@ -142,7 +142,7 @@ def open_export(path: Path) -> Export:
 
 def damaged(path: Path, error: BaseException) -> KvtraceError:
     """What to raise when SQLite cannot read a file."""
-    text = " ".join(str(error).split())[:200]
+    text = " ".join(str(error).split())[:200] or "out of memory"
     if "locked" in text or "busy" in text:
         return KvtraceError(f"{path} is locked: another program is writing it. Wait for it to end, then ingest again")
     return KvtraceError(

@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from kvtrace.ingest.gpu.kernels import KernelNames
-from kvtrace.ingest.nsight.export import Export, damaged
+from kvtrace.ingest.nsight.export import UNREADABLE, Export, damaged
 from kvtrace.ingest.nsight.tables import Import, Kind, Read
 from kvtrace.ingest.nsight.values import Piece, Values
 
@@ -83,7 +83,7 @@ def _first_key(connection: duckdb.DuckDBPyConnection, reading: Reading) -> int:
 
 
 def _explained(reading: Reading, error: BaseException) -> BaseException:
-    foreign = (adbc_driver_manager.Error, sqlite3.Error, pa.ArrowException, OverflowError, TypeError, ValueError)
+    foreign = (adbc_driver_manager.Error, pa.ArrowException, *UNREADABLE)
     if isinstance(error, foreign):
         return damaged(reading.export.path, ValueError(f"table {reading.what.table}: {error}"))
     return error

@@ -19,8 +19,8 @@ from kvtrace.lab.shapes import shape_path
 from kvtrace.lab.workloads import Workload, make, parameters_of
 from kvtrace.queries.text import inert
 
-MOST_CELLS = 10_000
-"""Of a matrix. At a minute each that is a week."""
+MOST_CELLS = 2000
+"""Of a matrix. At a minute each that is more than a day."""
 
 _LONGEST_MESSAGE = 600
 _IN_WORKLOAD = ("rate", "jobs", "concurrency")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import lzma
 import sqlite3
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtrace import layout
@@ -74,6 +76,11 @@ def _sqlite(statement: str) -> Callable[[], bytes]:
     return made
 
 
+def _found(name: str) -> Callable[[], bytes]:
+    """A file that the fuzzer made."""
+    return lambda: lzma.decompress((Path(__file__).parent / "found" / name).read_bytes())
+
+
 def _log() -> bytes:
     budget = b"max_num_batched_tokens=-2147483648"
     return seeds.unboxkv()["a.log"].replace(b"max_num_batched_tokens=32", budget)
@@ -116,6 +123,7 @@ CASES = [
     Case("nsight", "profile.sqlite", _sqlite(
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = 9223372036854775807 WHERE rowid = 1"
     ), "row ids so far apart that it was read in 4096 pieces"),
+    Case("nsight", "profile.sqlite", _found("nsight-out-of-memory.sqlite.xz"), "SQLite says that memory ran out"),
     Case("unboxkv", "a.log", _log, "a budget less tokens beyond 31 bits"),
     Case("unboxkv", "a.log", _usage, "a share of blocks beyond 31 bits"),
     Case("requests", "mooncake.jsonl", _json(
@@ -128,6 +136,7 @@ CASES = [
     Case("matrix", "matrix.json", _raw(DEEP), "deep nesting"),
     Case("matrix", "matrix.json", _raw(b'"x"'), "no object"),
     Case("matrix", "matrix.json", _json({"repeats": 10**9, "workloads": {"a": {"kind": "fixed"}}}), "10^9 cells"),
+    Case("matrix", "matrix.json", _json({"repeats": 8192, "workloads": {"a": {"kind": "fixed"}}}), "8192 cells"),
     Case("matrix", "matrix.json", _json({"repeats": {}, "workloads": {"a": {}}}), "repeats that are no number"),
     Case("matrix", "matrix.json", _json({"line\nbreak" * 500: 1}), "an entry of many lines"),
     Case("matrix", "matrix.toml", _raw(b"repeats = inf\n[workloads.a]\nkind = 'fixed'\n"), "infinite repeats"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from kvtrace.errors import KvtraceError
@@ -38,12 +39,16 @@ def parameters_of(kind: str) -> dict[str, Any]:
     """
     if kind not in KINDS:
         raise KvtraceError(f"no workload {kind!r}; there are {', '.join(KINDS)}")
-    own = {
+    return {**_own_parameters(kind), **_ARRIVAL}
+
+
+@cache
+def _own_parameters(kind: str) -> dict[str, Any]:
+    return {
         name: ... if parameter.default is parameter.empty else parameter.default
         for name, parameter in inspect.signature(KINDS[kind]).parameters.items()
         if name != "seed"
     }
-    return {**own, **_ARRIVAL}
 
 
 def make(name: str, parameters: Mapping[str, Any]) -> Workload:
