@@ -136,7 +136,7 @@ async def client(side: Side, number: int, think_s: float, until: float) -> None:
     import openai
 
     chance = random.Random(number)
-    api = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{side.port}/v1", api_key="none", max_retries=0, timeout=60)
+    api = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{side.port}/v1", api_key="none", timeout=60)
     job = 0
     while time.monotonic() < until:
         prompt, job = [7] * SHARED_TOKENS, job + 1
