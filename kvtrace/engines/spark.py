@@ -14,7 +14,7 @@ from kvtrace.engines.lake import VIEWS, Lake, LakeTrace, columns
 from kvtrace.engines.translate import steps_to_spark, tables_of, to_spark
 from kvtrace.errors import KvtraceError
 from kvtrace.queries.text import inert
-from kvtrace.queries.trace import BATCH_ROWS, Format
+from kvtrace.queries.trace import BATCH_ROWS, Format, spill_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def spark_session(master: str | None = None) -> SparkSession:
         ) from missing
     logging.getLogger("SQLQueryContextLogger").disabled = True  # it writes every error to stderr, stack and all
     builder = SparkSession.builder.appName("kvtrace").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.log.level", "ERROR")
+    builder = builder.config("spark.log.level", "ERROR").config("spark.sql.warehouse.dir", spill_directory())
     if master is not None:
         builder = builder.master(master)
     try:

@@ -28,12 +28,12 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[SparkSession]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The cluster, as the process's session: what asks for `spark` gets it."""
     sql = pytest.importorskip("pyspark.sql")
     builder = sql.SparkSession.builder.master(MASTER).appName("kvtrace-tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
     yield session
     session.stop()

@@ -79,13 +79,15 @@ def test_parquet_is_partitioned_by_the_hour_of_a_row_or_of_its_step(trace: Path,
 
 def test_a_large_table_is_cut_into_parts(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_ROWS", 100)
-    monkeypatch.setattr("kvtrace.queries.trace.BATCH_ROWS", 2048)
+    monkeypatch.setitem(Trace.sql.__kwdefaults__, "batch_rows", 2048)
+    with duckdb.connect(str(trace)) as connection:
+        connection.execute("INSERT INTO join_count SELECT 'join', i, 0 FROM range(10_000) t(i)")
     export_parquet(trace, tmp_path / "lake", run="a", most_bytes=1)
-    parts = sorted((tmp_path / "lake" / "table=kv_window" / "run=a").glob("hour=*/part-*.parquet"))
+    parts = sorted((tmp_path / "lake" / "table=join_count" / "run=a").glob("part-*.parquet"))
     read = [row for part in parts for row in pyarrow.parquet.read_table(part, partitioning=None).to_pylist()]
     assert len(parts) > 1
     assert [row.pop("rowid") for row in read] == list(range(len(read)))
-    assert read == table_rows(trace, "kv_window")
+    assert read == table_rows(trace, "join_count")
     assert all(pyarrow.parquet.read_metadata(part).num_rows for part in parts)
 
 
