@@ -7,8 +7,10 @@ const KEYS: [string, string][] = [
   ["drag", "select a stretch of time and zoom to it"], ["Shift + drag, drag on the axis, Shift + wheel", "pan"],
   ["Alt + wheel on the KV map, [ and ]", "show fewer or more blocks"], ["double click, 0", "show everything"],
   ["Backspace", "back to the view before"], ["click", "select; Esc lets go"], ["z", "zoom to what is selected"],
-  ["+ and -", "zoom"], ["left and right", "pan"], ["up and down", "scroll the requests"],
-  [", and .", "previous and next step, request or block"], ["p", "next preempted request"],
+  ["+ and -", "zoom"], ["left and right", "pan"], ["up and down", "scroll the requests"], ["Page up and down", "scroll the lanes"],
+  ["s", "select a step in sight; again: a request, block, transfer, pin, kernel"],
+  [", and .", "the one before and after it"], ["Enter, Tab", "to its details and the links in them; Esc goes back to the lanes"],
+  ["e", "the next run or engine of a comparison"], ["p", "next preempted request"],
   ["c", "close-up of the selected step's KV accesses, where recorded"], ["m", "colour the KV map by state, owner, last use"],
   ["/", "search: request, job, step or block; Enter takes the first"], ["t", "table of totals"], ["?", "this help"],
 ];
