@@ -6,7 +6,7 @@ const KEYS: [string, string][] = [
   ["wheel", "zoom around the pointer; over the requests and the names on the left it scrolls, with Ctrl it zooms"],
   ["drag", "select a stretch of time and zoom to it"], ["Shift + drag, drag on the axis, Shift + wheel", "pan"],
   ["Alt + wheel on the KV map, [ and ]", "show fewer or more blocks"], ["double click, 0", "show everything"],
-  ["Backspace", "back to the view before"], ["click", "select; Esc lets go"], ["z", "zoom to what is selected"],
+  ["Backspace", "back to the view before"], ["click", "select"], ["Esc", "let go of what is selected"], ["z", "zoom to what is selected"],
   ["+ and -", "zoom"], ["left and right", "pan"], ["up and down", "scroll the requests"], ["Page up and down", "scroll the lanes"],
   ["s", "select a step in sight; again: a request, block, transfer, pin, kernel"],
   [", and .", "the one before and after it"], ["Enter, Tab", "to its details and the links in them; Esc goes back to the lanes"],

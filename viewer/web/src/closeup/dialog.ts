@@ -8,9 +8,9 @@ import { selectBlock, selectRequest } from "../inspect/select";
 import { onDraw } from "../view";
 import { KINDS, Picture, kindOf, type Spot } from "./picture";
 
-const MOST_WIDE = 1800;
+const MOST_WIDE = 1560;
 const KEYS = "Wheel, drag, plus and minus zoom, arrows pan, [ and ] show fewer or more blocks, 0 shows everything; comma and period go from layer to layer, " +
-  "Page up and down from step to step. A click keeps what it says, with links.";
+  "z or a double click shows one alone; Page up and down go from step to step. A click keeps what it says, with links.";
 
 let shown: Picture | null = null;
 
@@ -23,18 +23,18 @@ export async function showCloseUp(engine: Engine, step: number): Promise<void> {
   const dialog = dialogOf(), all = engine.contents.close_ups.steps, entry = all.find((each) => each.step === step), levels = engine.accesses(step);
   if (!entry?.windows[0] || !entry.blocks[0] || !levels) return;
   const [windows, blocks] = await Promise.all([load(entry.windows[0].id), load(entry.blocks[0].id)]);
-  const observed = entry.accesses[0] ? (await load(entry.accesses[0].id)).flag("observed", 0) : false;
+  const first = entry.accesses[0] ? await load(entry.accesses[0].id) : null, observed = first?.flag("observed", 0);
   const canvas = el("canvas"), about = el("p", "about", "Point at a mark."), area = el("div", "close-up-area", canvas), index = all.indexOf(entry);
   const picture = shown = new Picture(canvas, levels, windows, blocks.num("block"), Math.min(MOST_WIDE, innerWidth - 90));
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `KV accesses of step ${count(step)}, by layer and by block over time`);
+  canvas.setAttribute("aria-label", `KV accesses of step ${count(step)}, by layer and by block over the time since its first`);
   area.tabIndex = 0;
   area.setAttribute("role", "group");
   area.setAttribute("aria-label", KEYS);
   about.setAttribute("role", "status");
   const turn = (by: number) => { const next = all[index + by]; if (next) void showCloseUp(engine, next.step); };
-  const kinds = [...new Set(Array.from({ length: windows.rows }, (_, row) => kindOf(windows, row)))];
-  const key = el("ul", "legend inline", ...kinds.map((kind) => {
+  const kinds = new Set([...picture.order, ...first ? Array.from({ length: first.rows }, (_, row) => kindOf(first, row)) : []]);
+  const key = el("ul", "legend inline", ...Object.keys(KINDS).filter((kind) => kinds.has(kind)).map((kind) => {
     const swatch = el("span", "swatch");
     swatch.style.background = `var(--${KINDS[kind]?.[1] ?? "other"})`;
     return el("li", "", swatch, KINDS[kind]?.[0] ?? words(kind));
@@ -103,6 +103,18 @@ function listenTo(area: HTMLElement, picture: Picture, about: HTMLElement, engin
     if (!done.moved) say(picture.at(x, y), true);
     else if (!done.pan) { picture.show(...[picture.time(done.x), picture.time(x)].sort((a, b) => a - b) as [number, number]); picture.paint(); }
   });
+  // The window of the layer gone to, with room around it.
+  const toLayer = () => {
+    const start = picture.windows.num("start_ns")[Math.max(0, layer)]!, end = picture.windows.num("end_ns")[Math.max(0, layer)]!;
+    picture.show(start - (end - start) / 8, end + (end - start) / 8);
+  };
+  area.addEventListener("dblclick", (event) => {
+    const { x, y } = place(event), spot = picture.at(x, y);
+    if (spot?.columns !== picture.windows) return;
+    layer = spot.row;
+    toLayer();
+    picture.paint();
+  });
   area.addEventListener("keydown", (event) => {
     const goTo = (by: number) => {
       layer = Math.max(0, Math.min(picture.windows.rows - 1, layer + by));
@@ -110,8 +122,13 @@ function listenTo(area: HTMLElement, picture: Picture, about: HTMLElement, engin
       if (start < picture.from || end > picture.to) picture.show(start - (picture.to - picture.from) / 2, start + (picture.to - picture.from) / 2);
       say({ columns: picture.windows, row: layer, exact: true }, true);
     };
+    // To the layer gone to, if it is in sight.
+    const nearer = () => {
+      const middle = middleOf(picture, layer), width = picture.to - picture.from;
+      if (middle === undefined) picture.zoom(0.5); else picture.show(middle - width / 4, middle + width / 4);
+    };
     const keys: Record<string, () => void> = {
-      "+": () => { picture.zoom(0.5, middleOf(picture, layer)); }, "=": () => { picture.zoom(0.5, middleOf(picture, layer)); }, "-": () => { picture.zoom(2); },
+      "+": () => { nearer(); }, "=": () => { nearer(); }, "-": () => { picture.zoom(2); }, z: toLayer,
       "0": () => { picture.show(picture.first, picture.last); picture.zoomBlocks(Infinity); },
       ArrowLeft: () => { picture.pan(-0.15); }, ArrowRight: () => { picture.pan(0.15); }, ArrowUp: () => { picture.panBlocks(-0.15); }, ArrowDown: () => { picture.panBlocks(0.15); },
       "[": () => { picture.zoomBlocks(2); }, "]": () => { picture.zoomBlocks(0.5); }, ",": () => { goTo(-1); }, ".": () => { goTo(1); },

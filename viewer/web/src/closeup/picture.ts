@@ -29,6 +29,8 @@ export class Picture {
   low = 0;
   high: number;
   readonly layers: number[];
+  // Kinds of access that occur, in the order of the legend.
+  readonly order: string[];
   found: Found = { parts: [], exact: true, settled: true };
   private readonly kinds = new WeakMap<Columns, Uint8Array>();
   private readonly names: string[] = [];
@@ -38,6 +40,8 @@ export class Picture {
     this.first = this.from = Math.min(...starts, ...spans.map((each) => each.from_ns ?? Infinity));
     this.last = this.to = Math.max(...ends, ...spans.map((each) => each.to_ns ?? -Infinity));
     this.high = blocks.length;
+    const occur = new Set(Array.from({ length: windows.rows }, (_, row) => kindOf(windows, row)));
+    this.order = Object.keys(KINDS).filter((kind) => occur.has(kind));
     this.layers = [...new Set(windows.num("layer"))].sort((a, b) => a - b);
   }
 
@@ -98,7 +102,7 @@ export class Picture {
       context.fillText(`+${duration(time - this.first)}`, Math.min(x, this.width - 26), this.height - BELOW + 12);
     }
     context.textAlign = "left";
-    context.fillText("since its first", 0, this.height - 5);
+    context.fillText("time since the first", 0, this.height - 5);
   }
 
   private paintLayers(context: CanvasRenderingContext2D): void {
@@ -109,8 +113,8 @@ export class Picture {
     context.clip();
     for (let row = 0; row < windows.rows; row++) {
       const x = this.x(windows.num("start_ns")[row]!), end = this.x(windows.num("end_ns")[row]!), kind = kindOf(windows, row);
-      // Reads above, writes below in a layer's row.
-      const tall = Math.max(1, each * 0.42), y = rank.get(windows.num("layer")[row]!)! * each + (isWrite(kind) ? each / 2 : each * 0.08);
+      // A line a kind within a layer's row.
+      const lines = this.order.length, tall = Math.max(1, each / lines), y = rank.get(windows.num("layer")[row]!)! * each + this.order.indexOf(kind) * each / lines;
       context.fillStyle = colour(KINDS[kind]?.[1] ?? "other");
       context.fillRect(x, y, Math.max(1, end - x), tall);
     }

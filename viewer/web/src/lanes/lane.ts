@@ -56,7 +56,7 @@ export abstract class Lane {
     }));
   }
 
-  private inSight(): boolean {
+  protected inSight(): boolean {
     const parent = this.element.parentElement!;
     const top = this.element.offsetTop - parent.scrollTop;
     return top < parent.clientHeight && top + this.element.offsetHeight > 0;

@@ -196,6 +196,7 @@ export class RequestsLane extends Lane {
   // Scrolls a request into sight, once it is listed.
   scrollTo(request: number): void {
     this.wanted = request;
+    if (!this.inSight()) this.element.scrollIntoView({ block: "nearest" });
   }
 
   private scrollToWanted(): void {
