@@ -100,7 +100,7 @@ def test_a_reader_comes_from_the_whole_step_to_a_single_access(
     # The third layer alone, by keys: its windows are told.
     for _ in range(5):
         chromium.key(".", ".")
-    assert "layer 2, K read  ·  1.85 µs from +8.00 µs" in wait_for_text(chromium, "layer 2", "#close-up .about")
+    assert "layer 2, K read · 1.85 µs from +8.00 µs" in wait_for_text(chromium, "layer 2", "#close-up .about")
     chromium.key("z", "z")
     # WHEN the second block of the first row is pointed at and clicked while its K is read
     box = chromium.evaluate(
@@ -112,7 +112,7 @@ def test_a_reader_comes_from_the_whole_step_to_a_single_access(
     chromium.click(x, y)
     # THEN it is told, with the way to its block and its request
     about = wait_for_text(chromium, "block 101", "#close-up .about")
-    assert "layer 2, K read  ·  100 ns from +8.20 µs" in about
+    assert "layer 2, K read · 100 ns from +8.20 µs" in about
     assert f"{HEADS} accesses" in about
     chromium.press("block 101", "#close-up .about")
     wait_for_text(chromium, "KV block 101")

@@ -448,7 +448,7 @@ def test_a_steps_kv_accesses_are_shown_close_up(chromium: Chromium, moves: Path)
     wait_for_text(chromium, "layer 1, read by attention", "#close-up .about")
     chromium.mouse("mouseMoved", left + 100, top + 214 + 170)
     wait_for_text(chromium, "block 21", "#close-up .about")
-    assert "layer 0, read by attention  ·  1.00 ms from +0 ns  ·  block 21" in text(chromium, "#close-up .about")
+    assert "layer 0, read by attention · 1.00 ms from +0 ns · block 21" in text(chromium, "#close-up .about")
     assert chromium.console == []
 
 
