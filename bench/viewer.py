@@ -4,8 +4,8 @@
 
 The trace is that of bench/synthetic.py: synthetic, nobody ran it. The page is opened from disk in headless Chromium
 with software rendering; first view is the time from the start of the navigation until what is in sight has been loaded
-and drawn, frames are the page's own times between frames while each of them changes the window. Exit code 1 if a page is
-larger than `--limit-mb` (not with --split), opens later than `--limit-open-s`, or draws fewer than `--limit-fps`.
+and drawn, frames are the page's own times between frames while each of them changes the window. Exit code 1 if a page
+is larger than `--limit-mb` (not with --split), opens later than `--limit-open-s`, or draws fewer than `--limit-fps`.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _close_up(source: Source, writer: Writer, engine: int, step: int, origin_ns:
         overview = writer.add(f"access-all-{step}", grid, _DELTAS, **span(grid))
     return {
         "step": step,
-        "blocks": writer.add(f"access-blocks-{step}", pa.table({"block": blocks}), ("block",)),
+        "blocks": writer.add(f"access-blocks-{step}", pa.table({"block": pa.array(blocks)}), ("block",)),
         "overview": overview,
         "accesses": writer.add_cut(f"access-{step}", accesses, CHUNK_ROWS, _DELTAS),
         "windows": writer.add(f"window-{step}", windows, _DELTAS),
