@@ -108,6 +108,30 @@ def test_the_map_shows_the_recorded_state_of_a_block(chromium: Chromium, page: P
     assert f"held by {name}" in text(chromium, "#tooltip")
 
 
+def test_a_block_tells_who_evicted_what_it_held(chromium: Chromium, tmp_path: Path) -> None:
+    # GIVEN a cached block whose content was evicted, a moment before another request got it
+    trace = create_trace(tmp_path / "evicted.duckdb")
+    with duckdb.connect(str(trace)) as connection:
+        connection.execute("UPDATE block_event SET time_ns = time_ns + 20_000 WHERE op = 'evict'")
+        connection.execute("UPDATE block_event SET time_ns = time_ns + 24_000 WHERE op = 'allocate'")
+    block, freed, evicted, request, step = row(
+        trace,
+        """SELECT block_id, before_ns, time_ns, taker, step FROM (
+            SELECT *, lag(time_ns) OVER life AS before_ns, lag(op) OVER life AS before_op,
+                lead(request) OVER life AS taker, lead(op) OVER life AS next_op
+            FROM block_event WINDOW life AS (PARTITION BY block_id ORDER BY rowid))
+        WHERE op = 'evict' AND before_op = 'free' AND next_op = 'allocate' AND step > 500
+        ORDER BY time_ns - before_ns DESC LIMIT 1""",
+    )
+    at = ((freed + evicted) / 2 - EPOCH_NS) / 1e9
+    # WHEN it is selected while it is free and cached, THEN it says in which step it was evicted, and for whom
+    chromium.open(make_page(trace), f"block={block}&at={at}")
+    facts = wait_for_text(chromium, "Who evicted its content")
+    assert "state\nfree, still cached" in facts
+    assert f"evicted for\n{column(trace, f'SELECT external_id FROM request WHERE request = {request}')[0]}" in facts
+    assert f"step {step:,}" in facts.split("Who evicted its content")[1].split("Its life")[0]
+
+
 def test_wheel_keys_and_drags_move_the_window(chromium: Chromium, page: Path) -> None:
     chromium.open(page)
     whole = window(chromium)

@@ -61,10 +61,14 @@ async function evicted(engine: Engine, tile: Tile, now: number, last: number, wh
   let next = now + 1;
   while (next < last && !tile.evicted[next]) next++;
   if (next >= last || tile.state[now] === EMPTY) return [];
-  const time = tile.time[next]! * 1e3, step = await engine.stepAt(time), taker = tile.owner[next]!;
+  const time = tile.time[next]! * 1e3, step = await engine.stepAt(time);
+  // It is evicted first and then allocated, in the same step.
+  let taken = next;
+  while (taken < last && tile.state[taken]! < USED) taken++;
+  const taker = taken < last && await engine.stepAt(tile.time[taken]! * 1e3) === step ? tile.owner[taken]! : -1;
   if (taker >= 0) await engine.request(taker);
   return section("Who evicted its content", [
-    ["evicted for", tile.state[next]! < USED || taker < 0 ? "nobody at once" : who(taker)],
+    ["evicted for", taker < 0 ? "nobody in that step" : who(taker)],
     ["when", el("span", "", `${clock(time, 1e5)}${step === null ? "" : ", "}`, step === null ? "" : link(`step ${count(step)}`, () => void selectStep(engine, step)))],
   ]);
 }
