@@ -72,7 +72,7 @@ docs: $(READY)
 # Only for who changes viewer/web; users and the tests need no Node.
 page:
 	@echo "== building viewer/assets/page.html from viewer/web (needs Node 20 and npm)"
-	cd viewer/web && npm install --no-save --no-audit --no-fund && npm run build
+	cd viewer/web && npm ci --no-audit --no-fund && npm run build
 
 compatibility: $(READY) $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%)
 	@echo "== what the sources have"

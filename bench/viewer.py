@@ -2,10 +2,10 @@
 
     python -m bench.viewer [--events 5000000] [--split] [--keep FILE] [--frames 120]
 
-The trace is that of bench/queries.py: synthetic, nobody ran it. The page is opened from disk in headless Chromium with
-software rendering; first view is the time from the start of the navigation until what is in sight has been loaded and
-drawn, frames are the page's own times between frames while each of them changes the window. Exit code 1 if a page is
-larger than `--limit-mb` (not with --split), opens later than `--limit-open-s`, or draws fewer than `--limit-fps`.
+The trace is that of bench/synthetic.py: synthetic, nobody ran it. The page is opened from disk in headless Chromium
+with software rendering; first view is the time from the start of the navigation until what is in sight has been loaded
+and drawn, frames are the page's own times between frames while each of them changes the window. Exit code 1 if a page
+is larger than `--limit-mb` (not with --split), opens later than `--limit-open-s`, or draws fewer than `--limit-fps`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from pathlib import Path
 
 import duckdb
 
-from bench.queries import build
 from kvtrace.viewer.page import make_folder, make_page
 from tests.viewer.chromium import Chromium
+
+sys.path.insert(0, str(Path(__file__).parent))  # modules of bench/ import each other by name
+from synthetic import build
 
 OTHER_EVENTS = 1_600_000
 """Rows that bench/queries.py makes beside block events."""

@@ -44,7 +44,8 @@ _CHANGES = """
             ) OVER life, 0) AS findable,
             coalesce(last_value(
                 CASE WHEN op IN ('allocate', 'hit') THEN request END IGNORE NULLS
-            ) OVER life, -1) AS owner
+            ) OVER life, -1) AS owner,
+            count_if(op = 'evict') OVER life AS evictions
         FROM event
         WINDOW life AS (PARTITION BY block_id ORDER BY place ROWS UNBOUNDED PRECEDING)
     ),
@@ -53,7 +54,8 @@ _CHANGES = """
         FROM told QUALIFY lead(time_ns) OVER (PARTITION BY block_id ORDER BY place) IS DISTINCT FROM time_ns
     )
     SELECT block_id::INTEGER AS block, (time_ns - {origin}) // 1000 AS time_us, state::TINYINT AS state,
-        owner::INTEGER AS owner
+        owner::INTEGER AS owner,
+        (evictions > lag(evictions, 1, 0) OVER (PARTITION BY block_id ORDER BY place))::TINYINT AS evicted
     FROM state
     QUALIFY (state, owner) IS DISTINCT FROM lag((state, owner)) OVER (PARTITION BY block_id ORDER BY place)
     ORDER BY time_us, place
@@ -66,8 +68,8 @@ class Changes:
 
     def __init__(self, source: Source, engine: int, origin_ns: int) -> None:
         table = source.table(_CHANGES.format(engine=engine, origin=origin_ns))
-        self.block, self.time_us, self.state, self.owner = (
-            table[name].to_numpy() for name in ("block", "time_us", "state", "owner")
+        self.block, self.time_us, self.state, self.owner, self.evicted = (
+            table[name].to_numpy() for name in ("block", "time_us", "state", "owner", "evicted")
         )
         self.blocks = int(self.block.max()) + 1 if len(self) else 0
 
@@ -140,5 +142,6 @@ def _table(changes: Changes, rows: Any) -> pa.Table:
             "time_us": changes.time_us[rows],
             "state": changes.state[rows],
             "owner": changes.owner[rows],
+            "evicted": changes.evicted[rows],
         }
     )

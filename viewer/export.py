@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvtrace.viewer import blocks, gpu, summary
+from kvtrace.viewer import blocks, closeups, gpu, summary
 from kvtrace.viewer.chunks import Sink, Writer
 from kvtrace.viewer.lanes import STATES
 from kvtrace.viewer.moves import export_moves
@@ -46,8 +46,10 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
         engines = summary.engines(source)
         writers = [Writer(sink, f"r{number}e{index}") for index in range(len(engines))]
         alone = len(engines) == 1
+        began, ended = work
+        worked = None if began is None or ended is None else (began - origin_ns, ended - origin_ns)
         parts = [
-            _export_engine(source, writer, engine, origin_ns, last_ns or origin_ns, alone=alone)
+            _export_engine(source, writer, engine, origin_ns, last_ns or origin_ns, worked, alone=alone)
             for writer, engine in zip(writers, engines, strict=True)
         ]
         return {
@@ -56,7 +58,7 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
             "origin_ns": str(origin_ns),
             "first_ns": None if first_ns is None else first_ns - origin_ns,
             "last_ns": None if last_ns is None else last_ns - origin_ns,
-            "work_ns": None if None in work else [moment - origin_ns for moment in work if moment is not None],
+            "work_ns": worked,
             "states": STATES,
             "block_states": blocks.STATES,
             "run": facts,
@@ -67,7 +69,14 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
 
 
 def _export_engine(
-    source: Source, writer: Writer, facts: dict[str, Any], origin_ns: int, last_ns: int, *, alone: bool
+    source: Source,
+    writer: Writer,
+    facts: dict[str, Any],
+    origin_ns: int,
+    last_ns: int,
+    worked: tuple[int, int] | None,
+    *,
+    alone: bool,
 ) -> dict[str, Any]:
     """What matters most goes first: a page that is too small for everything does without the rest."""
     engine = facts["engine_id"]
@@ -76,8 +85,8 @@ def _export_engine(
     requests = export_requests(source, writer, engine, origin_ns, last_ns)
     overview = blocks.export_overview(writer, changes)
     moves = export_moves(source, writer, engine, origin_ns)
-    kernels = gpu.export_kernels(source, writer, engine, origin_ns, alone=alone)
-    close_ups = gpu.export_close_ups(source, writer, engine, origin_ns)
+    kernels = gpu.export_kernels(source, writer, engine, origin_ns, worked, alone=alone)
+    close_ups = closeups.export_close_ups(source, writer, engine, origin_ns)
     shares = export_shares(source, writer, engine, steps)
     detail = blocks.export_detail(writer, changes)
     return {

@@ -1,15 +1,17 @@
-"""What the GPU did, for a page: kernels and copies from a profile, and the close-ups of KV accesses in single steps."""
+"""What the GPU did, for a page: kernels and copies from a profile."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.viewer.chunks import Reference, Writer
+import numpy as np
+import pyarrow as pa
+
+from kvtrace.viewer.chunks import Writer, span
 from kvtrace.viewer.source import Source
 
 CHUNK_KERNELS = 65_536
 OVERVIEW_BINS = 4096
-CLOSE_UPS = 24
 
 _KERNELS = """
     SELECT a.start_ns - {origin} AS start_ns, greatest(a.end_ns, a.start_ns) - {origin} AS end_ns,
@@ -35,28 +37,14 @@ _BINS = """
     FROM own, whole GROUP BY ALL ORDER BY start_ns, category
 """
 
-_WINDOWS = """
-    SELECT step, process_id, layer, kind::VARCHAR AS kind, start_ns - {origin} AS start_ns, end_ns - {origin} AS end_ns
-    FROM kv_window WHERE engine_id = {engine} AND step = {step} ORDER BY start_ns
-"""
-
-_ACCESSES = """
-    SELECT layer, block_id AS block, request, kind::VARCHAR AS kind, observed, min(start_ns) - {origin} AS start_ns,
-        max(end_ns) - {origin} AS end_ns, count(*) AS accesses
-    FROM kv_access WHERE engine_id = {engine} AND step = {step} GROUP BY ALL ORDER BY start_ns, layer, block
-"""
-
-_STEPS_WITH_ACCESSES = """
-    WITH seen AS ({steps}), counted AS (SELECT step, row_number() OVER (ORDER BY step) - 1 AS n FROM seen)
-    SELECT step, (SELECT count(*) FROM counted) AS total FROM counted
-    WHERE n % (SELECT greatest(1, ceil(count(*) / {most}))::BIGINT FROM counted) = 0 ORDER BY step
-"""
-
 
 def export_kernels(
-    source: Source, writer: Writer, engine: int, origin_ns: int, *, alone: bool
+    source: Source, writer: Writer, engine: int, origin_ns: int, work: tuple[int, int] | None, *, alone: bool
 ) -> dict[str, Any] | None:
-    """An engine's GPU activities, with those of no engine if it is `alone`; None without a profile."""
+    """An engine's GPU activities, with those of no engine if it is `alone`; None without a profile.
+
+    `work` is from when to when the engine worked: the model's loading before it says nothing about serving.
+    """
     if not source.has("gpu_activity"):
         return None
     where = f"(t.engine_id = {engine}" + (" OR t.engine_id IS NULL)" if alone else ")")
@@ -67,27 +55,21 @@ def export_kernels(
     overview = writer.add("kernels-all", bins, ("start_ns",))
     kernels = source.table(_KERNELS.format(**places))
     details = writer.add_cut("kernels", kernels, CHUNK_KERNELS, ("start_ns",))
-    return {"total": kernels.num_rows, "overview": overview, "details": details}
+    whole = span(kernels)
+    return {
+        "total": kernels.num_rows,
+        **whole,
+        **_busy(kernels, work or (whole["from_ns"], whole["to_ns"])),
+        "overview": overview,
+        "details": details,
+    }
 
 
-def export_close_ups(source: Source, writer: Writer, engine: int, origin_ns: int) -> dict[str, Any]:
-    """The KV accesses of some steps, evenly spread; `total` says how many have any."""
-    seen = [
-        f"SELECT DISTINCT step FROM {table} WHERE engine_id = {engine}"
-        for table in ("kv_window", "tile_step")
-        if source.has(table, f"engine_id = {engine}")
-    ]
-    if not seen:
-        return {"total": 0, "steps": []}
-    chosen = source.rows(_STEPS_WITH_ACCESSES.format(steps=" UNION ".join(seen), most=CLOSE_UPS))
-    steps = [_close_up(source, writer, engine, row["step"], origin_ns) for row in chosen]
-    return {"total": chosen[0]["total"] if chosen else 0, "steps": [step for step in steps if step["accesses"]]}
-
-
-def _close_up(source: Source, writer: Writer, engine: int, step: int, origin_ns: int) -> dict[str, Any]:
-    places = {"engine": engine, "step": step, "origin": origin_ns}
-    accesses: list[Reference] = writer.add(f"access-{step}", source.table(_ACCESSES.format(**places)), ("start_ns",))
-    windows: list[Reference] = []
-    if source.has("kv_window", f"engine_id = {engine}"):
-        windows = writer.add(f"window-{step}", source.table(_WINDOWS.format(**places)), ("start_ns",))
-    return {"step": step, "accesses": accesses, "windows": windows}
+def _busy(kernels: pa.Table, work: tuple[int, int]) -> dict[str, Any]:
+    """How long each category ran while the engine worked, and how much of that time was profiled."""
+    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    low, high = max(work[0], int(starts[0])), min(work[1], int(ends.max()))
+    inside = pa.array(np.maximum(0, np.minimum(ends, high) - np.maximum(starts, low)))
+    busy = kernels.select(["category"]).append_column("ns", inside).group_by("category").aggregate([("ns", "sum")])
+    found = busy.to_pydict()
+    return {"measured_ns": max(0, high - low), "busy_ns": dict(zip(found["category"], found["ns_sum"], strict=True))}

@@ -122,7 +122,11 @@ def notes(source: Source, facts: Facts) -> list[Note]:
 
 def left_out(writers: list[Writer]) -> list[Note]:
     """What found no room in the page."""
-    names = {"map": "changes of KV blocks", "shares": "requests' shares of steps"}
+    names = {
+        "map": "changes of KV blocks",
+        "shares": "requests' shares of steps",
+        "access": "KV accesses of single steps",
+    }
     lost: dict[str, int] = {}
     for writer in writers:
         for kind, rows in writer.left_out.items():

@@ -31,6 +31,20 @@ FLAGS = (
 LOADED = "document.documentElement?.dataset.state !== undefined"
 PATIENCE_SECONDS = 60
 
+KEYS: dict[str, tuple[int, str | None]] = {
+    "Tab": (9, None),
+    "Enter": (13, "\r"),
+    "Escape": (27, None),
+    " ": (32, " "),
+    "PageUp": (33, None),
+    "PageDown": (34, None),
+    "ArrowLeft": (37, None),
+    "ArrowUp": (38, None),
+    "ArrowRight": (39, None),
+    "ArrowDown": (40, None),
+}
+"""Keys with a meaning of their own: their virtual code and the text they type."""
+
 
 def find_browser() -> str | None:
     """The browser's path; None where there is none."""
@@ -169,10 +183,13 @@ class Chromium:
         )
         self.frame()
 
-    def key(self, key: str, text: str | None = None) -> None:
-        """Press a key."""
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **({"text": text} if text else {}))
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+    def key(self, key: str, text: str | None = None, modifiers: int = 0) -> None:
+        """Press a key; those in `KEYS` do what the browser does with them, such as moving the focus."""
+        code, typed = KEYS.get(key, (0, text))
+        facts: dict[str, Any] = {"key": key, "modifiers": modifiers}
+        facts |= {"code": key, "windowsVirtualKeyCode": code} if code else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **facts, **({"text": typed} if typed else {}))
+        self.call("Input.dispatchKeyEvent", type="keyUp", **facts)
         self.frame()
 
     def screenshot(self) -> bytes:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
 
 from kvtrace.viewer import requests, steps
 from kvtrace.viewer.page import make_folder
-from kvtrace.viewer.page import make_page as path_make_page
 
 from .chromium import Chromium
 from .exported import Exported
+from .pages import MS, column, insert_moves, make_page, middle, row, rows, text, wait_for_text, window
 from .simulate import EPOCH_NS, create_trace, insert
 
 SHIFT = 8
-
-
-def make_page(*traces: Path, name: str = "page") -> Path:
-    page = traces[0].parent / f"{traces[0].stem}-{name}.html"
-    path_make_page(traces, page, max_bytes=40_000_000)
-    return page
 
 
 @pytest.fixture(scope="module")
@@ -34,43 +27,6 @@ def page(trace: Path) -> Path:
 @pytest.fixture(scope="module")
 def two_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_page(create_trace(tmp_path_factory.mktemp("two") / "two.duckdb", engines=2))
-
-
-def text(browser: Chromium, selector: str) -> str:
-    found: str = browser.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
-    return found
-
-
-def wait_for_text(browser: Chromium, text: str, selector: str = "#inspector") -> str:
-    browser.wait(f"document.querySelector({json.dumps(selector)}).innerText.includes({json.dumps(text)})")
-    found: str = browser.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
-    return found
-
-
-def middle(browser: Chromium, lane: str) -> tuple[float, float]:
-    box = browser.evaluate(
-        f"(() => {{ const box = document.querySelector('[data-lane={lane}]').getBoundingClientRect();"
-        "return [box.left + 200, box.right - 20, (box.top + box.bottom) / 2]; })()"
-    )
-    return (box[0] + box[1]) / 2, box[2]
-
-
-def window(browser: Chromium) -> tuple[float, float]:
-    from_ns, to_ns = browser.evaluate("[kvtrace.view.from, kvtrace.view.to]")
-    return from_ns, to_ns
-
-
-def rows(trace: Path, query: str) -> list[tuple[Any, ...]]:
-    with duckdb.connect(str(trace), read_only=True) as connection:
-        return connection.sql(query).fetchall()
-
-
-def row(trace: Path, query: str) -> tuple[Any, ...]:
-    return rows(trace, query)[0]
-
-
-def column(trace: Path, query: str) -> list[Any]:
-    return [found[0] for found in rows(trace, query)]
 
 
 def test_the_page_opens_without_complaint_and_asks_for_nothing(chromium: Chromium, page: Path) -> None:
@@ -150,6 +106,30 @@ def test_the_map_shows_the_recorded_state_of_a_block(chromium: Chromium, page: P
     chromium.mouse("mouseMoved", x, y)
     assert text(chromium, "#tooltip").split("\n")[0] == f"Block {block}"
     assert f"held by {name}" in text(chromium, "#tooltip")
+
+
+def test_a_block_tells_who_evicted_what_it_held(chromium: Chromium, tmp_path: Path) -> None:
+    # GIVEN a cached block whose content was evicted, a moment before another request got it
+    trace = create_trace(tmp_path / "evicted.duckdb")
+    with duckdb.connect(str(trace)) as connection:
+        connection.execute("UPDATE block_event SET time_ns = time_ns + 20_000 WHERE op = 'evict'")
+        connection.execute("UPDATE block_event SET time_ns = time_ns + 24_000 WHERE op = 'allocate'")
+    block, freed, evicted, request, step = row(
+        trace,
+        """SELECT block_id, before_ns, time_ns, taker, step FROM (
+            SELECT *, lag(time_ns) OVER life AS before_ns, lag(op) OVER life AS before_op,
+                lead(request) OVER life AS taker, lead(op) OVER life AS next_op
+            FROM block_event WINDOW life AS (PARTITION BY block_id ORDER BY rowid))
+        WHERE op = 'evict' AND before_op = 'free' AND next_op = 'allocate' AND step > 500
+        ORDER BY time_ns - before_ns DESC LIMIT 1""",
+    )
+    at = ((freed + evicted) / 2 - EPOCH_NS) / 1e9
+    # WHEN it is selected while it is free and cached, THEN it says in which step it was evicted, and for whom
+    chromium.open(make_page(trace), f"block={block}&at={at}")
+    facts = wait_for_text(chromium, "Who evicted its content")
+    assert "state\nfree, still cached" in facts
+    assert f"evicted for\n{column(trace, f'SELECT external_id FROM request WHERE request = {request}')[0]}" in facts
+    assert f"step {step:,}" in facts.split("Who evicted its content")[1].split("Its life")[0]
 
 
 def test_wheel_keys_and_drags_move_the_window(chromium: Chromium, page: Path) -> None:
@@ -350,6 +330,35 @@ def test_engines_are_chosen_from_a_list(chromium: Chromium, two_engines: Path) -
     wait_for_text(chromium, "Engine 2")
 
 
+def test_all_engines_of_all_runs_are_compared_or_one_of_each(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
+    two = create_trace(tmp_path / "two.duckdb", engines=2)
+    chromium.open(make_page(trace, two, name="engines"))
+    titles = "kvtrace.view.engines.map((engine) => engine.title)"
+    assert chromium.evaluate(titles) == ["trace", "two · engine 1, DP rank 0", "two · engine 2, DP rank 1"]
+    assert len(chromium.texts("[data-lane=map]")) == 3
+    # One engine of the second run: only that run has a list; the table goes on showing all.
+    assert chromium.evaluate("document.querySelectorAll('#engine-choice select').length") == 1
+    chromium.evaluate(
+        "(() => { const list = document.querySelector('#engine-choice select'); list.value = '1';"
+        "list.dispatchEvent(new Event('change')); })()"
+    )
+    assert chromium.evaluate(titles) == ["trace", "two · engine 2, DP rank 1"]
+    chromium.wait("location.hash.includes('engine=')")
+    chromium.key("t", "t")
+    steps = column(two, "SELECT count(*) FROM step GROUP BY engine_id ORDER BY engine_id")
+    lines = chromium.texts("#table tbody tr")
+    assert len(lines) == 3
+    for line, count in zip(lines[1:], steps, strict=True):
+        assert f"{count:,}" in line
+    chromium.key("Escape")
+    # A selected request of that engine comes back from the address.
+    request = row(two, "SELECT request, external_id FROM request WHERE engine_id = 2 ORDER BY request LIMIT 1")
+    chromium.evaluate(f"location.hash += '&run=1&request=' + encodeURIComponent({request[1]!r})")
+    chromium.wait(f"kvtrace.view.selection?.id === {request[0]}")
+    assert chromium.evaluate("kvtrace.view.selection.engine.title") == "two · engine 2, DP rank 1"
+    assert chromium.console == []
+
+
 def test_two_runs_are_compared_from_their_first_events_on(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
     other = create_trace(tmp_path / "smaller.duckdb", blocks=60)
     page = make_page(trace, other, name="both")
@@ -402,42 +411,6 @@ def test_a_folder_that_lost_a_chunk_says_which(chromium: Chromium, trace: Path, 
     chromium.open(tmp_path / "page" / "index.html")
     chromium.wait("document.documentElement.dataset.state === 'ready'")
     assert "data/r0e0-map-0.js is missing beside this page" in text(chromium, "#failure")
-
-
-MS = 1_000_000
-AT = EPOCH_NS + 4_000 * MS
-
-
-def insert_moves(path: Path) -> None:
-    """A transfer, a pin, a tier's block, a kernel and the accesses of step 300, at times that are easy to point at."""
-    engine, worker = {"engine_id": 1}, {"process_id": 1}
-    step = {"engine_id": 1, "step": 300}
-    kernel = {"activity_id": 1, "source_id": 1, "kind": "kernel", "pid": 1, "device": 0, "stream": 7}
-    with duckdb.connect(str(path)) as connection:
-        request, start = connection.sql(
-            "SELECT request, scheduled_ns FROM step_request JOIN step USING (step) WHERE step = 300 LIMIT 1"
-        ).fetchall()[0]
-        submit = engine | worker | {"transfer": 5, "direction": "load", "from_tier": "cpu", "to_tier": "gpu"}
-        insert(connection, "transfer_submit", [submit | {"submitted_ns": AT, "step": 300, "blocks": 3, "bytes": 10**6}])
-        end = worker | {"transfer": 5, "started_ns": AT, "finished_ns": AT + 2 * MS, "device_ns": 2 * MS}
-        insert(connection, "transfer_end", [end | {"success": True}])
-        pin = engine | {"pin": 9, "block_id": 40}
-        insert(connection, "pin_start", [pin | {"time_ns": AT + 10 * MS, "cause": "ttl", "request": request}])
-        insert(connection, "pin_end", [pin | {"time_ns": AT + 30 * MS, "reason": "expired"}])
-        tier = engine | {"time_ns": AT, "connector": "c", "tier": "cpu", "op": "write", "tier_block_id": 1}
-        insert(connection, "tier_block", [tier, tier | {"time_ns": AT + 50 * MS, "tier_block_id": 2}])
-        insert(connection, "kernel_name", [{"kernel_name_id": 1, "source_id": 1, "category": "attention"}])
-        connection.execute("UPDATE kernel_name SET short_name = 'flash<script>'")
-        insert(
-            connection,
-            "gpu_activity",
-            [kernel | {"start_ns": AT + 40 * MS, "end_ns": AT + 44 * MS, "kernel_name_id": 1}],
-        )
-        insert(connection, "gpu_attribution", [{"activity_id": 1, **step, "method": "nvtx_forward"}])
-        table = step | {"request": request, "kv_group": 0, "op": "set"}
-        insert(connection, "block_table", [table | {"position": i, "block_id": 20 + i} for i in range(3)])
-        layer = worker | step | {"start_ns": start, "end_ns": start + MS, "kind": "attention"}
-        insert(connection, "kv_window", [layer | {"layer": 0}, layer | {"layer": 1, "start_ns": start + MS // 2}])
 
 
 @pytest.fixture(scope="module")
@@ -495,11 +468,11 @@ def test_a_steps_kv_accesses_are_shown_close_up(chromium: Chromium, moves: Path)
         "(() => { const box = document.querySelector('#close-up canvas').getBoundingClientRect();"
         "return [box.left, box.top, box.right]; })()"
     )
-    chromium.mouse("mouseMoved", right - 40, top + 157)
-    wait_for_text(chromium, "layer 1, attention", "#close-up .about")
-    chromium.mouse("mouseMoved", left + 100, top + 236 + 165)
+    chromium.mouse("mouseMoved", right - 40, top + 150)
+    wait_for_text(chromium, "layer 1, read by attention", "#close-up .about")
+    chromium.mouse("mouseMoved", left + 100, top + 214 + 170)
     wait_for_text(chromium, "block 21", "#close-up .about")
-    assert "layer 0, attention · 1.00 ms · block 21" in text(chromium, "#close-up .about")
+    assert "layer 0, read by attention · 1.00 ms from +0 ns · block 21" in text(chromium, "#close-up .about")
     assert chromium.console == []
 
 

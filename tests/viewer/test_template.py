@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -25,3 +26,15 @@ def test_the_built_page_is_of_the_sources_in_the_repository() -> None:
 
 def test_nothing_else_than_the_built_page_is_shipped() -> None:
     assert [path.name for path in TEMPLATE.parent.iterdir()] == ["page.html"]
+
+
+def test_npm_ci_can_use_the_lock_file_with_any_registry() -> None:
+    packages = json.loads((WEB / "package-lock.json").read_text())["packages"]
+    # npm ci refuses a lock file in which a dependency, even an optional one for another platform, has no entry.
+    for place, facts in packages.items():
+        wanted = {**facts.get("dependencies", {}), **facts.get("optionalDependencies", {})}
+        for name in [*wanted, *(facts.get("devDependencies", {}) if not place else {})]:
+            assert f"{place}/node_modules/{name}" in packages or f"node_modules/{name}" in packages, (place, name)
+    # Files come from the registry that is set up, checked by their hashes.
+    assert all("resolved" not in facts for facts in packages.values())
+    assert all(facts["integrity"].startswith("sha512-") for place, facts in packages.items() if place)

@@ -1,6 +1,7 @@
 // The page's address holds the view: #from=1.5&to=2.5&request=ID&lanes=steps,map&colour=owner (times in seconds).
 
 import { nameOf } from "./data/engine";
+import { engineChoice } from "./engines";
 import { selectBlock, selectMove, selectRequest, selectStep } from "./inspect/select";
 import { select, show, view, type Kind, type MapColour } from "./view";
 
@@ -9,8 +10,8 @@ const QUIET_MS = 250, MOST_ID = 300;
 let waiting = 0;
 let written = "";
 
-export function watchAddress(openEngine: (index: number) => void, showLanes: () => void): void {
-  addEventListener("hashchange", () => { if (location.hash.slice(1) !== written) void openAddress(openEngine, showLanes); });
+export function watchAddress(openEngines: (choice: string) => void, showLanes: () => void): void {
+  addEventListener("hashchange", () => { if (location.hash.slice(1) !== written) void openAddress(openEngines, showLanes); });
 }
 
 // Writes the address a moment after the last change.
@@ -23,9 +24,8 @@ export function keepAddress(): void {
 }
 
 export function addressOf(): URLSearchParams {
-  const address = new URLSearchParams(), now = view.selection, runs = view.contents?.runs ?? [];
-  const engine = view.engines[0];
-  if (runs.length === 1 && engine && engine.index) address.set("engine", String(engine.index));
+  const address = new URLSearchParams(), now = view.selection;
+  if (engineChoice()) address.set("engine", engineChoice());
   if (view.from > view.first || view.to < view.last) {
     address.set("from", (view.from / 1e9).toFixed(6));
     address.set("to", (view.to / 1e9).toFixed(6));
@@ -34,7 +34,7 @@ export function addressOf(): URLSearchParams {
     const name = now.kind === "request" && now.row ? nameOf(now.row) : String(now.id);
     address.set(now.kind, name.length > MOST_ID ? `#${now.id}` : name);
     if (now.time !== undefined) address.set("at", (now.time / 1e9).toFixed(6));
-    if (runs.length > 1) address.set("run", String(now.engine.runIndex));
+    if (view.engines.length > 1) address.set("run", String(view.engines.indexOf(now.engine)));
   }
   if (view.mapColour !== "state") address.set("colour", view.mapColour);
   if (view.mapRange[0] > 0 || view.mapRange[1] < 1) address.set("blocks", view.mapRange.map((share) => share.toFixed(4)).join("-"));
@@ -42,9 +42,9 @@ export function addressOf(): URLSearchParams {
   return address;
 }
 
-export async function openAddress(openEngine: (index: number) => void, showLanes: () => void): Promise<void> {
+export async function openAddress(openEngines: (choice: string) => void, showLanes: () => void): Promise<void> {
   const wanted = new URLSearchParams(location.hash.slice(1)), number = (name: string) => Number(wanted.get(name) ?? NaN);
-  openEngine(number("engine") || 0);
+  openEngines(wanted.get("engine") ?? "");
   view.hidden = new Set((wanted.get("hide") ?? "").split(",").filter(Boolean));
   const colour = wanted.get("colour") ?? "";
   view.mapColour = ["owner", "age"].includes(colour) ? colour as MapColour : "state";

@@ -32,7 +32,7 @@ const NAMES = [
   "ink", "soft", "line", "grid", "panel", "accent", "prefill", "chunked", "decode", "resumed", "queued", "gap",
   "preempted", "running", "waiting", "used", "cached", "shared", "free", "evicted", "token-budget", "kv-insufficient",
   "max-seqs", "paused", "other", "none", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5", "pin-6", "load", "store", "host",
-  "attention", "gemm", "kv-write", "copy", "norm", "communication", "sampling", "own", "other-kernel", "read", "write",
+  "attention", "gemm", "kv-write", "copy", "norm", "communication", "sampling", "own", "other-kernel", "read", "read-v", "write", "write-v",
 ] as const;
 
 let colours: Record<string, string> = {};

@@ -30,7 +30,7 @@ export function facts(pairs: Pair[]): HTMLElement {
 }
 
 export function section(title: string, pairs: Pair[]): Node[] {
-  return pairs.some(([, value]) => value !== null && value !== undefined) ? [el("h3", "", title), facts(pairs)] : [];
+  return pairs.some(([, value]) => value !== null && value !== undefined) ? [...(title ? [el("h3", "", title)] : []), facts(pairs)] : [];
 }
 
 export function button(label: string, run: () => void, title = ""): HTMLButtonElement {

@@ -1,15 +1,13 @@
-// Mouse and keys.
+// The mouse.
 
-import { showCloseUp } from "./closeup";
-import { lastAtMost } from "./data/columns";
 import { byId, el, outside } from "./dom";
-import { selectRequest, selectStep } from "./inspect/select";
 import { MapLane } from "./lanes/kvmap";
 import type { Lane } from "./lanes/lane";
 import { RequestsLane } from "./lanes/requests";
 import { showHelp } from "./help";
+import { listenToKeys } from "./keys";
 import { showTable } from "./summary";
-import { LEFT, RIGHT, back, changed, pan, plotWidth, reveal, select, show, showAll, toTime, view, zoom } from "./view";
+import { LEFT, RIGHT, back, changed, pan, plotWidth, select, show, showAll, toTime, view, zoom } from "./view";
 
 const DRAG_PIXELS = 4;
 
@@ -18,11 +16,8 @@ interface Drag { x: number; from: number; to: number; pan: boolean; moved: boole
 
 let lanesOf: () => Lane[] = () => [];
 
-export function watchLanes(lanes: () => Lane[]): void {
+export function listen(lanes: () => Lane[]): void {
   lanesOf = lanes;
-}
-
-export function listen(): void {
   const area = byId("lanes");
   let drag: Drag | null = null;
   area.addEventListener("wheel", (event) => { onWheel(event, place(event)); }, { passive: false });
@@ -42,7 +37,7 @@ export function listen(): void {
   area.addEventListener("pointerleave", hideHover);
   area.addEventListener("dblclick", (event) => { if (place(event).x >= LEFT) showAll(); });
   area.addEventListener("scroll", changed);
-  document.addEventListener("keydown", onKey);
+  listenToKeys(lanesOf);
   byId("zoom-in").addEventListener("click", () => { zoom(0.5); });
   byId("zoom-out").addEventListener("click", () => { zoom(2); });
   byId("reset").addEventListener("click", showAll);
@@ -121,74 +116,3 @@ function hideHover(): void {
   byId("cursor").hidden = true;
   byId("tooltip").hidden = true;
 }
-
-function requestLane(): RequestsLane | undefined {
-  return lanesOf().find((lane): lane is RequestsLane => lane instanceof RequestsLane);
-}
-
-function mapLane(): MapLane | undefined {
-  return lanesOf().find((lane): lane is MapLane => lane instanceof MapLane);
-}
-
-function onKey(event: KeyboardEvent): void {
-  if ((event.target as Element).closest("input, select, textarea, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const now = view.selection;
-  const keys: Record<string, () => void> = {
-    "+": () => { zoom(0.5); }, "=": () => { zoom(0.5); }, "-": () => { zoom(2); }, "0": showAll, Backspace: back,
-    ArrowLeft: () => { pan(-0.15); }, ArrowRight: () => { pan(0.15); },
-    ArrowUp: () => { requestLane()?.scroll(-3); }, ArrowDown: () => { requestLane()?.scroll(3); },
-    ",": () => { neighbour(-1); }, ".": () => { neighbour(1); }, Escape: () => { select(null); },
-    "[": () => { mapLane()?.zoomBlocks(2, 0); }, "]": () => { mapLane()?.zoomBlocks(0.5, 0); },
-    z: () => { if (now?.span) { const room = Math.max(1e3, now.span[1] - now.span[0]) / 2; show(now.span[0] - now.engine.shift - room, now.span[1] - now.engine.shift + room); } },
-    c: () => { if (now?.kind === "step") void showCloseUp(now.engine, now.id); },
-    p: () => void nextPreemption(),
-    m: () => { view.mapColour = ({ state: "owner", owner: "age", age: "state" } as const)[view.mapColour]; changed(); },
-    t: showTable, "/": () => { byId("search").focus(); }, "?": showHelp,
-  };
-  const run = keys[event.key];
-  if (!run) return;
-  event.preventDefault();
-  run();
-}
-
-// The previous or next request of the list, or step; without a selection the first step in sight.
-function neighbour(by: number): void {
-  const now = view.selection, engine = now?.engine ?? view.engines[0];
-  if (!engine) return;
-  if (now?.kind === "request") {
-    const listed = requestLane()?.requests ?? [], next = listed[listed.indexOf(now.id) + by];
-    if (next !== undefined) void selectRequest(engine, next);
-    return;
-  }
-  if (now?.kind === "block") {
-    const next = Math.max(0, Math.min(engine.contents.blocks.blocks - 1, now.id + by));
-    select({ ...now, id: next });
-    return;
-  }
-  if (now?.kind === "step") {
-    const width = by > 0 ? now.row?.columns.at("steps", now.row.row) ?? 1 : 1;
-    void selectStep(engine, now.id + by * width);
-    return;
-  }
-  const reference = engine.steps.find(view.from + engine.shift, view.to + engine.shift).parts[0];
-  if (!reference) return;
-  const row = Math.max(0, lastAtMost(reference.columns.num("start_ns"), view.from + engine.shift));
-  void selectStep(engine, reference.columns.num("step")[row]!);
-}
-
-// The next preempted request after the one selected, or the first in sight.
-async function nextPreemption(): Promise<void> {
-  const engine = view.selection?.engine ?? view.engines[0], columns = await engine?.preemptions();
-  if (!engine || !columns) return;
-  const now = view.selection, starts = columns.num("start_ns"), requests = columns.num("request");
-  let row = now?.kind === "request" ? requests.indexOf(now.id) + 1 : lastAtMost(starts, view.from + engine.shift) + 1;
-  if (row >= columns.rows) row = 0;
-  const request = requests[row]!;
-  reveal(engine, starts[row]!, columns.at("resume_ns", row) ?? starts[row]!);
-  await selectRequest(engine, request);
-}
-
-export function scrollToRequest(request: number): void {
-  for (const lane of lanesOf()) if (lane instanceof RequestsLane && lane.engine === view.selection?.engine) lane.scrollTo(request);
-}
-

@@ -5,11 +5,11 @@ import { keepAddress, openAddress, watchAddress } from "./address";
 import { readColours } from "./colours";
 import { isLoading, readContents, whenLoaded } from "./data/chunks";
 import { FORMAT, VERSION } from "./data/contents";
-import { Engine } from "./data/engine";
 import { byId, el } from "./dom";
+import { chooseEngines, offerEngines } from "./engines";
 import { measureFrames } from "./frames";
 import { clock, count, duration } from "./format";
-import { listen, scrollToRequest, watchLanes } from "./input";
+import { listen } from "./input";
 import { inspect } from "./inspect/inspector";
 import { Axis } from "./lanes/axis";
 import { KernelsLane } from "./lanes/kernels";
@@ -29,6 +29,8 @@ const REASONS = `Likely reasons: the command ended before vLLM's engine started,
 environment vLLM ran in. The summary that kvtrace record printed at its end lists the processes and hooks it saw.`;
 
 let lanes: Lane[] = [];
+// Names and titles of all kinds of lanes, those that nothing was recorded for, too.
+let titles = new Map<string, string>();
 let axis: Axis | null = null;
 
 function draw(): void {
@@ -42,15 +44,9 @@ function draw(): void {
   keepAddress();
 }
 
-// One engine of a single run, or the first engine of each of several runs, with equal beginnings.
-function openEngine(index: number): void {
-  const runs = view.contents!.runs, several = runs.length > 1;
-  view.engines = runs.flatMap((run, number) => {
-    const at = several ? 0 : Math.min(index, run.engines.length - 1), contents = run.engines[at];
-    return contents ? [new Engine(run, number, contents, at)] : [];
-  });
-  if (several) for (const engine of view.engines) engine.shift = engine.run.first_ns ?? 0;
-  byId<HTMLSelectElement>("engine").value = String(view.engines[0]?.index ?? 0);
+// The engines of a choice; of several runs with equal beginnings.
+function openEngines(choice: string): void {
+  chooseEngines(choice);
   const ends = view.engines.map((engine) => (engine.run.last_ns ?? 0) - engine.shift);
   const starts = view.engines.map((engine) => (engine.run.first_ns ?? 0) - engine.shift);
   setSpan(Math.min(...starts), Math.max(...ends));
@@ -68,50 +64,42 @@ function buildLanes(): void {
   axis = new Axis(view.engines.length > 1 ? "first event" : view.engines[0]?.run.origin ?? "start");
   area.append(axis.element);
   lanes = [];
+  titles = new Map();
   // Lanes of one kind lie below each other, so that runs can be compared.
   for (const Kind of LANES) {
     for (const engine of view.engines) {
-      if (!Kind.offered(engine)) continue;
       const lane = new Kind(engine);
+      titles.set(lane.name, lane.title);
+      if (!Kind.offered(engine)) continue;
       lanes.push(lane);
       area.append(lane.element);
     }
   }
   area.classList.toggle("several", view.engines.length > 1);
+  area.classList.toggle("profile", view.engines.every(({ contents }) => !contents.requests.total && contents.kernels));
   offerLanes();
   showLanes();
 }
 
 function offerLanes(): void {
-  const names = new Map(lanes.map((lane) => [lane.name, lane.title]));
-  byId("lane-list").replaceChildren(...[...names].map(([name, title]) => {
+  const offered = new Set(lanes.map((lane) => lane.name));
+  byId("lane-list").replaceChildren(...[...titles].map(([name, title]) => {
     const box = el("input");
     box.type = "checkbox";
     box.dataset["name"] = name;
+    box.disabled = !offered.has(name);
     box.addEventListener("change", () => {
       if (box.checked) view.hidden.delete(name); else view.hidden.add(name);
       showLanes();
     });
-    return el("label", "", box, ` ${title}`);
+    return el("label", box.disabled ? "unit" : "", box, ` ${title}${box.disabled ? ": nothing recorded" : ""}`);
   }));
 }
 
 function showLanes(): void {
   for (const lane of lanes) lane.element.hidden = view.hidden.has(lane.name);
-  for (const box of byId("lane-list").querySelectorAll("input")) box.checked = !view.hidden.has(box.dataset["name"] ?? "");
+  for (const box of byId("lane-list").querySelectorAll("input")) box.checked = !box.disabled && !view.hidden.has(box.dataset["name"] ?? "");
   changed();
-}
-
-function offerEngines(): void {
-  const [run] = view.contents!.runs, list = byId<HTMLSelectElement>("engine");
-  byId("engine-choice").hidden = view.contents!.runs.length > 1 || run!.engines.length < 2;
-  list.replaceChildren(...run!.engines.map(({ facts, totals }, index) => {
-    const rank = facts["dp_rank"] === null || facts["dp_rank"] === undefined ? "" : `, DP rank ${String(facts["dp_rank"])}`;
-    const option = el("option", "", `${String(facts["engine_id"])}${rank}: ${count(totals["requests"] as number)} requests, ${count(totals["steps"] as number)} steps`);
-    option.value = String(index);
-    return option;
-  }));
-  list.addEventListener("change", () => { openEngine(Number(list.value)); });
 }
 
 function complain(text: string): void {
@@ -156,14 +144,15 @@ async function start(): Promise<void> {
   onDraw(draw);
   onSelect(() => {
     void inspect();
-    if (view.selection?.kind === "request") scrollToRequest(view.selection.id);
+    const now = view.selection;
+    if (now?.kind !== "request") return;
+    for (const lane of lanes) if (lane instanceof RequestsLane && lane.engine === now.engine) lane.scrollTo(now.id);
   });
-  offerEngines();
-  watchLanes(() => lanes);
-  await openAddress(openEngine, showLanes);
+  offerEngines(openEngines);
+  await openAddress(openEngines, showLanes);
   showHead();
-  watchAddress(openEngine, showLanes);
-  listen();
+  watchAddress(openEngines, showLanes);
+  listen(() => lanes);
   listenToSearch();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); changed(); });
   new ResizeObserver(changed).observe(byId("lanes"));

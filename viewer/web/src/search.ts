@@ -17,10 +17,10 @@ let chosen = 0;
 let turn = 0;
 
 export function listenToSearch(): void {
-  const box = byId<HTMLInputElement>("search"), list = byId("found");
+  const box = byId<HTMLInputElement>("search");
   box.addEventListener("input", () => void search(box.value));
-  box.addEventListener("blur", () => { setTimeout(() => { list.hidden = true; }, 150); });
-  box.addEventListener("focus", () => { list.hidden = !matches.length; });
+  box.addEventListener("blur", () => { setTimeout(() => { open(false); }, 150); });
+  box.addEventListener("focus", () => { open(matches.length > 0); });
   box.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       chosen = (chosen + (event.key === "ArrowDown" ? 1 : -1) + matches.length) % Math.max(1, matches.length);
@@ -28,15 +28,20 @@ export function listenToSearch(): void {
       event.preventDefault();
     }
     if (event.key === "Enter") take(chosen);
-    if (event.key === "Escape") box.blur();
+    if (event.key === "Escape") { box.blur(); byId("lanes").focus({ preventScroll: true }); }
   });
 }
 
 function take(index: number): void {
   matches[index]?.run();
-  byId("found").hidden = true;
+  open(false);
   byId("search").blur();
   byId("lanes").focus({ preventScroll: true });
+}
+
+function open(now: boolean): void {
+  byId("found").hidden = !now;
+  byId("search").setAttribute("aria-expanded", String(now));
 }
 
 async function search(typed: string): Promise<void> {
@@ -56,7 +61,7 @@ async function search(typed: string): Promise<void> {
 function numbers(engine: Engine, text: string): Match[] {
   const [, kind, digits] = /^(step|block)?\s*(\d+)$/.exec(text) ?? [];
   if (digits === undefined) return [];
-  const number = Number(digits), found: Match[] = [], run = view.engines.length > 1 ? engine.run.name : "";
+  const number = Number(digits), found: Match[] = [], run = engine.title;
   if (kind !== "block" && engine.steps.finest.some((each) => each.first! <= number && number <= each.last!)) {
     found.push({ label: `Step ${count(number)}`, more: run, run: () => void selectStep(engine, number) });
   }
@@ -86,7 +91,7 @@ async function findRequests(engine: Engine, text: string): Promise<Match[]> {
       if (found.length < MOST && (name.toLowerCase().includes(text) || inside.toLowerCase().includes(text) || job?.toLowerCase().includes(text))) {
         const request = columns.num("request")[row]!, turnOf = columns.at("turn", row);
         found.push({
-          label: name, more: job === null ? "" : `${job}${turnOf === null ? "" : ` turn ${turnOf}`}`,
+          label: name, more: [job === null ? "" : `${job}${turnOf === null ? "" : ` turn ${turnOf}`}`, engine.title].filter(Boolean).join(" · "),
           run: () => void selectRequest(engine, request),
         });
       }
@@ -103,6 +108,13 @@ async function findRequests(engine: Engine, text: string): Promise<Match[]> {
   return [...exact, ...ofJobs, ...rest];
 }
 
+function nothing(): HTMLElement {
+  const item = el("li", "unit", "No request, job, step or block has that.");
+  item.setAttribute("role", "option");
+  item.setAttribute("aria-disabled", "true");
+  return item;
+}
+
 function paint(): void {
   const list = byId("found"), box = byId<HTMLInputElement>("search");
   const items = matches.map(({ label, more }, index) => {
@@ -112,6 +124,8 @@ function paint(): void {
     item.addEventListener("mousedown", (event) => { event.preventDefault(); take(index); });
     return item;
   });
-  list.replaceChildren(...(items.length || !box.value.trim() ? items : [el("li", "unit", "No request, job, step or block has that.")]));
-  list.hidden = !list.children.length;
+  items.forEach((item, index) => { item.id = `found-${index}`; });
+  list.replaceChildren(...(items.length || !box.value.trim() ? items : [nothing()]));
+  open(list.children.length > 0);
+  if (items.length) box.setAttribute("aria-activedescendant", `found-${chosen}`); else box.removeAttribute("aria-activedescendant");
 }

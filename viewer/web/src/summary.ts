@@ -1,9 +1,11 @@
 // The head of the page: what was recorded, totals, notes; and the table of all runs.
 
 import { LIMITS, LIMIT_RANK } from "./colours";
+import type { EngineContents, KernelContents } from "./data/contents";
 import type { Engine } from "./data/engine";
-import { byId, el, outside } from "./dom";
-import { commandLine, count, duration, share, shorten, utc } from "./format";
+import { engineTitle } from "./engines";
+import { byId, button, el, outside } from "./dom";
+import { commandLine, count, duration, share, shorten, utc, words } from "./format";
 import { view } from "./view";
 
 interface Total { name: string; value: string; more: string; meaning?: string }
@@ -26,10 +28,11 @@ export function showHead(): void {
 
 export function showNotes(): void {
   const several = view.contents!.runs.length > 1;
-  const notes = [
-    ...view.contents!.runs.flatMap((run) => run.notes.map(({ text }) => (several ? `${run.name}: ${text}` : text))),
-    ...view.engines.flatMap((engine) => engineNotes(engine).map((text) => (several ? `${engine.run.name}: ${text}` : text))),
-  ];
+  const named = (name: string, text: string) => (name ? `${name}: ${text}` : text);
+  const ofRuns = (level: string) => view.contents!.runs.flatMap((run) =>
+    run.notes.filter((note) => note.level === level).map(({ text }) => named(several ? run.name : "", text)));
+  const ofEngines = view.engines.flatMap((engine) => engineNotes(engine).map((text) => named(engine.title, text)));
+  const notes = [...ofRuns("warning"), ...ofEngines, ...ofRuns("info")];
   const box = byId("notes"), [first, ...more] = notes;
   box.hidden = first === undefined;
   box.querySelector("summary")!.textContent = more.length ? `${first} (and ${more.length} more)` : first ?? "";
@@ -37,7 +40,7 @@ export function showNotes(): void {
 }
 
 function engineNotes(engine: Engine): string[] {
-  const { steps, requests, blocks } = engine.contents, notes: string[] = [];
+  const { steps, requests, blocks, kernels } = engine.contents, notes: string[] = [];
   if (!steps.total) notes.push("No scheduler steps were recorded for this engine: the lanes of steps, queues and KV pool are empty.");
   if (steps.total && !engine.totals["block_events"]) {
     notes.push("No block events were recorded: evictions, the cached part of the free blocks and the KV map are unknown.");
@@ -45,6 +48,10 @@ function engineNotes(engine: Engine): string[] {
   if (steps.cache_mismatches) {
     notes.push(`Free cached blocks follow from block events, whose total disagrees with the recorded one in ` +
       `${count(steps.cache_mismatches)} of ${count(steps.total)} steps.`);
+  }
+  const [, worked] = engine.run.work_ns ?? [0, 0];
+  if (kernels && steps.total && kernels.to_ns < worked) {
+    notes.push(`The GPU profile ends ${duration(worked - kernels.to_ns)} before the engine's last step: what the GPU did then is unknown.`);
   }
   if (steps.levels.length > 1) {
     notes.push(`With more than some thousand of its ${count(steps.total)} steps in sight, up to ${count(steps.per_bar)} steps share a bar that shows the largest of them` +
@@ -54,8 +61,14 @@ function engineNotes(engine: Engine): string[] {
   return notes;
 }
 
-export function totalsOf(engine: Engine): Total[] {
-  const { totals, pool } = engine, num = (name: string) => totals[name] as number | null;
+// Of a profile alone, what the GPU did; of an engine what it did, and of a profiled one the GPU's share.
+function totalsOf(contents: EngineContents): Total[] {
+  const recorded = contents.steps.total > 0 || contents.requests.total > 0;
+  return [...(recorded || !contents.kernels ? engineTotals(contents) : []), ...(contents.kernels ? gpuTotals(contents.kernels, !recorded) : [])];
+}
+
+function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
+  const num = (name: string) => totals[name] as number | null, pool = (facts["blocks"] as number | null | undefined) ?? blocks.blocks;
   const limited = Object.entries(totals.limits).filter(([limit]) => limit !== "none");
   const [worst, most] = limited.sort((a, b) => b[1] - a[1])[0] ?? [null, 0];
   const seconds = (num("span_ns") ?? 0) / 1e9, output = num("output_tokens"), peak = num("peak_used_blocks");
@@ -69,16 +82,19 @@ export function totalsOf(engine: Engine): Total[] {
     { name: "Steps", value: count(num("steps")), more: num("median_step_ns") === null ? "" : `median ${duration(num("median_step_ns"))}` },
     {
       name: "Prefix hit rate", value: share(num("prefix_hit_tokens") ?? 0, num("prefix_queried_tokens")),
-      more: num("prefix_queried_tokens") === null ? "no lookup recorded" : `${count(num("prefix_hit_tokens"))} / ${count(num("prefix_queried_tokens"))}`,
-      meaning: "tokens found in the GPU prefix cache at each request's first admission",
+      more: num("prefix_queried_tokens") === null ? "no lookup recorded" : `of ${count(num("prefix_queried_tokens"))} tokens`,
+      meaning: `${count(num("prefix_hit_tokens"))} tokens found in the GPU prefix cache at each request's first admission`,
     },
-    { name: "Peak KV use", value: share(peak ?? 0, peak === null ? 0 : pool), more: `${count(peak)} / ${count(pool)} blocks` },
+    {
+      name: "Peak KV use", value: share(peak ?? 0, peak === null ? 0 : pool), more: pool ? `of ${count(pool)} blocks` : "",
+      meaning: `${count(peak)} blocks in use at most`,
+    },
     {
       name: "Evicted blocks", value: totals["block_events"] ? count(num("evictions")) : "unknown", more: "from prefix cache",
       meaning: "blocks that were taken for new content and so are no longer findable by hash",
     },
     {
-      name: "Preemptions", value: count(num("preemptions")), more: `${count(num("recomputed_tokens"))} recomputed`,
+      name: "Preemptions", value: count(num("preemptions")), more: num("recomputed_tokens") === null ? "" : `${count(num("recomputed_tokens"))} tokens again`,
       meaning: `tokens computed again; preempted requests released the KV of ${count(num("released_tokens") ?? 0)}`,
     },
     {
@@ -89,29 +105,54 @@ export function totalsOf(engine: Engine): Total[] {
   ];
 }
 
+// `long`: every category that took its share.
+function gpuTotals({ total, busy_ns, measured_ns }: KernelContents, long: boolean): Total[] {
+  const busy = Object.entries(busy_ns).sort((a, b) => b[1] - a[1]), all = busy.reduce((sum, [, ns]) => sum + ns, 0);
+  const meaning = `kernels, copies and fills took ${duration(all)} in the profile's ${duration(measured_ns)}` +
+    `${long ? "" : " while the engine worked"}; on several streams they overlap`;
+  const [top, most] = busy[0] ?? ["", 0];
+  const whole: Total = { name: "GPU active", value: share(all, measured_ns), more: `${words(top)} ${share(most, all)} of it`, meaning };
+  if (!long) return [whole];
+  return [
+    { name: "GPU activities", value: count(total), more: `in ${duration(measured_ns)}` }, whole,
+    ...busy.slice(0, 6).map(([category, ns]): Total => ({ name: words(category), value: share(ns, all), more: duration(ns), meaning: `of the GPU's active time` })),
+  ];
+}
+
+const MOST_COLUMNS = 4;
+
 export function showCards(): void {
-  const all = view.engines.map(totalsOf), several = all.length > 1;
+  const shown = view.engines.slice(0, MOST_COLUMNS).map(({ contents }) => totalsOf(contents)), several = view.engines.length > 1;
+  const names = [...new Set(shown.flatMap((totals) => totals.map(({ name }) => name)))];
   byId("cards").classList.toggle("several", several);
-  byId("cards").replaceChildren(...(all[0] ?? []).map(({ name, meaning }, index) => {
-    const card = el("div", "card", el("span", "", name));
-    for (const totals of all) {
-      const { value, more } = totals[index]!;
-      card.append(el("b", "", value), ...(several ? [] : [el("span", "", more)]));
-    }
-    card.title = [`${name}: ${all.map((totals) => [totals[index]!.value, totals[index]!.more].filter(Boolean).join(", ")).join("; ")}`, meaning].filter(Boolean).join("\n");
+  byId("cards").replaceChildren(...names.map((name) => {
+    const all = shown.map((totals) => totals.find((each) => each.name === name)), card = el("div", "card", el("span", "", name));
+    for (const total of all) card.append(el("b", "", total?.value ?? "–"), ...(several || !total ? [] : [el("span", "", total.more)]));
+    if (view.engines.length > MOST_COLUMNS) card.append(el("span", "", `${count(view.engines.length - MOST_COLUMNS)} more: Table`));
+    card.title = [`${name}: ${all.map((total) => [total?.value ?? "–", total?.more].filter(Boolean).join(" ")).join("; ")}`, all.find(Boolean)?.meaning].filter(Boolean).join("\n");
     return card;
   }));
 }
 
-// A row a run, so that many can be read below each other.
+// A row an engine of every run, so that many can be read below each other.
 export function showTable(): void {
-  const dialog = byId<HTMLDialogElement>("table"), all = view.engines.map(totalsOf);
-  const head = el("tr", "", el("th", "", "Run"), ...(all[0] ?? []).map(({ name }) => el("th", "", name)));
-  const rows = view.engines.map((engine, index) => el("tr", "",
-    el("th", "", outside(shorten(engine.run.name, 60))),
-    ...all[index]!.map(({ value, more }) => el("td", "", el("b", "", value), el("span", "", more)))));
-  const close = el("button", "", "Close");
-  close.addEventListener("click", () => { dialog.close(); });
-  dialog.replaceChildren(el("h2", "", "Totals"), el("table", "", el("thead", "", head), el("tbody", "", ...rows)), close);
+  const dialog = byId<HTMLDialogElement>("table"), runs = view.contents!.runs;
+  const all = runs.flatMap((run) => run.engines.map((contents) => ({ title: engineTitle(run, contents) || run.name, totals: totalsOf(contents) })));
+  const names = [...new Set(all.flatMap(({ totals }) => totals.map(({ name }) => name)))];
+  const cell = (tag: "td" | "th", scope: string, ...children: (Node | string)[]) => {
+    const made = el(tag, "", ...children);
+    if (scope) made.setAttribute("scope", scope);
+    return made;
+  };
+  const head = el("tr", "", cell("th", "col", "Run"), ...names.map((name) => cell("th", "col", name)));
+  const rows = all.map(({ title, totals }) => el("tr", "", cell("th", "row", outside(shorten(title, 60))), ...names.map((name) => {
+    const total = totals.find((each) => each.name === name);
+    return cell("td", "", el("b", "", total?.value ?? "–"), el("span", "", total?.more ?? ""));
+  })));
+  const area = el("div", "wide", el("table", "", el("thead", "", head), el("tbody", "", ...rows)));
+  area.tabIndex = 0;
+  area.setAttribute("role", "region");
+  area.setAttribute("aria-label", "Totals by run");
+  dialog.replaceChildren(el("h2", "", "Totals"), area, button("Close", () => { dialog.close(); }, "Esc"));
   dialog.showModal();
 }

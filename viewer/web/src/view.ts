@@ -30,6 +30,8 @@ export const view = {
   selection: null as Selection | null,
   // Requests that what is selected belongs to: they are marked in the list.
   related: new Set<number>(),
+  // The step that what is selected belongs to, from and to in the engine's time.
+  relatedStep: null as [number, number] | null,
   order: "arrival" as Order,
   inWindow: true,
   mapColour: "state" as MapColour,
@@ -123,12 +125,14 @@ export function reveal(engine: Engine, from: number, to: number): void {
 export function select(selection: Selection | null): void {
   view.selection = selection;
   view.related = new Set();
+  view.relatedStep = null;
   for (const run of watchers) run();
   changed();
 }
 
-export function relate(requests: number[]): void {
+export function relate(requests: number[], step: [number, number] | null = null): void {
   for (const request of requests) view.related.add(request);
+  view.relatedStep = step ?? view.relatedStep;
   changed();
 }
 

@@ -16,6 +16,27 @@ export interface Reference {
 export type Value = string | number | boolean | null;
 export type Facts = Record<string, Value>;
 
+// Of a step: its blocks, and its accesses in two levels, the coarse one only if they are many.
+export interface CloseUp {
+  step: number;
+  blocks: Reference[];
+  overview: Reference[];
+  accesses: Reference[];
+  windows: Reference[];
+}
+
+export interface KernelContents {
+  total: number;
+  // From the first activity's start to the last one's end.
+  from_ns: number;
+  to_ns: number;
+  // The part of it in which the engine worked, and how long each category ran then.
+  measured_ns: number;
+  busy_ns: Record<string, number>;
+  overview: Reference[];
+  details: Reference[];
+}
+
 export interface EngineContents {
   facts: Facts;
   totals: Record<string, number | null> & { limits: Record<string, number> };
@@ -27,8 +48,8 @@ export interface EngineContents {
   pins: Reference[];
   tiers: Reference[];
   tier_capacity: Record<string, number | null>;
-  kernels: { total: number; overview: Reference[]; details: Reference[] } | null;
-  close_ups: { total: number; steps: { step: number; accesses: Reference[]; windows: Reference[] }[] };
+  kernels: KernelContents | null;
+  close_ups: { total: number; steps: CloseUp[] };
 }
 
 export interface RunContents {

@@ -9,7 +9,7 @@ import { Segments } from "./segments";
 
 export interface Row { columns: Columns; row: number }
 
-const BARS = 20_000, LANES = 12_000, CHANGES = 500_000, MOVES = 100_000, KERNELS = 200_000;
+const BARS = 20_000, LANES = 12_000, CHANGES = 500_000, MOVES = 100_000, KERNELS = 200_000, ACCESSES = 100_000;
 
 export class Engine {
   readonly steps: Levels;
@@ -24,8 +24,9 @@ export class Engine {
   // Requests met so far, by their key.
   private readonly known = new Map<number, Row>();
   private readonly read = new Set<string>();
+  private readonly closeUps = new Map<number, Levels>();
 
-  constructor(readonly run: RunContents, readonly runIndex: number, readonly contents: EngineContents, readonly index: number) {
+  constructor(readonly run: RunContents, readonly runIndex: number, readonly contents: EngineContents, readonly index: number, readonly title: string) {
     this.steps = new Levels(contents.steps.levels, BARS);
     this.requests = new Levels(contents.requests.levels, LANES);
     this.blocks = new Levels(contents.blocks.levels, CHANGES);
@@ -37,6 +38,15 @@ export class Engine {
 
   get facts() { return this.contents.facts; }
   get totals() { return this.contents.totals; }
+
+  // A step's KV accesses, if they are in the page.
+  accesses(step: number): Levels | null {
+    const entry = this.contents.close_ups.steps.find((each) => each.step === step);
+    if (!entry) return null;
+    let levels = this.closeUps.get(step);
+    if (!levels) this.closeUps.set(step, levels = new Levels(entry.overview.length ? [entry.overview, entry.accesses] : [entry.accesses], ACCESSES));
+    return levels;
+  }
 
   // Blocks of the pool: as configured, or as far as their numbers were seen.
   get pool(): number {

@@ -13,6 +13,8 @@ export class Tile {
   readonly time: Numbers;
   readonly state: Numbers;
   readonly owner: Numbers;
+  // 1 where this change took a cached block for something else.
+  readonly evicted: Numbers;
 
   private constructor(columns: Columns) {
     const block = columns.num("block"), blocks: number[] = [], first: number[] = [];
@@ -27,6 +29,7 @@ export class Tile {
     this.time = columns.num("time_us");
     this.state = columns.num("state");
     this.owner = columns.num("owner");
+    this.evicted = columns.num("evicted");
   }
 
   static of(columns: Columns): Tile {

@@ -3,10 +3,10 @@
 import { BLOCK_STATES } from "../colours";
 import { load } from "../data/chunks";
 import { lastAtMost } from "../data/columns";
-import { overlapping } from "../data/engine";
+import { overlapping, type Engine } from "../data/engine";
 import { EMPTY, Tile, USED } from "../data/tiles";
 import { el, link, section } from "../dom";
-import { clock, count, duration, shorten } from "../format";
+import { clock, count, duration, shorten, times } from "../format";
 import { isSelected, relate, type Selection } from "../view";
 import { selectRequest, selectStep } from "./select";
 
@@ -26,10 +26,10 @@ export async function describeBlock({ engine, id, time = 0 }: Selection): Promis
   }
   const who = (request: number) => link(shorten(engine.name(request), 28), () => void selectRequest(engine, request));
   const list = el("ul", "plain");
-  let uses = 0, turnovers = 0;
+  let uses = 0, evictions = 0;
   for (let i = first; i < last; i++) {
     if (tile.state[i]! >= USED) uses++;
-    if (i > first && tile.state[i]! >= USED && tile.owner[i] !== tile.owner[i - 1] && tile.state[i - 1] === EMPTY) turnovers++;
+    if (tile.evicted[i]) evictions++;
   }
   for (let i = Math.max(first, now - AROUND / 2); i < Math.min(last, Math.max(first, now) + AROUND / 2); i++) {
     const request = tile.owner[i]!;
@@ -38,6 +38,7 @@ export async function describeBlock({ engine, id, time = 0 }: Selection): Promis
     const item = el("li", i === now ? "now" : "", `${clock(tile.time[i]! * 1e3, 1e5)}: ${BLOCK_STATES[tile.state[i]!]![1]}`,
       end === null ? "" : ` for ${duration(end * 1e3)}`);
     if (request >= 0) item.append(tile.state[i]! >= USED ? ", " : ", last ", who(request));
+    if (tile.evicted[i]) item.append(": what it held was evicted");
     list.append(item);
   }
   return [
@@ -47,11 +48,29 @@ export async function describeBlock({ engine, id, time = 0 }: Selection): Promis
       ["since", now < first ? null : `${clock(tile.time[now]! * 1e3, 1e5)} (${duration(time - tile.time[now]! * 1e3)})`],
       [now >= first && tile.state[now]! >= USED ? "held by" : "last used by", owner < 0 ? null : who(owner)],
       ["step", step === null ? null : link(`step ${count(step)}`, () => void selectStep(engine, step))],
-      ["changes here", `${count(last - first)}, in use ${count(uses)} times, new content ${count(turnovers)} times`],
+      ["changes here", `${count(last - first)}, in use ${times(uses)}, evicted ${times(evictions)}`],
     ]),
+    ...await evicted(engine, tile, now, last, who),
     el("h3", "", "Its life around then"), list,
     ...await pins(engine, id),
   ];
+}
+
+// Of the content that the block has then: when it was evicted, and for whom.
+async function evicted(engine: Engine, tile: Tile, now: number, last: number, who: (request: number) => Node): Promise<Node[]> {
+  let next = now + 1;
+  while (next < last && !tile.evicted[next]) next++;
+  if (next >= last || tile.state[now] === EMPTY) return [];
+  const time = tile.time[next]! * 1e3, step = await engine.stepAt(time);
+  // It is evicted first and then allocated, in the same step.
+  let taken = next;
+  while (taken < last && tile.state[taken]! < USED) taken++;
+  const taker = taken < last && await engine.stepAt(tile.time[taken]! * 1e3) === step ? tile.owner[taken]! : -1;
+  if (taker >= 0) await engine.request(taker);
+  return section("Who evicted its content", [
+    ["evicted for", taker < 0 ? "nobody in that step" : who(taker)],
+    ["when", el("span", "", `${clock(time, 1e5)}${step === null ? "" : ", "}`, step === null ? "" : link(`step ${count(step)}`, () => void selectStep(engine, step)))],
+  ]);
 }
 
 async function pins(engine: Selection["engine"], block: number): Promise<Node[]> {

@@ -14,9 +14,13 @@ export async function inspect(): Promise<void> {
   const panel = byId("inspector"), mine = ++turn, now = view.selection;
   const shown = now ? await describe(now) : view.engines.flatMap((engine) => describeRun(engine));
   if (mine !== turn) return;
+  // A link that was followed is gone; who came by keyboard goes on in what it led to.
+  const inside = panel !== document.activeElement && panel.contains(document.activeElement);
   panel.replaceChildren(...(now ? [actions(now), ...shown] : shown));
   panel.dataset["shows"] = now?.kind ?? "run";
   panel.scrollTop = 0;
+  if (inside) panel.focus({ preventScroll: true });
+  byId("said").textContent = now ? panel.querySelector("h2")?.textContent ?? "" : "";
 }
 
 function describe(now: Selection): Promise<Node[]> {
@@ -32,7 +36,7 @@ function describe(now: Selection): Promise<Node[]> {
 
 function actions(now: Selection): HTMLElement {
   const row = el("div", "actions");
-  if (view.engines.length > 1) row.append(el("span", "tag", el("bdi", "", now.engine.run.name)));
+  if (view.engines.length > 1) row.append(el("span", "tag", el("bdi", "", now.engine.title)));
   const span = now.span;
   if (span) {
     row.append(button("Zoom to it", () => {

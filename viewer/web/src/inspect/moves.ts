@@ -7,12 +7,21 @@ import type { Engine } from "../data/engine";
 import { isSelected, relate, type Selection } from "../view";
 import { selectBlock, selectRequest, selectStep } from "./select";
 
+// Marks the step of what is selected, and the requests in it.
+async function relateStep({ engine, kind, id }: Selection, step: number | null): Promise<void> {
+  const found = step === null ? null : await engine.step(step), shares = step === null ? [] : await engine.shares(step);
+  if (!found || !isSelected(kind, engine, id)) return;
+  const start = found.columns.num("start_ns")[found.row]!;
+  relate(shares.map(({ columns, row }) => columns.num("request")[row]!), [start, found.columns.at("end_ns", found.row) ?? start]);
+}
+
 const stepLink = (engine: Engine, step: number | null) =>
   (step === null ? null : link(`step ${count(step)}`, () => void selectStep(engine, step)));
 
-export async function describeTransfer({ engine, row: place }: Selection): Promise<Node[]> {
-  const { columns, row } = place!, at = (name: string) => columns.at(name, row), { start, took, by } = copyOf(columns, row);
+export async function describeTransfer(now: Selection): Promise<Node[]> {
+  const { engine, row: place } = now, { columns, row } = place!, at = (name: string) => columns.at(name, row), { start, took, by } = copyOf(columns, row);
   const success = columns.flag("success", row);
+  await relateStep(now, at("step"));
   return [
     el("p", "kind", "Transfer"),
     el("h2", "", `${columns.text("direction", row)}: ${columns.text("from_tier", row)} → ${columns.text("to_tier", row)}`),
@@ -53,15 +62,16 @@ export async function describePin({ engine, id, row: place }: Selection): Promis
   ];
 }
 
-export async function describeKernel({ engine, row: place }: Selection): Promise<Node[]> {
-  const { columns, row } = place!, at = (name: string) => columns.at(name, row);
+export async function describeKernel(now: Selection): Promise<Node[]> {
+  const { engine, row: place } = now, { columns, row } = place!, at = (name: string) => columns.at(name, row);
+  await relateStep(now, at("step"));
   const start = at("start_ns")!, end = at("end_ns")!, size = at("bytes");
   const before = row ? start - columns.num("end_ns")[row - 1]! : null;
   return [
     el("p", "kind", words(columns.text("kind", row) ?? "kernel")), el("h2", "", outside(columns.text("name", row) ?? "unknown")),
     ...section("", [
       ["category", words(columns.text("category", row) ?? "unknown")], ["start", clock(start, 10)], ["duration", duration(end - start)],
-      ["after the one before", before === null ? null : before < 0 ? "it overlaps it" : duration(before)],
+      ["after the one before", before === null ? null : before < 0 ? "overlaps it" : `${duration(before)} (any stream)`],
       ["step", stepLink(engine, at("step"))], ["layer", at("layer") === null ? null : count(at("layer"))],
       ["GPU", at("device") === null ? null : count(at("device"))], ["stream", at("stream") === null ? null : count(at("stream"))],
       ["bytes", size === null ? null : bytes(size)], ["bandwidth", size === null ? null : bandwidth(size, end - start)],

@@ -6,7 +6,7 @@ import { nameOf, type Engine } from "../data/engine";
 import { el, facts, link, outside, section, type Pair } from "../dom";
 import { clock, count, duration, shorten, times, words } from "../format";
 import { hits } from "../lanes/requests";
-import type { Selection } from "../view";
+import { isSelected, relate, type Selection } from "../view";
 import { selectRequest, selectStep } from "./select";
 
 export async function describeRequest({ engine, id }: Selection): Promise<Node[]> {
@@ -60,7 +60,10 @@ async function missed(engine: Engine, columns: Columns, row: number): Promise<No
   const verdict = columns.text("miss_verdict", row), at = (name: string) => columns.at(name, row);
   if (verdict === null) return [];
   const other = at("miss_request"), lost = at("miss_lost_ns");
-  if (other !== null) await engine.request(other);
+  if (other !== null) {
+    await engine.request(other);
+    if (isSelected("request", engine, columns.at("request", row)!)) relate([other]);
+  }
   const step = lost === null ? null : await engine.stepAt(lost);
   const why = el("p", "why", outside(columns.text("miss_why", row) ?? "unknown"));
   return [
@@ -76,7 +79,7 @@ async function missed(engine: Engine, columns: Columns, row: number): Promise<No
 }
 
 async function evicted(engine: Engine, request: number, preempted: number, again: number | null): Promise<Node[]> {
-  const columns = await engine.preemptions(), list = el("ul", "plain");
+  const columns = await engine.preemptions(), list = el("ul", "plain"), takers: number[] = [];
   for (let row = 0; columns && row < columns.rows; row++) {
     if (columns.num("request")[row] !== request) continue;
     const step = columns.num("step")[row]!, taker = columns.at("preempted_for", row), resumed = columns.at("resume_step", row);
@@ -84,6 +87,7 @@ async function evicted(engine: Engine, request: number, preempted: number, again
       ` (${clock(columns.at("start_ns", row), 1e5)}): ${count(columns.at("computed_tokens", row))} tokens of KV lost; `);
     if (taker !== null) {
       await engine.request(taker);
+      takers.push(taker);
       item.append("for ", link(shorten(engine.name(taker), 30), () => void selectRequest(engine, taker)), ", which needed blocks; ");
     }
     item.append(`${count(columns.at("taken_blocks", row))} of its ${count(columns.at("blocks", row))} blocks were taken at once`);
@@ -93,6 +97,7 @@ async function evicted(engine: Engine, request: number, preempted: number, again
     } else item.append("; not admitted again");
     list.append(item);
   }
+  if (isSelected("request", engine, request)) relate(takers);
   return [el("h3", "", `Preempted ${times(preempted)}: who evicted it`), list, ...section("", [["computed again", `${count(again)} tokens`]])];
 }
 

@@ -13,7 +13,7 @@ export function describeRun(engine: Engine): Node[] {
   const text = (name: string) => (own[name] === null || own[name] === undefined ? null : String(own[name]));
   const several = view.engines.length > 1;
   return [
-    el("h2", "", several ? el("bdi", "", engine.run.name) : "This recording"),
+    el("h2", "", several ? el("bdi", "", engine.title) : "This recording"),
     ...(several ? [] : [el("p", "", "Click anything in the lanes: its facts, why it waited or missed, and what it leads to appear here.")]),
     ...section("Run", [
       ["command", commandLine(run.get("command"))], ["vLLM", text("vllm_version") ?? run.get("vllm_version") ?? null],

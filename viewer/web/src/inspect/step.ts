@@ -3,7 +3,7 @@
 import { PHASES } from "../colours";
 import { el, button, link, section } from "../dom";
 import { clock, count, duration, share, shorten, utc, words } from "../format";
-import { showCloseUp } from "../closeup";
+import { showCloseUp } from "../closeup/dialog";
 import { composition, limitText, stepTitle } from "../lanes/steps";
 import { isSelected, relate, type Selection } from "../view";
 import { selectRequest, selectStep } from "./select";

@@ -1,23 +1,22 @@
 // What the GPU did, from a profile: a row a stream where kernels can be told apart, shares by category where not.
 
-import { KERNELS, colour, pixel } from "../colours";
-import { peek } from "../data/chunks";
+import { colour, pixel } from "../colours";
 import { lastAtMost, type Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { clock, count, duration, shorten, words } from "../format";
 import { Image } from "../image";
-import { LEFT, isSelected, plotWidth } from "../view";
+import { LEFT, isSelected, plotWidth, view } from "../view";
+import { Activities, TONES, streamName, toneOf } from "./activities";
 import { Lane, type Hit } from "./lane";
 import { idOf } from "./moves";
 
-const TONES = new Map(KERNELS);
-const SHOWN: [string, string][] = [
-  ["attention", "attention"], ["gemm", "gemm"], ["KV write", "kv-write"], ["copies", "copy"], ["norm, activation", "norm"],
-  ["communication", "communication"], ["sampling", "sampling"], ["other", "other-kernel"],
-];
+const NAMES: Record<(typeof TONES)[number], string> = {
+  attention: "attention", gemm: "gemm", "kv-write": "KV write", copy: "copies", norm: "norm, activation",
+  communication: "communication", sampling: "sampling", "other-kernel": "other", own: "kvtrace's timers",
+};
 
-const MOST_STREAMS = 8;
+const MOST_STREAMS = 8, UNDERLINE = 3;
 
 export class KernelsLane extends Lane {
   private found: Found = { parts: [], exact: true, settled: true };
@@ -35,38 +34,63 @@ export class KernelsLane extends Lane {
     this.timeGrid();
     this.found = this.engine.kernels!.find(this.from, this.to);
     if (this.found.exact) this.kernels(); else this.shares();
+    this.unprofiled();
+  }
+
+  private get rowHeight(): number {
+    return Math.max(4, Math.floor(this.height / Math.max(1, this.streams.length)));
   }
 
   private kernels(): void {
-    const found = new Set<string>();
-    for (const { columns } of this.found.parts) this.eachInSight(columns, (row) => { found.add(stream(columns, row)); });
-    this.streams = [...found].sort((a, b) => a.localeCompare(b, "en", { numeric: true })).slice(0, MOST_STREAMS);
-    this.explain(`${count(found.size)} stream${found.size === 1 ? "" : "s"}; gaps are idle`, this.legendOf());
-    const each = Math.max(4, Math.floor(this.height / Math.max(1, this.streams.length))), image = new Image(this.height, 0);
-    for (const { columns } of this.found.parts) {
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns");
-      this.eachInSight(columns, (row) => {
-        const top = this.streams.indexOf(stream(columns, row)) * each;
-        if (top < 0) return;
-        const x = Math.round(this.x(starts[row]!) - LEFT), end = Math.max(x + 1, Math.round(this.x(ends[row]!) - LEFT));
-        const tone = pixel(TONES.get(columns.text("category", row) ?? "") ?? "other-kernel");
-        for (let y = top + 1; y < Math.min(this.height, top + each - 1); y++) image.span(y, x, end, tone);
-      });
-    }
+    const seen = new Set<string>();
+    this.eachInSight((chunk, row) => { seen.add(chunk.streams[chunk.stream[row]!]!); });
+    const all = [...seen].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    this.streams = all.slice(0, MOST_STREAMS);
+    this.explain(`by GPU/stream${all.length > MOST_STREAMS ? `, ${MOST_STREAMS} of ${count(all.length)}` : ""}`, this.legendOf());
+    const each = this.rowHeight, image = new Image(this.height, 0);
+    this.streams.forEach((name, index) => { this.paintStream(image, name, index * each, each); });
     image.put(this.context, 0);
+    this.context.textAlign = "right";
+    this.context.fillStyle = colour("soft");
+    this.streams.forEach((name, index) => { this.context.fillText(name, LEFT - 5, (index + 0.5) * each); });
     this.outline(each);
   }
 
-  private outline(each: number): void {
-    for (const { columns } of this.found.parts) {
-      this.eachInSight(columns, (row) => {
-        if (!isSelected("kernel", this.engine, idOf(columns, row))) return;
-        const x = this.x(columns.num("start_ns")[row]!), end = this.x(columns.num("end_ns")[row]!);
-        this.context.strokeStyle = colour("ink");
-        this.context.lineWidth = 1.5;
-        this.context.strokeRect(x - 1, this.streams.indexOf(stream(columns, row)) * each, Math.max(2, end - x) + 2, each);
-      });
+  // A pixel's column is filled as far as the stream was busy in its time, by category; the selected step's are underlined.
+  private paintStream(image: Image, name: string, top: number, tall: number): void {
+    const width = image.width, kinds = TONES.length, busy = new Float32Array(width * kinds), mine = new Uint8Array(width);
+    const scale = (this.x(1e9) - this.x(0)) / 1e9, origin = this.x(0) - LEFT, now = view.selection;
+    const step = now?.kind === "step" && now.engine === this.engine ? now.id : null;
+    this.eachInSight((chunk, row) => {
+      if (chunk.streams[chunk.stream[row]!] !== name) return;
+      const start = Math.max(0, chunk.starts[row]! * scale + origin), end = Math.min(width, chunk.ends[row]! * scale + origin);
+      for (let x = Math.floor(start); x < width && (x < end || x === Math.floor(start)); x++) {
+        busy[x * kinds + chunk.tone[row]!]! += Math.max(1e-3, Math.min(x + 1, end) - Math.max(x, start));
+        if (chunk.steps[row] === step) mine[x] = 1;
+      }
+    });
+    const tones = TONES.map(pixel), floor = Math.min(image.height, top + tall - 1), room = floor - top - 1;
+    for (let x = 0; x < width; x++) {
+      let y = floor;
+      for (let kind = 0; kind < kinds; kind++) {
+        const amount = busy[x * kinds + kind]!;
+        if (!amount) continue;
+        const end = Math.max(top + 1, y - Math.max(1, Math.round(amount * room)));
+        while (y > end) image.pixels[--y * width + x] = tones[kind]!;
+      }
+      if (mine[x]) for (let at = floor - UNDERLINE; at < floor; at++) image.pixels[at * width + x] = pixel("ink");
     }
+  }
+
+  private outline(each: number): void {
+    const now = view.selection;
+    if (now?.kind !== "kernel" || !now.row || !isSelected("kernel", this.engine, now.id)) return;
+    const { columns, row } = now.row, top = this.streams.indexOf(streamName(columns, row)) * each;
+    const x = this.x(columns.num("start_ns")[row]!), end = this.x(columns.num("end_ns")[row]!);
+    if (top < 0 || end < LEFT || x > LEFT + plotWidth()) return;
+    this.context.strokeStyle = colour("ink");
+    this.context.lineWidth = 1.5;
+    this.context.strokeRect(x - 1, top, Math.max(2, end - x) + 2, each);
   }
 
   // The share of each bin's time that each category ran, stacked.
@@ -80,52 +104,64 @@ export class KernelsLane extends Lane {
         if (starts[row] !== before) [before, floor] = [starts[row]!, 0];
         const share = busy[row]! / (ends[row]! - starts[row]!), x = Math.max(LEFT, this.x(starts[row]!));
         const end = Math.min(LEFT + plotWidth(), this.x(ends[row]!));
-        this.context.fillStyle = colour(TONES.get(columns.text("category", row) ?? "") ?? "other-kernel");
+        this.context.fillStyle = colour(TONES[toneOf(columns.text("category", row))]!);
         if (end > x) this.context.fillRect(x, toY(Math.min(1, floor + share)), Math.max(1, end - x), toY(floor) - toY(Math.min(1, floor + share)));
         floor = Math.min(1, floor + share);
       }
     }
   }
 
-  // Categories that occur in the recording.
-  private legendOf(): [string, string][] {
-    const tones = new Set<string>();
-    for (const { id } of this.engine.contents.kernels!.overview) {
-      const columns = peek(id);
-      for (let row = 0; columns && row < columns.rows; row++) tones.add(TONES.get(columns.text("category", row) ?? "") ?? "other-kernel");
+  // Where the engine worked and nothing was profiled, the GPU was not idle: it is unknown.
+  private unprofiled(): void {
+    const [from, to] = this.engine.run.work_ns ?? [0, 0], { from_ns, to_ns } = this.engine.contents.kernels!;
+    for (const [start, end] of [[from, Math.min(from_ns, to)], [Math.max(to_ns, from), to]] as const) {
+      const x = Math.max(LEFT, this.x(start)), stop = Math.min(LEFT + plotWidth(), this.x(end));
+      if (stop - x < 2) continue;
+      this.context.fillStyle = colour("none");
+      this.context.fillRect(x, 0, stop - x, this.height);
+      this.context.fillStyle = colour("soft");
+      this.context.textAlign = "center";
+      const text = "not in the profile";
+      if (this.context.measureText(text).width < stop - x) this.context.fillText(text, (x + stop) / 2, this.height / 2);
     }
-    return SHOWN.filter(([, tone]) => tones.has(tone));
   }
 
-  private eachInSight(columns: Columns, run: (row: number) => void): void {
-    const starts = columns.num("start_ns"), ends = columns.num("end_ns");
-    for (let row = Math.max(0, lastAtMost(starts, this.from) - 64); row < columns.rows && starts[row]! <= this.to; row++) {
-      if (ends[row]! >= this.from) run(row);
+  // Categories that occur in the recording.
+  private legendOf(): [string, string][] {
+    const tones = new Set(Object.keys(this.engine.contents.kernels!.busy_ns).map(toneOf));
+    return TONES.filter((_, code) => tones.has(code)).map((tone) => [NAMES[tone], tone]);
+  }
+
+  private eachInSight(run: (chunk: Activities, row: number) => void): void {
+    for (const { columns } of this.found.parts) {
+      const chunk = Activities.of(columns), [low, high] = chunk.range(this.from, this.to);
+      for (let row = low; row < high; row++) if (chunk.ends[row]! >= this.from) run(chunk, row);
     }
   }
 
   override hit(x: number, y: number): Hit | null {
     if (!this.found.exact) return { selection: null, lines: ["zoom in to see single kernels", clock(this.time(x), 1e5)] };
-    const each = Math.max(4, Math.floor(this.height / Math.max(1, this.streams.length))), wanted = this.streams[Math.floor(y / each)];
+    const wanted = this.streams[Math.floor(y / this.rowHeight)];
     const slack = 2 * (this.to - this.from) / plotWidth(), time = this.time(x);
     let best: { columns: Columns; row: number } | null = null, nearest = slack;
     for (const { columns } of this.found.parts) {
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns");
-      this.eachInSight(columns, (row) => {
-        const off = Math.max(0, starts[row]! - time, time - ends[row]!);
-        if (off < nearest && stream(columns, row) === wanted) [best, nearest] = [{ columns, row }, off];
-      });
+      const chunk = Activities.of(columns), [low] = chunk.range(time - slack, time), high = lastAtMost(chunk.starts, time + slack) + 1;
+      for (let row = low; row < high; row++) {
+        const off = Math.max(0, chunk.starts[row]! - time, time - chunk.ends[row]!);
+        if (off < nearest && chunk.streams[chunk.stream[row]!] === wanted) [best, nearest] = [{ columns, row }, off];
+      }
     }
     if (!best) return null;
     const { columns, row } = best as { columns: Columns; row: number };
-    const start = columns.num("start_ns")[row]!, end = columns.num("end_ns")[row]!;
+    const start = columns.num("start_ns")[row]!, end = columns.num("end_ns")[row]!, step = columns.at("step", row);
     return {
       selection: { kind: "kernel", engine: this.engine, id: idOf(columns, row), row: { columns, row }, span: [start, end] },
-      lines: [shorten(columns.text("name", row) ?? "", 70), `${words(columns.text("category", row) ?? "")}, ${duration(end - start)} from ${clock(start, 1e3)}`, stream(columns, row)],
+      lines: [
+        shorten(columns.text("name", row) ?? "", 70),
+        `${words(columns.text("category", row) ?? "")}, ${duration(end - start)} from ${clock(start, 1e3)}`,
+        `GPU ${streamName(columns, row).replace("/", ", stream ")}${step === null ? "" : `, step ${count(step)}`}`,
+      ],
     };
   }
 }
 
-function stream(columns: Columns, row: number): string {
-  return `GPU ${columns.at("device", row) ?? "?"}, stream ${columns.at("stream", row) ?? "?"}`;
-}

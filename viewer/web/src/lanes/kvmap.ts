@@ -1,7 +1,6 @@
 // The KV map: block by time, coloured by state, by owner, or by how long ago it was used; pins and accesses over it.
 
 import { BLOCK_STATES, PINS, agePixel, colour, mix, ownerPixel, pixel, toCss } from "../colours";
-import { peek } from "../data/chunks";
 import { lastAtMost, type Columns } from "../data/columns";
 import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
 import type { Engine } from "../data/engine";
@@ -166,16 +165,17 @@ export class MapLane extends Lane {
       const low = Math.max(0, lastAtMost(starts, this.from)), high = lastAtMost(starts, this.to);
       return high - low > ACCESS_STEPS || !wide ? [] : Array.from(numbers.slice(low, high + 1));
     });
-    const shown = new Set(inWindow), read = pixel("panel"), write = pixel("write");
-    for (const { step, accesses: [reference] } of this.engine.contents.close_ups.steps) {
-      const columns = shown.has(step) && reference ? peek(reference.id) : null;
-      if (!columns) continue;
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), writes = writesOf(columns);
-      for (let row = 0; row < columns.rows; row++) {
-        const x = Math.round(this.x(starts[row]!) - LEFT), end = Math.max(x + 1, Math.round(this.x(ends[row]!) - LEFT));
-        if (end < 0 || x > image.width) continue;
-        const top = this.yOf(blocks[row]! + 0.25), bottom = Math.max(top + 1, this.yOf(blocks[row]! + 0.75));
-        for (let y = Math.max(0, Math.floor(top)); y < Math.min(image.height, Math.round(bottom)); y++) image.span(y, x, end, writes[row] ? write : read);
+    const shown = new Set(inWindow), read = pixel("ink"), write = pixel("write");
+    for (const { step } of this.engine.contents.close_ups.steps) {
+      for (const { columns } of shown.has(step) ? this.engine.accesses(step)!.find(this.from, this.to).parts : []) {
+        const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), writes = writesOf(columns);
+        const lasts = columns.has("last_block") ? columns.num("last_block") : blocks;
+        for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
+          const x = Math.round(this.x(starts[row]!) - LEFT), end = Math.max(x + 1, Math.round(this.x(ends[row]!) - LEFT));
+          if (end < 0) continue;
+          const top = this.yOf(blocks[row]! + 0.25), bottom = Math.max(top + 1, this.yOf(lasts[row]! + 0.75));
+          for (let y = Math.max(0, Math.floor(top)); y < Math.min(image.height, Math.round(bottom)); y++) image.span(y, x, end, writes[row] ? write : read);
+        }
       }
     }
   }
@@ -197,7 +197,7 @@ export class MapLane extends Lane {
     if (view.mapColour === "owner") this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
     else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixelOf(1e4))], ["1 s", toCss(agePixelOf(1e6))], ["100 s or more", toCss(agePixelOf(1e8))]]);
     else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend(),
-      ...(this.engine.contents.close_ups.steps.length ? [["read, in a step", "panel"], ["written", "write"]] as [string, string][] : [])]);
+      ...(this.engine.contents.close_ups.steps.length ? [["read in a step", "ink"], ["written in a step", "write"]] as [string, string][] : [])]);
   }
 
   private pinLegend(): [string, string][] {
@@ -234,6 +234,11 @@ export class MapLane extends Lane {
       if (owner >= 0) lines.push(`${tile.state[i]! >= USED ? "held by" : "last used by"} ${this.engine.name(owner)}`);
     }
     return { selection: { kind: "block", engine: this.engine, id: block, time }, lines };
+  }
+
+  // Where a block is, down from the lane's top.
+  placeOf(block: number): number {
+    return this.yOf(block + 0.5);
   }
 
   // Shows more or fewer blocks, around a place.

@@ -28,7 +28,7 @@ export abstract class Lane {
     this.element.dataset["lane"] = name;
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", label);
-    const run = view.engines.length > 1 ? [el("span", "run", outside(shorten(engine.run.name, 22)))] : [];
+    const run = view.engines.length > 1 ? [el("span", "run", outside(shorten(engine.title, 26)))] : [];
     this.element.append(el("div", "gutter", ...run, el("b", "", title), this.unit, this.legend), this.canvas);
   }
 
@@ -56,7 +56,7 @@ export abstract class Lane {
     }));
   }
 
-  private inSight(): boolean {
+  protected inSight(): boolean {
     const parent = this.element.parentElement!;
     const top = this.element.offsetTop - parent.scrollTop;
     return top < parent.clientHeight && top + this.element.offsetHeight > 0;

@@ -86,7 +86,9 @@ export class TransfersLane extends Lane {
 const MOST_ROWS = 1e6;
 
 // A row's number over all chunks of its kind, and back.
-export const idOf = (columns: Columns, row: number): number => Number(columns.id.split("-").pop()) * MOST_ROWS + row;
+export const moveId = (chunk: number, row: number): number => chunk * MOST_ROWS + row;
+
+export const idOf = (columns: Columns, row: number): number => moveId(Number(columns.id.split("-").pop()), row);
 
 export const placeOf = (id: number): { chunk: number; row: number } => ({ chunk: Math.floor(id / MOST_ROWS), row: id % MOST_ROWS });
 

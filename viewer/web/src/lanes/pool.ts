@@ -7,16 +7,22 @@ import { eachRun, pickRows } from "./lane";
 import { StepLane } from "./steps";
 
 export class PoolLane extends StepLane {
+  private readonly most: number;
+
   constructor(engine: Engine) {
     super(engine, "pool", "KV pool (GPU)", "Blocks in use, free but cached, and free; blocks evicted");
     const size = engine.facts["block_size_tokens"] as number | null;
-    this.explain(size ? `blocks of ${count(size)} tokens` : "blocks", [
+    const pool = engine.pool, touched = engine.contents.blocks.blocks;
+    // Of a pool that is nearly empty all the time, the part that was ever touched.
+    this.most = touched && touched < pool / 3 ? touched : pool;
+    const of = this.most < pool ? `up to ${count(touched)} of ${count(pool)}` : "";
+    this.explain(of || (size ? `blocks of ${count(size)} tokens` : "blocks"), [
       ["in use", "used"], ["free, still cached", "cached"], ["free", "free"], ["evicted (below)", "evicted"],
     ]);
   }
 
   override paint(): void {
-    const most = Math.max(1, this.engine.pool), band = 14, floor = this.height - 6 - band;
+    const most = Math.max(1, this.most), band = 14, floor = this.height - 6 - band;
     // What follows from events can exceed the pool where they are incomplete; the notes say so.
     const toY = (value: number) => floor - Math.min(1, value / most) * (floor - 6);
     const fill = (low: number, high: number, x: number, width: number, tone: string) => {
@@ -34,7 +40,7 @@ export class PoolLane extends StepLane {
     });
     this.context.textAlign = "right";
     this.context.fillStyle = colour("soft");
-    for (const value of [0, Math.round(most / 2), most]) this.context.fillText(count(value), 163, toY(value));
+    for (const value of [0, Math.round(most / 2), most]) this.context.fillText(count(value), 163, Math.max(6, toY(value)));
     const evicted = Math.max(1, this.greatestPicked(evictions, (part, row) => this.cell("evicted_blocks", part, row)));
     this.context.fillStyle = colour("evicted");
     eachRun(evictions, (part, row, x, width) => {

@@ -11,7 +11,7 @@ import { clock, count, duration, isolated, share, shorten, times } from "../form
 import { LEFT, RIGHT, changed, isSelected, plotWidth, view, type Order } from "../view";
 import { Lane, type Hit } from "./lane";
 
-const ROW = 14, BAR = 10, LABEL = 27, HITS = 96;
+const ROW = 14, BAR = 10, LABEL = 27, HITS = 96, HITS_SPLIT = 170;
 const ORDERS: [Order, string][] = [["arrival", "by arrival"], ["job", "by job"], ["latency", "longest first"], ["preemptions", "most preempted"]];
 
 interface Listed { columns: Columns; row: number; request: number }
@@ -28,6 +28,9 @@ export class RequestsLane extends Lane {
     super(engine, "requests", "Requests", "A lane for each request");
     this.scroller.append(this.canvas, this.spacer);
     this.element.append(this.scroller);
+    this.scroller.tabIndex = 0;
+    this.scroller.setAttribute("role", "group");
+    this.scroller.setAttribute("aria-label", `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`);
     this.scroller.addEventListener("scroll", changed);
     const order = el("select");
     for (const [value, name] of ORDERS) {
@@ -148,8 +151,8 @@ export class RequestsLane extends Lane {
 
   // hits N/M (P%), and what of them came from outside the GPU.
   private paintHits(each: Listed, x: number, y: number): void {
-    if (x > view.width - RIGHT - HITS || x < LEFT) return;
-    const text = hits(each.columns, each.row);
+    const text = hits(each.columns, each.row), room = text.includes("external") ? HITS_SPLIT : HITS;
+    if (x > view.width - RIGHT - room || x < LEFT) return;
     this.context.textAlign = "left";
     this.context.fillStyle = colour("soft");
     if (text) this.context.fillText(text, x, y + ROW / 2 - 1);
@@ -193,6 +196,7 @@ export class RequestsLane extends Lane {
   // Scrolls a request into sight, once it is listed.
   scrollTo(request: number): void {
     this.wanted = request;
+    if (!this.inSight()) this.element.scrollIntoView({ block: "nearest" });
   }
 
   private scrollToWanted(): void {
@@ -218,6 +222,6 @@ export function hits(columns: Columns, row: number, long = false): string {
   if (prompt === null || local === null) return long ? "prefix hits unknown" : "";
   const outside = columns.at("external_cached_tokens", row) ?? 0;
   const sum = `${count(local + outside)}/${count(prompt)} (${share(local + outside, prompt)})`;
-  if (!long) return `hits ${sum}`;
+  if (!long) return `hits ${sum}${outside ? `, ${count(outside)} external` : ""}`;
   return `prefix hits ${sum}${outside ? `: ${count(local)} on the GPU, ${count(outside)} from the connector` : ""}`;
 }

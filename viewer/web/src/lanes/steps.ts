@@ -5,7 +5,7 @@ import type { Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { clock, count, duration, share } from "../format";
-import { LEFT, plotWidth, toX } from "../view";
+import { LEFT, plotWidth, toX, view } from "../view";
 import { Lane, eachRun, pickRows, wholeTicks, type Hit, type Picked } from "./lane";
 
 // A lane whose pixels each show one step, or one bar of several.
@@ -32,6 +32,18 @@ export abstract class StepLane extends Lane {
       if (picked.row[x]! >= 0) most = Math.max(most, value(picked.part[x]!, picked.row[x]!));
     }
     return most;
+  }
+
+  // The step of a selected kernel, transfer or block: under async scheduling it is not the one above it.
+  protected override paintSelection(): void {
+    super.paintSelection();
+    const step = view.relatedStep;
+    if (!step || view.selection?.engine !== this.engine) return;
+    const x = Math.max(LEFT, this.x(step[0])), end = Math.min(LEFT + plotWidth(), this.x(step[1]));
+    if (end < LEFT || x > LEFT + plotWidth()) return;
+    this.context.strokeStyle = colour("accent");
+    this.context.lineWidth = 2;
+    this.context.strokeRect(x, 1, Math.max(2, end - x), this.height - 2);
   }
 
   override hit(x: number): Hit | null {
@@ -162,7 +174,7 @@ export class LimitsLane extends StepLane {
     super(engine, "limits", "Admission limit", "What kept the head of the waiting queue from being admitted");
     const limits = engine.totals.limits;
     this.explain("why its head waited", LIMITS.filter(([limit]) => limits[limit])
-      .map(([limit, name, tone]) => [`${name} ${count(limits[limit])}`, tone]));
+      .map(([limit, name, tone]) => [`${name}: ${count(limits[limit])} step${limits[limit] === 1 ? "" : "s"}`, tone]));
   }
 
   override paint(): void {
@@ -177,28 +189,32 @@ export class LimitsLane extends StepLane {
     this.badges(picked, rank);
   }
 
-  // Neighbours with one limit share a badge; what the head needed and what was free where the badge is of one step.
+  // Neighbours with one limit share a badge: what the head needed and what was free, from least to most.
   private badges(picked: Picked, rank: (part: number, row: number) => number): void {
     this.context.textAlign = "left";
     this.context.fillStyle = "#000";
-    let start = -1, which = -1, part = 0, row = -1, one = true;
+    let start = -1, which = -1, need: number[] = [], free: number[] = [];
     const close = (end: number) => {
       if (which < 0 || which === LIMITS.length - 1) return;
-      const columns = this.found.parts[part]!.columns;
-      const need = one && columns.num("steps")[row] === 1 ? columns.at("limit_need_blocks", row) : null;
-      const name = LIMITS[which]![1];
-      const long = need === null ? name : `${name}: need ${count(need)}, free ${count(columns.at("limit_free_blocks", row))}`;
-      const text = [long, name].find((each) => this.context.measureText(each).width + 8 < end - start);
+      const name = LIMITS[which]![1], texts = need.length ? [`${name}: need ${range(need)}, free ${range(free)} blocks`, `need ${range(need)}, free ${range(free)}`, name] : [name];
+      const text = texts.find((each) => this.context.measureText(each).width + 8 < end - start);
       if (text) this.context.fillText(text, start + 4, 11.5);
     };
-    eachRun(picked, (nextPart, nextRow, x) => {
-      const full = this.cell("limited_steps", nextPart, nextRow) === this.cell("steps", nextPart, nextRow);
-      const next = full ? rank(nextPart, nextRow) : -1;
+    eachRun(picked, (part, row, x) => {
+      const { columns } = this.found.parts[part]!;
+      const full = this.cell("limited_steps", part, row) === this.cell("steps", part, row), next = full ? rank(part, row) : -1;
       if (next !== which) {
         close(x);
-        [start, which, part, row, one] = [x, next, nextPart, nextRow, true];
-      } else one = false;
+        [start, which, need, free] = [x, next, [], []];
+      }
+      const needed = columns.at("limit_need_blocks", row), had = columns.at("limit_free_blocks", row);
+      if (needed !== null && had !== null) { need.push(needed); free.push(had); }
     });
     close(Math.min(toX(Infinity), LEFT + plotWidth()));
   }
+}
+
+function range(values: number[]): string {
+  const low = Math.min(...values), high = Math.max(...values);
+  return low === high ? count(low) : `${count(low)}–${count(high)}`;
 }

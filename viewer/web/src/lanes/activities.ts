@@ -1,0 +1,56 @@
+// A chunk of GPU activities as numbers, so that drawing a frame looks up no text.
+
+import { KERNELS } from "../colours";
+import { lastAtMost, type Columns, type Numbers } from "../data/columns";
+
+const TONE_OF = new Map(KERNELS);
+// Colours of categories, in the order of the legend.
+export const TONES = [
+  "attention", "gemm", "kv-write", "copy", "norm", "communication", "sampling", "other-kernel", "own",
+] as const;
+const CODE = new Map(TONES.map((tone, code) => [tone as string, code]));
+
+export const toneOf = (category: string | null): number =>
+  CODE.get(TONE_OF.get(category ?? "") ?? "other-kernel")!;
+
+const made = new WeakMap<Columns, Activities>();
+
+export class Activities {
+  readonly starts: Numbers;
+  readonly ends: Numbers;
+  readonly steps: Numbers;
+  // Each one's index into `TONES`, and into `streams`.
+  readonly tone: Uint8Array;
+  readonly stream: Uint16Array;
+  readonly streams: string[] = [];
+  // The longest that anything before a row lasts: where to begin looking for what is still running.
+  private readonly latest: Float64Array;
+
+  private constructor(columns: Columns) {
+    [this.starts, this.ends, this.steps] = ["start_ns", "end_ns", "step"].map((name) => columns.num(name)) as [Numbers, Numbers, Numbers];
+    const rows = columns.rows, known = new Map<string, number>(), tones = new Map<string | null, number>();
+    [this.tone, this.stream, this.latest] = [new Uint8Array(rows), new Uint16Array(rows), new Float64Array(rows)];
+    for (let row = 0, last = -Infinity; row < rows; row++) {
+      const category = columns.text("category", row), name = streamName(columns, row);
+      if (!tones.has(category)) tones.set(category, toneOf(category));
+      if (!known.has(name)) { known.set(name, known.size); this.streams.push(name); }
+      this.tone[row] = tones.get(category)!;
+      this.stream[row] = known.get(name)!;
+      this.latest[row] = last = Math.max(last, this.ends[row]!);
+    }
+  }
+
+  static of(columns: Columns): Activities {
+    let found = made.get(columns);
+    if (!found) made.set(columns, found = new Activities(columns));
+    return found;
+  }
+
+  // The rows that may overlap a stretch of time: from the first up to, without, the second.
+  range(from: number, to: number): [number, number] {
+    return [lastAtMost(this.latest, from) + 1, lastAtMost(this.starts, to) + 1];
+  }
+}
+
+export const streamName = (columns: Columns, row: number): string =>
+  `${columns.at("device", row) ?? "?"}/${columns.at("stream", row) ?? "?"}`;
