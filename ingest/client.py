@@ -14,7 +14,7 @@ from kvtrace.ingest.client_schema import CLIENT_REQUEST
 from kvtrace.jsonlines import read_json_lines
 
 _ARROW = {"INTEGER": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
-_TYPES = {
+_TYPES: dict[str, pa.DataType] = {
     field.name: _ARROW.get(field.sql_type, pa.list_(pa.int64()) if field.sql_type == "BIGINT[]" else pa.string())
     for field in CLIENT_REQUEST.fields
     if field.name != "request"
