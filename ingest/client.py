@@ -13,7 +13,12 @@ from kvtrace.errors import KvtraceError
 from kvtrace.ingest.client_schema import CLIENT_REQUEST
 from kvtrace.jsonlines import read_json_lines
 
-_ARROW = {"INTEGER": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
+_ARROW: dict[str, pa.DataType] = {
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+}
 _TYPES: dict[str, pa.DataType] = {
     field.name: _ARROW.get(field.sql_type, pa.list_(pa.int64()) if field.sql_type == "BIGINT[]" else pa.string())
     for field in CLIENT_REQUEST.fields
