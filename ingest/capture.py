@@ -19,7 +19,7 @@ from kvtrace.ingest import columns
 from kvtrace.ingest.ids import ProcessIds
 from kvtrace.layout import SEGMENT_HEADER_BYTES
 from kvtrace.recording import Segment
-from kvtrace.segment import map_segment
+from kvtrace.segment import Scan, map_segment
 
 BATCH_RECORDS = 2 * 122_880
 """Whole row groups of DuckDB: others would be written twice, and make the trace half as large again."""
@@ -85,7 +85,7 @@ class _Reader:
         schema = _schema(self.source.event)
         try:
             for segment in self.source.segments:
-                for records in self._records(segment):
+                for records in whole_records(segment, self._count):
                     arrays = [_column(field, records, self.source) for field in self.source.event.fields]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                     self.progress(len(records))
@@ -93,20 +93,28 @@ class _Reader:
             self.error = error
             raise
 
-    def _records(self, segment: Segment) -> Iterator[npt.NDArray[np.void]]:
-        scan = segment.scan()
+    def _count(self, scan: Scan) -> None:
         self.records += scan.records
         self.torn += scan.torn
-        if not scan.records:
-            return
-        with_torn = scan.records != scan.used_slots
-        slots = np.frombuffer(map_segment(segment), _dtype(segment), scan.used_slots, offset=SEGMENT_HEADER_BYTES)
-        for start in range(0, scan.used_slots, BATCH_RECORDS):
-            batch = slots[start : start + BATCH_RECORDS]
-            yield batch[batch["whole"] == 1] if with_torn else batch
 
 
-def _dtype(segment: Segment) -> np.dtype[np.void]:
+def whole_records(segment: Segment, told: Callable[[Scan], None] = lambda _: None) -> Iterator[npt.NDArray[np.void]]:
+    """A segment's whole records, batch by batch; `told` what a scan of it found."""
+    scan = segment.scan()
+    told(scan)
+    if not scan.records:
+        return
+    with_torn = scan.records != scan.used_slots
+    slots = np.frombuffer(map_segment(segment), record_type(segment), scan.used_slots, offset=SEGMENT_HEADER_BYTES)
+    for start in range(0, scan.used_slots, BATCH_RECORDS):
+        batch = slots[start : start + BATCH_RECORDS]
+        batch = batch[batch["whole"] == 1] if with_torn else batch
+        if len(batch):
+            yield batch
+
+
+def record_type(segment: Segment) -> np.dtype[np.void]:
+    """A segment's records as numpy sees them, with their commit byte last."""
     return np.dtype([*((field.name, _NUMPY[field.code]) for field in segment.fields), ("whole", "u1")])
 
 

@@ -23,40 +23,62 @@ _REQUIRED = ("request_id", "send_ns")
 # A server names a completion's id to the client and adds the prompt's index to it.
 _INSERT = """
 INSERT INTO client_request BY NAME
-SELECT coalesce(exact.request, indexed.request) AS request, seen.*
+WITH known AS (
+    SELECT external_id, arg_min(request, (p.recording IS DISTINCT FROM $recording, request)) AS request
+    FROM request LEFT JOIN process p ON p.process_id = request.engine_id GROUP BY external_id
+)
+SELECT coalesce(exact.request, indexed.request) AS request, seen.* REPLACE (
+    due_ns + {add} AS due_ns, send_ns + {add} AS send_ns, first_token_ns + {add} AS first_token_ns,
+    last_token_ns + {add} AS last_token_ns, [moment + {add} FOR moment IN token_ns] AS token_ns)
 FROM client_line AS seen
-    LEFT JOIN (SELECT external_id, min(request) AS request FROM request GROUP BY external_id) AS exact
-        ON exact.external_id = seen.request_id
-    LEFT JOIN (SELECT external_id, min(request) AS request FROM request GROUP BY external_id) AS indexed
-        ON indexed.external_id = seen.request_id || '-0'
+    LEFT JOIN known AS exact ON exact.external_id = seen.request_id
+    LEFT JOIN known AS indexed ON indexed.external_id = seen.request_id || '-0'
 ORDER BY seen.send_ns, seen.request_id
 """
 
 
-def import_client(connection: duckdb.DuckDBPyConnection, run_dir: Path, warnings: list[str]) -> tuple[int, int] | None:
-    """Read the run's client records, if there are any.
+def has_records(run_dir: Path) -> bool:
+    """Whether a run directory says what clients saw."""
+    return (run_dir / layout.CLIENT).exists()
 
-    Returns:
-        Requests that an engine is known to have had, and the others; None without a file.
+
+def import_client(
+    connection: duckdb.DuckDBPyConnection,
+    run_dir: Path,
+    warnings: list[str],
+    recording: int = 1,
+    correction_ns: int = 0,
+) -> None:
+    """Read the run's client records. A request is one of the same recording, if that has one of that id.
+
+    Args:
+        connection: The trace, whose requests are there.
+        run_dir: The run directory.
+        warnings: Gets what could not be read.
+        recording: Its key in table `recording`.
+        correction_ns: What is added to its times.
 
     Raises:
         KvtraceError: A line is no client's record. A torn last line is only warned of.
     """
     path = run_dir / layout.CLIENT
-    if not path.exists():
-        return None
     rows = [_row(path, number, line) for number, line in enumerate(read_json_lines(path, warnings), 1)]
     arrays = {name: _array(path, [row.get(name) for row in rows], name) for name in _TYPES}
     batch = pa.RecordBatch.from_pydict(arrays)
     connection.register("client_line", pa.RecordBatchReader.from_batches(batch.schema, [batch]))
     try:
-        connection.execute(_INSERT)
+        connection.execute(_INSERT.format(add=int(correction_ns)), {"recording": recording})
     finally:
         connection.unregister("client_line")
+
+
+def count_join(connection: duckdb.DuckDBPyConnection) -> tuple[str, int, int]:
+    """Count the clients' requests that an engine is known to have had, and the others; keep that in `join_count`."""
     counted = connection.execute("SELECT count(request), count(*) - count(request) FROM client_request").fetchone()
     matched, unmatched = counted if counted else (0, 0)
-    connection.execute("INSERT INTO join_count VALUES ('client_request -> request', ?, ?)", [matched, unmatched])
-    return int(matched), int(unmatched)
+    row = ("client_request -> request", int(matched), int(unmatched))
+    connection.execute("INSERT INTO join_count VALUES (?, ?, ?)", list(row))
+    return row
 
 
 def _array(path: Path, values: list[Any], name: str) -> pa.Array[Any]:

@@ -27,9 +27,10 @@ class Reading(NamedTuple):
 
 
 def host_of(process: ProcessRecording) -> str:
-    """What names the host's clock: the boot id, or the host name where that is not known."""
+    """What names the host's clock: the boot id, or recording and host name where that is not known."""
     boot_id = process.facts.get("boot_id")
-    return str(process.facts.get("host")) if boot_id in (None, "", "unknown") else str(boot_id)
+    unknown = boot_id in (None, "", "unknown")
+    return f"{process.recording} {process.facts.get('host')}" if unknown else str(boot_id)
 
 
 def readings_of(process: ProcessRecording) -> list[Clock]:

@@ -11,6 +11,7 @@ import duckdb
 from kvtrace import __version__
 from kvtrace.events import Field
 from kvtrace.ingest.clock import Reading
+from kvtrace.ingest.hosts_schema import RECORDING
 from kvtrace.ingest.ledger import CONNECTOR
 from kvtrace.ingest.let_go import begins_ns
 from kvtrace.ingest.schema import ENGINE, GPU_CLOCK, GPU_MEMORY, KV_LAYER, PROCESS, TRACE_VERSION
@@ -26,21 +27,62 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Iterabl
         connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", list(row))
 
 
-def insert_run(connection: duckdb.DuckDBPyConnection, recording: Recording, warnings: Sequence[str]) -> None:
-    """Fill table `run`: the manifest's facts, versions, and what could not be relied on."""
-    manifest = recording.manifest
-    versions = sorted({process.vllm_version for process in recording.processes if process.vllm_version})
+def insert_run(connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recording], warnings: Sequence[str]) -> None:
+    """Fill table `run`: the manifests' facts that hold for all recordings, versions, what could not be relied on."""
+    versions = sorted({p.vllm_version for recording in recordings for p in recording.processes if p.vllm_version})
+    alone = recordings[0].run_dir if len(recordings) == 1 else None
+    folders = [f"{alone}/"] if alone else [f"{recording.run_dir.parent}/" for recording in recordings]
+    text = "\n".join(warnings)
+    for folder in folders:
+        text = text.replace(folder, "") if folder != "./" else text
+    started, ended = (
+        connection.execute(f"SELECT {pick} FROM recording").fetchall()[0][0]
+        for pick in ("min(started_ns)", "CASE WHEN count(ended_ns) = count(started_ns) THEN max(ended_ns) END")
+    )
     facts: dict[str, Any] = {
         "trace_version": TRACE_VERSION,
-        "kvtrace_version": manifest.get("kvtrace_version") or __version__,
+        "kvtrace_version": _agreed(recordings, "kvtrace_version") or __version__,
         "ingest_version": __version__,
         "source": "capture",
         "vllm_version": ", ".join(versions) or None,
-        **{key: manifest.get(key) for key in _OF_MANIFEST},
+        **{key: _agreed(recordings, key) for key in _OF_MANIFEST},
+        "started_ns": started,
+        "ended_ns": ended,
+        "recordings": len(recordings) if alone is None else None,
         "kept_from_ns": begins_ns(connection),
-        "warnings": "\n".join(warnings).replace(f"{recording.run_dir}/", "") or None,
+        "warnings": text or None,
     }
     insert_rows(connection, "run", ((key, _text(value)) for key, value in facts.items() if value is not None))
+
+
+def _agreed(recordings: Sequence[Recording], key: str) -> Any:
+    """A manifest's fact, if all recordings say the same; else None."""
+    values = [recording.manifest.get(key) for recording in recordings]
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def insert_recordings(
+    connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recording], corrections_ns: Sequence[int]
+) -> None:
+    """Fill table `recording`; the corrections are those of the clocks that their launchers read."""
+    for number, (recording, correction_ns) in enumerate(zip(recordings, corrections_ns, strict=True), 1):
+        manifest = recording.manifest
+        times = {
+            key: manifest[key] + correction_ns
+            for key in ("started_ns", "ended_ns")
+            if isinstance(manifest.get(key), int)
+        }
+        command = manifest.get("command")
+        facts = {
+            **manifest,
+            **times,
+            "recording": number,
+            "name": recording.run_dir.resolve().name,
+            "command": None if command is None else _text(command),
+        }
+        insert_rows(
+            connection, "recording", [_fit(RECORDING.fields, facts, str(recording.run_dir), recording.warnings)]
+        )
 
 
 def insert_run_without_recording(connection: duckdb.DuckDBPyConnection, warnings: Sequence[str]) -> None:
@@ -57,19 +99,25 @@ def insert_run_without_recording(connection: duckdb.DuckDBPyConnection, warnings
 
 
 def insert_processes(
-    connection: duckdb.DuckDBPyConnection, processes: Sequence[ProcessRecording], offsets_ns: Sequence[int]
+    connection: duckdb.DuckDBPyConnection,
+    processes: Sequence[ProcessRecording],
+    offsets_ns: Sequence[int],
+    clocks: Sequence[int],
 ) -> list[str]:
     """Fill tables `process`, `engine` and `hook`; returns warnings about facts that are not what they should be."""
     warnings: list[str] = []
     for process_id, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
         facts = {
             **process.facts,
+            "dp_rank": process.engine.get("dp_rank"),
             **process.rank,
             "process_id": process_id,
             "roles": ",".join(process.roles),
             "vllm_version": process.vllm_version,
             "started_ns": process.clocks[0].monotonic_ns + offset_ns,
             "stopped": process.stopped,
+            "recording": process.recording,
+            "host_clock": clocks[process_id - 1],
         }
         where = str(process.directory)
         insert_rows(connection, "process", [_fit(PROCESS.fields, facts, where, warnings)])

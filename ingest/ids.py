@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,18 @@ Keys = npt.NDArray[np.int32]
 
 
 class RequestKeys:
-    """Hands out the keys of table `request`: one for each internal id, whichever processes recorded it."""
+    """Hands out the keys of table `request`: one for each internal id, whichever processes recorded it.
+
+    Where several engines used an id, each of them has a key of its own (`kvtrace.ingest.owners`).
+    """
 
     def __init__(self) -> None:
         self.internal_ids: list[str] = []
-        self._keys: dict[str, int] = {}
+        self._keys: dict[tuple[str, int], int] = {}
 
-    def key(self, internal_id: str) -> int:
-        """The request's key, from 1, in order of first use."""
-        key = self._keys.setdefault(internal_id, len(self.internal_ids) + 1)
+    def key(self, internal_id: str, owner: int = 0) -> int:
+        """The request's key, from 1, in order of first use; `owner` tells requests of one id apart."""
+        key = self._keys.setdefault((internal_id, owner), len(self.internal_ids) + 1)
         if key > len(self.internal_ids):
             self.internal_ids.append(internal_id)
         return key
@@ -35,8 +38,15 @@ class RequestKeys:
 class ProcessIds:
     """Translates the ids that one process captured. What cannot be translated becomes null and is counted."""
 
-    def __init__(self, strings: Mapping[int, str], requests: RequestKeys, processes: dict[int, int]) -> None:
+    def __init__(
+        self,
+        strings: Mapping[int, str],
+        requests: RequestKeys,
+        processes: dict[int, int],
+        owner_of: Callable[[str], int] = lambda _: 0,
+    ) -> None:
         self.unknown: Counter[str] = Counter()
+        self._owner_of = owner_of
         numbers = [0, *sorted(strings)]
         self._strings = ["", *(strings[number] for number in numbers[1:])]
         # A flight recorder leaves gaps; elsewhere a number is its own place in the list.
@@ -53,7 +63,8 @@ class ProcessIds:
         new = ids[(keys == 0) & (ids != 0)]
         if new.size:
             for number in dict.fromkeys(new.tolist()):
-                self._key_of[number] = self._requests.key(self._strings[number])
+                text = self._strings[number]
+                self._key_of[number] = self._requests.key(text, self._owner_of(text))
             keys = self._key_of[ids]
         return keys
 
@@ -88,18 +99,23 @@ class ProcessIds:
 def process_of_pid(recorder: ProcessRecording, processes: Sequence[ProcessRecording]) -> dict[int, int]:
     """`process.process_id` by pid, as seen from a recording process: that of the same host.
 
-    Where a pid came again, the engine that began to record nearest to the recorder is meant.
+    Where a pid came again, the engine of the same recording that began nearest to the recorder is meant. A pid that the
+    host does not have is that of the only engine elsewhere with it: ranks of one engine may be on several hosts.
     """
 
-    def distance(other: ProcessRecording) -> tuple[bool, int]:
+    def distance(other: ProcessRecording) -> tuple[bool, bool, int]:
         apart_ns = abs(other.clocks[0].realtime_ns - recorder.clocks[0].realtime_ns)
-        return "engine" not in other.roles, apart_ns
+        return "engine" not in other.roles, other.recording != recorder.recording, apart_ns
 
     here = [(number, other) for number, other in enumerate(processes, 1) if _host(other) == _host(recorder)]
     found: dict[int, int] = {}
     for number, other in sorted(here, key=lambda item: distance(item[1])):
         found.setdefault(other.pid, number)
-    return found
+    elsewhere: dict[int, list[int]] = {}
+    for number, other in enumerate(processes, 1):
+        if "engine" in other.roles and other.pid not in found:
+            elsewhere.setdefault(other.pid, []).append(number)
+    return found | {pid: numbers[0] for pid, numbers in elsewhere.items() if len(numbers) == 1}
 
 
 def _host(process: ProcessRecording) -> tuple[object, object]:

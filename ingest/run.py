@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -10,41 +10,13 @@ from typing import NamedTuple
 import duckdb
 
 from kvtrace.errors import KvtraceError
-from kvtrace.events import EVENTS
-from kvtrace.ingest import (
-    build,
-    capture,
-    client,
-    clock,
-    costs,
-    derive,
-    facts,
-    let_go,
-    misses,
-    tiers,
-    tile_tables,
-    tiles,
-)
+from kvtrace.ingest import build, client, clock, costs, derive, facts, let_go, merge, misses, tiers
 from kvtrace.ingest.guard import naming
-from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
-from kvtrace.recording import ProcessRecording, Recording, Segment, open_recording
+from kvtrace.ingest.streams import Progress, StreamCount, Streams, recording_warnings
+from kvtrace.recording import ProcessRecording, Recording, open_recording
 
 TRACE_NAME = "trace.duckdb"
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many records are through, and how many there are (an estimate)."""
-
-
-class StreamCount(NamedTuple):
-    """A row of table `stream`."""
-
-    process_id: int
-    event: str
-    segments: int
-    records: int
-    torn: int
-    dropped: int
 
 
 class SourceTable(NamedTuple):
@@ -67,6 +39,7 @@ class Summary:
     joins: list[derive.JoinCount] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     source_tables: list[SourceTable] = field(default_factory=list)
+    clocks: merge.Clocks = field(default_factory=merge.Clocks)
 
     @property
     def records(self) -> int:
@@ -75,23 +48,25 @@ class Summary:
 
 
 def ingest(
-    run_dir: Path | None,
+    run_dirs: Path | Sequence[Path] | None,
     target: Path | None = None,
     progress: Progress | None = None,
     sources: Sources | None = None,
     *,
     nsight_of_run: bool = True,
     all_tiles: bool = False,
+    clock_offsets: Mapping[str, int] | None = None,
 ) -> Summary:
-    """Make the trace of a run directory, replacing an earlier one atomically.
+    """Make the trace of a run directory, or one of several, replacing an earlier one atomically.
 
     Args:
-        run_dir: What `kvtrace record -o` was given; None to ingest `sources` alone.
-        target: The DuckDB file to make; `run_dir`/trace.duckdb unless given.
+        run_dirs: What `kvtrace record -o` was given; several to merge them, None to ingest `sources` alone.
+        target: The DuckDB file to make; trace.duckdb in the run directory unless given. Needed to merge.
         progress: Called now and then, possibly from another thread.
         sources: Profiles and other files to ingest with it.
-        nsight_of_run: Ingest the Nsight exports that the run's manifest names, too.
+        nsight_of_run: Ingest the Nsight exports that the runs' manifests name, too.
         all_tiles: Take the tiles of every recorded step, however many there are.
+        clock_offsets: What to add to the clock of a recording, ns, by its path or name; others are estimated.
 
     Raises:
         KvtraceError: Nothing was recorded, an input is damaged or of a newer kvtrace, or `target` cannot be written.
@@ -99,21 +74,41 @@ def ingest(
     """
     progress = progress or (lambda what, done, total: None)
     sources, found = with_folders_searched(sources or Sources())
-    if run_dir is None:
+    directories = [run_dirs] if isinstance(run_dirs, Path) else list(run_dirs or ())
+    if not directories:
         return _ingest_alone(sources, target, found, progress)
-    recording = open_recording(run_dir)
-    if not recording.processes:
-        raise KvtraceError(
-            f"{run_dir} holds no recorded process: no vLLM process of the run loaded kvtrace's plugin, or the run "
-            "ended before one started; `kvtrace record` says at its end what it saw"
-        )
-    summary = Summary(target or run_dir / TRACE_NAME, warnings=found)
+    given = merge.directories(directories, clock_offsets or {})
+    recordings = _open(directories)
+    if target is None and len(directories) > 1:
+        raise KvtraceError("several recordings make a trace of their own: name it with -o", 2)
+    summary = Summary(target or directories[0] / TRACE_NAME, warnings=found)
     if nsight_of_run:
-        sources, missing = with_named_in_manifest(sources, run_dir)
+        sources, missing = with_named_in_manifest(sources, directories)
         summary.warnings += missing
-    with build.new_trace(summary.target) as connection, naming(run_dir):
-        _fill(connection, recording, summary, sources, progress, all_tiles=all_tiles)
+    with (
+        build.new_trace(summary.target) as connection,
+        naming(summary.target if len(directories) > 1 else directories[0]),
+    ):
+        _fill(connection, recordings, summary, sources, progress, all_tiles=all_tiles, given=given)
     return summary
+
+
+def _open(directories: Sequence[Path]) -> list[Recording]:
+    """The recordings, their processes numbered by them. One without processes may still say what clients saw."""
+    if repeated := [path for path in directories if [each.resolve() for each in directories].count(path.resolve()) > 1]:
+        raise KvtraceError(f"{repeated[0]} was given twice", 2)
+    recordings = [open_recording(path) for path in directories]
+    for number, recording in enumerate(recordings, 1):
+        for process in recording.processes:
+            process.recording = number
+        if not recording.processes and (len(recordings) == 1 or not client.has_records(recording.run_dir)):
+            raise KvtraceError(
+                f"{recording.run_dir} holds no recorded process: no vLLM process of the run loaded kvtrace's plugin, "
+                "or the run ended before one started; `kvtrace record` says at its end what it saw"
+            )
+    if not any(recording.processes for recording in recordings):
+        raise KvtraceError(f"none of {', '.join(map(str, directories))} holds a recorded process")
+    return recordings
 
 
 def _ingest_alone(sources: Sources, target: Path | None, warnings: list[str], progress: Progress) -> Summary:
@@ -141,119 +136,67 @@ def _import_sources(
 
 def _fill(
     connection: duckdb.DuckDBPyConnection,
-    recording: Recording,
+    recordings: Sequence[Recording],
     summary: Summary,
     sources: Sources,
     progress: Progress,
     *,
     all_tiles: bool,
+    given: Mapping[int, int],
 ) -> None:
-    processes = recording.processes
-    by_host = clock.offsets(processes)
-    offsets_ns = [by_host[clock.host_of(process)] for process in processes]
-    requests = RequestKeys()
-    misfits = facts.insert_processes(connection, processes, offsets_ns)
+    processes = [process for recording in recordings for process in recording.processes]
+    clocks = summary.clocks = merge.find_clocks(recordings, processes)
+    merge.correct(clocks, recordings, processes, given)
+    offsets_ns = _offsets(processes, clocks)
+    misfits = facts.insert_processes(connection, processes, offsets_ns, clocks.of_process)
+    merge.insert_hosts(connection, clocks)
     gone = let_go.insert_let_go(connection, processes, offsets_ns)
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
         readings = clock.residuals(number, process, offset_ns)
         facts.insert_clocks(connection, readings)
         summary.warnings += _clock_warnings(process, readings)
-    summary.streams, unknown = _import_events(connection, processes, offsets_ns, requests, progress)
-    tile_warnings = _import_tiles(connection, processes, offsets_ns, progress, all_tiles=all_tiles)
+    streams = Streams(processes, offsets_ns)
+    summary.streams = streams.import_events(connection, progress=progress)
+    tile_warnings = streams.import_tiles(connection, progress, all_tiles=all_tiles)
+    derive.insert_tile_windows(connection)
+    merge.correct_arrivals(connection)
     progress("requests and joins", summary.records, summary.records)
-    derive.insert_requests(connection, requests.internal_ids)
+    derive.insert_requests(connection, streams.requests.internal_ids)
     costs.insert_cost_model(connection)
     tiers.insert_transfer_rate(connection)
     misses.insert_misses(connection)
     summary.joins = derive.count_joins(connection)
-    if told := client.import_client(connection, recording.run_dir, summary.warnings):
-        summary.joins.append(derive.JoinCount("client_request -> request", *told))
+    for number in clocks.of_client:
+        run_dir = recordings[number - 1].run_dir
+        client.import_client(
+            connection, run_dir, summary.warnings, number, clocks.correction_ns(clocks.of_client[number])
+        )
+    if clocks.of_client:
+        summary.joins.append(derive.JoinCount(*client.count_join(connection)))
     facts.insert_rows(connection, "stream", summary.streams)
     summary.warnings += [
         *gone,
-        *recording.warnings,
+        *(warning for recording in recordings for warning in recording.warnings),
+        *clocks.warnings(),
         *misfits,
-        *unknown,
+        *streams.warnings(),
         *tile_warnings,
-        *_recording_warnings(processes, summary.streams),
+        *recording_warnings(processes, summary.streams),
     ]
     _import_sources(connection, sources, summary, progress)
-    facts.insert_run(connection, recording, summary.warnings)
+    facts.insert_recordings(
+        connection, recordings, [_correction(recording, clocks, processes) for recording in recordings]
+    )
+    facts.insert_run(connection, recordings, summary.warnings)
 
 
-def _import_events(
-    connection: duckdb.DuckDBPyConnection,
-    processes: list[ProcessRecording],
-    offsets_ns: list[int],
-    requests: RequestKeys,
-    progress: Progress,
-) -> tuple[list[StreamCount], list[str]]:
-    segments = [process.segments() for process in processes]
-    ids = [ProcessIds(process.strings(), requests, process_of_pid(process, processes)) for process in processes]
-    dropped = [process.dropped() for process in processes]
-    total = sum(s.committed_estimate() for by_event in segments for found in by_event.values() for s in found)
-    done = 0
-    counts = []
-    for name in capture.EVENT_ORDER:
-
-        def advance(records: int, name: str = name) -> None:
-            nonlocal done
-            done += records
-            progress(name, done, total)
-
-        for index in range(len(processes)):
-            found = segments[index].get(name, [])
-            if not found and not dropped[index].get(name):
-                continue
-            source = capture.Source(EVENTS[name], index + 1, found, ids[index], offsets_ns[index])
-            read = capture.import_source(connection, source, advance)
-            counts.append(StreamCount(index + 1, name, len(found), *read, dropped[index].get(name, 0)))
-    return counts, _id_warnings(processes, segments, ids)
-
-
-def _import_tiles(
-    connection: duckdb.DuckDBPyConnection,
-    processes: list[ProcessRecording],
-    offsets_ns: list[int],
-    progress: Progress,
-    *,
-    all_tiles: bool,
-) -> list[str]:
-    warnings = []
-    for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
-        if not tiles.has_tiles(process.directory):
-            continue
-        engines = process_of_pid(process, processes)
-        most = None if all_tiles else tile_tables.DEFAULT_TILES
-        counts = tile_tables.import_tiles(
-            connection, process.directory, engines.get, number, offset_ns, most_tiles=most, progress=progress
-        )
-        warnings += [f"{process.directory.name}: {text}" for text in counts.warnings()]
-    derive.insert_tile_windows(connection)
-    return warnings
-
-
-def _id_warnings(
-    processes: list[ProcessRecording], segments: list[dict[str, list[Segment]]], ids: list[ProcessIds]
-) -> list[str]:
-    warnings = []
-    for process, by_event, translated in zip(processes, segments, ids, strict=True):
-        for column, count in translated.unknown.items():
-            warnings.append(f"{process.directory.name}: {count} values of {column} mean nothing known; they are NULL")
-        for event, found in by_event.items():
-            warnings.extend(_field_warnings(process, event, found))
-    return warnings
-
-
-def _field_warnings(process: ProcessRecording, event: str, segments: list[Segment]) -> list[str]:
-    declared = {field.name for field in EVENTS[event].fields}
-    captured = {field.name for segment in segments for field in segment.fields}
-    warnings = []
-    if foreign := sorted(captured - declared):
-        warnings.append(f"{process.directory.name}: this kvtrace does not know {event}.{', '.join(foreign)}; left out")
-    if missing := sorted(declared - captured):
-        warnings.append(f"{process.directory.name}: {event}.{', '.join(missing)} was not recorded; it is NULL")
-    return warnings
+def _offsets(processes: Sequence[ProcessRecording], clocks: merge.Clocks) -> list[int]:
+    """What to add to each process's monotonic readings, ns."""
+    by_host = clock.offsets(processes)
+    return [
+        by_host[clock.host_of(process)] + clocks.correction_ns(number)
+        for process, number in zip(processes, clocks.of_process, strict=True)
+    ]
 
 
 def _clock_warnings(process: ProcessRecording, readings: list[clock.Reading]) -> list[str]:
@@ -264,15 +207,8 @@ def _clock_warnings(process: ProcessRecording, readings: list[clock.Reading]) ->
     ]
 
 
-def _recording_warnings(processes: list[ProcessRecording], streams: list[StreamCount]) -> list[str]:
-    warnings = []
-    for number, process in enumerate(processes, 1):
-        name = process.directory.name
-        torn = sum(stream.torn for stream in streams if stream.process_id == number)
-        dropped = sum(stream.dropped for stream in streams if stream.process_id == number)
-        if process.stopped:
-            warnings.append(f"{name}: recording stopped early ({process.stopped}); {dropped} records were dropped")
-        if torn:
-            warnings.append(f"{name}: {torn} torn records were left out: the process died while it wrote them")
-        warnings.extend(f"{name}: segment {missing} is missing" for missing in process.missing_segments())
-    return warnings
+def _correction(recording: Recording, clocks: merge.Clocks, processes: Sequence[ProcessRecording]) -> int:
+    """The correction of the clock by which a recording was launched: that of its first process, or of its client."""
+    number = recording.processes[0].recording if recording.processes else None
+    of = [c for c, p in zip(clocks.of_process, processes, strict=True) if p.recording == number]
+    return clocks.correction_ns(of[0] if of else None)

@@ -13,6 +13,7 @@ from kvtrace.ingest.block_lookup import BLOCK_LOOKUP
 from kvtrace.ingest.client_schema import CLIENT_REQUEST
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
+from kvtrace.ingest.hosts_schema import HOSTS
 from kvtrace.ingest.ledger import LEDGER
 from kvtrace.ingest.let_go import LET_GO
 from kvtrace.ingest.outside_schema import OUTSIDE_TABLES
@@ -26,7 +27,7 @@ from kvtrace.ingest.tables import column as _column
 from kvtrace.ingest.tile_schema import TILE_TABLES
 from kvtrace.ingest.verdicts import VERDICTS
 
-TRACE_VERSION = 4
+TRACE_VERSION = 5
 """Of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(
@@ -34,7 +35,7 @@ RUN = Table(
     "Facts about the recording as a whole, one a row.",
     (
         _column("key", _TEXT, "trace_version, kvtrace_version, vllm_version, command, started_ns, ended_ns, exit_code, "
-                              "source, limits, frozen_ns, kept_from_ns, ..."),
+                              "source, limits, frozen_ns, kept_from_ns, ... Of several recordings what they agree in."),
         _column("value", _TEXT, "The fact as text."),
     ),
 )  # fmt: skip
@@ -43,17 +44,19 @@ PROCESS = Table(
     "process",
     "The vLLM processes that recorded.",
     (
-        _column("process_id", _INTEGER, "Key used by all other tables (from 1, in order of start)."),
+        _column("process_id", _INTEGER, "Key used by all other tables (from 1; in a recording in order of start)."),
         _column("roles", _TEXT, "Comma-separated: frontend, engine, worker."),
         _column("host", _TEXT, "Host name."),
         _column("pid", _INTEGER, "Process id on that host."),
         _column("ppid", _INTEGER, "Parent's process id."),
         _column("vllm_version", _TEXT, "vLLM's version."),
-        _column("dp_rank", _INTEGER, "Data-parallel rank."),
+        _column("dp_rank", _INTEGER, "Data-parallel rank, of engines and workers."),
         _column("tp_rank", _INTEGER, "Tensor-parallel rank (workers)."),
         _column("pp_rank", _INTEGER, "Pipeline-parallel rank (workers)."),
         _column("started_ns", _BIGINT, "When it began to record."),
         _column("stopped", _TEXT, "Why recording stopped early; NULL if it did not."),
+        _column("recording", _INTEGER, "The recording it is in (`recording.recording`)."),
+        _column("host_clock", _INTEGER, "Its host's clock (`host_clock.host_clock`)."),
     ),
 )
 
@@ -149,7 +152,12 @@ CLOCK = Table(
         _column("monotonic_ns", _BIGINT, "CLOCK_MONOTONIC."),
         _column("realtime_ns", _BIGINT, "CLOCK_REALTIME at the same moment."),
         _column("offset_ns", _BIGINT, "Offset that was applied: time_ns = monotonic + offset."),
-        _column("residual_ns", _BIGINT, "realtime_ns - (monotonic_ns + offset_ns): clock steps and drift show here."),
+        _column(
+            "residual_ns",
+            _BIGINT,
+            "realtime_ns - (monotonic_ns + offset_ns): clock steps and drift show "
+            "here, and the correction of a host's clock (`host_clock`), negated.",
+        ),
     ),
 )
 
@@ -364,6 +372,7 @@ TABLES: tuple[Table, ...] = (
     KV_ACCESS,
     PREEMPTION,
     *LEDGER,
+    *HOSTS,
     *VERDICTS,
     *OUTSIDE_TABLES,
     *STUDIES,

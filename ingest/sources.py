@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,20 +40,22 @@ class Sources:
         return bool(profiles or self.kv_events or self.unboxkv or self.sched_trace or self.requests)
 
 
-def with_named_in_manifest(sources: Sources, run_dir: Path) -> tuple[Sources, list[str]]:
-    """Add the exports that a run's manifest names; returns warnings about those that are not there."""
-    named = (read_facts(run_dir) or {}).get("nsight")
-    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+def with_named_in_manifest(sources: Sources, run_dirs: Sequence[Path]) -> tuple[Sources, list[str]]:
+    """Add the exports that the runs' manifests name; returns warnings about those that are not there."""
     given = {path.resolve() for path in sources.nsight}
     found, warnings = [], []
-    for name in names:
-        path = run_dir / name
-        if path.resolve() in given:
-            continue
-        if path.exists():
-            found.append(path)
-        else:
-            warnings.append(f"{run_dir / layout.MANIFEST} names {name}, which is not there; its kernels are missing")
+    for run_dir in run_dirs:
+        named = (read_facts(run_dir) or {}).get("nsight")
+        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        for path in [run_dir / name for name in names]:
+            if path.resolve() in given:
+                continue
+            if path.exists():
+                found.append(path)
+            else:
+                warnings.append(
+                    f"{run_dir / layout.MANIFEST} names {path.name}, which is not there; its kernels are missing"
+                )
     return replace(sources, nsight_of_run=tuple(found)), warnings
 
 

@@ -96,6 +96,13 @@ class FinishReason(enum.IntEnum):
     other = 6
 
 
+class RemotePart(enum.IntEnum):
+    """A request's part in a pair of engines, one of which computes the prompt and the other the answer."""
+
+    prefill = 1  # its KV is to be sent to another engine (`do_remote_decode`)
+    decode = 2  # its prompt's KV comes from another engine (`do_remote_prefill`)
+
+
 class TableOp(enum.IntEnum):
     """How a block table changes."""
 
@@ -325,6 +332,19 @@ REQUEST_QUEUED = Event(
         Field("priority", I64, "Priority (lower runs first) under the priority policy."),
         Field("session", STRING, "Session tag: extra_args['kvtrace_session'], else vLLM's session_id."),
         Field("turn", I32, "Turn tag: extra_args['kvtrace_turn']."),
+    ),
+)
+
+REQUEST_REMOTE = Event(
+    "request_remote",
+    "engine",
+    "A request was queued with `kv_transfer_params` that make it one half of a prefill/decode pair.",
+    (
+        Field("time_ns", TIME, "When it was queued."),
+        REQ,
+        Field("part", ENUM, "Which half.", RemotePart),
+        Field("remote_request", STRING, "With decode: `remote_request_id`, the other engine's internal id."),
+        Field("transfer", STRING, "`transfer_id`, which some connectors give to both halves."),
     ),
 )
 
@@ -608,6 +628,7 @@ EVENTS: dict[str, Event] = {
         STEP_REQUEST,
         REQUEST_ARRIVAL,
         REQUEST_QUEUED,
+        REQUEST_REMOTE,
         REQUEST_EVENT,
         BLOCK_EVENT,
         PREFIX_LOOKUP,

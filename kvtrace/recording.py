@@ -35,7 +35,7 @@ _LARGEST_PID = (1 << 31) - 1
 class ProcessRecording:
     """What one process recorded. Journal facts are read on opening, segments, strings and counters when asked for.
 
-    `warnings` is the recording's list: what is read later adds to it.
+    `warnings` is the recording's list: what is read later adds to it. `recording` counts a trace's run directories.
     """
 
     directory: Path
@@ -57,6 +57,7 @@ class ProcessRecording:
     stopped: str | None = None
     kept: Kept = field(default_factory=Kept)
     warnings: list[str] = field(default_factory=list)
+    recording: int = 1
     _read: dict[str, Segment] = field(default_factory=dict, repr=False)
 
     @property
@@ -190,6 +191,11 @@ def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | No
         if not isinstance(line, dict):
             raise KvtraceError(f"{path} is damaged: {line!r:.60} is not a JSON object")
         _apply(process, line)
+    if (engines := sum(line.get("kind") == "engine" for line in lines)) > 1:
+        warnings.append(
+            f"{directory}: its process made {engines} engines, one after the other or together; their rows are under "
+            "one engine_id and their blocks cannot be told apart: run each in a process of its own"
+        )
     counters = _read_counters(directory / layout.COUNTERS)
     if process.stopped is None and counters is not None and layout.COUNTERS_HEADER.unpack_from(counters)[2]:
         process.stopped = "recording stopped early; the reason could not be written"

@@ -11,7 +11,7 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
-from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
+from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, PARALLEL_CONFIG, SCHEDULER
 from kvtrace.probes.pins import Pins
 
 STEP_ATTRIBUTE = "_kvtrace_step"
@@ -243,8 +243,8 @@ def hooks(
         Need("vllm.config.vllm:VllmConfig", "model_config parallel_config", _FACTS),
         Need("vllm.config.model:ModelConfig", "model", _FACTS),
         Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill async_scheduling", _FACTS),
-        Need("vllm.config.parallel:ParallelConfig", "tensor_parallel_size pipeline_parallel_size", _FACTS),
-        Need("vllm.config.parallel:ParallelConfig", "data_parallel_size data_parallel_rank", _FACTS),
+        Need(PARALLEL_CONFIG, "tensor_parallel_size pipeline_parallel_size", _FACTS),
+        Need(PARALLEL_CONFIG, "data_parallel_size data_parallel_rank data_parallel_index", _FACTS),
         Need("vllm.v1.kv_cache_interface:KVCacheConfig", "kv_cache_groups", _FACTS),
         Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "kv_cache_spec layer_names", "how many bytes a block has"),
         Need("vllm.v1.kv_cache_interface:KVCacheSpec", "page_size_bytes", "how many bytes a block has"),
@@ -283,7 +283,7 @@ def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
         "tp_size": lambda: config.parallel_config.tensor_parallel_size,
         "pp_size": lambda: config.parallel_config.pipeline_parallel_size,
         "dp_size": lambda: config.parallel_config.data_parallel_size,
-        "dp_rank": lambda: config.parallel_config.data_parallel_rank,
+        "dp_rank": lambda: dp_rank(config.parallel_config),
         "pid": os.getpid,
         "hash_block_tokens": lambda: engine.hash_block_size,
     }
@@ -294,6 +294,12 @@ def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
         except Exception:  # another version calls it something else: the fact stays unknown
             continue
     return found
+
+
+def dp_rank(parallel_config: Any) -> int:
+    """The data-parallel rank. vLLM sets `data_parallel_rank` of a dense model's engines to 0: they need not agree."""
+    rank = getattr(parallel_config, "data_parallel_index", None)
+    return int(parallel_config.data_parallel_rank if rank is None else rank)
 
 
 def _block_bytes(kv_cache_config: Any) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
-from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, FinishReason, RequestOp
+from kvtrace.capture import Recorder
+from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE, FinishReason, RemotePart, RequestOp
 from kvtrace.probes.engine import NOT_ADMITTED, Engine, Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
@@ -27,6 +29,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
     recorder = engines.recorder
     emit_queued = recorder.stream(REQUEST_QUEUED)
     emit_event = recorder.stream(REQUEST_EVENT)
+    note_remote = _remotes(recorder)
     now = time.monotonic_ns
 
     def before_add(args: Args, kwargs: Kwargs) -> None:
@@ -42,11 +45,10 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             request.num_prompt_tokens,
             -1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
             _in_range(request.priority, 63),
-            recorder.intern(session),
+            _session(recorder, engine, session),
             turn,
         )
-        if session not in engine.requests:
-            recorder.forget(session)  # there is no end to sessions
+        note_remote(live.number, request)
 
     def before_preempt(args: Args, kwargs: Kwargs) -> None:
         engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
@@ -100,6 +102,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
                 Need(REQUEST, "request_id arrival_time num_prompt_tokens max_tokens priority"),
                 Need(REQUEST, "sampling_params pooling_params"),
                 Need(SAMPLING, "extra_args", "sessions and turns"),
+                Need(REQUEST, "kv_transfer_params", "the halves of prefill/decode pairs"),
             ),
         ),
         Hook(f"{SCHEDULER}._preempt_request", "preemptions", before=before_preempt, needs=(progress,)),
@@ -112,6 +115,36 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         ),
         Hook(f"{SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free, needs=(ended,)),
     ]
+
+
+def _remotes(recorder: Recorder) -> Callable[[int, Any], None]:
+    """What records which half of a prefill/decode pair a request is, as its client says; nothing of other requests."""
+    emit = recorder.stream(REQUEST_REMOTE)
+
+    def interned_once(text: object) -> int:
+        number = recorder.intern(str(text or ""))
+        recorder.forget(str(text or ""))
+        return number
+
+    def note(number: int, request: Any) -> None:
+        parameters = getattr(request, "kv_transfer_params", None)
+        if not isinstance(parameters, dict):
+            return
+        decodes = bool(parameters.get("do_remote_prefill"))
+        if decodes or parameters.get("do_remote_decode"):
+            part = RemotePart.decode if decodes else RemotePart.prefill
+            names = (interned_once(parameters.get(key)) for key in ("remote_request_id", "transfer_id"))
+            emit(time.monotonic_ns(), number, part, *names)
+
+    return note
+
+
+def _session(recorder: Recorder, engine: Engine, session: str) -> int:
+    """The number of a session's tag, which is forgotten: there is no end to sessions."""
+    number = recorder.intern(session)
+    if session not in engine.requests:
+        recorder.forget(session)
+    return number
 
 
 def _tags(request: Any) -> tuple[str, int]:

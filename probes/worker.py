@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.device.batch import BatchOrder
 from kvtrace.probes.device.levels import DeviceRecorder, level
-from kvtrace.probes.engine import STEP_ATTRIBUTE
+from kvtrace.probes.engine import STEP_ATTRIBUTE, dp_rank
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
-from kvtrace.probes.owners import SCHEDULER_OUTPUT
+from kvtrace.probes.owners import PARALLEL_CONFIG, SCHEDULER_OUTPUT
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
@@ -75,7 +76,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
             return
         announced.add(os.getpid())
         recorder.note("role", opens=True, role="worker")
-        recorder.note("rank", **_ranks())
+        recorder.note("rank", **_ranks(args[0]))
         if ranges is not None:
             ranges.start()
         if layers is not None:
@@ -97,8 +98,11 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
                 after=after_caches,
                 needs=(
                     Need(f"{_PARALLEL}:", "get_tensor_model_parallel_rank"),
-                    Need(f"{_PARALLEL}:", "get_pp_group get_dp_group", "pipeline and data parallel ranks"),
-                    Need(f"{_PARALLEL}:GroupCoordinator", "rank_in_group", "pipeline and data parallel ranks"),
+                    Need(f"{_PARALLEL}:", "get_pp_group", "pipeline parallel ranks"),
+                    Need(f"{_PARALLEL}:GroupCoordinator", "rank_in_group", "pipeline parallel ranks"),
+                    Need(f"{module}:GPUModelRunner", "vllm_config", "data parallel ranks"),
+                    Need("vllm.config.vllm:VllmConfig", "parallel_config", "data parallel ranks"),
+                    Need(PARALLEL_CONFIG, "data_parallel_index data_parallel_rank", "data parallel ranks"),
                     *_LAYERS,
                 ),
             ),
@@ -115,13 +119,18 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     return found
 
 
-def _ranks() -> dict[str, Any]:
+def _ranks(runner: Any) -> dict[str, Any]:
     from vllm.distributed import parallel_state
 
-    ranks: dict[str, Any] = {"tp_rank": parallel_state.get_tensor_model_parallel_rank()}
-    for name, group in (("pp_rank", "get_pp_group"), ("dp_rank", "get_dp_group")):
+    ranks: dict[str, Callable[[], int]] = {
+        "tp_rank": parallel_state.get_tensor_model_parallel_rank,
+        "pp_rank": lambda: parallel_state.get_pp_group().rank_in_group,
+        "dp_rank": lambda: dp_rank(runner.vllm_config.parallel_config),
+    }
+    found = {}
+    for name, read in ranks.items():
         try:
-            ranks[name] = getattr(parallel_state, group)().rank_in_group
+            found[name] = int(read())
         except Exception:  # the group does not exist in this version or this launch
             continue
-    return ranks
+    return found

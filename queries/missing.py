@@ -25,6 +25,7 @@ _ADVICE = {
     **dict.fromkeys(
         ("pin", "pin_start", "pin_end"), "connectors, streaming sessions and schedulers that keep blocks pin"
     ),
+    "handover": "ingest the recordings of both engines of a prefill/decode pair together (docs/many-hosts.md)",
     "kv_event": "ingest vLLM's published KV events: `kvtrace ingest RUN --kv-events FILE`",
 }
 _PREFIXES = {"gpu_": _PROFILE, "transfer": _CONNECTOR, "tier_": _CONNECTOR}

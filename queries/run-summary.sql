@@ -28,6 +28,8 @@
 -- column: dropped_records recorded | Records lost because recording had stopped; 0: none.
 -- column: let_go_records recorded | Records that a flight recorder let go (table let_go); 0: the run is whole.
 -- column: kept_from_ns [ns] recorded | From here on the run is whole (UNIX time); NULL: from its beginning.
+-- column: hosts recorded | Hosts, by their clocks; NULL if the trace does not tell.
+-- column: clock_uncertainty_ms [ms] derived | How far the worst of their clocks may be off; NULL: not known.
 
 WITH step_total AS (
     SELECT
@@ -63,6 +65,12 @@ WITH step_total AS (
         coalesce(sum(records) FILTER (event <> 'tiles'), 0)::BIGINT AS let_go_records,
         max(begins_ns) AS kept_from_ns
     FROM let_go
+), host_total AS (
+    SELECT
+        nullif(count(DISTINCT host_clock), 0) AS hosts,
+        CASE WHEN bool_and(uncertainty_ns IS NOT NULL) THEN max(uncertainty_ns) / 1e6 END AS clock_uncertainty_ms
+    FROM process LEFT JOIN host_clock USING (host_clock)
+    WHERE host_clock IS NOT NULL
 ), total AS (
     SELECT
         s.* EXCLUDE (start_ns, end_ns),
@@ -70,8 +78,10 @@ WITH step_total AS (
         hit_share,
         evictions,
         m.*,
+        hosts,
+        clock_uncertainty_ms,
         (greatest(s.end_ns, r.end_ns) - greatest(least(s.start_ns, r.start_ns), m.kept_from_ns)) / 1e9 AS span_s
-    FROM step_total s, request_total r, lookup_total, block_total, missing m
+    FROM step_total s, request_total r, lookup_total, block_total, missing m, host_total
     WHERE s.steps > 0
 )
 SELECT
@@ -95,6 +105,8 @@ SELECT
     recomputed_tokens,
     dropped_records,
     let_go_records,
-    kept_from_ns
+    kept_from_ns,
+    hosts,
+    clock_uncertainty_ms
 FROM total
 ORDER BY engines

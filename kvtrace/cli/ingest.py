@@ -18,12 +18,13 @@ from kvtrace.inert import inert, inert_lines
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kvtrace.ingest.run import Progress, Summary
+    from kvtrace.ingest.run import Summary
+    from kvtrace.ingest.streams import Progress
 
 
 RunArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[RUN]", help="The run directory that `kvtrace record -o` made."),
+    typer.Argument(metavar="[RUN]...", help="Run directories that `kvtrace record -o` made; several are merged."),
 ]
 
 
@@ -88,11 +89,19 @@ def register(app: typer.Typer) -> None:
         nsight_of_run: Annotated[
             bool, typer.Option(" /--no-nsight", help="Leave out the exports that `kvtrace record --nsys` made.")
         ] = True,
+        clock_offset: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--clock-offset",
+                metavar="RUN=NS",
+                help="Add so many ns to RUN's clock, rather than estimate it from what hosts told each other.",
+            ),
+        ] = None,
     ) -> None:
         """Turn a recording, profiles made beside it, other tools' files, or several of them into one DuckDB file.
 
         An earlier one is replaced. Files that follow RUN are further ones of the kind given, so that
-        --nsight RUN/*.sqlite works.
+        --nsight RUN/*.sqlite works. Recordings of several hosts are put on the first one's clock.
         """
         with needs_analysis():
             from kvtrace.ingest.options import Options
@@ -108,7 +117,7 @@ def register(app: typer.Typer) -> None:
             "requests": requests,
         }
         files = {kind: tuple(paths) for kind, paths in given.items() if paths}
-        directory, more = _split(run or [], expect_files=bool(files))
+        directories, more = _split(run or [], expect_files=bool(files))
         if more:
             kind = "nsight" if nsight else next(iter(files))
             if not nsight and len(files) > 1:
@@ -116,22 +125,40 @@ def register(app: typer.Typer) -> None:
             files[kind] = (*files[kind], *more)
         options = Options(block_tokens=block_size, block_bytes=block_bytes, tick_ns=tick_ns)
         sources = Sources(**files, options=options, launch_shapes=launch_shapes)
-        if directory is None and output is None:
+        if not directories and output is None:
             raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)
-        target = output or (directory or Path()) / TRACE_NAME
+        if len(directories) > 1 and output is None:
+            raise KvtraceError(f"expected one run directory, found {directories[0]} and {directories[1]}; to merge "
+                               "them, name the trace to make with -o", 2)  # fmt: skip
+        target = output or directories[0] / TRACE_NAME
+        offsets = dict(map(_offset, clock_offset or []))
         started = time.monotonic()
         with _interruptible(target), _progress_bar() as progress:
-            summary = ingest_run(directory, target, progress, sources, nsight_of_run=nsight_of_run, all_tiles=all_tiles)
+            summary = ingest_run(
+                directories,
+                target,
+                progress,
+                sources,
+                nsight_of_run=nsight_of_run,
+                all_tiles=all_tiles,
+                clock_offsets=offsets,
+            )
         _print_summary(summary, time.monotonic() - started)
 
 
-def _split(given: list[Path], *, expect_files: bool) -> tuple[Path | None, list[Path]]:
-    """The run directory among the arguments, and the files."""
+def _split(given: list[Path], *, expect_files: bool) -> tuple[list[Path], list[Path]]:
+    """The run directories among the arguments, and the files."""
     files = [path for path in given if path.is_file()] if expect_files else []
-    others = [path for path in given if path not in files]
-    if len(others) > 1:
-        raise KvtraceError(f"expected one run directory, found {others[0]} and {others[1]}", 2)
-    return (others[0] if others else None), files
+    return [path for path in given if path not in files], files
+
+
+def _offset(text: str) -> tuple[str, int]:
+    """RUN=NS as the two."""
+    name, _, number = text.rpartition("=")
+    try:
+        return name, int(number)
+    except ValueError:
+        raise KvtraceError(f"--clock-offset {text}: expected RUN=NS, a whole number of nanoseconds", 2) from None
 
 
 @contextmanager
@@ -184,6 +211,8 @@ def _print_summary(summary: Summary, seconds: float) -> None:
         console.print(_table("source", ("rows", "imported"), tables))
     joins = {join.name: (join.matched, join.unmatched) for join in summary.joins}
     console.print(_table("join", ("matched", "unmatched"), joins))
+    if len(summary.clocks.hosts) > 1:
+        console.print(_clocks(summary))
     for warning in summary.warnings:
         typer.echo(f"warning: {inert_lines(warning)}", err=True)
     console.print(
@@ -192,6 +221,18 @@ def _print_summary(summary: Summary, seconds: float) -> None:
         markup=False,
         soft_wrap=True,
     )
+
+
+def _clocks(summary: Summary) -> Table:
+    """The hosts' clocks: what was added to each, and how sure that is."""
+    from kvtrace.queries.text import inert
+
+    table = _table("clock", ("recording", "correction ms", "+/- ms", "messages", "method"), {})
+    for (host, recording), each in zip(summary.clocks.hosts, summary.clocks.corrections.values(), strict=True):
+        sure = "unknown" if each.uncertainty_ns is None else f"{each.uncertainty_ns / 1e6:.3f}"
+        numbers = str(recording), f"{each.correction_ns / 1e6:.3f}", sure, f"{each.messages:,}"
+        table.add_row(inert(host or "(client)"), *numbers, each.method)
+    return table
 
 
 def _table(what: str, columns: tuple[str, ...], rows: Mapping[str, tuple[int, ...]]) -> Table:

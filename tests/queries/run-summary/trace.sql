@@ -38,3 +38,6 @@ INSERT INTO let_go VALUES
     (1, 'block_event', 3, 30, 49152, 4, 1000000000),
     (2, 'request_event', 1, 12, 16384, 0, 990000000),
     (2, 'tiles', 1, 900, 1000000, 0, 980000000);
+-- Two hosts, whose clocks agree to a quarter of a millisecond.
+INSERT INTO process (process_id, host_clock) VALUES (1, 1), (2, 2);
+INSERT INTO host_clock (host_clock, uncertainty_ns) VALUES (1, 0), (2, 250000);
