@@ -79,4 +79,4 @@ def test_force_replaces_a_run_with_its_client_records(run_dir: Path) -> None:
     record(run_dir, one="mine")
     write(run_dir, {"request_id": "mine", "send_ns": 4})
     make_run_dir(run_dir, force=True)
-    assert list(run_dir.iterdir()) == []
+    assert [(entry.name, entry.stat().st_size) for entry in run_dir.iterdir()] == [("manifest.json", 0)]
