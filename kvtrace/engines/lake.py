@@ -82,6 +82,9 @@ class LakeTrace(Trace):
             if memory_limit:
                 self._connection.execute(f"SET memory_limit = {_quote(memory_limit)}")
             self._fill()
+        except duckdb.Error as error:
+            self.close()
+            raise KvtraceError(f"{lake.folder} cannot be read as an export: {str(error).splitlines()[0]}") from error
         except BaseException:
             self.close()
             raise

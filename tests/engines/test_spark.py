@@ -6,6 +6,7 @@ them, and those of the recording that KVTRACE_TRACE names.
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import sys
@@ -104,15 +105,27 @@ def test_the_cluster_has_two_workers_and_the_command_line_asks_it(
     executors = cluster.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
 
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "answer.csv").read_text().splitlines()[1:] == case.read_text().splitlines()[1:]
+    answer, expected = (list(csv.reader(file.open())) for file in (tmp_path / "answer.csv", case))
+    assert answer[1:] == expected[1:]
     assert len(executors) == 1 + 2  # the driver's own entry, then the workers'
 
 
 def test_an_error_of_spark_is_one_of_ours(cluster: SparkSession, empty: Path, tmp_path: Path) -> None:
     lake = lake_of(QUERIES / "kv-reads-writes" / "expected.csv", empty, tmp_path)
+    file = next(lake.glob("table=step_request/run=a/**/*.parquet"))
+    whole = file.read_bytes()
+    with open_with(lake, "spark") as trace:
+        footer = 8 + int.from_bytes(whole[-8:-4], "little")
+        file.write_bytes(whole[:4] + bytes(len(whole) - footer - 4) + whole[-footer:])
+        with pytest.raises(KvtraceError, match="Spark: "):
+            trace.query("kv-reads-writes", format="arrow")
+
+
+def test_an_export_with_a_damaged_file_is_refused_by_name(empty: Path, tmp_path: Path) -> None:
+    lake = lake_of(QUERIES / "kv-reads-writes" / "expected.csv", empty, tmp_path)
     next(lake.glob("table=step_request/run=a/**/*.parquet")).write_bytes(b"no Parquet")
-    with pytest.raises(KvtraceError, match="Spark: "), open_with(lake, "spark") as trace:
-        trace.query("kv-reads-writes", format="arrow")
+    with pytest.raises(KvtraceError, match=r"lake.* cannot be read .*part-00000.parquet"):
+        open_with(lake, "duckdb")
 
 
 @pytest.mark.parametrize("package", ["pyspark", "sqlglot"])

@@ -15,13 +15,13 @@ from typing import Any
 import duckdb
 
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest import clock, facts
+from kvtrace.ingest import clock, facts, merge
 from kvtrace.ingest import run as ingest_run
 from kvtrace.ingest.gpu.kernels import KernelNames
-from kvtrace.ingest.ids import RequestKeys
 from kvtrace.ingest.nsight.load import load_export
 from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 from kvtrace.ingest.sources import Sources, import_sources
+from kvtrace.ingest.streams import Streams
 from kvtrace.ingest.torch_trace import load_torch_trace
 from kvtrace.lab.matrix import read_matrix
 from kvtrace.lab.workloads import make
@@ -163,16 +163,17 @@ def _recording(folder: Path, path: Path, desk: Desk) -> Finish:
         raise KvtraceError(f"{path}: no process")
     by_host = clock.offsets(processes)
     offsets_ns = [by_host[clock.host_of(process)] for process in processes]
-    requests = RequestKeys()
-    ingest_run._import_events(desk.connection, processes, offsets_ns, requests, _progress)
-    ingest_run._import_tiles(desk.connection, processes, offsets_ns, _progress, all_tiles=True)
-    facts.insert_processes(desk.connection, processes, offsets_ns)  # what a journal says, column by column
+    streams = Streams(processes, offsets_ns)
+    streams.import_events(desk.connection)
+    streams.import_tiles(desk.connection, _progress, all_tiles=True)
+    # what a journal says, column by column
+    facts.insert_processes(desk.connection, processes, offsets_ns, merge.find_clocks([recording], processes).of_process)
 
     def finish() -> None:
         desk.undo()
         desk.begin()
         summary = ingest_run.Summary(folder / "trace.duckdb")
-        ingest_run._fill(desk.connection, recording, summary, Sources(), _progress, all_tiles=False)
+        ingest_run._fill(desk.connection, [recording], summary, Sources(), _progress, all_tiles=False, given={})
 
     return finish
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from kvtrace.cli.main import app
 from kvtrace.cli.output import Format, write_result
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.schema import TRACE_VERSION
 from kvtrace.queries import Trace, catalogue
 from kvtrace.queries.plotting import has_plot, save
 from kvtrace.reports import answers
@@ -172,7 +173,7 @@ def test_a_strangers_table_names_no_file(name: str, tmp_path: Path) -> None:
     path = tmp_path / "in" / "trace.duckdb"
     path.parent.mkdir()
     with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE run AS SELECT 'trace_version' AS key, '3' AS value")
+        connection.execute(f"CREATE TABLE run AS SELECT 'trace_version' AS key, '{TRACE_VERSION}' AS value")
         quoted = name.replace('"', '""') or " "
         connection.execute(f'CREATE TABLE "{quoted}" AS SELECT 1 AS x')
     for kind in ("--csv", "--parquet"):

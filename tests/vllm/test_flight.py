@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,7 +117,8 @@ class Halves(NamedTuple):
 
 
 def halves_of(run: Path, trace: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Halves]:
-    with duckdb.connect(str(trace), read_only=True) as whole:
+    copy = shutil.copy(trace, folder / "whole.duckdb")  # it may be open in this process, with other settings
+    with duckdb.connect(str(copy), read_only=True) as whole:
         ((offset_ns,),) = whole.execute("SELECT DISTINCT offset_ns FROM clock").fetchall()
         write_again(run, folder / "flight", offset_ns, monkeypatch)
         summary = ingest(snapshot(folder / "flight", folder / "frozen"))
