@@ -88,9 +88,12 @@ def _is_trace(path: Path) -> bool:
         if file.read(12)[8:] != b"DUCK":
             return False
     try:
-        # `run` may be a view of a stranger's, over files and the network
-        with duckdb.connect(str(path), read_only=True, config={"enable_external_access": False}) as connection:
-            found = connection.execute("SELECT 1 FROM run WHERE key = 'trace_version'").fetchone()
+        with duckdb.connect(str(path), read_only=True) as connection:
+            # `run` may be a view of a stranger's, over files and the network
+            named = "SELECT 1 FROM duckdb_tables() WHERE schema_name = 'main' AND table_name = 'run'"
+            if connection.execute(named).fetchone() is None:
+                return False
+            found = connection.execute("SELECT 1 FROM main.run WHERE key = 'trace_version'").fetchone()
     except duckdb.CatalogException:
         return False
     except duckdb.Error as error:

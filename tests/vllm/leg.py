@@ -6,14 +6,17 @@ Run as `python leg.py ENGINE_JSON`, under `kvtrace record`. A line has request_i
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 
 def main(engine: dict[str, object]) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what vLLM and its processes print is not in between
     from vllm import LLM, SamplingParams
 
     llm = LLM(**engine).llm_engine
-    print(json.dumps({"ready": True}), flush=True)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         parameters = SamplingParams(max_tokens=asked["max_tokens"], ignore_eos=True, detokenize=False, temperature=0)
@@ -23,7 +26,7 @@ def main(engine: dict[str, object]) -> None:
             for output in llm.step():
                 if not answered or output.finished:
                     tokens = list(output.outputs[0].token_ids)
-                    print(json.dumps({"tokens": tokens, "finished": output.finished}), flush=True)
+                    print(json.dumps({"tokens": tokens, "finished": output.finished}), file=answers, flush=True)
                     answered = True
 
 

@@ -27,11 +27,10 @@ class Leg:
         )
 
     def line(self) -> dict[str, Any]:
-        """The next line that the engine's program wrote; vLLM's own output is passed over."""
+        """The next line that the engine's program wrote."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("{"):
-                return dict(json.loads(line))
+            return dict(json.loads(line))
         self._errors.seek(0)
         raise AssertionError(f"{self.run.name} ended:\n{self._errors.read()[-4000:]}")
 
