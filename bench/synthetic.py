@@ -146,6 +146,22 @@ def _requests() -> tuple[str, ...]:
             prompt_tokens, output_tokens, local_cached_tokens AS cached_tokens
         FROM request ORDER BY request
         """,
+        "INSERT INTO engine BY NAME SELECT 2 AS engine_id, 'synthetic' AS model, 16 AS block_size_tokens",
+        # The first hundred come from a prefill engine, of which no more is there than that.
+        f"""
+        INSERT INTO request BY NAME
+        SELECT {REQUESTS} + request AS request, 2 AS engine_id, 'prefill-' || request AS internal_id, external_id,
+            1 AS max_tokens, prompt_tokens, arrival_ns - 9000000 AS arrival_ns, arrival_ns - 8000000 AS queued_ns,
+            arrival_ns - 7000000 AS scheduled_ns, arrival_ns - 2000000 AS finished_ns
+        FROM request WHERE request <= 100
+        """,
+        "UPDATE request SET external_cached_tokens = 16 WHERE request <= 100",
+        """
+        INSERT INTO request_remote BY NAME
+        SELECT 1 AS engine_id, arrival_ns AS time_ns, request, 'decode' AS part,
+            'prefill-' || request AS remote_request
+        FROM request WHERE request <= 100
+        """,
         f"""
         INSERT INTO step_request
         WITH share AS (
