@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 class KvtraceError(Exception):
@@ -17,27 +17,37 @@ class KvtraceError(Exception):
         self.exit_code = exit_code
 
 
-_ANALYSIS = {
-    "adbc_driver_manager",
-    "adbc_driver_sqlite",
-    "duckdb",
-    "jinja2",
-    "matplotlib",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "sqlite_utils",
+_EXTRAS = {
+    "analysis": (
+        "adbc_driver_manager",
+        "adbc_driver_sqlite",
+        "duckdb",
+        "jinja2",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "sqlite_utils",
+    ),
+    "export": ("perfetto", "google"),
+    "spark": ("pyspark", "sqlglot"),
 }
+"""Extras of pyproject.toml, and the top-level modules that they bring."""
 
 
 @contextmanager
-def needs_analysis() -> Iterator[None]:
-    """Turn a missing package of the extra `analysis` into advice."""
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Turn a missing package of an extra into advice. `what` is what needs it, such as "--perfetto"."""
     try:
         yield
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.split(".")[0] not in _ANALYSIS:
+        if missing.name is None or missing.name.split(".")[0] not in _EXTRAS[extra]:
             raise
         raise KvtraceError(
-            f"{missing.name} is not installed; reading a recording needs it: pip install 'kvtrace[analysis]'"
+            f"{missing.name} is not installed; {what} needs it: pip install 'kvtrace[{extra}]'"
         ) from missing
+
+
+def needs_analysis() -> AbstractContextManager[None]:
+    """Turn a missing package of the extra `analysis` into advice."""
+    return needs_extra("analysis", "reading a recording")

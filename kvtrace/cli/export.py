@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.errors import KvtraceError, needs_analysis, needs_extra
 
 _MEGABYTE = 1_000_000
 
@@ -70,14 +70,8 @@ def export(
 
 
 def _perfetto(trace: Path, folder: Path, most_bytes: int, *, force: bool) -> None:
-    try:
+    with needs_extra("export", "--perfetto"):
         from kvtrace.export.perfetto.write import export_perfetto
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.split(".")[0] not in ("perfetto", "google"):
-            raise
-        raise KvtraceError(
-            f"{missing.name} is not installed; --perfetto needs it: pip install 'kvtrace[export]'"
-        ) from missing
     files = export_perfetto(trace, folder, most_bytes=most_bytes, force=force)
     for file in files:
         _say(folder / file.file, file.rows, "rows", f"{file.bytes / 1e6:.1f} MB, ")

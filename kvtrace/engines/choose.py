@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvtrace.errors import KvtraceError
+from kvtrace.errors import KvtraceError, needs_extra
 from kvtrace.queries import Trace
 
 ENGINES = ("duckdb", "spark")
@@ -38,14 +38,8 @@ def open_with(path: Path, engine: str = "duckdb", run: str | None = None) -> Tra
             f"{path} is a file; --engine spark reads the folder that `kvtrace export {path} --parquet DIR` writes"
         )
     lake = Lake(path, run)
-    try:
+    with needs_extra("spark", "--engine spark"):
         from kvtrace.engines.spark import SparkTrace, spark_session
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.split(".")[0] not in ("pyspark", "sqlglot"):
-            raise
-        raise KvtraceError(
-            f"{missing.name} is not installed; --engine spark needs it: pip install 'kvtrace[spark]'"
-        ) from missing
     return SparkTrace(lake, spark_session(master or None))
 
 

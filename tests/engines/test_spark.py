@@ -22,8 +22,8 @@ from kvtrace.engines.choose import open_with
 from kvtrace.engines.lake import Lake
 from kvtrace.errors import KvtraceError
 from kvtrace.export.parquet import export_parquet
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 from kvtrace.queries import Trace, catalogue
+from tests.traces import write_trace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,11 +39,7 @@ TRACE = os.environ.get("KVTRACE_TRACE")
 
 @pytest.fixture(scope="session")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("empty") / "trace.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        create_schema(connection)
-        connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-    return path
+    return write_trace(tmp_path_factory.mktemp("empty") / "trace.duckdb")
 
 
 def lake_of(case: Path, empty: Path, folder: Path) -> Path:

@@ -19,7 +19,7 @@ from kvtrace.ingest import clock, facts, merge
 from kvtrace.ingest import run as ingest_run
 from kvtrace.ingest.gpu.kernels import KernelNames
 from kvtrace.ingest.nsight.load import load_export
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema import create_schema
 from kvtrace.ingest.sources import Sources, import_sources
 from kvtrace.ingest.streams import Streams
 from kvtrace.ingest.torch_trace import load_torch_trace
@@ -28,6 +28,7 @@ from kvtrace.lab.workloads import make
 from kvtrace.queries import Trace, catalogue
 from kvtrace.recording import open_recording
 from tests.hostile import seeds
+from tests.traces import write_trace
 
 Finish = Callable[[], None]
 PARAMETERS = [(query.name, param.name) for query in catalogue().values() for param in query.params]
@@ -112,11 +113,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open()
-        path = folder / "empty.duckdb"
-        with duckdb.connect(str(path)) as connection:
-            create_schema(connection)
-            connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-        self.trace = Trace(path)
+        self.trace = Trace(write_trace(folder / "empty.duckdb"))
 
     def _open(self) -> None:
         self._real = duckdb.connect(config={"threads": 1, "memory_limit": "1GB"})

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.redaction import is_kept, redact_trace
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 from kvtrace.queries import Trace, catalogue
 from tests.hostile.conftest import secret
 from tests.hostile.marked import make_marked
+from tests.traces import write_trace
 
 QUERIES = Path(__file__).parents[1] / "queries"
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -40,14 +40,8 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _made(tmp_path_factory: pytest.TempPathFactory, names: Sequence[str]) -> Path:
-    path = tmp_path_factory.mktemp("redact") / "trace.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        create_schema(connection)
-        connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-        connection.execute("BEGIN")
-        for name in names:
-            connection.execute((QUERIES / name / "trace.sql").read_text())
-        connection.execute("COMMIT")
+    statements = [(QUERIES / name / "trace.sql").read_text() for name in names]
+    path = write_trace(tmp_path_factory.mktemp("redact") / "trace.duckdb", *statements)
     redact_trace(path, path.with_name("redacted.duckdb"), KEY)
     return path
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from tests.traces import write_trace
 
 MakeTrace = Callable[[str], Path]
 
@@ -17,11 +17,7 @@ MakeTrace = Callable[[str], Path]
 @pytest.fixture(scope="session")
 def empty_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The schema and the trace version. It is made once, for making it takes longer than most queries do."""
-    path = tmp_path_factory.mktemp("empty") / "trace.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        create_schema(connection)
-        connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-    return path
+    return write_trace(tmp_path_factory.mktemp("empty") / "trace.duckdb")
 
 
 @pytest.fixture

@@ -6,17 +6,16 @@ import csv
 import json
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
 from kvtrace.queries import Trace
 from kvtrace.queries.reuse import COLD, EngineReferences, lru_distances, read_references, sizing
 from kvtrace.queries.reuse.plot import plot
+from tests.traces import write_trace
 
 from .conftest import MakeTrace
 
@@ -34,12 +33,7 @@ CHANGES = (
 @pytest.fixture(scope="module")
 def two_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trace that the working set is tested on; its comments tell the story. Nobody writes to it."""
-    path = tmp_path_factory.mktemp("two") / "trace.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        create_schema(connection)
-        connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-        connection.execute(TWO_ENGINES)
-    return path
+    return write_trace(tmp_path_factory.mktemp("two") / "trace.duckdb", TWO_ENGINES)
 
 
 def read(path: Path) -> list[EngineReferences]:

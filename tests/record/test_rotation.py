@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -29,34 +30,39 @@ def counts(run: Path, event: str) -> tuple[int, int]:
 
 
 def test_threads_that_write_while_segments_rotate_lose_nothing(tmp_path: Path) -> None:
-    # GIVEN threads that write one by one and in packs
+    # GIVEN threads that write one by one and in packs, until they are told to stop
     recorder = Recorder(tmp_path, largest_segment_bytes=1 << 16)
     emit, emit_rows = recorder.stream(STEP_UPDATE), recorder.rows_stream(STEP_REQUEST)
-    each, threads = 4000, 3
+    threads, apart = 3, 1 << 24
+    written, enough = [0] * threads, threading.Event()
 
     def write(thread: int) -> None:
-        for i in range(each):
-            emit(1, 2, thread * each + i, 0, 0)
-            emit_rows([thread * each + i, 1, 3, 1, 1, 0, 1] * 4, 4)
+        while not enough.is_set():
+            step = thread * apart + written[thread]
+            emit(1, 2, step, 0, 0)
+            emit_rows([step, 1, 3, 1, 1, 0, 1] * 4, 4)
+            written[thread] += 1
 
     workers = [threading.Thread(target=write, args=(number,)) for number in range(threads)]
     for worker in workers:
         worker.start()
 
-    # WHEN segments are rotated all the while
-    rotations = 0
-    while any(worker.is_alive() for worker in workers):
+    # WHEN segments are rotated all the while, each time after every thread wrote something
+    for _ in range(12):
+        before = list(written)
+        while any(now == then for now, then in zip(written, before, strict=True)):
+            time.sleep(0)
         recorder.rotate()
-        rotations += 1
+    enough.set()
     for worker in workers:
         worker.join()
 
     # THEN every record is there once, whole, and every rotation ended a segment
-    assert rotations > 10
-    assert counts(tmp_path, "step_update") == (each * threads, 0)
-    assert counts(tmp_path, "step_request") == (each * threads * 4, 0)
+    assert len(only(tmp_path).segments()["step_update"]) > 12
+    assert counts(tmp_path, "step_update") == (sum(written), 0)
+    assert counts(tmp_path, "step_request") == (sum(written) * 4, 0)
     steps = [values[2] for segment in only(tmp_path).segments()["step_update"] for values in _records(segment)]
-    assert sorted(steps) == list(range(each * threads))
+    assert sorted(steps) == [thread * apart + i for thread in range(threads) for i in range(written[thread])]
 
 
 def test_a_stream_that_is_appended_to_rotates_at_its_next_rows(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import duckdb
 import pytest
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from tests.traces import write_trace
 
 MakeTrace = Callable[..., Path]
 
@@ -57,12 +56,6 @@ def make_trace(tmp_path_factory: pytest.TempPathFactory) -> MakeTrace:
     """Make a trace file of SQL: the schema, the trace version, then the given statements."""
 
     def make(sql: str = "", name: str = "trace") -> Path:
-        path = tmp_path_factory.mktemp("trace") / f"{name}.duckdb"
-        with duckdb.connect(str(path)) as connection:
-            create_schema(connection)
-            connection.execute(f"INSERT INTO run VALUES ('trace_version', '{TRACE_VERSION}')")
-            if sql:
-                connection.execute(sql)
-        return path
+        return write_trace(tmp_path_factory.mktemp("trace") / f"{name}.duckdb", sql)
 
     return make
