@@ -22,6 +22,14 @@ export class Image {
     else for (let at = start; at < end; at++) this.pixels[at] = value;
   }
 
+  // A bar: places outside are cut off.
+  bar(x: number, top: number, width: number, tall: number, value: number): void {
+    const left = Math.max(0, x), right = Math.min(this.width, x + width), end = Math.min(this.data.height, top + tall);
+    for (let row = Math.max(0, top); row < end; row++) {
+      for (let at = row * this.width + left, stop = row * this.width + right; at < stop; at++) this.pixels[at] = value;
+    }
+  }
+
   // Rows may be repeated: `scale` pixels for each.
   put(context: CanvasRenderingContext2D, top: number, scale = 1): void {
     let canvas = Image.canvases.get(context);

@@ -7,6 +7,7 @@ export type Numbers = Float64Array | Int32Array | Int16Array | Int8Array;
 export class Columns {
   readonly rows: number;
   private readonly decoded = new Map<string, Numbers>();
+  private readonly coded = new Map<string, Int8Array>();
   private readonly vectors: Map<string, Vector>;
   private readonly deltas = new Set<string>();
 
@@ -35,6 +36,16 @@ export class Columns {
 
   text(name: string, row: number): string | null {
     return (this.vectors.get(name)?.get(row) as string | null | undefined) ?? null;
+  }
+
+  // Each row's text as its place among `names`; -1 of any other. The names of a column are the same each time.
+  codes(name: string, names: readonly string[]): Int8Array {
+    let found = this.coded.get(name);
+    if (!found) {
+      const places = new Map<string | null, number>(names.map((each, place) => [each, place]));
+      this.coded.set(name, found = Int8Array.from({ length: this.rows }, (_, row) => places.get(this.text(name, row)) ?? -1));
+    }
+    return found;
   }
 
   flag(name: string, row: number): boolean | null {

@@ -59,7 +59,7 @@ export class KernelsLane extends Lane {
   // A pixel's column is filled as far as the stream was busy in its time, by category; the selected step's are underlined.
   private paintStream(image: Image, name: string, top: number, tall: number): void {
     const width = image.width, kinds = TONES.length, busy = new Float32Array(width * kinds), mine = new Uint8Array(width);
-    const scale = (this.x(1e9) - this.x(0)) / 1e9, origin = this.x(0) - LEFT, now = view.selection;
+    const { scale, origin } = this.places, now = view.selection;
     const step = now?.kind === "step" && now.engine === this.engine ? now.id : null;
     this.eachInSight((chunk, row) => {
       if (chunk.streams[chunk.stream[row]!] !== name) return;
@@ -122,7 +122,7 @@ export class KernelsLane extends Lane {
       this.context.fillStyle = colour("soft");
       this.context.textAlign = "center";
       const text = "not in the profile";
-      if (this.context.measureText(text).width < stop - x) this.context.fillText(text, (x + stop) / 2, this.height / 2);
+      if (this.widthOf(text) < stop - x) this.context.fillText(text, (x + stop) / 2, this.height / 2);
     }
   }
 

@@ -10,6 +10,7 @@ import { clock, count, duration, words } from "../format";
 import { Image } from "../image";
 import { LEFT, changed, plotWidth, view, type MapColour, type Selection } from "../view";
 import { Lane, type Hit } from "./lane";
+import { causesOf } from "./moves";
 
 const COLOURS: [MapColour, string][] = [["state", "state"], ["owner", "owner"], ["age", "last use"]];
 const OLDEST_US = 100e6, YOUNGEST_US = 100;
@@ -68,7 +69,7 @@ export class MapLane extends Lane {
   override paint(): void {
     this.found = this.engine.blocks.find(this.from, this.to);
     const image = new Image(Math.round(this.height), pixel("free")), paint = this.painter();
-    const origin = this.x(0) - LEFT, scale = (this.x(1e9) - this.x(0)) / 1e6;
+    const origin = this.places.origin, scale = this.places.scale * 1e3;
     const from = this.from / 1e3, to = this.to / 1e3;
     const ages = view.mapColour === "age" && !this.chosen;
     this.found.parts.forEach(({ columns, reference }, index) => {
@@ -138,19 +139,19 @@ export class MapLane extends Lane {
 
   private pins(image: Image): void {
     const { parts } = this.engine.pins.find(this.from, this.to), [low, high] = this.range;
-    const tall = image.height / (high - low);
-    const tones = new Map(PINS.map(([cause, tone]) => [cause, pixel(tone)]));
+    const tall = image.height / (high - low), { scale, origin } = this.places;
+    const tones = PINS.map(([, tone]) => pixel(tone)), unknown = pixel("other");
     for (const { columns } of parts) {
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block");
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), causes = causesOf(columns);
       for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
         const end = Number.isNaN(ends[row]!) ? Infinity : ends[row]!;
         if (end < this.from) continue;
-        const x = Math.round(this.x(starts[row]!) - LEFT), stop = Math.max(x + 1, Math.min(image.width, this.x(end) - LEFT));
+        const x = Math.round(starts[row]! * scale + origin), stop = Math.max(x + 1, Math.min(image.width, Math.round(end * scale + origin)));
         const top = Math.floor((blocks[row]! - low) * tall), bottom = Math.max(top + 1, Math.ceil((blocks[row]! + 1 - low) * tall));
         // The lower half: what the block is beside being pinned stays in sight where there is room.
         const begin = tall >= 4 ? Math.round((top + bottom) / 2) : top;
-        const tone = tones.get(columns.text("cause", row) ?? "") ?? pixel("other");
-        for (let y = Math.max(0, begin); y < Math.min(image.height, bottom); y++) image.span(y, x, Math.round(stop), tone);
+        const tone = tones[causes[row]!] ?? unknown;
+        image.bar(x, begin, stop - x, bottom - begin, tone);
       }
     }
   }
@@ -201,11 +202,8 @@ export class MapLane extends Lane {
   }
 
   private pinLegend(): [string, string][] {
-    const causes = new Set<string>();
-    for (const { columns } of this.engine.pins.find(-Infinity, Infinity).parts) {
-      for (let row = 0; row < Math.min(columns.rows, 5000); row++) causes.add(columns.text("cause", row) ?? "");
-    }
-    return PINS.filter(([cause]) => causes.has(cause)).map(([cause, tone]) => [`pinned: ${words(cause)}`, tone]);
+    const causes = new Set(this.engine.pins.find(-Infinity, Infinity).parts.flatMap(({ columns }) => [...new Set(causesOf(columns))]));
+    return PINS.filter((_, place) => causes.has(place)).map(([cause, tone]) => [`pinned: ${words(cause)}`, tone]);
   }
 
   private selected(): void {

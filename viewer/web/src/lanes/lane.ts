@@ -10,6 +10,9 @@ import { LEFT, plotWidth, toX, view, type Selection } from "../view";
 
 export const FONT = '10px system-ui, "DejaVu Sans", sans-serif';
 
+// Of texts in `FONT`.
+const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
+
 export type Legend = [name: string, colour: string, shape?: string][];
 
 // What the pointer is on: what a click selects, and lines for the tooltip.
@@ -22,6 +25,7 @@ export abstract class Lane {
   protected height = 0;
   private readonly unit = el("span", "unit");
   private readonly legend = el("ul", "legend");
+  private explained = "";
 
   constructor(readonly engine: Engine, readonly name: string, readonly title: string, label: string) {
     this.element = el("div", "lane");
@@ -48,6 +52,10 @@ export abstract class Lane {
   }
 
   protected explain(unit: string, legend: Legend): void {
+    // What is the same stays: any change makes the browser lay out the page again.
+    const key = `${unit}\n${legend.join("\n")}`;
+    if (key === this.explained) return;
+    this.explained = key;
     this.unit.textContent = unit;
     this.legend.replaceChildren(...legend.map(([name, tone, shape]) => {
       const swatch = el("span", `swatch ${shape ?? ""}`);
@@ -66,9 +74,11 @@ export abstract class Lane {
     const ratio = devicePixelRatio || 1;
     this.height = this.element.clientHeight;
     const [wide, tall] = [Math.round(view.width * ratio), Math.round(this.height * ratio)];
-    if (this.canvas.width !== wide || this.canvas.height !== tall) [this.canvas.width, this.canvas.height] = [wide, tall];
-    this.canvas.style.width = `${view.width}px`;
-    this.canvas.style.height = `${this.height}px`;
+    if (this.canvas.width !== wide || this.canvas.height !== tall) {
+      [this.canvas.width, this.canvas.height] = [wide, tall];
+      this.canvas.style.width = `${view.width}px`;
+      this.canvas.style.height = `${this.height}px`;
+    }
     this.context = this.canvas.getContext("2d")!;
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.context.clearRect(0, 0, view.width, this.height);
@@ -83,6 +93,12 @@ export abstract class Lane {
 
   protected time(x: number): number {
     return this.from + (x - LEFT) / plotWidth() * (view.to - view.from);
+  }
+
+  // The same for many times: pixels from the plot's left are `time * scale + origin`.
+  protected get places(): { scale: number; origin: number } {
+    const scale = plotWidth() / (view.to - view.from);
+    return { scale, origin: -this.from * scale };
   }
 
   protected timeGrid(): void {
@@ -103,6 +119,16 @@ export abstract class Lane {
       this.context.fillText(format(value), LEFT - 5, Math.min(this.height - 6, Math.max(6, y)));
     }
     return toY;
+  }
+
+  // Measuring takes the browser long, and what is written is mostly what was written before.
+  protected widthOf(text: string): number {
+    let width = widths.get(text);
+    if (width === undefined) {
+      if (widths.size > MOST_WIDTHS) widths.clear();
+      widths.set(text, width = this.context.measureText(text).width);
+    }
+    return width;
   }
 
   protected say(text: string): void {

@@ -1,11 +1,12 @@
 // Transfers between the GPU and other tiers, and what pinned blocks.
 
-import { PINS, colour } from "../colours";
+import { PINS, colour, pixel } from "../colours";
 import type { Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { bandwidth, bytes, clock, count, duration, words } from "../format";
-import { LEFT, isSelected, plotWidth } from "../view";
+import { Image } from "../image";
+import { LEFT, isSelected, plotWidth, view } from "../view";
 import { Lane, greatest, type Hit } from "./lane";
 
 // The time a copy took: on the GPU, as reported, or on the host; and when it began.
@@ -17,9 +18,39 @@ export function copyOf(columns: Columns, row: number): { start: number; took: nu
   return { start: begun ?? submitted, took: end === null ? null : end - (begun ?? submitted), by: "on the host" };
 }
 
+// A chunk of transfers as numbers, so that drawing a frame looks up no text.
+class Copies {
+  private static readonly made = new WeakMap<Columns, Copies>();
+  readonly start: Float64Array;
+  readonly end: Float64Array;
+  // Bytes a nanosecond, which is GB/s; 0 where unknown.
+  readonly rate: Float64Array;
+  readonly up: Uint8Array;
+
+  private constructor(columns: Columns) {
+    const rows = columns.rows, directions = columns.codes("direction", ["load"]);
+    [this.start, this.end, this.rate] = [new Float64Array(rows), new Float64Array(rows), new Float64Array(rows)];
+    this.up = Uint8Array.from(directions, (code) => code + 1);
+    for (let row = 0; row < rows; row++) {
+      const { start, took } = copyOf(columns, row);
+      this.start[row] = start;
+      this.end[row] = start + (took ?? 0);
+      this.rate[row] = took ? (columns.at("bytes", row) ?? 0) / took : 0;
+    }
+  }
+
+  static of(columns: Columns): Copies {
+    let found = this.made.get(columns);
+    if (!found) this.made.set(columns, found = new Copies(columns));
+    return found;
+  }
+}
+
+interface Bar { x: number; top: number; width: number; tall: number }
+
 export class TransfersLane extends Lane {
   private found: Found = { parts: [], exact: true, settled: true };
-  private drawn: { x: number; end: number; top: number; bottom: number; columns: Columns; row: number }[] = [];
+  private most = 0;
 
   constructor(engine: Engine) {
     super(engine, "transfers", "Transfers", "Transfers of KV by direction; a bar is as high as its bandwidth");
@@ -29,49 +60,76 @@ export class TransfersLane extends Lane {
     return !engine.transfers.empty;
   }
 
+  private get middle(): number {
+    return Math.round(this.height / 2);
+  }
+
   override paint(): void {
     this.timeGrid();
     this.found = this.engine.transfers.find(this.from, this.to);
-    this.drawn = [];
-    const rate = (columns: Columns, row: number) => {
-      const { took } = copyOf(columns, row), size = columns.at("bytes", row);
-      return took && size !== null ? size / took : 0;
-    };
-    let most = 0;
-    for (const { columns } of this.found.parts) for (let row = 0; row < columns.rows; row++) most = Math.max(most, rate(columns, row));
-    this.explain(most ? `up to ${most.toPrecision(3)} GB/s` : "bandwidth unknown", [["load, to the GPU (up)", "load"], ["store, from it (down)", "store"]]);
-    const middle = Math.round(this.height / 2);
+    const chunks = this.found.parts.map(({ columns }) => Copies.of(columns));
+    this.most = Math.max(0, ...chunks.map(({ rate }) => greatest(rate)));
+    this.explain(this.most ? `up to ${this.most.toPrecision(3)} GB/s` : "bandwidth unknown", [["load, to the GPU (up)", "load"], ["store, from it (down)", "store"]]);
     this.context.fillStyle = colour("line");
-    this.context.fillRect(LEFT, middle, plotWidth(), 1);
-    for (const { columns } of this.found.parts) {
-      for (let row = 0; row < columns.rows; row++) this.bar(columns, row, middle, most ? rate(columns, row) / most : 0);
+    this.context.fillRect(LEFT, this.middle, plotWidth(), 1);
+    const image = new Image(this.height, 0), [down, up] = [new Int16Array(image.width), new Int16Array(image.width)];
+    for (const copies of chunks) {
+      for (let row = 0; row < copies.start.length; row++) {
+        const bar = this.bar(copies, row), tallest = copies.up[row] ? up : down;
+        if (!bar) continue;
+        for (let x = bar.x - LEFT, end = x + bar.width; x < end; x++) if (bar.tall > tallest[x]!) tallest[x] = bar.tall;
+      }
+    }
+    for (let x = 0; x < image.width; x++) {
+      image.bar(x, this.middle - up[x]!, 1, up[x]!, pixel("load"));
+      image.bar(x, this.middle + 1, 1, down[x]!, pixel("store"));
+    }
+    image.put(this.context, 0);
+    this.outline();
+  }
+
+  // Where a transfer is drawn; null where it is out of sight.
+  private bar({ start, end, rate, up }: Copies, row: number): Bar | null {
+    if (end[row]! < this.from || start[row]! > this.to) return null;
+    const x = Math.round(Math.max(LEFT, this.x(start[row]!))), stop = Math.min(LEFT + plotWidth(), this.x(end[row]!));
+    const tall = Math.round(Math.max(4, (this.most ? rate[row]! / this.most : 0) * (this.middle - 4)));
+    return { x, top: up[row] ? this.middle - tall : this.middle + 1, width: Math.max(2, Math.round(stop - x)), tall };
+  }
+
+  private outline(): void {
+    for (const { columns } of view.selection?.kind === "transfer" ? this.found.parts : []) {
+      for (let row = 0; row < columns.rows; row++) {
+        if (!isSelected("transfer", this.engine, idOf(columns, row))) continue;
+        const bar = this.bar(Copies.of(columns), row);
+        if (!bar) return;
+        this.context.strokeStyle = colour("ink");
+        this.context.lineWidth = 1.5;
+        this.context.strokeRect(bar.x - 1.5, bar.top - 1.5, bar.width + 3, bar.tall + 3);
+      }
     }
   }
 
-  private bar(columns: Columns, row: number, middle: number, share: number): void {
-    const { start, took } = copyOf(columns, row);
-    const x = Math.max(LEFT, this.x(start)), end = Math.min(LEFT + plotWidth(), this.x(start + (took ?? 0)));
-    if (end < LEFT || x > LEFT + plotWidth()) return;
-    const up = columns.text("direction", row) === "load", tall = Math.max(4, share * (middle - 4));
-    const top = up ? middle - tall : middle + 1, width = Math.max(2, end - x);
-    this.context.fillStyle = colour(up ? "load" : "store");
-    this.context.fillRect(x, top, width, tall);
-    if (isSelected("transfer", this.engine, idOf(columns, row))) {
-      this.context.strokeStyle = colour("ink");
-      this.context.lineWidth = 1.5;
-      this.context.strokeRect(x - 1.5, top - 1.5, width + 3, tall + 3);
+  // The transfer of this direction whose bar begins nearest.
+  private nearest(x: number, y: number): { columns: Columns; row: number } | null {
+    let best: { columns: Columns; row: number } | null = null, least = Infinity;
+    for (const { columns } of this.found.parts) {
+      const copies = Copies.of(columns);
+      for (let row = 0; row < columns.rows; row++) {
+        const bar = Boolean(copies.up[row]) === (y < this.middle) ? this.bar(copies, row) : null;
+        if (!bar || x < bar.x - 3 || x > bar.x + bar.width + 3 || Math.abs(bar.x - x) >= least) continue;
+        [best, least] = [{ columns, row }, Math.abs(bar.x - x)];
+      }
     }
-    this.drawn.push({ x, end: x + width, top: up ? 0 : middle, bottom: up ? middle : this.height, columns, row });
+    return best;
   }
 
   override hit(x: number, y: number): Hit | null {
-    const near = this.drawn.filter((each) => each.x - 3 <= x && x <= each.end + 3 && each.top <= y && y <= each.bottom);
-    const best = near.sort((a, b) => Math.abs(a.x - x) - Math.abs(b.x - x))[0];
+    const best = this.nearest(x, y);
     if (!best) return null;
     const { columns, row } = best, { start, took, by } = copyOf(columns, row);
     return {
       selection: {
-        kind: "transfer", engine: this.engine, id: idOf(columns, row), row: { columns, row },
+        kind: "transfer", engine: this.engine, id: idOf(columns, row), row: best,
         span: [columns.num("start_ns")[row]!, columns.at("end_ns", row) ?? start + (took ?? 0)],
       },
       lines: [
@@ -92,6 +150,11 @@ export const idOf = (columns: Columns, row: number): number => moveId(Number(col
 
 export const placeOf = (id: number): { chunk: number; row: number } => ({ chunk: Math.floor(id / MOST_ROWS), row: id % MOST_ROWS });
 
+const UNKNOWN = ["other", "other"] as const, CAUSES = PINS.map(([cause]) => cause);
+
+// Each pin's cause, by its place in `PINS`; -1 of one that the page does not know.
+export const causesOf = (columns: Columns): Int8Array => columns.codes("cause", CAUSES);
+
 export class PinsLane extends Lane {
   private found: Found = { parts: [], exact: true, settled: true };
 
@@ -103,18 +166,17 @@ export class PinsLane extends Lane {
     return !engine.pins.empty;
   }
 
-  // How many blocks each cause holds at each pixel.
-  private levels(): Map<string, Float64Array> {
-    const width = Math.ceil(plotWidth()), levels = new Map<string, Float64Array>();
+  // How many blocks each cause, by its place in `PINS`, holds at each pixel.
+  private levels(): Map<number, Float64Array> {
+    const width = Math.ceil(plotWidth()), levels = new Map<number, Float64Array>(), { scale, origin } = this.places;
     for (const { columns } of this.found.parts) {
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns");
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), causes = causesOf(columns);
       for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
-        const end = Number.isNaN(ends[row]!) ? Infinity : ends[row]!;
+        const end = Number.isNaN(ends[row]!) ? Infinity : ends[row]!, cause = causes[row]!;
         if (end < this.from) continue;
-        const cause = columns.text("cause", row) ?? "";
         let held = levels.get(cause);
         if (!held) levels.set(cause, held = new Float64Array(width + 1));
-        const low = Math.max(0, Math.floor(this.x(starts[row]!) - LEFT)), high = Math.min(width, Math.max(low + 1, Math.ceil(this.x(end) - LEFT)));
+        const low = Math.max(0, Math.floor(starts[row]! * scale + origin)), high = Math.min(width, Math.max(low + 1, Math.ceil(end * scale + origin)));
         held[low]! += 1;
         held[high]! -= 1;
       }
@@ -129,17 +191,18 @@ export class PinsLane extends Lane {
     const levels = this.levels(), width = Math.ceil(plotWidth()), sums = new Float64Array(width + 1);
     for (const held of levels.values()) for (let x = 0; x <= width; x++) sums[x]! += held[x]!;
     const most = Math.max(1, greatest(sums)), toY = this.scale(most, [0, most]);
-    this.explain("blocks, by cause", PINS.filter(([cause]) => levels.has(cause)).map(([cause, tone]) => [words(cause), tone]));
-    const floor = new Float64Array(width + 1);
-    for (const [cause, tone] of PINS) {
-      const held = levels.get(cause);
+    const here = [...PINS, UNKNOWN].map(([cause, tone], place) => ({ cause, tone: pixel(tone), name: tone, held: levels.get(place < PINS.length ? place : -1) }));
+    this.explain("blocks, by cause", here.filter(({ held }) => held).map(({ cause, name }) => [words(cause), name]));
+    const floor = new Float64Array(width + 1), image = new Image(this.height, 0);
+    for (const { held, tone } of here) {
       if (!held) continue;
-      this.context.fillStyle = colour(tone);
       for (let x = 0; x < width; x++) {
-        if (held[x]) this.context.fillRect(LEFT + x, toY(floor[x]! + held[x]!), 1, toY(floor[x]!) - toY(floor[x]! + held[x]!));
+        const top = Math.round(toY(floor[x]! + held[x]!));
+        if (held[x]) image.bar(x, top, 1, Math.round(toY(floor[x]!)) - top, tone);
         floor[x]! += held[x]!;
       }
     }
+    image.put(this.context, 0);
   }
 
   // The latest pin that holds at this time.

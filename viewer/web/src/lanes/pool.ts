@@ -1,8 +1,10 @@
 // How full the GPU's KV pool is, and how much was evicted from the prefix cache.
 
-import { colour } from "../colours";
+import { colour, pixel } from "../colours";
 import type { Engine } from "../data/engine";
 import { count } from "../format";
+import { Image } from "../image";
+import { LEFT } from "../view";
 import { eachRun, pickRows } from "./lane";
 import { StepLane } from "./steps";
 
@@ -25,27 +27,27 @@ export class PoolLane extends StepLane {
     const most = Math.max(1, this.most), band = 14, floor = this.height - 6 - band;
     // What follows from events can exceed the pool where they are incomplete; the notes say so.
     const toY = (value: number) => floor - Math.min(1, value / most) * (floor - 6);
-    const fill = (low: number, high: number, x: number, width: number, tone: string) => {
-      this.context.fillStyle = colour(tone);
-      this.context.fillRect(x, Math.round(toY(high)), width, Math.round(toY(low)) - Math.round(toY(high)));
+    const image = new Image(this.height, 0), [inUse, cache, empty, gone] = ["used", "cached", "free", "evicted"].map(pixel);
+    const fill = (low: number, high: number, x: number, width: number, tone: number) => {
+      image.bar(x - LEFT, Math.round(toY(high)), width, Math.round(toY(low)) - Math.round(toY(high)), tone);
     };
     const evictions = pickRows(this.engine.steps.find(this.from, this.to).parts, (time) => this.x(time),
       (columns) => columns.num("evicted_blocks"), false);
     const picked = this.pick((columns) => columns.num("used_blocks"), true);
     eachRun(picked, (part, row, x, width) => {
       const used = this.cell("used_blocks", part, row), cached = this.cell("free_cached_blocks", part, row) || 0;
-      fill(0, used, x, width, "used");
-      fill(used, used + cached, x, width, "cached");
-      fill(used + cached, used + this.cell("free_blocks", part, row), x, width, "free");
+      fill(0, used, x, width, inUse!);
+      fill(used, used + cached, x, width, cache!);
+      fill(used + cached, used + this.cell("free_blocks", part, row), x, width, empty!);
     });
     this.context.textAlign = "right";
     this.context.fillStyle = colour("soft");
     for (const value of [0, Math.round(most / 2), most]) this.context.fillText(count(value), 163, Math.max(6, toY(value)));
     const evicted = Math.max(1, this.greatestPicked(evictions, (part, row) => this.cell("evicted_blocks", part, row)));
-    this.context.fillStyle = colour("evicted");
     eachRun(evictions, (part, row, x, width) => {
       const amount = this.cell("evicted_blocks", part, row);
-      if (amount > 0) this.context.fillRect(x, floor + 4, width > 3 ? width - 1 : width, Math.max(2, amount / evicted * band));
+      if (amount > 0) image.bar(x - LEFT, floor + 4, width > 3 ? width - 1 : width, Math.max(2, Math.round(amount / evicted * band)), gone!);
     });
+    image.put(this.context, 0);
   }
 }

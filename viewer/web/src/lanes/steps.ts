@@ -1,10 +1,11 @@
 // The lanes of scheduler steps: what each computed, and why the head of the waiting queue had to wait.
 
-import { LIMIT_RANK, LIMITS, PHASES, colour } from "../colours";
+import { LIMIT_RANK, LIMITS, PHASES, colour, pixel } from "../colours";
 import type { Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { clock, count, duration, share } from "../format";
+import { Image } from "../image";
 import { LEFT, plotWidth, toX, view } from "../view";
 import { Lane, eachRun, pickRows, wholeTicks, type Hit, type Picked } from "./lane";
 
@@ -117,18 +118,19 @@ export class TokensLane extends StepLane {
     const budget = (this.engine.facts["max_batched_tokens"] as number | null) ?? 0;
     const tokens = this.greatestPicked(picked, (part, row) => this.cell("scheduled_tokens", part, row));
     const most = Math.max(1, tokens, budget <= 3 * tokens ? budget : 0);
-    const toY = this.scale(most, wholeTicks(most, 3)), floor = toY(0);
+    const toY = this.scale(most, wholeTicks(most, 3)), floor = Math.round(toY(0)), image = new Image(this.height, 0);
+    const phases = PHASES.map(([phase, , tone]) => [`${phase}_tokens`, pixel(tone)] as const);
     eachRun(picked, (part, row, x, width) => {
       let y = floor;
-      for (const [phase, , tone] of PHASES) {
-        const amount = this.cell(`${phase}_tokens`, part, row);
+      for (const [tokens, tone] of phases) {
+        const amount = this.cell(tokens, part, row);
         if (!(amount > 0)) continue;
-        const size = Math.max(1, floor - toY(amount));
-        this.context.fillStyle = colour(tone);
-        this.context.fillRect(x, y - size, width > 3 ? width - 1 : width, size);
+        const size = Math.max(1, Math.round(floor - toY(amount)));
+        image.bar(x - LEFT, y - size, width > 3 ? width - 1 : width, size, tone);
         y -= size;
       }
     });
+    image.put(this.context, 0);
     if (budget && budget <= most) {
       this.context.fillStyle = colour("ink");
       this.context.globalAlpha = 0.7;
@@ -179,13 +181,13 @@ export class LimitsLane extends StepLane {
 
   override paint(): void {
     const picked = this.pick(urgency, false), rank = (part: number, row: number) => -urgency(this.found.parts[part]!.columns)[row]!;
+    const image = new Image(this.height, 0), none = pixel("none"), tones = LIMITS.map(([, , tone]) => pixel(tone));
     eachRun(picked, (index, row, x, width) => {
-      const limited = this.cell("limited_steps", index, row), tall = Math.max(2, 16 * limited / this.cell("steps", index, row));
-      this.context.fillStyle = colour("none");
-      this.context.fillRect(x, 3, width, 16);
-      this.context.fillStyle = colour(LIMITS[rank(index, row)]![2]);
-      if (limited) this.context.fillRect(x, 19 - tall, width, tall);
+      const limited = this.cell("limited_steps", index, row), tall = Math.max(2, Math.round(16 * limited / this.cell("steps", index, row)));
+      image.bar(x - LEFT, 3, width, 16, none);
+      if (limited) image.bar(x - LEFT, 19 - tall, width, tall, tones[rank(index, row)]!);
     });
+    image.put(this.context, 0);
     this.badges(picked, rank);
   }
 
@@ -197,7 +199,7 @@ export class LimitsLane extends StepLane {
     const close = (end: number) => {
       if (which < 0 || which === LIMITS.length - 1) return;
       const name = LIMITS[which]![1], texts = need.length ? [`${name}: need ${range(need)}, free ${range(free)} blocks`, `need ${range(need)}, free ${range(free)}`, name] : [name];
-      const text = texts.find((each) => this.context.measureText(each).width + 8 < end - start);
+      const text = texts.find((each) => this.widthOf(each) + 8 < end - start);
       if (text) this.context.fillText(text, start + 4, 11.5);
     };
     eachRun(picked, (part, row, x) => {
