@@ -267,14 +267,14 @@ def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
     config = scheduler.vllm_config
     facts: dict[str, Callable[[], Any]] = {
         "model": lambda: str(config.model_config.model),
-        "block_size_tokens": lambda: engine.block_size,
+        "block_size_tokens": lambda: engine.block_size or None,
         "blocks": lambda: engine.block_pool.num_gpu_blocks - 1,
         "kv_groups": lambda: len(scheduler.kv_cache_config.kv_cache_groups),
         "max_batched_tokens": lambda: scheduler.max_num_scheduled_tokens,
         "max_seqs": lambda: scheduler.max_num_running_reqs,
         "max_model_tokens": lambda: scheduler.max_model_len,
         "scheduler": lambda: f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
-        "policy": lambda: getattr(scheduler.policy, "value", str(scheduler.policy)),
+        "policy": lambda: scheduler.policy if isinstance(scheduler.policy, str) else scheduler.policy.value,
         "prefix_caching": lambda: bool(scheduler.kv_cache_manager.enable_caching),
         "chunked_prefill": lambda: bool(scheduler.scheduler_config.enable_chunked_prefill),
         "async_scheduling": lambda: bool(scheduler.scheduler_config.async_scheduling),
@@ -285,7 +285,7 @@ def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
         "dp_size": lambda: config.parallel_config.data_parallel_size,
         "dp_rank": lambda: dp_rank(config.parallel_config),
         "pid": os.getpid,
-        "hash_block_tokens": lambda: engine.hash_block_size,
+        "hash_block_tokens": lambda: engine.hash_block_size or None,
     }
     found = {}
     for name, read in facts.items():

@@ -40,7 +40,8 @@ _TOTALS = """
         (SELECT count(*) FROM block_event {where}) AS block_events,
         (SELECT count(*) FROM block_event {where} AND pool = 0 AND op = 'evict') AS evictions,
         (SELECT sum(queried_tokens)::BIGINT FROM prefix_lookup {where} AND {first}) AS prefix_queried_tokens,
-        (SELECT sum(local_hit_tokens)::BIGINT FROM prefix_lookup {where} AND {first}) AS prefix_hit_tokens
+        (SELECT sum(local_hit_tokens)::BIGINT FROM prefix_lookup {where} AND {first}) AS prefix_hit_tokens,
+        (SELECT sum(external_hit_tokens)::BIGINT FROM prefix_lookup {where} AND {first}) AS external_hit_tokens
 """
 _FIRST_ADMISSION = "admitted AND enabled AND NOT resumed"
 

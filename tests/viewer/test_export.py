@@ -261,6 +261,8 @@ def test_totals_are_those_of_the_trace(trace: Path) -> None:
     assert (totals["recomputed_tokens"],) == ask(trace, "SELECT sum(resumed_tokens)::INT FROM step")[0]
     hits = ask(trace, "SELECT sum(local_cached_tokens)::INT, sum(prompt_tokens)::INT FROM request")[0]
     assert (totals["prefix_hit_tokens"], totals["prefix_queried_tokens"]) == hits
+    external = ask(trace, "SELECT sum(external_cached_tokens)::INT FROM request")[0]
+    assert (totals["external_hit_tokens"],) == external
     assert sum(totals["limits"].values()) == totals["steps"]
 
 

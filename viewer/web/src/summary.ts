@@ -82,8 +82,11 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
     { name: "Steps", value: count(num("steps")), more: num("median_step_ns") === null ? "" : `median ${duration(num("median_step_ns"))}` },
     {
       name: "Prefix hit rate", value: share(num("prefix_hit_tokens") ?? 0, num("prefix_queried_tokens")),
-      more: num("prefix_queried_tokens") === null ? "no lookup recorded" : `of ${count(num("prefix_queried_tokens"))} tokens`,
-      meaning: `${count(num("prefix_hit_tokens"))} tokens found in the GPU prefix cache at each request's first admission`,
+      more: num("prefix_queried_tokens") === null ? "no lookup recorded"
+        : num("external_hit_tokens") ? `and ${share(num("external_hit_tokens")!, num("prefix_queried_tokens"))} external`
+        : `of ${count(num("prefix_queried_tokens"))} tokens`,
+      meaning: `Of ${count(num("prefix_queried_tokens"))} tokens, ${count(num("prefix_hit_tokens"))} found in the GPU prefix cache at each request's first admission`
+        + (num("external_hit_tokens") ? `, and ${count(num("external_hit_tokens"))} loaded from outside the GPU` : ""),
     },
     {
       name: "Peak KV use", value: share(peak ?? 0, peak === null ? 0 : pool), more: pool ? `of ${count(pool)} blocks` : "",

@@ -11,7 +11,7 @@ import { clock, count, duration, isolated, share, shorten, times } from "../form
 import { LEFT, RIGHT, changed, isSelected, plotWidth, view, type Order } from "../view";
 import { Lane, type Hit } from "./lane";
 
-const ROW = 14, BAR = 10, LABEL = 27, HITS = 96, HITS_SPLIT = 170;
+const ROW = 14, BAR = 10, LABEL = 27;
 const ORDERS: [Order, string][] = [["arrival", "by arrival"], ["job", "by job"], ["latency", "longest first"], ["preemptions", "most preempted"]];
 
 interface Listed { columns: Columns; row: number; request: number }
@@ -112,7 +112,7 @@ export class RequestsLane extends Lane {
         if (end >= this.from && begin <= this.to) this.paintSegment(this.engine.run.states[found.state[i]!]!, begin, end, y);
       }
     }
-    this.paintHits(each, this.x(columns.num("end_ns")[row]!) + 5, y);
+    this.paintHits(each, this.x(gap ?? start), this.x(columns.num("end_ns")[row]!), y);
     this.context.clearRect(0, y - 1, LEFT - 1, ROW);
     this.context.textAlign = "right";
     this.context.fillStyle = colour(chosen ? "ink" : "soft");
@@ -150,12 +150,14 @@ export class RequestsLane extends Lane {
   }
 
   // hits N/M (P%), and what of them came from outside the GPU.
-  private paintHits(each: Listed, x: number, y: number): void {
-    const text = hits(each.columns, each.row), room = text.includes("external") ? HITS_SPLIT : HITS;
-    if (x > view.width - RIGHT - room || x < LEFT) return;
-    this.context.textAlign = "left";
+  // After its lane, or before it where there is no room.
+  private paintHits(each: Listed, start: number, end: number, y: number): void {
+    const text = hits(each.columns, each.row), room = this.widthOf(text) + 5;
+    const after = end >= LEFT && end < view.width - RIGHT - room;
+    if (!text || (!after && (start - room < LEFT || start > view.width - RIGHT))) return;
+    this.context.textAlign = after ? "left" : "right";
     this.context.fillStyle = colour("soft");
-    if (text) this.context.fillText(text, x, y + ROW / 2 - 1);
+    this.context.fillText(text, after ? end + 5 : start - 5, y + ROW / 2 - 1);
   }
 
   private label({ columns, row }: Listed): string {
