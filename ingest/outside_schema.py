@@ -71,7 +71,7 @@ KV_USAGE = Table(
             FROM engine_sample s
             WINDOW engine AS (PARTITION BY engine_id, part ORDER BY sample)
         ), hosted AS (
-            SELECT engine_id, time_ns, sum(CASE op WHEN 'store' THEN 1 WHEN 'evict' THEN -1 ELSE 0 END)
+            SELECT engine_id, time_ns, place, sum(CASE op WHEN 'store' THEN 1 WHEN 'evict' THEN -1 ELSE 0 END)
                 OVER (PARTITION BY engine_id, era ORDER BY place) AS blocks
             FROM (
                 SELECT *, rowid AS place,
@@ -80,7 +80,9 @@ KV_USAGE = Table(
             )
         ), host AS (
             SELECT h.engine_id, h.time_ns, h.blocks / nullif(c.capacity, 0) AS usage
-            FROM hosted h JOIN (
+            FROM (
+                SELECT engine_id, time_ns, arg_max(blocks, place) AS blocks FROM hosted GROUP BY engine_id, time_ns
+            ) h JOIN (
                 SELECT process_id AS engine_id, sum(capacity_blocks) AS capacity FROM connector
                 WHERE role = 'scheduler' AND tier = 'cpu' GROUP BY process_id
             ) c USING (engine_id)
