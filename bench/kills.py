@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace import layout
-from kvtrace.capture import Recorder, clock_pair
+from kvtrace.capture import Recorder
 from kvtrace.events import EVENTS
+from kvtrace.mapped import clock_pair
 from kvtrace.recording import ProcessRecording, open_recording
 from tests.vllm.faults.variants import UNLIKE_COPIES, Variant, build, variants
 

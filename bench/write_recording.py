@@ -11,9 +11,9 @@ import numpy as np
 from simulate import BLOCK_TOKENS, BUDGET_TOKENS, MAX_MODEL_TOKENS, MAX_SEQS
 
 from kvtrace import __version__, layout
-from kvtrace.capture import FIRST_SEGMENT_BYTES
 from kvtrace.events import EVENTS, SCHEMA_VERSION, Event
 from kvtrace.limits import LARGEST_SEGMENT_BYTES
+from kvtrace.stream import FIRST_SEGMENT_BYTES
 
 BLOCKS = 4096
 BOOT_ID = "00000000-0000-4000-8000-000000000001"

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtrace import layout
-from kvtrace.capture import segment_header
 from kvtrace.carry import Carry, Values
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
 from kvtrace.jsonlines import read_json_lines
 from kvtrace.kept import TILES, LetGo, read_kept
 from kvtrace.leftovers import is_alive, is_here
+from kvtrace.mapped import segment_header
 from kvtrace.recording import read_strings, segment_names, string_files, tile_files
 from kvtrace.segment import Segment, map_segment, read_segment
 from kvtrace.tiles import CHUNK, FILE_HEADER_BYTES, Chunk

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvtrace import capture, layout
+from kvtrace import layout
 from kvtrace.capture import Recorder
 from kvtrace.errors import KvtraceError
 from kvtrace.events import (
@@ -196,7 +196,8 @@ class Engine:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments begin at the pretended time, and the process that began before it did is still the same."""
-    monkeypatch.setattr(capture, "clock_pair", _reading)
+    for room in ("capture", "stream"):
+        monkeypatch.setattr(f"kvtrace.{room}.clock_pair", _reading)
     monkeypatch.setattr("kvtrace.process_keeper.is_alive", lambda facts: True)
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 
-from kvtrace import capture
 from kvtrace.capture import Recorder
 from kvtrace.events import EVENTS, PROCESS, REQUEST, STRING, TIME, RequestOp
 from kvtrace.ingest.run import ingest
@@ -59,11 +58,11 @@ def write_again(run: Path, target: Path, offset_ns: int, monkeypatch: pytest.Mon
     pids = {process.pid for process in processes}
     begin, end = records[0].time_ns, records[-1].time_ns
     now = begin
-    monkeypatch.setattr(
-        capture,
-        "clock_pair",
-        lambda: {"realtime_ns": now + offset_ns, "monotonic_ns": now, "uncertainty_ns": 0},
-    )
+    for room in ("capture", "stream"):
+        monkeypatch.setattr(
+            f"kvtrace.{room}.clock_pair",
+            lambda: {"realtime_ns": now + offset_ns, "monotonic_ns": now, "uncertainty_ns": 0},
+        )
     monkeypatch.setattr("kvtrace.process_keeper.is_alive", lambda facts: True)
     target.mkdir()
     limits = Limits(keeps=True, keep_ns=(end - begin) // 2)

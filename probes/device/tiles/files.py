@@ -8,7 +8,8 @@ import os
 import time
 from typing import Any
 
-from kvtrace.capture import Recorder, clock_pair
+from kvtrace.capture import Recorder
+from kvtrace.mapped import clock_pair
 from kvtrace.tiles import (
     CHUNK,
     FILE_BYTES,

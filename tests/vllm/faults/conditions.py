@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvtrace import capture
+from kvtrace import stream
 from tests.vllm.faults import workload
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _drop_capabilities() -> None:
 
 def _in_the_middle(what: Callable[[Path], None]) -> Callable[[Engine], dict[str, Any]]:
     def run(engine: Engine) -> dict[str, Any]:
-        capture.FIRST_SEGMENT_BYTES = SMALL_SEGMENT_BYTES
+        stream.FIRST_SEGMENT_BYTES = SMALL_SEGMENT_BYTES
         return {"outcome": workload.run(engine.llm, midway=lambda: what(engine.run_dir))}
 
     return run
