@@ -18,7 +18,8 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 class CpuSpec(CPUOffloadingSpec):
     def get_worker(self, kv_caches: Any) -> OffloadingWorker:
-        return CpuWorker(kv_caches, self.num_chunks, self.blocks_per_chunk)
+        chunks = self.num_chunks if hasattr(self, "num_chunks") else self.num_blocks  # its name before vLLM 0.30
+        return CpuWorker(kv_caches, chunks, self.blocks_per_chunk)
 
 
 class CpuWorker(OffloadingWorker):
