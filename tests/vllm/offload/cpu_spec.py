@@ -18,7 +18,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 class CpuSpec(CPUOffloadingSpec):
     def get_worker(self, kv_caches: Any) -> OffloadingWorker:
-        chunks = self.num_chunks if hasattr(self, "num_chunks") else self.num_blocks  # its name before vLLM 0.30
+        chunks = self.num_chunks if hasattr(self, "num_chunks") else self.num_blocks  # in vLLM 0.27 and 0.29
         return CpuWorker(kv_caches, chunks, self.blocks_per_chunk)
 
 
