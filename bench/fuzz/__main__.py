@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import atheris
@@ -109,13 +110,17 @@ def fuzz(reader: Reader, options: argparse.Namespace) -> None:
         if rng.random() < 0.1:
             return bytes(atheris.Mutate(data, largest))
         path, content = split(reader, data)
-        return (data[:1] + mutate(path, content, rng))[:largest]
+        return data[:1] + mutate(path, content, rng, largest - 1)
 
     limits = [f"-max_len={LARGEST_INPUT}", f"-seed={options.seed}", "-timeout=0"]
     quiet = ["-rss_limit_mb=0", "-print_final_stats=0", "-verbosity=0", "-len_control=0", "-handle_int=0"]
     prefix = f"-artifact_prefix={options.keep}/{reader.name}-"
     atheris.Setup(["fuzz", *limits, *quiet, prefix, str(corpus)], one, custom_mutator=change)
-    atheris.Fuzz()
+    try:
+        atheris.Fuzz()
+    finally:  # a fault of ours: threads of DuckDB's would keep the process
+        traceback.print_exc()
+        os._exit(1)
 
 
 def main() -> None:

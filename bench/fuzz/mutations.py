@@ -58,11 +58,11 @@ _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 Change = Callable[[bytes, random.Random], bytes]
 
 
-def mutate(path: str, data: bytes, rng: random.Random) -> bytes:
-    """One change or a few, of the kind that the file's name asks for."""
+def mutate(path: str, data: bytes, rng: random.Random, largest: int) -> bytes:
+    """One change or a few, of the kind that the file's name asks for; at most `largest` bytes come of each."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         changes = _changes(path)
-        data = rng.choice(changes)(data, rng)
+        data = rng.choice(changes)(data, rng)[:largest]
     return data
 
 
