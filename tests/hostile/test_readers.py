@@ -17,7 +17,7 @@ from tests.hostile.judge import Judge
 from tests.hostile.readers import Reader, readers
 
 READERS = readers()
-MUTATIONS = 60
+MUTATIONS, LARGEST_BYTES = 60, 1 << 17
 """Of each reader here, read without DuckDB; the fuzzer runs the rest."""
 
 
@@ -51,7 +51,7 @@ def test_mutations(name: str, judge: Judge) -> None:
     refused = 0
     for _ in range(MUTATIONS):
         path = rng.choice(reader.paths)
-        data = mutate(path, reader.files[path], rng)
+        data = mutate(path, reader.files[path], rng, LARGEST_BYTES)
         before = judge.accepted
         finding = judge.judge(reader, path, data, "dry")
         assert finding is None, (path, data[:2000], finding)
