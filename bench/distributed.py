@@ -4,7 +4,8 @@
 
 The trace is synthetic (`bench/synthetic.py`), exported with `kvtrace export --parquet`. Each query runs once on each
 engine, from cold plans, its answer fetched. A line is printed as each is done and kept in `DIR/times.jsonl`, so a run
-that was stopped goes on where it was; DIR needs about 150 bytes a block event. Exit code 1 if an answer differs.
+that was stopped goes on where it was; DIR needs about 25 bytes a block event. Exit code 1 if an answer differs, or if
+Spark was stopped before it had one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -39,13 +41,14 @@ def main() -> int:
     parser.add_argument("--master", default="local-cluster[2,1,3072]", help="The Spark cluster.")
     parser.add_argument("--memory", default="4GB", help="DuckDB's memory limit.")
     parser.add_argument("--only", default="", help="Only these queries, with commas between.")
+    parser.add_argument("--limit-s", type=float, default=900, help="A query may take so long.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         lake = parquet(folder, options.block_events, options.memory)
         names = options.only.split(",") if options.only else list(catalogue())
-        return compare(lake, names, options.master, options.memory, folder / "times.jsonl")
+        return compare(lake, names, folder / "times.jsonl", options)
 
 
 def parquet(folder: Path, block_events: int, memory: str) -> Lake:
@@ -70,8 +73,9 @@ def parquet(folder: Path, block_events: int, memory: str) -> Lake:
     return Lake(folder / "parquet", RUN)
 
 
-def compare(lake: Lake, names: list[str], master: str, memory: str, kept: Path) -> int:
+def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespace) -> int:
     """Ask both engines each query that is not in `kept`; print all times. 1 if an answer differs."""
+    master: str = options.master
     done = {row["query"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
     started = time.perf_counter()
     session = spark_session(master)
@@ -82,10 +86,13 @@ def compare(lake: Lake, names: list[str], master: str, memory: str, kept: Path) 
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
-    with LakeTrace(lake, memory_limit=memory) as duck, SparkTrace(lake, session) as spark:
+    with LakeTrace(lake, memory_limit=options.memory) as duck, SparkTrace(lake, session) as spark:
         for name in names:
             if name not in done:
+                limit = threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs)
+                limit.start()
                 done[name] = ask(name, duck, spark)
+                limit.cancel()
                 with kept.open("a") as file:
                     file.write(json.dumps(done[name]) + "\n")
             row = done[name]
