@@ -1,10 +1,10 @@
 """Random `kill -9` of recording engines, over the variants of engine there are: is what was written there?
 
-    python -m bench.kills [KILLS] [WRITERS]        # needs vLLM unless KILLS is 0; 1,000 each by default
+    python -m bench.kills [KILLS [WRITERS [COPIES]]]     # 1,000, 1,000 and 4; needs vLLM unless KILLS is 0
 
 One process has imported vLLM and forks engines. Each is killed at a random moment: while it starts, or while it
 generates, from without; of engines with several processes one at random or all at once. An engine in one process also
-forks copies of itself while it is alive, which record on their own and are killed likewise: these are counted apart.
+forks COPIES of itself while it is alive, which record on their own and are killed likewise: these are counted apart.
 So are WRITERS: processes without an engine that do nothing but write records of all events to the capture log.
 
 Recorders count what they write (KVTRACE_COUNT_WRITES); after a kill each stream of each process is compared with that.
@@ -36,7 +36,6 @@ from kvtrace.mapped import clock_pair
 from kvtrace.recording import ProcessRecording, open_recording
 from tests.vllm.faults.variants import UNLIKE_COPIES, Variant, build, variants
 
-COPIES = 4
 STARTING = 0.25
 """The share of engines that are killed while they start."""
 RARE = {"processes": 3, "tp2": 10}
@@ -45,7 +44,7 @@ START_S, RUN_S, WRITE_S = 3.5, 0.8, 0.15
 INGEST_EVERY = 25
 
 
-def main(kills: int, writers: int) -> None:
+def main(kills: int = 1000, writers: int = 1000, copies: int = 4) -> None:
     os.environ.update(
         KVTRACE_COUNT_WRITES="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_PLUGINS="kvtrace", VLLM_LOGGING_LEVEL="ERROR"
     )
@@ -57,16 +56,16 @@ def main(kills: int, writers: int) -> None:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="kills") as folder:
         if writers:
-            Campaign(Path(folder), chance, writers).run_writers()
+            Campaign(Path(folder), chance, writers, copies).run_writers()
         if kills:
-            Campaign(Path(folder), chance, kills).run()
+            Campaign(Path(folder), chance, kills, copies).run()
 
 
 class Campaign:
     """Kills, counted by how they were made."""
 
-    def __init__(self, folder: Path, chance: random.Random, kills: int) -> None:
-        self.folder, self.chance, self.kills = folder, chance, kills
+    def __init__(self, folder: Path, chance: random.Random, kills: int, copies: int) -> None:
+        self.folder, self.chance, self.kills, self.copies = folder, chance, kills, copies
         self.done: Counter[tuple[str, str]] = Counter()
         self.records = self.torn = self.processes = self.ingested = 0
         self.started = time.monotonic()
@@ -139,7 +138,7 @@ class Campaign:
                 return
             self._wait(reader, b"up\n", run)
             if name not in UNLIKE_COPIES:
-                for _ in range(COPIES):
+                for _ in range(self.copies):
                     os.write(writer, b"copy\n")
                     pid = int(self._wait(reader, b"\n", run))
                     time.sleep(self.chance.uniform(0, RUN_S))
@@ -270,4 +269,4 @@ def _generator(variant: Variant, run: Path) -> Any:
 
 
 if __name__ == "__main__":
-    main(*map(int, [*sys.argv[1:], "1000", "1000"][:2]))
+    main(*map(int, sys.argv[1:]))
