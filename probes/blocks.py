@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kvtrace.events import BLOCK_EVENT, BlockOp
-from kvtrace.probes.engine import Engines, Pool
+from kvtrace.events import BLOCK_EVENT, BlockOp, PinCause
+from kvtrace.probes.engine import Engine, Engines, Pool
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, BLOCK_MAP, BLOCK_POOL
 
@@ -44,7 +44,7 @@ def _pool_hooks(engines: Engines) -> list[Hook]:
     def after_reset(_: None, done: bool, args: Args, kwargs: Kwargs) -> None:
         pool = engines.pool(args[0]) if done else None
         if pool is not None:
-            pool.cached = 0
+            pool.cached = min(pool.cached, 0)
             engines.maps.clear()
             if pool.tier is not None:
                 pool.tier.emptied()
@@ -73,8 +73,20 @@ def _pool_hooks(engines: Engines) -> list[Hook]:
     return [
         Hook(f"{BLOCK_POOL}.get_new_blocks", "block allocations", after=after_allocate, needs=(_BLOCK,)),
         Hook(f"{BLOCK_POOL}.touch", "references by prefix-cache hits", after=after_touch, needs=(_BLOCK,)),
-        Hook(f"{BLOCK_POOL}.free_blocks", "block releases", after=after_free, arguments=listed, needs=(_BLOCK,)),
-        Hook(f"{BLOCK_POOL}.reset_prefix_cache", "prefix cache resets", after=after_reset),
+        Hook(
+            f"{BLOCK_POOL}.free_blocks",
+            "block releases",
+            after=after_free,
+            arguments=listed,
+            needs=(_BLOCK,),
+            off=engines.off(lambda engine: engine.pins.unfollow(PinCause.connector)),
+        ),
+        Hook(
+            f"{BLOCK_POOL}.reset_prefix_cache",
+            "prefix cache resets",
+            after=after_reset,
+            off=engines.off(Engine.without_hashes),
+        ),
     ]
 
 
@@ -105,9 +117,10 @@ def _hash_hooks(engines: Engines) -> list[Hook]:
         emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
 
     needs = (_BLOCK, Need(BLOCK_POOL, "cached_block_hash_to_block"))
+    uncounted = engines.off(Engine.without_hashes)
     return [
-        Hook(f"{BLOCK_MAP}.insert", "blocks becoming findable by hash", after=after_insert, needs=needs),
-        Hook(f"{BLOCK_MAP}.pop", "evictions", after=after_pop, needs=needs),
+        Hook(f"{BLOCK_MAP}.insert", "blocks becoming findable by hash", after=after_insert, needs=needs, off=uncounted),
+        Hook(f"{BLOCK_MAP}.pop", "evictions", after=after_pop, needs=needs, off=uncounted),
     ]
 
 

@@ -23,9 +23,9 @@ GENERATION = 1 << 16
 _PLACE = "vllm.v1.request:Request.block_hashes"
 _LOST = "why blocks were missing from the prefix cache"
 CHAIN_NEEDS = (
-    Need(REQUEST, "block_hashes lora_request cache_salt mm_features", _LOST),
+    Need(REQUEST, "block_hashes lora_request cache_salt mm_features prompt_embeds", _LOST),
     Need(REQUEST, "_block_hasher", "which missing blocks are cached under other keys"),
-    Need("vllm.lora.request:LoRARequest", "lora_name", _LOST),
+    Need("vllm.lora.request:LoRARequest", "lora_name lora_path", _LOST),
     Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
     Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
 )
@@ -62,7 +62,8 @@ class Chains:
         if not self._alive:
             return
         try:
-            self._record(engine, number, request, hit_tokens // (engine.hash_block_size or 1))
+            if engine.hash_block_size:
+                self._record(engine, number, request, hit_tokens // engine.hash_block_size)
         except Exception as error:
             self._alive = False
             detail = f"{type(error).__name__}: {error}; lost: {_LOST}"
@@ -89,10 +90,10 @@ class Chains:
     def _record_keys(self, step: int, number: int, request: Any) -> bool:
         """Record the keys, if there are any; whether the tokens have hashes without them."""
         lora, salt, items = request.lora_request, request.cache_salt, request.mm_features
-        embeds = getattr(request, "prompt_embeds", None) is not None
+        embeds = request.prompt_embeds is not None
         if not (lora or salt or items or embeds):
             return False
-        adapter = (lora.lora_name, getattr(lora, "lora_path", "")) if lora else None
+        adapter = (lora.lora_name, lora.lora_path) if lora else None
         places = [(item.identifier, item.mm_position.offset) for item in items or ()]
         name = self._recorder.intern(str(adapter[0])) if adapter else 0
         self._emit_key(

@@ -11,21 +11,27 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
-from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, PARALLEL_CONFIG, SCHEDULER
+from kvtrace.probes.lacks import Lacks
+from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.pins import Pins
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
 
-_QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
+_QUEUES = ("kv_holding_waiting", "waiting", "skipped_waiting")
+"""Attributes of the scheduler, in the order in which it looks for a request to admit. It has two of them."""
 
-
-_FACTS = "facts of the engine"
+_WAITING = "how many requests wait, and why"
+_EXTERNAL = "external hits; lookups, transfers and tiers of KV connectors"
+_HASHED = "block hashes of requests"
 MOST_REQUESTS = 1 << 12
 """So many requests are followed before those that the scheduler no longer has are looked for."""
 
 NOT_ADMITTED = 1 << 62
 """`LiveRequest.decode_from` of a request that waits: no number of computed tokens reaches it."""
+
+UNCOUNTED = -1 << 40
+"""`Pool.cached` once a hook that keeps it up to date is off: what the others add to it leaves it negative."""
 
 
 class LiveRequest:
@@ -70,9 +76,10 @@ class Pool:
 class Engine:
     """A scheduler's state as the probes follow it."""
 
-    def __init__(self, scheduler: Any, recorder: Recorder) -> None:
+    def __init__(self, scheduler: Any, recorder: Recorder, lacks: Lacks) -> None:
         manager = scheduler.kv_cache_manager
         self.scheduler = weakref.proxy(scheduler)  # an engine that is let go of must not live on by being recorded
+        self.lacks = lacks
         self.block_pool = manager.block_pool
         self.pool = Pool(self, self.block_pool, 0)
         self.recorder = recorder
@@ -80,7 +87,7 @@ class Engine:
         self.depth = 0  # of nested schedule() calls, as of a subclass that calls its parent's
         self.in_range = False  # of NVTX
         self.updating = False  # inside update_from_output(), which may be nested likewise
-        self.step = 0
+        self.step = 0  # -1 once it is unknown
         self.acting_step = 0  # the step whose scheduling or results are being processed
         self.actor: Any = None  # the vLLM request for which blocks change hands
         self.preempted = 0  # in this step
@@ -88,19 +95,27 @@ class Engine:
         self.update_start = 0
         self.requests: dict[str, LiveRequest] = {}
         self._most_requests = MOST_REQUESTS
-        self.awaiting_first_token: dict[str, Any] = {}
+        self.follows_requests = True  # their ends are seen
+        self.follows_lookups = True  # and what becomes of them
+        self.awaiting_first_token: dict[str, Any] | None = {}  # None: first tokens are not seen
         self.lookup: tuple[int, Any, int] | None = None  # time, request, local hit tokens: not yet used
         self.need_blocks = -1  # of the last allocation that was sized
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
         self.block_size = int(getattr(scheduler, "block_size", 0) or 0)
-        self.hash_block_size = int(getattr(self.block_pool, "hash_block_size", 0) or self.block_size)
-        self.has_connector = getattr(scheduler, "connector", None) is not None
+        self.hash_block_size = int(lacks.read(self.block_pool, "hash_block_size", _HASHED, 0) or 0)
+        self.has_connector = lacks.read(scheduler, "connector", _EXTERNAL) is not None
+        self._queues = [name for name in _QUEUES if hasattr(scheduler, name)]
+        if len(self._queues) < 2:
+            lacks.tell(scheduler, "waiting" if "waiting" not in self._queues else "|".join(_QUEUES[::2]), _WAITING)
+            self._queues.clear()
         self.pins = Pins(self)
 
     def request(self, request_id: str) -> LiveRequest:
         """The state of a request, made when it is first seen."""
         live = self.requests.get(request_id)
         if live is None:
+            if not self.follows_requests:
+                raise RuntimeError("requests cannot be followed: nothing sees their ends")
             if len(self.requests) >= self._most_requests:
                 self._forget_gone()
             live = self.requests[request_id] = LiveRequest(self.recorder.intern(request_id))
@@ -110,10 +125,15 @@ class Engine:
         """Forget requests whose end was not seen: the hook that sees it may have failed."""
         known = self.scheduler.requests
         for request_id in [request_id for request_id in self.requests if request_id not in known]:
-            del self.requests[request_id]
-            self.awaiting_first_token.pop(request_id, None)
-            self.recorder.forget(request_id)
+            self.forget(request_id)
         self._most_requests = max(MOST_REQUESTS, 2 * len(self.requests))
+
+    def forget(self, request_id: str) -> None:
+        """Let go of what is known of a request."""
+        self.requests.pop(request_id, None)
+        if self.awaiting_first_token is not None:
+            self.awaiting_first_token.pop(request_id, None)
+        self.recorder.forget(request_id)
 
     def number(self, request_id: str) -> int:
         """The number of a request that may have been forgotten; it is not taken up again."""
@@ -125,21 +145,51 @@ class Engine:
         return number
 
     def owner(self) -> int:
-        """The number of the request for which blocks change hands; 0 for none."""
-        return 0 if self.actor is None else self.request(self.actor.request_id).number
+        """The number of the request for which blocks change hands; 0 for none, or if it is not known."""
+        if self.actor is None or not self.follows_requests:
+            return 0
+        return self.request(self.actor.request_id).number
 
     def waiting(self) -> int:
-        """Requests in all waiting queues. The queue objects may be replaced, so they are looked up by name."""
+        """Requests in all waiting queues, or -1. The queue objects may be replaced, so they are looked up by name."""
         scheduler = self.scheduler
-        return sum(len(queue) for name in _QUEUES if (queue := getattr(scheduler, name, None)) is not None)
+        return sum(len(getattr(scheduler, name)) for name in self._queues) if self._queues else -1
 
     def head(self) -> Any:
         """The request at the head of the waiting queues, or None."""
-        for name in ("kv_holding_waiting", "waiting", "skipped_waiting"):
-            queue = getattr(self.scheduler, name, None)
+        for name in self._queues:
+            queue = getattr(self.scheduler, name)
             if queue:
                 return queue.peek_request()
         return None
+
+    def without_steps(self) -> None:
+        """Nothing counts steps any more, nor settles lookups at their ends."""
+        self.step = self.acting_step = -1
+        self.refused = None
+        self.without_lookups()
+        self.without_first_tokens()
+
+    def without_lookups(self) -> None:
+        """Nothing tells any more what becomes of lookups, or for whom blocks are allocated."""
+        self.follows_lookups = False
+        self.lookup = self.actor = None
+
+    def without_first_tokens(self) -> None:
+        """Nothing looks for first tokens any more."""
+        self.awaiting_first_token = None
+
+    def without_ends(self) -> None:
+        """Nothing sees requests end any more."""
+        self.follows_requests = False
+        for request_id in list(self.requests):
+            self.forget(request_id)
+        self.without_lookups()
+        self.without_first_tokens()
+
+    def without_hashes(self) -> None:
+        """Nothing counts the blocks that can be found any more."""
+        self.pool.cached = UNCOUNTED
 
 
 class Engines:
@@ -147,11 +197,13 @@ class Engines:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.lacks = Lacks(recorder)
         self.by_scheduler: dict[int, Engine] = {}
         self.by_manager: dict[int, Engine] = {}
         self.pools: dict[int, Pool] = {}
         self.tiers: dict[int, tuple[Any, Any]] = {}  # pools of offload tiers, and what records them
         self.maps: dict[int, tuple[Any, Pool]] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
+        self._without: list[Callable[[Engine], None]] = []
         self._latest: Engine | None = None
         self._last_step = 0  # of engines that are gone
         os.register_at_fork(after_in_child=self._after_fork)
@@ -162,17 +214,29 @@ class Engines:
         An engine that was made after another in the same process goes on with its steps, for it is the same engine in
         the recording, and begins with an empty cache.
         """
-        engine = Engine(scheduler, self.recorder)
+        engine = Engine(scheduler, self.recorder, self.lacks)
         engine.step = engine.acting_step = max([self._last_step, *(other.step for other in self.by_scheduler.values())])
         if self._latest is not None or self._last_step:
             emit = self.recorder.stream(BLOCK_EVENT)
             emit(time.monotonic_ns(), engine.step, -1, BlockOp.reset, 0, 0, 0, 0, 0)
+        for lose in self._without:
+            lose(engine)
         self.by_scheduler[id(scheduler)] = engine
         self.by_manager[id(scheduler.kv_cache_manager)] = engine
         self.pools[id(engine.block_pool)] = engine.pool
         self._latest = engine
         weakref.finalize(scheduler, self._remove, engine, id(scheduler)).atexit = False
         return engine
+
+    def off(self, lose: Callable[[Engine], None]) -> Callable[[], None]:
+        """What a hook is to call when it is off: all engines, and those to come, `lose` what it kept up."""
+
+        def lost() -> None:
+            self._without.append(lose)
+            for engine in list(self.by_scheduler.values()):
+                lose(engine)
+
+        return lost
 
     def _after_fork(self) -> None:
         """A forked engine's steps are its own, not those of the process it was forked from."""
@@ -217,7 +281,8 @@ def hooks(
     `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
     `added` is called after the recording knows of the engine.
     """
-    from kvtrace.probes import ttl_pins  # it needs this module
+    from kvtrace.probes import ttl_pins  # they need this module
+    from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
 
     def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
         scheduler = args[0]
@@ -225,7 +290,7 @@ def hooks(
             return
         engine = engines.add(scheduler)
         engines.recorder.note("role", opens=True, role="engine")
-        engines.recorder.note("engine", **_facts(scheduler, engine))
+        engines.recorder.note("engine", **facts_of(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
         ttl_pins.follow(engine, scheduler, patches)
         added()
@@ -233,21 +298,11 @@ def hooks(
     needs = (
         Need(SCHEDULER, "kv_cache_manager vllm_config"),
         Need(KV_CACHE_MANAGER, "block_pool"),
-        Need(SCHEDULER, "block_size connector", "block sizes, external hits"),
-        Need(BLOCK_POOL, "hash_block_size", "block hashes of engines whose hash blocks are not their KV blocks"),
-        Need(
-            SCHEDULER,
-            "kv_cache_config max_num_scheduled_tokens max_num_running_reqs max_model_len policy scheduler_config",
-            _FACTS,
-        ),
-        Need("vllm.config.vllm:VllmConfig", "model_config parallel_config", _FACTS),
-        Need("vllm.config.model:ModelConfig", "model", _FACTS),
-        Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill async_scheduling", _FACTS),
-        Need(PARALLEL_CONFIG, "tensor_parallel_size pipeline_parallel_size", _FACTS),
-        Need(PARALLEL_CONFIG, "data_parallel_size data_parallel_rank data_parallel_index", _FACTS),
-        Need("vllm.v1.kv_cache_interface:KVCacheConfig", "kv_cache_groups", _FACTS),
-        Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "kv_cache_spec layer_names", "how many bytes a block has"),
-        Need("vllm.v1.kv_cache_interface:KVCacheSpec", "page_size_bytes", "how many bytes a block has"),
+        Need(SCHEDULER, "block_size", "block sizes"),
+        Need(SCHEDULER, "connector", _EXTERNAL),
+        Need(SCHEDULER, "waiting skipped_waiting|kv_holding_waiting", _WAITING),
+        Need(BLOCK_POOL, "hash_block_size", _HASHED),
+        *FACT_NEEDS,
     )
     return [Hook(f"{SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init, needs=needs)]
 
@@ -261,48 +316,3 @@ def _follow_overrides(scheduler_class: type, patches: Patches, overridable: Iter
                 for hook in hooks:
                     if hook.path[-1] == name:
                         patches.patch(owner, name, hook)
-
-
-def _facts(scheduler: Any, engine: Engine) -> dict[str, Any]:
-    config = scheduler.vllm_config
-    facts: dict[str, Callable[[], Any]] = {
-        "model": lambda: str(config.model_config.model),
-        "block_size_tokens": lambda: engine.block_size or None,
-        "blocks": lambda: engine.block_pool.num_gpu_blocks - 1,
-        "kv_groups": lambda: len(scheduler.kv_cache_config.kv_cache_groups),
-        "max_batched_tokens": lambda: scheduler.max_num_scheduled_tokens,
-        "max_seqs": lambda: scheduler.max_num_running_reqs,
-        "max_model_tokens": lambda: scheduler.max_model_len,
-        "scheduler": lambda: f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
-        "policy": lambda: scheduler.policy if isinstance(scheduler.policy, str) else scheduler.policy.value,
-        "prefix_caching": lambda: bool(scheduler.kv_cache_manager.enable_caching),
-        "chunked_prefill": lambda: bool(scheduler.scheduler_config.enable_chunked_prefill),
-        "async_scheduling": lambda: bool(scheduler.scheduler_config.async_scheduling),
-        "block_bytes": lambda: _block_bytes(scheduler.kv_cache_config),
-        "connector": lambda: type(scheduler.connector).__name__ if scheduler.connector is not None else None,
-        "tp_size": lambda: config.parallel_config.tensor_parallel_size,
-        "pp_size": lambda: config.parallel_config.pipeline_parallel_size,
-        "dp_size": lambda: config.parallel_config.data_parallel_size,
-        "dp_rank": lambda: dp_rank(config.parallel_config),
-        "pid": os.getpid,
-        "hash_block_tokens": lambda: engine.hash_block_size or None,
-    }
-    found = {}
-    for name, read in facts.items():
-        try:
-            found[name] = read()
-        except Exception:  # another version calls it something else: the fact stays unknown
-            continue
-    return found
-
-
-def dp_rank(parallel_config: Any) -> int:
-    """The data-parallel rank. vLLM sets `data_parallel_rank` of a dense model's engines to 0: they need not agree."""
-    rank = getattr(parallel_config, "data_parallel_index", None)
-    return int(parallel_config.data_parallel_rank if rank is None else rank)
-
-
-def _block_bytes(kv_cache_config: Any) -> int:
-    """Bytes a block of the first KV cache group holds over its layers."""
-    group = kv_cache_config.kv_cache_groups[0]
-    return int(group.kv_cache_spec.page_size_bytes) * len(group.layer_names)

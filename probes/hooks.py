@@ -51,6 +51,8 @@ class Hook(NamedTuple):
         needs: What the functions read, apart from the arguments they take with `argument`.
         since: The first vLLM that has what is hooked, where that is later than the oldest one kvtrace knows: an
             earlier one does not lose anything.
+        off: Called when it is switched off or cannot be put in place: what only it would release, let go of now, and
+            what only it would keep up to date is unknown from now on.
 
     Arguments are handed over packed: unpacking and packing them again at every hand-over is most of a hook's cost.
     """
@@ -62,6 +64,7 @@ class Hook(NamedTuple):
     arguments: Callable[[Args, Kwargs], tuple[Args, Kwargs]] | None = None
     needs: tuple[Need, ...] = ()
     since: str = ""
+    off: Callable[[], None] | None = None
 
     @property
     def module(self) -> str:
@@ -92,6 +95,15 @@ def what_failed(error: Exception) -> str:
     return f"{type(error).__name__}: {text}{where}"
 
 
+def _switch_off(hook: Hook, report: Report, state: str, detail: str) -> None:
+    """Say that a hook is not there. The engine must not see any of this fail."""
+    with suppress(Exception):
+        report(hook.target, state, detail)
+    if hook.off is not None:
+        with suppress(Exception):
+            hook.off()
+
+
 def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[..., Any]:
     """The function that stands in for `original`."""
     before, after, arguments = hook.before, hook.after, hook.arguments
@@ -106,8 +118,7 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
     def disable(error: Exception) -> None:
         nonlocal steady, failed
         steady, failed = False, True
-        with suppress(Exception):  # the engine must not see this fail, either
-            report(hook.target, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
+        _switch_off(hook, report, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not steady:
@@ -154,7 +165,7 @@ class Patches:
             self.patch_module(sys.modules[name], waiting.pop(name))
         for name in [name for name in waiting if is_missing(name)]:
             for hook in waiting.pop(name):
-                self._report(hook.target, "absent", hook.lost)
+                self.absent(hook)
         if waiting:
             self._finder = ImportFinder(waiting, partial(self._imported, waiting))
             sys.meta_path.insert(0, self._finder)
@@ -171,12 +182,16 @@ class Patches:
                 for parent in parents:
                     owner = getattr(owner, parent, None)
                 if owner is None or not hasattr(owner, name):
-                    self._report(hook.target, "absent", hook.lost)
+                    self.absent(hook)
                 else:
                     self.patch(owner, name, hook)
                     self._report(hook.target, "installed", "")
             except Exception as error:  # kvtrace must not break an import of vLLM's
-                self._report(hook.target, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
+                _switch_off(hook, self._report, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
+
+    def absent(self, hook: Hook) -> None:
+        """Say that this vLLM does not have what a hook is for."""
+        _switch_off(hook, self._report, "absent", hook.lost)
 
     def patch(self, owner: Any, name: str, hook: Hook) -> None:
         """Put a wrapper in place of `owner.name`, keeping static and class methods what they are."""
@@ -201,7 +216,7 @@ class Patches:
             return True
         method = getattr(target, name, None)
         if method is None:
-            self._report(hook.target, "absent", hook.lost)
+            self.absent(hook)
             return False
         own = name in vars(target)
         setattr(target, name, wrap(method, hook, self._report))

@@ -12,6 +12,8 @@ from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
 
 _SIZING = "get_num_blocks_to_allocate"
+_SIZED = "how many blocks a refused request asked for"
+_SKIPS = "that a request does not want the prefix cache"
 
 
 def _note_sizing(engine: Engine, coordinator: Any) -> None:
@@ -20,8 +22,10 @@ def _note_sizing(engine: Engine, coordinator: Any) -> None:
     Allocations of running requests are sized by the same method every step; they are left alone, so the method is
     covered on the one object and for the one call.
     """
+    engine.need_blocks = -1
     method = getattr(type(coordinator), _SIZING, None)
     if method is None:
+        engine.lacks.tell(coordinator, _SIZING, _SIZED)
         return
     size = method.__get__(coordinator)
 
@@ -30,6 +34,15 @@ def _note_sizing(engine: Engine, coordinator: Any) -> None:
         return need  # type: ignore[no-any-return]
 
     setattr(coordinator, _SIZING, sized)
+
+
+def _without_owner(engine: Engine) -> None:
+    engine.actor = None
+
+
+def _without_allocations(engine: Engine) -> None:
+    engine.without_lookups()
+    vars(engine.scheduler.kv_cache_manager.coordinator).pop(_SIZING, None)
 
 
 class Lookups:
@@ -49,9 +62,8 @@ class Lookups:
         queried = request.num_tokens
         block_size = engine.block_size or 1
         missing = hit_tokens // block_size if hit_tokens // block_size < (queried - 1) // block_size else -1
-        enabled = engine.scheduler.kv_cache_manager.enable_caching and not getattr(
-            request, "skip_reading_prefix_cache", False
-        )
+        caching = engine.scheduler.kv_cache_manager.enable_caching
+        enabled = caching and not engine.lacks.read(request, "skip_reading_prefix_cache", _SKIPS)
         self._emit(
             moment,
             engine.step,
@@ -79,7 +91,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
 
     def after_lookup(_: None, found: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
         engine, request = managers.get(id(args[0])), argument(args, kwargs, 1, "request")
-        if engine is None:
+        if engine is None or not engine.follows_lookups:
             return
         if engine.lookup is not None and engine.lookup[1] is not request:
             lookups.settle(engine, admitted=False)
@@ -124,6 +136,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             f"{KV_CACHE_MANAGER}.get_computed_blocks",
             "prefix lookups",
             after=after_lookup,
+            off=engines.off(Engine.without_lookups),
             needs=(Need(REQUEST, "request_id num_tokens"), Need(KV_CACHE_MANAGER, "enable_caching")),
         ),
         Hook(
@@ -131,17 +144,18 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             "which request blocks were allocated for, external hits, refusals for lack of KV",
             before=before_allocate,
             after=after_allocate,
+            off=engines.off(_without_allocations),
             needs=(
                 Need(REQUEST, "request_id"),
                 Need(KV_CACHE_MANAGER, "coordinator"),
                 Need(BLOCK_POOL, "get_num_free_blocks"),
-                Need(COORDINATOR, _SIZING, "how many blocks a refused request asked for"),
+                Need(COORDINATOR, _SIZING, _SIZED),
                 Need(
                     f"{KV_CACHE_MANAGER}.allocate_slots",
                     "delay_cache_blocks",
                     "pins of blocks that a connector is to fill",
                 ),
-                Need(REQUEST, "skip_reading_prefix_cache", "that a request does not want the prefix cache"),
+                Need(REQUEST, "skip_reading_prefix_cache", _SKIPS),
                 *CHAIN_NEEDS,
             ),
         ),
@@ -150,6 +164,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             "which request blocks were released by",
             before=before_owned,
             after=after_owned,
+            off=engines.off(_without_owner),
             needs=(Need(REQUEST, "request_id"),),
         ),
     ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.events import PIN_END, PIN_START, PinCause, PinEnd
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
+
+_FAILED = "that a load failed"
 
 if TYPE_CHECKING:
     from kvtrace.probes.engine import Engine, Engines
@@ -37,6 +39,7 @@ class Pins:
         self._emit_starts = engine.recorder.rows_stream(PIN_START)
         self._emit_ends = engine.recorder.rows_stream(PIN_END)
         self._last = 0
+        self._unfollowed: set[PinCause] = set()  # nothing sees their ends
         self._open: dict[tuple[PinCause, Any], tuple[int, list[int]]] = {}
         self._connector: dict[int, list[tuple[int, PinEnd]]] = {}  # by block: its pins, oldest first
         self.fenced: dict[int, list[Any]] = {}  # lists of blocks behind the fence, kept so that their id() stays theirs
@@ -44,7 +47,7 @@ class Pins:
     def start(self, cause: PinCause, key: Any, request: int, blocks: list[int], ttl_ns: int = -1) -> int:
         """Record that blocks are held from now on; `key` and the cause name the pin until it ends."""
         self._last += 1
-        if key is not None:
+        if key is not None and cause not in self._unfollowed:
             self._open[cause, key] = self._last, blocks
         moment, step, pin = time.monotonic_ns(), self._engine.acting_step, self._last
         rows = [value for block in blocks for value in (moment, step, pin, block, cause, request, ttl_ns, 1)]
@@ -57,6 +60,22 @@ class Pins:
         pin, blocks = self._open.pop((cause, key), (0, []))
         self._ended([(pin, block) for block in blocks], reason)
         return pin != 0
+
+    def unfollow(self, *causes: PinCause) -> None:
+        """Nothing sees pins of these causes end any more: those that are open stay open in the trace."""
+        self._unfollowed.update(causes)
+        for cause, key in [opened for opened in self._open if opened[0] in causes]:
+            del self._open[cause, key]
+        if PinCause.connector in causes:
+            self._connector.clear()
+        if PinCause.in_flight in causes:
+            self.fenced.clear()
+
+    def fence(self, blocks: list[Any], request: int) -> None:
+        """Record that blocks of a request are held until a step that may write them is over."""
+        if PinCause.in_flight not in self._unfollowed:
+            self.fenced[id(blocks)] = blocks
+        self.start(PinCause.in_flight, id(blocks), request, [block.block_id for block in blocks if not block.is_null])
 
     def is_open(self, cause: PinCause, key: Any) -> bool:
         """Whether there is such a pin."""
@@ -77,7 +96,7 @@ class Pins:
             holder.found += ids
             return
         pin = self.start(PinCause.connector, None, holder.request, ids)
-        for block in ids:
+        for block in ids if PinCause.connector not in self._unfollowed else ():
             self._connector.setdefault(block, []).append((pin, holder.ends))
 
     def freed(self, blocks: Iterable[Any]) -> None:
@@ -134,18 +153,16 @@ def hooks(engines: Engines) -> list[Hook]:
         engine.pins.end(PinCause.delayed_free, request.request_id, PinEnd.saved)
 
     def before_fence(args: Args, kwargs: Kwargs) -> int:
-        return len(getattr(args[0], "deferred_frees", ()))
+        return len(args[0].deferred_frees)
 
     def after_fence(entries: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        deferred = getattr(args[0], "deferred_frees", ())
+        deferred = args[0].deferred_frees
         engine, request = found(args, kwargs)
         if engine is None or len(deferred) <= entries:
             return
         number = engine.number(request.request_id)
         for entry in list(deferred)[entries:]:
-            blocks = [block.block_id for block in entry[1] if not block.is_null]
-            engine.pins.fenced[id(entry[1])] = entry[1]
-            engine.pins.start(PinCause.in_flight, id(entry[1]), number, blocks)
+            engine.pins.fence(entry[1], number)
 
     def after_drain(_: Any, __: Any, args: Args, kwargs: Kwargs) -> None:
         engine = schedulers.get(id(args[0]))
@@ -156,14 +173,16 @@ def hooks(engines: Engines) -> list[Hook]:
             del engine.pins.fenced[key]
             engine.pins.end(PinCause.in_flight, key, PinEnd.drained)
 
-    def before_loaded(args: Args, kwargs: Kwargs) -> bool:
-        request = argument(args, kwargs, 1, "request")
-        return request.request_id in getattr(args[0], "failed_recving_kv_req_ids", ())
+    def before_loaded(args: Args, kwargs: Kwargs) -> PinEnd:
+        failed = engines.lacks.read(args[0], "failed_recving_kv_req_ids", _FAILED)
+        if failed is None:
+            return PinEnd.released  # or failed
+        return PinEnd.failed if argument(args, kwargs, 1, "request").request_id in failed else PinEnd.loaded
 
-    def after_loaded(failed: bool, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_loaded(reason: PinEnd, _: Any, args: Args, kwargs: Kwargs) -> None:
         engine, request = found(args, kwargs)
         if engine is not None:
-            engine.pins.end(PinCause.async_load, request.request_id, PinEnd.failed if failed else PinEnd.loaded)
+            engine.pins.end(PinCause.async_load, request.request_id, reason)
 
     def after_stopped(_: None, finished: bool, args: Args, kwargs: Kwargs) -> None:
         engine, request = found(args, kwargs)
@@ -175,6 +194,9 @@ def hooks(engines: Engines) -> list[Hook]:
         if engine is not None:
             engine.pins.end(PinCause.streaming, session.request_id, PinEnd.used)
 
+    def unfollow(*causes: PinCause) -> Callable[[], None]:
+        return engines.off(lambda engine: engine.pins.unfollow(*causes))
+
     request, tables = Need(REQUEST, "request_id"), Need(KV_CACHE_MANAGER, "get_block_ids")
     fence = Need(SCHEDULER, "deferred_frees")
     return [
@@ -184,8 +206,15 @@ def hooks(engines: Engines) -> list[Hook]:
             before=before_free_request,
             after=after_free_request,
             needs=(request, tables, Need(SCHEDULER, "requests")),
+            off=unfollow(PinCause.streaming),
         ),
-        Hook(f"{SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free_blocks, needs=(request,)),
+        Hook(
+            f"{SCHEDULER}._free_blocks",
+            "the end of delayed frees",
+            after=after_free_blocks,
+            needs=(request,),
+            off=unfollow(PinCause.delayed_free),
+        ),
         Hook(
             f"{SCHEDULER}._free_request_blocks",
             "frees put off",
@@ -199,6 +228,7 @@ def hooks(engines: Engines) -> list[Hook]:
             "the end of frees put off",
             after=after_drain,
             needs=(fence,),
+            off=unfollow(PinCause.in_flight),
             since="0.26.0",
         ),
         Hook(
@@ -206,7 +236,8 @@ def hooks(engines: Engines) -> list[Hook]:
             "the end of asynchronous loads",
             before=before_loaded,
             after=after_loaded,
-            needs=(request, Need(SCHEDULER, "failed_recving_kv_req_ids", "that a load failed")),
+            off=unfollow(PinCause.async_load),
+            needs=(request, Need(SCHEDULER, "failed_recving_kv_req_ids", _FAILED)),
         ),
         Hook(
             f"{SCHEDULER}._handle_stopped_request",

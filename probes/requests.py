@@ -10,10 +10,13 @@ from kvtrace.capture import Recorder
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE, FinishReason, RemotePart, RequestOp
 from kvtrace.probes.engine import NOT_ADMITTED, Engine, Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.lacks import ABSENT, Lacks
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.owners import REQUEST, SAMPLING, SCHEDULER
 from kvtrace.probes.steps import first_tokens
 
+_TAGS = "sessions and turns"
+_HALVES = "the halves of prefill/decode pairs"
 _REASONS = {
     "FINISHED_STOPPED": FinishReason.stop,
     "FINISHED_LENGTH_CAPPED": FinishReason.length,
@@ -26,21 +29,20 @@ _REASONS = {
 def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
     """The hooks on a request's way into, out of and back to the waiting queue."""
     schedulers = engines.by_scheduler
-    recorder = engines.recorder
-    emit_queued = recorder.stream(REQUEST_QUEUED)
-    emit_event = recorder.stream(REQUEST_EVENT)
-    note_remote = _remotes(recorder)
-    now = time.monotonic_ns
+    recorder, now = engines.recorder, time.monotonic_ns
+    emit_queued, emit_event = recorder.stream(REQUEST_QUEUED), recorder.stream(REQUEST_EVENT)
+    note_remote = _remotes(recorder, engines.lacks)
 
     def before_add(args: Args, kwargs: Kwargs) -> None:
         engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or request.request_id in engine.requests:  # a streaming session's next chunk
             return
-        live = engine.request(request.request_id)
-        session, turn = _tags(request)
+        request_id = request.request_id
+        number = engine.request(request_id).number if engine.follows_requests else engine.number(request_id)
+        session, turn = _tags(request, engines.lacks)
         emit_queued(
             now(),
-            live.number,
+            number,
             int(request.arrival_time * 1e9) - recorder.clock_moved_ns(),
             request.num_prompt_tokens,
             -1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
@@ -48,7 +50,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             _session(recorder, engine, session),
             turn,
         )
-        note_remote(live.number, request)
+        note_remote(number, request)
 
     def before_preempt(args: Args, kwargs: Kwargs) -> None:
         engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
@@ -75,7 +77,8 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             return
         live.finished = True
         first_tokens(engine, emit_event)
-        engine.awaiting_first_token.pop(request.request_id, None)
+        if engine.awaiting_first_token is not None:
+            engine.awaiting_first_token.pop(request.request_id, None)
         engine.finished += 1
         event(engine, request, RequestOp.finish, _REASONS.get(request.status.name, FinishReason.other))
 
@@ -83,8 +86,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         """Forget the request, unless its blocks are still held: then `_free_blocks` comes later."""
         engine, request_id = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request").request_id
         if engine is not None and request_id not in args[0].requests:
-            engine.requests.pop(request_id, None)
-            recorder.forget(request_id)
+            engine.forget(request_id)
 
     def event(engine: Engine, request: Any, op: RequestOp, reason: int) -> None:
         live = engine.request(request.request_id)
@@ -92,7 +94,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         emit_event(now(), engine.acting_step, live.number, op, reason, computed, outputs, -1, -1, sum(live.table))
 
     progress = Need(REQUEST, "request_id num_computed_tokens num_output_tokens")
-    ended = Need(SCHEDULER, "requests")
+    ended, unseen = Need(SCHEDULER, "requests"), _ends(engines)
     return [
         Hook(
             f"{SCHEDULER}.add_request",
@@ -101,8 +103,8 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             needs=(
                 Need(REQUEST, "request_id arrival_time num_prompt_tokens max_tokens priority"),
                 Need(REQUEST, "sampling_params pooling_params"),
-                Need(SAMPLING, "extra_args", "sessions and turns"),
-                Need(REQUEST, "kv_transfer_params", "the halves of prefill/decode pairs"),
+                Need(SAMPLING, "extra_args", _TAGS),
+                Need(REQUEST, "kv_transfer_params", _HALVES),
             ),
         ),
         Hook(f"{SCHEDULER}._preempt_request", "preemptions", before=before_preempt, needs=(progress,)),
@@ -111,13 +113,35 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             "when and why requests end",
             before=before_free,
             after=after_free,
+            off=unseen("_free_request"),
             needs=(progress, Need(REQUEST, "status"), ended),
         ),
-        Hook(f"{SCHEDULER}._free_blocks", "the end of delayed frees", after=after_free, needs=(ended,)),
+        Hook(
+            f"{SCHEDULER}._free_blocks",
+            "the end of delayed frees",
+            after=after_free,
+            needs=(ended,),
+            off=unseen("_free_blocks"),
+        ),
     ]
 
 
-def _remotes(recorder: Recorder) -> Callable[[int, Any], None]:
+def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
+    """What the two hooks that see requests end do when they are off, by name: one is enough."""
+    left, none_left = {"_free_request", "_free_blocks"}, engines.off(Engine.without_ends)
+
+    def unseen(by: str) -> Callable[[], None]:
+        def off() -> None:
+            left.discard(by)
+            if not left:
+                none_left()
+
+        return off
+
+    return unseen
+
+
+def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
     """What records which half of a prefill/decode pair a request is, as its client says; nothing of other requests."""
     emit = recorder.stream(REQUEST_REMOTE)
 
@@ -127,7 +151,7 @@ def _remotes(recorder: Recorder) -> Callable[[int, Any], None]:
         return number
 
     def note(number: int, request: Any) -> None:
-        parameters = getattr(request, "kv_transfer_params", None)
+        parameters = lacks.read(request, "kv_transfer_params", _HALVES)
         if not isinstance(parameters, dict):
             return
         decodes = bool(parameters.get("do_remote_prefill"))
@@ -147,10 +171,13 @@ def _session(recorder: Recorder, engine: Engine, session: str) -> int:
     return number
 
 
-def _tags(request: Any) -> tuple[str, int]:
+def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
     """The session and turn a client passed along, or ("", -1)."""
     parameters = request.sampling_params or request.pooling_params
-    extra = getattr(parameters, "extra_args", None) or getattr(parameters, "extra_kwargs", None) or {}
+    found = [getattr(parameters, name, ABSENT) for name in ("extra_args", "extra_kwargs")]  # the latter of pooling
+    if found == [ABSENT, ABSENT]:
+        lacks.tell(parameters, "extra_args", _TAGS)
+    extra: dict[str, Any] = next((given for given in found if given and given is not ABSENT), {})
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
     turn = str(extra.get("kvtrace_turn"))
     is_number = turn.isascii() and turn.isdigit() and len(turn) < 10

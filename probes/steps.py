@@ -31,6 +31,7 @@ from kvtrace.probes.owners import (
     SCHEDULER_OUTPUT,
 )
 
+_PAUSED = "that admissions were paused"
 _PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
 
 
@@ -75,7 +76,7 @@ class Steps:
             left,
             free,
             block_pool.num_gpu_blocks - 1 - free,
-            engine.pool.cached,
+            max(engine.pool.cached, -1),
             engine.preempted,
             limit,
             head,
@@ -130,19 +131,21 @@ class Steps:
         return requests, tokens
 
     def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> int:
-        if live.decode_from == NOT_ADMITTED:
+        first = live.decode_from == NOT_ADMITTED
+        if first:
             self._admitted(engine, start_ns, live, request, computed)
         if computed < live.recompute_until:
             return _RESUMED
         if computed >= live.decode_from:
             return _DECODE
         whole = request.num_computed_tokens >= request.num_prompt_tokens
-        return _PREFILL if whole and computed == live.local_hit + live.external_hit else _CHUNKED
+        begins = computed == live.local_hit + live.external_hit if engine.follows_lookups else first
+        return _PREFILL if whole and begins else _CHUNKED
 
     def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> None:
         live.decode_from = max(request.num_prompt_tokens, live.recompute_until)
         op = RequestOp.resume if live.preempted else RequestOp.schedule
-        if op is RequestOp.schedule:
+        if op is RequestOp.schedule and engine.awaiting_first_token is not None:
             engine.awaiting_first_token[request.request_id] = request
         self._emit_request(
             start_ns,
@@ -152,14 +155,16 @@ class Steps:
             0,
             computed,
             request.num_output_tokens,
-            live.local_hit,
-            live.external_hit,
+            live.local_hit if engine.follows_lookups else -1,
+            live.external_hit if engine.follows_lookups else -1,
             sum(live.table),
         )
 
     @staticmethod
     def _limit(engine: Engine, budget_left: int, waiting: int) -> tuple[int, int, int, int]:
         """Why the head of the queue has to wait: vLLM keeps that to itself, so it is inferred from what it left."""
+        if waiting < 0:
+            return 0, 0, -1, -1
         head = engine.head() if waiting else None
         if head is None:
             return Limit.none, 0, -1, -1
@@ -175,9 +180,10 @@ class Steps:
         chunked = scheduler.scheduler_config.enable_chunked_prefill
         if budget_left <= 0 or (not chunked and head.num_tokens - head.num_computed_tokens > budget_left):
             return Limit.token_budget, number, -1, -1
-        if getattr(getattr(scheduler, "_pause_state", None), "name", "UNPAUSED") != "UNPAUSED":
-            return Limit.paused, number, -1, -1
-        return Limit.other, number, -1, -1
+        paused = engine.lacks.read(scheduler, "_pause_state", _PAUSED)
+        if paused is None or not engine.follows_lookups:  # it may be that, or a refusal that nobody saw
+            return 0, number, -1, -1
+        return (Limit.other if paused.name == "UNPAUSED" else Limit.paused), number, -1, -1
 
 
 def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hook]:
@@ -190,7 +196,7 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
 
     def before_schedule(args: Args, kwargs: Kwargs) -> tuple[Engine, int] | None:
         engine = schedulers.get(id(args[0]))
-        if engine is None:
+        if engine is None or engine.step < 0:
             return None
         start_ns = now()
         engine.depth += 1
@@ -208,7 +214,7 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
             return
         engine, start_ns = state
         engine.depth -= 1
-        if engine.depth == 0:
+        if engine.depth == 0 and engine.step > 0:
             setattr(output, STEP_ATTRIBUTE, (engine.pid, engine.step))
             steps.scheduled(engine, start_ns, output)
             if ranges is not None:
@@ -222,7 +228,10 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
         engine.update_start = now()
         engine.finished = 0
         output = argument(args, kwargs, 1, "scheduler_output")
-        engine.acting_step = getattr(output, STEP_ATTRIBUTE, (0, engine.step))[1]
+        mark = getattr(output, STEP_ATTRIBUTE, None)
+        if mark is None and engine.step >= 0:
+            engines.lacks.tell(output, STEP_ATTRIBUTE, "which step results belong to")
+        engine.acting_step = -1 if mark is None else mark[1]
         return engine
 
     def after_update(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
@@ -239,9 +248,10 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
     return [
         Hook(
             f"{SCHEDULER}.schedule",
-            "steps and everything they hold",
+            "steps and everything they hold, prefix lookups",
             before=before_schedule,
             after=after_schedule,
+            off=engines.off(Engine.without_steps),
             needs=(
                 Need(SCHEDULER, "requests running max_num_scheduled_tokens max_num_running_reqs scheduler_config"),
                 Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill"),
@@ -251,9 +261,8 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
                 Need(CACHED_REQUESTS, "req_ids new_block_ids resumed_req_ids"),
                 Need(REQUEST, "request_id num_computed_tokens num_prompt_tokens num_output_tokens num_tokens"),
                 Need(BLOCK_POOL, "get_num_free_blocks num_gpu_blocks"),
-                Need(SCHEDULER, "waiting skipped_waiting|kv_holding_waiting", "some of the requests that wait"),
                 Need(REQUEST_QUEUE, "peek_request"),
-                Need(SCHEDULER, "_pause_state", "that admissions were paused"),
+                Need(SCHEDULER, "_pause_state", _PAUSED),
             ),
         ),
         Hook(
@@ -261,6 +270,7 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
             "when steps end, first tokens",
             before=before_update,
             after=after_update,
+            off=engines.off(Engine.without_first_tokens),
             needs=(Need(MODEL_OUTPUT, "sampled_token_ids"), Need(REQUEST, "num_output_tokens num_computed_tokens")),
         ),
     ]

@@ -13,6 +13,7 @@ from typing import Any
 from kvtrace.events import PinCause, PinEnd
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
+from kvtrace.probes.lacks import Followed
 from kvtrace.probes.pins import Holder, block_ids
 
 _REASONS = {reason.name: reason for reason in PinEnd}
@@ -20,9 +21,9 @@ _REASONS = {reason.name: reason for reason in PinEnd}
 
 def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
     """Record the TTL pins of a scheduler that has them; others are left alone."""
-    if not all(callable(getattr(scheduler, name, None)) for name in ("pin_request", "unpin_request")):
+    if not any(callable(getattr(scheduler, name, None)) for name in ("pin_request", "unpin_request")):
         return
-    until: dict[str, int] = {}
+    until = Followed()  # by request: when its pin's time is over
     where = f"{type(scheduler).__module__}:{type(scheduler).__qualname__}"
     pins = engine.pins
 
@@ -49,10 +50,21 @@ def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
         pins.end(PinCause.ttl, request_id, reason)
         until.pop(request_id, None)
 
+    def nobody_holds() -> None:
+        pins.holder = None
+
+    def no_ends() -> None:
+        pins.unfollow(PinCause.ttl)
+        until.off()
+
     patches.patch_object(
-        scheduler, "pin_request", Hook(f"{where}.pin_request", "TTL pins", before=before_pin, after=after_pin)
+        scheduler,
+        "pin_request",
+        Hook(f"{where}.pin_request", "TTL pins", before=before_pin, after=after_pin, off=nobody_holds),
     )
-    patches.patch_object(scheduler, "unpin_request", Hook(f"{where}.unpin_request", "their end", after=after_unpin))
+    patches.patch_object(
+        scheduler, "unpin_request", Hook(f"{where}.unpin_request", "their end", after=after_unpin, off=no_ends)
+    )
 
 
 def _request_id(args: Args, kwargs: Kwargs) -> str:

@@ -11,8 +11,10 @@ from kvtrace.capture import Recorder
 from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.device.batch import BatchOrder
 from kvtrace.probes.device.levels import DeviceRecorder, level
-from kvtrace.probes.engine import STEP_ATTRIBUTE, dp_rank
+from kvtrace.probes.engine import STEP_ATTRIBUTE
+from kvtrace.probes.engine_facts import dp_rank
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.owners import PARALLEL_CONFIG, SCHEDULER_OUTPUT
 
@@ -27,7 +29,29 @@ _LAYERS = (
         "KV accesses timed on the GPU",
     ),
 )
+_WARM_UP_PASSES = 32
+"""vLLM's second model runner warms up with a few passes of its own, which belong to no step."""
+_STEPLESS = "forward passes: kvtrace's mark on a step does not reach the worker"
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
+
+
+class _Marks:
+    """Finds the step that a scheduler's output belongs to: (engine's pid, step)."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._lacks = Lacks(recorder)
+        self._without = 0  # forward passes in a row
+
+    def step(self, scheduler_output: Any) -> tuple[int, int] | None:
+        """The mark that the engine put there; None if there is none, which is said if it goes on."""
+        found: tuple[int, int] | None = getattr(scheduler_output, STEP_ATTRIBUTE, None)
+        if found is not None:
+            self._without = 0
+            return found
+        self._without += 1
+        if self._without > _WARM_UP_PASSES:
+            self._lacks.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
+        return None
 
 
 def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
@@ -37,6 +61,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     layers = DeviceRecorder(recorder, level()) if level() != "host" else None
     mode = [0]  # of the forward pass under way; 0 before it is known
     announced: set[int] = set()
+    step_of = _Marks(recorder).step
 
     def before_forward(args: Args, kwargs: Kwargs) -> int:
         mode[0] = 0
@@ -52,8 +77,8 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
 
     def after_forward(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         scheduler_output = argument(args, kwargs, 1, "scheduler_output")
-        step = getattr(scheduler_output, STEP_ATTRIBUTE, None)
-        if not start_ns or step is None:
+        step = step_of(scheduler_output) if start_ns else None
+        if step is None:
             return
         scheduled = scheduler_output.num_scheduled_tokens
         tokens = scheduler_output.total_num_scheduled_tokens

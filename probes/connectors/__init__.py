@@ -12,22 +12,26 @@ from kvtrace.probes.connectors import by_slots, offload_tiers, offloading, sched
 from kvtrace.probes.connectors.part import Adapter, Part
 from kvtrace.probes.engine import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument
+from kvtrace.probes.lacks import Lacks
 
 _FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory"
+
+
+_PARTS = "the parts of a MultiConnector"
 
 
 def hooks(engines: Engines, patches: Patches) -> list[Hook]:
     """The hook on the making of connectors, in the scheduler's process and in the workers'."""
 
     def after_create(_: None, connector: Any, args: Args, kwargs: Kwargs) -> None:
-        role = getattr(argument(args, kwargs, 2, "role", None), "name", "").lower()
-        for index, one in enumerate([connector, *_children(connector)]):
+        role = argument(args, kwargs, 2, "role").name.lower()
+        for index, one in enumerate([connector, *_children(connector, engines.lacks)]):
             _attach(Part(engines, patches, connector, one, index), role)
 
     parts = Need(
         "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector:MultiConnector",
         "_connectors",
-        "the parts of a MultiConnector",
+        _PARTS,
     )
     lost = "KV connectors: lookups, transfers, tiers"
     return [Hook(f"{_FACTORY}.create_connector", lost, after=after_create, needs=(parts,))]
@@ -42,12 +46,12 @@ def declared() -> list[Hook]:
     return single + [hook for value in several for hook in value if isinstance(hook, Hook)]
 
 
-def _children(connector: Any) -> list[Any]:
+def _children(connector: Any, lacks: Lacks) -> list[Any]:
     """The parts of a MultiConnector, and theirs."""
-    parts = getattr(connector, "_connectors", None)
-    if not isinstance(parts, list | tuple):
+    if not any(kind.__name__ == "MultiConnector" for kind in type(connector).__mro__):
         return []
-    return [found for part in parts for found in (part, *_children(part))]
+    parts = lacks.read(connector, "_connectors", _PARTS, ())
+    return [found for part in parts for found in (part, *_children(part, lacks))]
 
 
 def _attach(part: Part, role: str) -> None:

@@ -7,7 +7,7 @@ are the slots' share of the KV tensors.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from kvtrace.events import Direction, Tier
@@ -17,19 +17,21 @@ from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import CONNECTOR
 
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
-_BYTES = "bytes of transfers of ExampleConnector and LMCache"
+_METADATA = "transfers of ExampleConnector and LMCache"
+_BYTES = "blocks and bytes of transfers of ExampleConnector and LMCache"
+_LOADED = "bytes loaded by ExampleConnector and LMCache"
 _LMCACHE = f"{_V1}.lmcache_integration.vllm_v1_adapter"
 SAVE_LAYER = Hook(
     f"{CONNECTOR}.save_kv_layer",
     "bytes saved",
     needs=(
-        Need(CONNECTOR, "_connector_metadata", "transfers of ExampleConnector and LMCache"),
+        Need(CONNECTOR, "_connector_metadata", _METADATA),
+        Need(f"{_V1}.example_connector:ExampleConnectorMetadata", "requests", _METADATA),
+        Need("vllm.config.cache:CacheConfig", "block_size", _BYTES),
         Need(CONNECTOR, "_kv_cache_config _vllm_config", _BYTES),
         Need("vllm.config.vllm:VllmConfig", "cache_config", _BYTES),
         Need("vllm.v1.kv_cache_interface:KVCacheConfig", "num_blocks", _BYTES),
-        Need(
-            "vllm.forward_context:ForwardContext", "no_compile_layers", "bytes loaded by ExampleConnector and LMCache"
-        ),
+        Need("vllm.forward_context:ForwardContext", "no_compile_layers", _LOADED),
         Need(f"{_V1}.example_connector:ReqMeta", "slot_mapping is_store", "transfers of ExampleConnector"),
         Need(f"{_LMCACHE}:ReqMeta", "slot_mapping load_spec save_spec", "transfers of LMCache"),
         Need(f"{_LMCACHE}:LoadSpec", "can_load vllm_cached_tokens lmcache_cached_tokens", "transfers of LMCache"),
@@ -67,9 +69,9 @@ class BySlots(Adapter):
     def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
         """The step's load and store."""
         engine = self.part.engine()
-        if engine is None:
+        if engine is None or engine.step < 0 or not engine.block_size:  # steps number the transfers
             return
-        copies = _copies(metadata)
+        copies = self._copies(metadata)
         owners = _Owners(scheduler_output)
         blocks: dict[Direction, list[tuple[str, int, int]]] = {}
         for copy in copies:
@@ -91,11 +93,13 @@ class BySlots(Adapter):
         slots = self._slots(Direction.load)
         if not slots:
             return
-        layers = getattr(argument(args, kwargs, 0, "forward_context"), "no_compile_layers", {}).values()
+        layers = self.part.lacks.read(argument(args, kwargs, 0, "forward_context"), "no_compile_layers", _LOADED, {})
         per_slot = sum(
-            self._bytes_a_slot(layer.kv_cache) for layer in layers if getattr(layer, "kv_cache", None) is not None
+            self._bytes_a_slot(layer.kv_cache)
+            for layer in layers.values()
+            if getattr(layer, "kv_cache", None) is not None
         )
-        self._record(Direction.load, start_ns, time.monotonic_ns(), slots, slots * per_slot)
+        self._record(Direction.load, start_ns, time.monotonic_ns(), slots, slots * per_slot or -1)
 
     def _before_layer(self, args: Args, kwargs: Kwargs) -> int:
         return time.monotonic_ns()
@@ -113,29 +117,45 @@ class BySlots(Adapter):
         self._storing, self._bytes = None, 0
 
     def _record(self, direction: Direction, start_ns: int, end_ns: int, slots: int, bytes_: int) -> None:
-        transfer = self.part.transfer(self.part.step[1], direction)
+        step = self.part.step[1]
+        if step < 0:  # steps number the transfers
+            return
+        transfer = self.part.transfer(step, direction)
         tiers = (Tier.gpu, self._tier) if direction is Direction.store else (self._tier, Tier.gpu)
-        blocks = -(-slots // self._block_size())
+        size = self._block_size()
+        blocks = -(-slots // size) if size else -1
         self._transfers.submitted(transfer, direction, tiers, blocks, submitted_ns=start_ns, bytes_=bytes_)
         self._transfers.finished(transfer, finished_ns=end_ns, started_ns=start_ns, bytes_=bytes_)
 
     def _slots(self, direction: Direction) -> int:
-        metadata = getattr(self.part.connector, "_connector_metadata", None)
-        return sum(copy.last - copy.first for copy in _copies(metadata) if copy.direction is direction)
+        metadata = self.part.lacks.read(self.part.connector, "_connector_metadata", _METADATA)
+        if metadata is None:
+            return 0
+        return sum(copy.last - copy.first for copy in self._copies(metadata) if copy.direction is direction)
 
     def _block_size(self) -> int:
-        config = getattr(self.part.connector, "_vllm_config", None)
-        return int(getattr(getattr(config, "cache_config", None), "block_size", 0) or 1)
+        """Tokens of a block; 0 if they are not known."""
+        found = self.part.connector
+        for name in ("_vllm_config", "cache_config", "block_size"):
+            found = self.part.lacks.read(found, name, _BYTES)
+            if found is None:
+                return 0
+        return int(found)
 
     def _bytes_a_slot(self, kv_cache: Any) -> int:
-        """A token's share of a layer's KV tensor."""
+        """A token's share of a layer's KV tensor; 0 if it is not known."""
         tensor = kv_cache[0] if isinstance(kv_cache, list | tuple) else kv_cache
-        blocks = getattr(getattr(self.part.connector, "_kv_cache_config", None), "num_blocks", 0)
-        return int(tensor.numel() * tensor.element_size() // (blocks * self._block_size())) if blocks else 0
+        lacks = self.part.lacks
+        config = lacks.read(self.part.connector, "_kv_cache_config", _BYTES)
+        slots = (lacks.read(config, "num_blocks", _BYTES) or 0) * self._block_size() if config is not None else 0
+        return int(tensor.numel() * tensor.element_size() // slots) if slots else 0
+
+    def _copies(self, metadata: Any) -> Iterator[_Copy]:
+        return _copies(self.part.lacks.read(metadata, "requests", _METADATA, ()))
 
 
-def _copies(metadata: Any) -> Iterator[_Copy]:
-    for request in getattr(metadata, "requests", ()):
+def _copies(requests: Iterable[Any]) -> Iterator[_Copy]:
+    for request in requests:
         slots = len(request.slot_mapping)
         if hasattr(request, "is_store"):
             yield _Copy(Direction.store if request.is_store else Direction.load, request, 0, slots)

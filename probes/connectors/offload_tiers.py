@@ -6,14 +6,16 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from kvtrace.events import TIER_BLOCK, Direction, Tier, TierOp
-from kvtrace.probes.connectors.part import TIERS, Part, low_hash, number_of_blocks
+from kvtrace.events import TIER_BLOCK, BlockOp, Direction, Tier, TierOp
+from kvtrace.probes.connectors.part import TIER_PLACES, TIERS, Part, Planned, chunks_of, low_hash
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.lacks import Followed, Lacks
 
 _MANAGER, _PRIMARY = "vllm.v1.kv_offload.base:OffloadingManager", "vllm.v1.kv_offload.tiering.manager"
 _TIERING = "vllm.v1.kv_offload.tiering.base"
 _TIER = f"{_TIERING}:SecondaryTierManager"
+_KIND, _CAPACITY, _HITS = "which kind of tier it is", "the tier's capacity", "whose hits in the tier"
 _STORED = Need("vllm.v1.kv_offload.base:PrepareStoreOutput", "keys_to_store store_spec evicted_keys")
 _CPU_MANAGER = "vllm.v1.kv_offload.cpu.manager:CPUOffloadingManager"
 PREPARE_STORE = (
@@ -22,8 +24,9 @@ PREPARE_STORE = (
         "what the tier takes in and gives up",
         needs=(
             _STORED,
-            Need(_CPU_MANAGER, "medium", "which kind of tier it is"),
-            Need(_CPU_MANAGER, "_num_chunks|_num_blocks", "the tier's capacity"),
+            Need(_CPU_MANAGER, "medium", _KIND),
+            Need(_CPU_MANAGER, "_num_chunks|_num_blocks", _CAPACITY),
+            Need("vllm.v1.kv_offload.cpu.common:CPULoadStoreSpec", "block_ids", TIER_PLACES),
         ),
     ),
     Hook(
@@ -37,12 +40,16 @@ COMPLETE_STORE = (
     Hook(f"{_MANAGER}.complete_store", "what the tier holds"),
     Hook(f"{_PRIMARY}:CPUPrimaryTierOffloadingManager.complete_write", "what the tier holds", since="0.26.0"),
 )
-PREPARE_LOAD = Hook(f"{_MANAGER}.prepare_load", "hits in the tier")
+PREPARE_LOAD = Hook(
+    f"{_MANAGER}.prepare_load",
+    "hits in the tier",
+    needs=(Need("vllm.v1.kv_offload.base:ReqContext", "req_id", _HITS),),
+)
 RESET = Hook(f"{_MANAGER}.reset_cache", "resets of the tier")
 _TIER_JOB = (
     Need(f"{_PRIMARY}:TieringOffloadingManager", "primary_tier secondary_tiers"),
     Need(f"{_TIERING}:TransferJob|{_TIERING}:JobMetadata", "job_id keys req_context"),
-    Need(_TIER, "medium|tier_type", "which kind of tier it is"),
+    Need(_TIER, "medium|tier_type", _KIND),
 )
 TIER_STORE = Hook(f"{_TIER}.submit_store", "transfers to a secondary tier", needs=_TIER_JOB, since="0.26.0")
 TIER_LOAD = Hook(f"{_TIER}.submit_load", "transfers from a secondary tier", needs=_TIER_JOB, since="0.26.0")
@@ -52,6 +59,9 @@ TIER_FINISHED = Hook(
     needs=(Need(f"{_TIERING}:JobResult", "job_id success"),),
     since="0.26.0",
 )
+
+
+_BY_HASH = {BlockOp.cache: TierOp.store, BlockOp.evict: TierOp.evict}
 
 
 class TierRows:
@@ -86,24 +96,33 @@ class TierRows:
             self._emit_one(time.monotonic_ns(), engine.acting_step, name, self._tier, op, block, 0, low, key[-1])
 
 
+def capacity_of(manager: Any, lacks: Lacks) -> int | None:
+    """How many blocks, or chunks, a manager's tier holds."""
+    capacity = getattr(manager, "_num_blocks", None)  # of older ones
+    if capacity is None:
+        capacity = lacks.read(manager, "_num_chunks", _CAPACITY)
+    return None if capacity is None else int(capacity)
+
+
 class ManagerTier:
     """A tier kept by one of vLLM's `OffloadingManager`s."""
 
     def __init__(self, part: Part, manager: Any) -> None:
-        medium = getattr(manager, "medium", None)
+        self._lacks = part.lacks
+        medium = part.lacks.read(manager, "medium", _KIND)
         tier = TIERS.get(str(getattr(medium, "value", medium)).lower().rpartition(".")[2], Tier.other)
         self._rows = TierRows(part, tier)
-        self._block_of: dict[bytes, int] = {}
+        self._block_of = Followed()  # of each key: its place
         # The secondary tiers of vLLM reach the same methods under other names.
-        for declared in PREPARE_STORE:
-            if hasattr(manager, declared.path[-1]):
-                part.hook(manager, declared, after=self._after_prepare_store)
-        for declared in COMPLETE_STORE:
-            if hasattr(manager, declared.path[-1]):
-                part.hook(manager, declared, after=self._after_complete_store)
+        for pair, after in (
+            (PREPARE_STORE, self._after_prepare_store),
+            (COMPLETE_STORE, self._after_complete_store),
+        ):
+            for declared in pair:
+                if declared is pair[0] or hasattr(manager, declared.path[-1]):
+                    part.hook(manager, declared, after=after, off=self._block_of.off)
         part.hook(manager, PREPARE_LOAD, after=self._after_prepare_load)
-        if hasattr(manager, RESET.path[-1]):
-            part.hook(manager, RESET, after=self._after_reset)
+        part.hook(manager, RESET, after=self._after_reset, off=self._block_of.off)
 
     def _row(self, key: bytes) -> tuple[int, int, int]:
         return (self._block_of.get(key, -1), *low_hash(key))
@@ -114,9 +133,10 @@ class ManagerTier:
         self._rows.record(TierOp.evict, [self._row(key) for key in output.evicted_keys])
         for key in output.evicted_keys:
             self._block_of.pop(key, None)
-        ids = number_of_blocks(output.store_spec)
+        ids = chunks_of(output.store_spec, self._lacks)
         if len(ids) == len(output.keys_to_store):
-            self._block_of.update(zip(output.keys_to_store, ids, strict=True))
+            for key, place in zip(output.keys_to_store, ids, strict=True):
+                self._block_of[key] = place
         self._rows.record(TierOp.write, [self._row(key) for key in output.keys_to_store])
 
     def _after_complete_store(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
@@ -130,11 +150,43 @@ class ManagerTier:
     def _after_prepare_load(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         context = argument(args, kwargs, 1, "req_context")
         rows = [self._row(key) for key in argument(args, kwargs, 0, "keys")]
-        self._rows.record(TierOp.hit, rows, getattr(context, "req_id", ""))
+        self._rows.record(TierOp.hit, rows, self._lacks.read(context, "req_id", _HITS, ""))
 
     def _after_reset(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         self._block_of.clear()
         self._rows.record(TierOp.reset, [(-1, 0, 0)])
+
+
+class PoolTier:
+    """A tier kept in a block pool of vLLM's: what its allocations, hash assignments and evictions mean for the tier."""
+
+    def __init__(self, part: Part, tier: Tier) -> None:
+        self._rows = TierRows(part, tier)
+
+    def changed(self, op: BlockOp, blocks: Any) -> None:
+        """Blocks were allocated, referenced or released."""
+        if op is BlockOp.allocate:
+            self._rows.record(TierOp.write, [(block.block_id, 0, 0) for block in blocks])
+        elif op is BlockOp.free:
+            empty = [block for block in blocks if not block.is_null and not block.ref_cnt and block.block_hash is None]
+            self._rows.record(TierOp.drop, [(block.block_id, 0, 0) for block in empty])
+
+    def hashed(self, op: BlockOp, key: bytes, block: Any) -> None:
+        """A block became findable by a hash, or is no longer."""
+        self._rows.record_one(_BY_HASH[op], block.block_id, key)
+
+    def emptied(self) -> None:
+        """The pool was reset."""
+        self._rows.record(TierOp.reset, [(-1, 0, 0)])
+
+    def hits(self, load: Planned, block_pool: Any) -> None:
+        """Blocks will be loaded for requests."""
+        by_request: dict[str, list[tuple[int, int, int]]] = {}
+        for request_id, _, block in load.blocks:
+            row = (block, *low_hash(block_pool.blocks[block].block_hash))
+            by_request.setdefault(request_id, []).append(row)
+        for request_id, rows in by_request.items():
+            self._rows.record(TierOp.hit, rows, request_id)
 
 
 class SecondaryTier:
@@ -142,17 +194,17 @@ class SecondaryTier:
 
     def __init__(self, part: Part, tier: Any, level: int) -> None:
         self._part, self._level = part, level
-        medium = getattr(tier, "medium", None)
-        kind = str(getattr(medium, "value", getattr(tier, "tier_type", ""))).lower()
+        medium = getattr(tier, "medium", None)  # since vLLM 0.27
+        kind = str(medium.value if medium is not None else part.lacks.read(tier, "tier_type", _KIND, "")).lower()
         remote = getattr(getattr(tier, "locality", None), "value", "") == "REMOTE"
         self._tier = Tier.remote if remote else TIERS.get({"fs": "disk", "p2p": "remote"}.get(kind, kind), Tier.other)
         self._block_bytes = int(getattr(tier, "_block_size_bytes", 0) or 0)
         self._transfers = Transfers(part)
-        self._jobs: dict[int, tuple[int, int]] = {}
+        self._jobs = Followed()
         self._rows = TierRows(part, self._tier)
         part.hook(tier, TIER_STORE, after=self._submitted(Direction.store))
         part.hook(tier, TIER_LOAD, after=self._submitted(Direction.load))
-        part.hook_results(tier, TIER_FINISHED, self._finished)
+        part.hook_results(tier, TIER_FINISHED, self._finished, self._jobs.off)
 
     def _submitted(self, direction: Direction) -> Any:
         tiers = (Tier.cpu, self._tier) if direction is Direction.store else (self._tier, Tier.cpu)

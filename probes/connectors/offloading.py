@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvtrace.events import Direction, Tier
-from kvtrace.probes.connectors.offload_tiers import ManagerTier, SecondaryTier
-from kvtrace.probes.connectors.part import Adapter, Part, Planned, number_of_blocks
+from kvtrace.probes.connectors.offload_tiers import ManagerTier, SecondaryTier, capacity_of
+from kvtrace.probes.connectors.part import TIER_PLACES, Adapter, Part, Planned, chunks_of, number_of_blocks
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.lacks import ABSENT, Followed
 
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.offloading"
 _JOB, _RESULT = f"{_CONNECTOR}.common:TransferJob", "vllm.v1.kv_offload.base:TransferResult"
@@ -26,11 +27,7 @@ SUBMIT = tuple(
             Need(f"{_CONNECTOR}_connector:OffloadingConnector", "connector_scheduler connector_worker"),
             Need(f"{_CONNECTOR}.worker:OffloadingConnectorWorker", "worker"),
             Need(f"{_CONNECTOR}.scheduler:OffloadingConnectorScheduler", "manager config"),
-            Need(
-                f"{_CONNECTOR}.scheduler:SchedulerOffloadConfig",
-                "blocks_per_chunk",
-                "blocks of chunks beyond the first",
-            ),
+            Need(f"{_CONNECTOR}.scheduler:SchedulerOffloadConfig", "blocks_per_chunk", TIER_PLACES),
             Need(f"{_CONNECTOR}.common:OffloadingConnectorMetadata", "load_jobs store_jobs"),
             Need(_JOB, "req_id src_spec dst_spec"),
             Need("vllm.v1.kv_offload.base:GPULoadStoreSpec", "block_ids group_sizes block_indices"),
@@ -53,7 +50,7 @@ class Offloading(Adapter):
     def __init__(self, part: Part) -> None:
         super().__init__(part)
         self._transfers = Transfers(part)
-        self._jobs: dict[int, int] = {}  # submitted and not finished: the transfer of each job
+        self._jobs = Followed()  # submitted and not finished: the transfer of each job
 
     @staticmethod
     def fits(connector: Any) -> bool:
@@ -68,18 +65,27 @@ class Offloading(Adapter):
 
     def attach_scheduler(self) -> dict[str, Any]:
         """Hook the manager of the tier that the GPU's blocks are copied to, and the tiers behind it."""
-        manager = getattr(self.part.connector.connector_scheduler, "manager", None)
+        lacks = self.part.lacks
+        manager = lacks.read(self.part.connector.connector_scheduler, "manager", "the tiers of an OffloadingConnector")
         if manager is None:
             return {}
-        primary = getattr(manager, "primary_tier", manager)
-        ManagerTier(self.part, primary)
-        for level, tier in enumerate(getattr(manager, "secondary_tiers", ()), 1):
+        primary: Any = manager
+        secondary: list[Any] = []
+        if any(kind.__name__ == "TieringOffloadingManager" for kind in type(manager).__mro__):
+            primary = lacks.read(manager, "primary_tier", "the CPU tier of an OffloadingConnector")
+            secondary = lacks.read(manager, "secondary_tiers", "tiers behind the CPU", secondary)
+        capacity = None
+        if primary is not None:
+            ManagerTier(self.part, primary)
+            capacity = capacity_of(primary, lacks)
+        for level, tier in enumerate(secondary, 1):
             SecondaryTier(self.part, tier, level)
-        capacity = getattr(primary, "_num_chunks", getattr(primary, "_num_blocks", None))
         return {"tier": "cpu", "capacity_blocks": capacity, "blocks_per_chunk": self._blocks_per_chunk()}
 
-    def _blocks_per_chunk(self) -> int:
-        return int(getattr(self.part.connector.connector_scheduler.config, "blocks_per_chunk", 1) or 1)
+    def _blocks_per_chunk(self) -> int | None:
+        config = self.part.connector.connector_scheduler.config
+        found = self.part.lacks.read(config, "blocks_per_chunk", TIER_PLACES)
+        return None if found is None else int(found)
 
     def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
         """The jobs of a step."""
@@ -89,8 +95,9 @@ class Offloading(Adapter):
         for job, entry in metadata.store_jobs.items():
             yield self._plan(job, Direction.store, entry, entry.src_spec, entry.dst_spec, per_chunk)
 
-    def _plan(self, job: int, direction: Direction, entry: Any, gpu: Any, other: Any, per_chunk: int) -> Planned:
-        gpu_blocks, chunks = number_of_blocks(gpu), number_of_blocks(other)
+    def _plan(self, job: int, direction: Direction, entry: Any, gpu: Any, other: Any, per_chunk: int | None) -> Planned:
+        gpu_blocks, chunks = number_of_blocks(gpu), chunks_of(other, self.part.lacks) if per_chunk else []
+        per_chunk = per_chunk or 1
         blocks, first_gpu, first_chunk = [], 0, 0
         for size, start in zip(gpu.group_sizes, gpu.block_indices, strict=True):
             skipped = start % per_chunk
@@ -103,9 +110,12 @@ class Offloading(Adapter):
 
     def attach_worker(self) -> bool:
         """Hook what copies, once it is there."""
-        worker = getattr(self.part.connector.connector_worker, "worker", None)
+        half = self.part.connector.connector_worker
+        worker = self.part.lacks.read(half, "worker", "transfers of an OffloadingConnector", ABSENT)
         if worker is None:
             return False
+        if worker is ABSENT:
+            return True
         own = type(worker).__module__.startswith(_OWN_WORKERS)
 
         def submitting(direction: Direction) -> Any:
@@ -131,7 +141,7 @@ class Offloading(Adapter):
 
         for declared, direction in zip(SUBMIT, (Direction.store, Direction.load), strict=True):
             self.part.hook(worker, declared, before, submitting(direction))
-        self.part.hook(worker, FINISHED, after=after_finished)
+        self.part.hook(worker, FINISHED, after=after_finished, off=self._jobs.off)
         return True
 
     def _finished(self, result: Any, own_worker: bool) -> None:

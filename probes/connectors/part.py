@@ -10,9 +10,14 @@ from kvtrace.capture import Recorder
 from kvtrace.events import Direction, Tier
 from kvtrace.probes.engine import Engine, Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
+from kvtrace.probes.lacks import Lacks
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a connector's metadata: (engine's pid, step). It travels to the workers with it."""
+
+UNKNOWN_STEP = 0, -1
+
+TIER_PLACES = "which blocks of the tier"
 
 _JOB_BITS, _LEVEL_BITS = 40, 6
 
@@ -28,11 +33,12 @@ class Part:
 
     def __init__(self, engines: Engines, patches: Patches, root: Any, connector: Any, index: int) -> None:
         self.recorder: Recorder = engines.recorder
+        self.lacks = engines.lacks
         self.root = root
         self.connector = connector
         self.index = index
         self.name = type(connector).__name__
-        self.step = (0, -1)
+        self.step = UNKNOWN_STEP
         self._engines = engines
         self._patches = patches
         self._engine: Engine | None = None
@@ -41,7 +47,7 @@ class Part:
         """The engine whose scheduler asks this connector; None before it is built."""
         if self._engine is None:
             for engine in list(self._engines.by_scheduler.values()):
-                if getattr(engine.scheduler, "connector", None) is self.root:
+                if engine.has_connector and engine.scheduler.connector is self.root:
                     self._engine = engine
         return self._engine
 
@@ -58,29 +64,39 @@ class Part:
         """Have a block pool's changes recorded as a tier's."""
         self._engines.tiers[id(block_pool)] = (block_pool, tier)
 
-    def hook(self, target: Any, declared: Hook, before: Any = None, after: Any = None) -> bool:
+    def hook(
+        self,
+        target: Any,
+        declared: Hook,
+        before: Any = None,
+        after: Any = None,
+        off: Callable[[], None] | None = None,
+    ) -> bool:
         """Hook a method of one object, which is declared where vLLM declares it, be it in a base class.
 
-        Hooks get the arguments without the object.
+        Hooks get the arguments without the object. False: it has no such method, which has been said.
         """
         kind, name = type(target), declared.path[-1]
         where = f"{kind.__module__}:{kind.__qualname__}.{name}"
-        hook = declared._replace(target=where, before=before, after=after)
+        hook = declared._replace(target=where, before=before, after=after, off=off)
         return self._patches.patch_object(target, name, hook, declared.target)
 
-    def hook_results(self, target: Any, declared: Hook, after: Callable[[list[Any]], None]) -> None:
+    def hook_results(
+        self, target: Any, declared: Hook, after: Callable[[list[Any]], None], off: Callable[[], None]
+    ) -> None:
         """Hook a method that returns something iterable, which may be a generator: `after` gets the results listed."""
         name = declared.path[-1]
         original = getattr(target, name, None)
         if original is not None:
             setattr(target, name, lambda *args, **kwargs: list(original(*args, **kwargs)))
-        self.hook(target, declared, after=lambda _, results, args, kwargs: after(results))
+        self.hook(target, declared, after=lambda _, results, args, kwargs: after(results), off=off)
 
     def hook_function(self, declared: Hook, before: Any = None, after: Any = None) -> None:
         """Hook a function of a module that has been imported."""
         module = sys.modules.get(declared.module)
-        function = getattr(module, declared.path[-1], None)
-        if module is not None and function is not None and not hasattr(function, "__wrapped__"):
+        if module is None:
+            self._patches.absent(declared)
+        elif not hasattr(getattr(module, declared.path[-1], None), "__wrapped__"):
             self._patches.patch_module(module, [declared._replace(before=before, after=after)])
 
 
@@ -124,13 +140,23 @@ class Adapter:
     def after_poll(self) -> None:
         """`get_finished` returned."""
 
+    def without_polls(self) -> None:
+        """The hook on `get_finished` is off."""
+
 
 TIERS = {"cpu": Tier.cpu, "disk": Tier.disk, "storage": Tier.disk, "remote": Tier.remote}
 
 
 def number_of_blocks(spec: Any) -> list[int]:
-    """The block ids of one of vLLM's load/store specs; empty if it has none."""
+    """The block ids of one of vLLM's load/store specs."""
+    return [int(block) for block in spec.block_ids]
+
+
+def chunks_of(spec: Any, lacks: Lacks) -> list[int]:
+    """The places in a tier that a load/store spec addresses; empty if it names them in another way, as files."""
     ids = getattr(spec, "block_ids", None)
+    if ids is None and type(spec).__name__ == "CPULoadStoreSpec":
+        lacks.tell(spec, "block_ids", TIER_PLACES)
     return [] if ids is None else [int(block) for block in ids]
 
 

@@ -11,13 +11,18 @@ from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hash
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.owners import CONNECTOR, REQUEST
+from kvtrace.probes.owners import BLOCK, CONNECTOR, REQUEST
 from kvtrace.probes.pins import Holder
 
 LOOKUP = Hook(
     f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)
 )
-PLAN = Hook(f"{CONNECTOR}.build_connector_meta", "the blocks of transfers")
+CONTENT = "the content of a tier's blocks"
+PLAN = Hook(
+    f"{CONNECTOR}.build_connector_meta",
+    "the blocks of transfers, the steps of calls",
+    needs=(Need(BLOCK, "block_hash", CONTENT), Need(REQUEST, "block_hashes", CONTENT)),
+)
 _LOST = "references connectors take on blocks"
 TAKING = Hook(f"{CONNECTOR}.update_state_after_alloc", _LOST)
 RELEASING_ONES = (
@@ -44,7 +49,7 @@ def _hook_lookups(part: Part) -> None:
         if engine is None:
             return
         request, local = argument(args, kwargs, 0, "request"), argument(args, kwargs, 1, "num_computed_tokens")
-        number, name = engine.request(request.request_id).number, recorder.intern(part.name)
+        number, name = engine.number(request.request_id), recorder.intern(part.name)
         matched = -1 if found[0] is None else found[0]
         emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]))
 
@@ -60,29 +65,40 @@ def _hook_plans(part: Part, adapter: Adapter) -> None:
         engine = part.engine()
         if engine is None:
             return
-        with contextlib.suppress(AttributeError):  # a metadata class with slots: its workers know no step
+        with contextlib.suppress(AttributeError):  # a metadata class with slots: its workers know no step, and say so
             setattr(metadata, STEP_ATTRIBUTE, (engine.pid, engine.step))
         for plan in adapter.planned(metadata, argument(args, kwargs, 0, "scheduler_output")):
             plans.record(engine, plan)
 
-    part.hook(part.connector, PLAN, hold, after_build)
+    part.hook(part.connector, PLAN, hold, after_build, _nobody_holds(part))
 
 
 def _hook_references(part: Part) -> None:
-    part.hook(part.connector, TAKING, _holding(part, PinEnd.loaded, _its_request), _let_go)
+    off = _nobody_holds(part)
+    part.hook(part.connector, TAKING, _holding(part, PinEnd.loaded, _its_request), _let_go, off)
     for declared in RELEASING_ONES:
-        if hasattr(part.connector, declared.path[-1]):
-            part.hook(part.connector, declared, _holding(part, PinEnd.released, _its_request), _let_go)
+        if declared in RELEASING_ONES[:1] or hasattr(part.connector, declared.path[-1]):
+            part.hook(part.connector, declared, _holding(part, PinEnd.released, _its_request), _let_go, off)
     for declared in RELEASING_ANY:
-        if hasattr(part.connector, declared.path[-1]):
-            part.hook(part.connector, declared, _holding(part, PinEnd.released), _let_go)
+        part.hook(part.connector, declared, _holding(part, PinEnd.released), _let_go, off)
+
+
+def _nobody_holds(part: Part) -> Callable[[], None]:
+    """What to do when a hook is off that might not have let go."""
+
+    def off() -> None:
+        engine = part.engine()
+        if engine is not None:
+            engine.pins.holder = None
+
+    return off
 
 
 Held = tuple[Engine, Holder | None] | None
 
 
 def _its_request(args: Args, kwargs: Kwargs) -> str | None:
-    return getattr(argument(args, kwargs, 0, "request"), "request_id", None)
+    return str(argument(args, kwargs, 0, "request").request_id)
 
 
 def _no_request(args: Args, kwargs: Kwargs) -> None:
@@ -135,7 +151,7 @@ class Plans:
 def _hashes(engine: Engine, plan: Planned) -> list[tuple[int, int]]:
     """The content hash of each planned GPU block: its own, or, before its content is there, its request's."""
     blocks = engine.block_pool.blocks
-    found = [low_hash(getattr(blocks[block], "block_hash", None)) for _, block, _ in plan.blocks]
+    found = [low_hash(engine.lacks.read(blocks[block], "block_hash", CONTENT)) for _, block, _ in plan.blocks]
     if plan.direction is Direction.load and not all(low for low, _ in found):
         of_requests = {
             id_: _hashes_of_request(engine, id_) for id_ in {request for request, _, _ in plan.blocks if request}
@@ -150,11 +166,10 @@ def _hashes(engine: Engine, plan: Planned) -> list[tuple[int, int]]:
 def _hashes_of_request(engine: Engine, request_id: str) -> dict[int, tuple[int, int]]:
     """The hashes a request's prompt gives the blocks of its table, where blocks are hashed whole."""
     request = engine.scheduler.requests.get(request_id)
-    manager = engine.scheduler.kv_cache_manager
-    hashes: Iterable[bytes] = getattr(request, "block_hashes", ())
-    per_hash = getattr(manager.coordinator, "hash_block_size", engine.block_size)
-    if request is None or per_hash != engine.block_size:
+    if request is None or engine.hash_block_size != engine.block_size:
         return {}
+    hashes: Iterable[bytes] = engine.lacks.read(request, "block_hashes", CONTENT, ())
+    manager = engine.scheduler.kv_cache_manager
     return {
         block: (int.from_bytes(hash_[-8:], "big"), group)
         for group, ids in enumerate(manager.get_block_ids(request_id))

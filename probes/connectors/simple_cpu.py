@@ -10,24 +10,28 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from kvtrace.events import BlockOp, Direction, Tier, TierOp
-from kvtrace.probes.connectors.offload_tiers import TierRows
-from kvtrace.probes.connectors.part import Adapter, Part, Planned, low_hash
+from kvtrace.events import Direction, Tier
+from kvtrace.probes.connectors.offload_tiers import PoolTier
+from kvtrace.probes.connectors.part import TIERS, Adapter, Part, Planned
+from kvtrace.probes.connectors.scheduler_side import CONTENT
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.owners import BLOCK
+from kvtrace.probes.lacks import ABSENT
+from kvtrace.probes.owners import BLOCK, CONNECTOR
 
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
 _OFFLOAD = "vllm.v1.simple_kv_offload"
 _SCHEDULER, _WORKER = f"{_OFFLOAD}.manager:SimpleCPUOffloadScheduler", f"{_OFFLOAD}.worker:SimpleCPUOffloadWorker"
 _DISK = f"{_OFFLOAD}.disk_backend:DiskBackend"
+_KIND, _OWNERS, _DEVICE_TIMES = "which kind of tier it is", "whose blocks are stored", "device times of copies"
+_TRANSFERS, _ENDS = "transfers of a SimpleCPUOffloadConnector", "the ends of transfers"
 COPY = Hook(
     f"{_OFFLOAD}.copy_backend:DmaCopyBackend.launch_copy",
     "transfers",
     needs=(
         Need(f"{_CONNECTOR}:SimpleCPUOffloadConnector", "scheduler_manager worker_handler"),
         Need(_SCHEDULER, "cpu_block_pool num_cpu_blocks"),
-        Need(BLOCK, "block_hash", "the content of the tier's blocks"),
+        Need(BLOCK, "block_hash", CONTENT),
         Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "load_event load_gpu_blocks load_cpu_blocks"),
         Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "store_event store_gpu_blocks store_cpu_blocks"),
         Need(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata", "load_event_to_reqs"),
@@ -35,15 +39,18 @@ COPY = Hook(
         Need(f"{_OFFLOAD}.manager:LoadRequestState", "transfer_meta"),
         Need(f"{_OFFLOAD}.manager:TransferMeta", "gpu_block_ids"),
         Need(f"{_OFFLOAD}.manager:StoreRequestState", "block_ids num_stored_blocks"),
-        Need(_SCHEDULER, "_reqs_to_store _store_event_to_reqs", "whose blocks are stored"),
+        Need(_SCHEDULER, "_reqs_to_store _store_event_to_reqs", _OWNERS),
         Need(_WORKER, "_backend gpu_kv_caches"),
-        Need(_WORKER, "_store_hwm _load_hwm", "the ends of transfers"),
+        Need(_WORKER, "_store_hwm _load_hwm", _ENDS),
+        Need(f"{_OFFLOAD}.copy_backend:DmaCopyBackend", "_store_stream _load_stream", _DEVICE_TIMES),
+        Need(CONNECTOR, "_kv_transfer_config", _KIND),
+        Need("vllm.config.kv_transfer:KVTransferConfig", "kv_connector_extra_config"),
     ),
 )
 DISK_COPY = Hook(f"{_DISK}.launch_copy", "transfers to and from disk", since="0.29.0")
 DISK_STORE = Hook(f"{_DISK}._do_store", "when disk transfers run", since="0.29.0")
 DISK_LOAD = Hook(f"{_DISK}._do_load", "when disk transfers run", since="0.29.0")
-COPY_BLOCKS = Hook(f"{_OFFLOAD}.copy_backend:copy_blocks", "device times of copies")
+COPY_BLOCKS = Hook(f"{_OFFLOAD}.copy_backend:copy_blocks", _DEVICE_TIMES)
 
 
 class _Pending:
@@ -67,9 +74,10 @@ class SimpleCpu(Adapter):
         self._transfers = Transfers(part)
         self._pending: dict[Direction, list[_Pending]] = {Direction.store: [], Direction.load: []}
         self._copies: dict[int, _Pending] = {}  # by the identity of the list of source blocks
+        self._polled = True
         self._block_bytes = 0
         self._tier = Tier.cpu
-        self._pool_tier: _PoolTier | None = None
+        self._pool_tier: PoolTier | None = None
 
     @staticmethod
     def fits(connector: Any) -> bool:
@@ -81,11 +89,17 @@ class SimpleCpu(Adapter):
         manager = self.part.connector.scheduler_manager
         if manager is None:  # prefix caching is off, and the connector with it
             return {}
-        disk = str(getattr(manager, "kv_event_medium", "cpu")).lower() != "cpu"
-        tier = Tier.disk if disk else Tier.cpu
-        self._pool_tier = _PoolTier(self.part, tier)
+        tier = self._kind()
+        self._pool_tier = PoolTier(self.part, tier)
         self.part.own_tier(manager.cpu_block_pool, self._pool_tier)
         return {"tier": tier.name, "capacity_blocks": int(manager.num_cpu_blocks) - 1, "blocks_per_chunk": 1}
+
+    def _kind(self) -> Tier:
+        """What the tier is, by what its user asked for."""
+        config = self.part.lacks.read(self.part.connector, "_kv_transfer_config", _KIND)
+        if config is None:
+            return Tier.other
+        return TIERS.get(config.kv_connector_extra_config.get("kv_offload_backend", "cpu"), Tier.other)
 
     def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
         """The step's load and store."""
@@ -112,7 +126,8 @@ class SimpleCpu(Adapter):
         manager = self.part.connector.scheduler_manager
         found: dict[int, str] = {}
         wanted = set(metadata.store_gpu_blocks)
-        for request_id in getattr(manager, "_store_event_to_reqs", {}).get(metadata.store_event, ()):
+        stored = self.part.lacks.read(manager, "_store_event_to_reqs", _OWNERS, {})
+        for request_id in stored.get(metadata.store_event, ()):
             state = manager._reqs_to_store.get(request_id)
             if state is None:
                 continue
@@ -126,15 +141,17 @@ class SimpleCpu(Adapter):
     def attach_worker(self) -> bool:
         """Hook what copies, once it is there."""
         handler = self.part.connector.worker_handler
-        backend = getattr(handler, "_backend", None)
-        caches = getattr(handler, "gpu_kv_caches", None)
         if handler is None:
+            return True
+        lacks = self.part.lacks
+        backend, caches = (lacks.read(handler, name, _TRANSFERS, ABSENT) for name in ("_backend", "gpu_kv_caches"))
+        if backend is ABSENT or caches is ABSENT:
             return True
         if backend is None or caches is None:
             return False
         self._block_bytes = sum(tensor.stride(0) * tensor.element_size() for tensor in caches.values())
-        if hasattr(backend, "_do_store"):
-            self._tier = Tier.disk
+        self._tier = self._kind()
+        if self._tier is Tier.disk:
             self.part.hook(backend, DISK_COPY, before=self._launched)
             for declared in (DISK_STORE, DISK_LOAD):
                 self.part.hook(backend, declared, before=self._begun, after=self._done)
@@ -147,10 +164,11 @@ class SimpleCpu(Adapter):
         blocks, is_store = argument(args, kwargs, 0, "src_blocks"), argument(args, kwargs, 2, "is_store")
         event, direction = argument(args, kwargs, 3, "event_idx"), Direction.store if is_store else Direction.load
         backend = self.part.connector.worker_handler._backend
-        stream = getattr(backend, "_store_stream" if is_store else "_load_stream", None)
+        stream = self.part.lacks.read(backend, "_store_stream" if is_store else "_load_stream", _DEVICE_TIMES)
         pending = _Pending(self.part.transfer(event, direction), event, blocks, stream)
-        self._copies[id(blocks)] = pending
-        self._pending[direction].append(pending)
+        if self._polled:
+            self._copies[id(blocks)] = pending
+            self._pending[direction].append(pending)
         tiers = (Tier.gpu, self._tier) if is_store else (self._tier, Tier.gpu)
         self._transfers.submitted(
             pending.transfer,
@@ -186,9 +204,22 @@ class SimpleCpu(Adapter):
         """Record what the worker found finished: it keeps the highest finished event of each direction."""
         handler = self.part.connector.worker_handler
         for direction, reached in ((Direction.store, "_store_hwm"), (Direction.load, "_load_hwm")):
-            waiting, highest = self._pending[direction], getattr(handler, reached, -1)
+            waiting = self._pending[direction]
+            if not waiting:
+                continue
+            highest = self.part.lacks.read(handler, reached, _ENDS)
+            if highest is None:
+                self.without_polls()
+                return
             while waiting and waiting[0].event <= highest:
                 self._finished(waiting.pop(0))
+
+    def without_polls(self) -> None:
+        """Nothing says any more what has finished."""
+        self._polled = False
+        self._copies.clear()
+        for waiting in self._pending.values():
+            waiting.clear()
 
     def _finished(self, pending: _Pending) -> None:
         self._copies.pop(id(pending.blocks), None)
@@ -205,46 +236,11 @@ class SimpleCpu(Adapter):
 
 
 def _stamp(stream: Any) -> Any:
-    """A timing event recorded on a CUDA stream; None where there is no GPU."""
+    """A timing event recorded on a CUDA stream; None where there is no GPU, or the stream is not known."""
     import torch
 
-    if not torch.cuda.is_available():
+    if stream is None or not torch.cuda.is_available():
         return None
     event = torch.cuda.Event(enable_timing=True)
     event.record(stream)
     return event
-
-
-class _PoolTier:
-    """The tier's block pool: what its allocations, hash assignments and evictions mean for the tier."""
-
-    def __init__(self, part: Part, tier: Tier) -> None:
-        self._rows = TierRows(part, tier)
-
-    def changed(self, op: BlockOp, blocks: Any) -> None:
-        """Blocks were allocated, referenced or released."""
-        if op is BlockOp.allocate:
-            self._rows.record(TierOp.write, [(block.block_id, 0, 0) for block in blocks])
-        elif op is BlockOp.free:
-            empty = [block for block in blocks if not block.is_null and not block.ref_cnt and block.block_hash is None]
-            self._rows.record(TierOp.drop, [(block.block_id, 0, 0) for block in empty])
-
-    def hashed(self, op: BlockOp, key: bytes, block: Any) -> None:
-        """A block became findable by a hash, or is no longer."""
-        self._rows.record_one(_BY_HASH[op], block.block_id, key)
-
-    def emptied(self) -> None:
-        """The pool was reset."""
-        self._rows.record(TierOp.reset, [(-1, 0, 0)])
-
-    def hits(self, load: Planned, block_pool: Any) -> None:
-        """Blocks will be loaded for requests."""
-        by_request: dict[str, list[tuple[int, int, int]]] = {}
-        for request_id, _, block in load.blocks:
-            row = (block, *low_hash(block_pool.blocks[block].block_hash))
-            by_request.setdefault(request_id, []).append(row)
-        for request_id, rows in by_request.items():
-            self._rows.record(TierOp.hit, rows, request_id)
-
-
-_BY_HASH = {BlockOp.cache: TierOp.store, BlockOp.evict: TierOp.evict}

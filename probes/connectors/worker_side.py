@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part
-from kvtrace.probes.hooks import Args, Hook, Kwargs
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Adapter, Part
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
 from kvtrace.probes.owners import CONNECTOR
 
 _STEP = "the step of transfers"
@@ -15,7 +15,17 @@ PREEMPTIONS = Hook(f"{CONNECTOR}.handle_preemptions", _STEP)
 METADATA = Hook(f"{CONNECTOR}.bind_connector_metadata", _STEP)
 LOAD = Hook(f"{CONNECTOR}.start_load_kv", "calls to load")
 SAVE = Hook(f"{CONNECTOR}.wait_for_save", "calls to save")
-RESULTS = Hook(f"{CONNECTOR}.get_transfer_results", "the ends of transfers", since="0.32.0")
+RESULTS = Hook(
+    f"{CONNECTOR}.get_transfer_results",
+    "the ends of transfers",
+    needs=(
+        Need(
+            "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorTransferResults",
+            "finished_sending finished_recving",
+        ),
+    ),
+    since="0.32.0",
+)
 FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
 
 
@@ -29,7 +39,13 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
         if not ready:
             ready = adapter.attach_worker()
         metadata = args[0] if args else next(iter(kwargs.values()))
-        part.step = getattr(metadata, STEP_ATTRIBUTE, part.step)
+        step = getattr(metadata, STEP_ATTRIBUTE, None)
+        if step is None:
+            part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
+        part.step = step or UNKNOWN_STEP
+
+    def without_step() -> None:
+        part.step = UNKNOWN_STEP
 
     def called(call: ConnectorCall, start_ns: int, sent: int = -1, received: int = -1) -> None:
         pid, step = part.step
@@ -50,17 +66,17 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
         if isinstance(finished, tuple):
             sent, received = finished
         else:
-            sent, received = (getattr(finished, name, ()) for name in ("finished_sending", "finished_recving"))
+            sent, received = finished.finished_sending, finished.finished_recving
         called(ConnectorCall.poll, start_ns, len(sent or ()), len(received or ()))
         adapter.after_poll()
 
     connector = part.connector
     part.hook(connector, PREEMPTIONS, before=before_metadata)
-    part.hook(connector, METADATA, before=before_metadata)
+    part.hook(connector, METADATA, before=before_metadata, off=without_step)
     part.hook(connector, LOAD, before=before_call, after=after_load)
     part.hook(connector, SAVE, before=before_call, after=after_save)
     poll = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
-    part.hook(connector, poll, before=before_call, after=after_poll)
+    part.hook(connector, poll, before=before_call, after=after_poll, off=adapter.without_polls)
     return {}
 
 

@@ -13,6 +13,7 @@ import pytest
 from kvtrace.capture import Recorder
 from kvtrace.probes.engine import MOST_REQUESTS, Engines
 from kvtrace.probes.hooks import Hook, Patches, wrap
+from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.requests import _tags
 from kvtrace.recording import open_recording
 
@@ -85,9 +86,9 @@ def test_of_several_hooks_on_a_place_each_failure_is_kept(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("turn", ["²", "१", "99999999999999999999", -1, None, 1.5, "x", [1]])
-def test_no_tag_of_a_clients_can_make_a_hook_fail(turn: Any) -> None:
+def test_no_tag_of_a_clients_can_make_a_hook_fail(turn: Any, tmp_path: Path) -> None:
     parameters = SimpleNamespace(extra_args={"kvtrace_session": ["s", 1], "kvtrace_turn": turn})
-    assert _tags(SimpleNamespace(sampling_params=parameters)) == ("['s', 1]", -1)
+    assert _tags(SimpleNamespace(sampling_params=parameters), Lacks(Recorder(tmp_path))) == ("['s', 1]", -1)
 
 
 def test_requests_whose_end_is_not_seen_are_forgotten(tmp_path: Path) -> None:

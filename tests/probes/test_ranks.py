@@ -11,7 +11,8 @@ import pytest
 
 from kvtrace.capture import Recorder
 from kvtrace.ingest.run import ingest
-from kvtrace.probes.engine import dp_rank
+from kvtrace.probes.engine_facts import dp_rank
+from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.requests import _remotes
 
 
@@ -20,17 +21,17 @@ from kvtrace.probes.requests import _remotes
     [
         ({"data_parallel_rank": 0, "data_parallel_index": 3}, 3),  # a dense model's engine: vLLM treats it as alone
         ({"data_parallel_rank": 2, "data_parallel_index": 2}, 2),
-        ({"data_parallel_rank": 1}, 1),  # a vLLM that has no index
+        ({"data_parallel_rank": 1, "data_parallel_index": None}, 1),
     ],
 )
-def test_the_data_parallel_rank_is_the_one_of_the_launch(config: dict[str, int], rank: int) -> None:
+def test_the_data_parallel_rank_is_the_one_of_the_launch(config: dict[str, int | None], rank: int) -> None:
     assert dp_rank(SimpleNamespace(**config)) == rank
 
 
 def test_halves_of_pairs_are_recorded_by_what_their_client_says(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.note("role", opens=True, role="engine")
-    note = _remotes(recorder)
+    note = _remotes(recorder, Lacks(recorder))
     told: list[Any] = [
         {"do_remote_decode": True, "transfer_id": "t1"},
         {"do_remote_prefill": True, "remote_request_id": "p-1", "remote_block_ids": [1]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ class Reference:
         self.off = cells.run(Fault(variant, "off"), folder / "off")
         self.fresh = cells.run(Fault(variant, "none"), folder / "none")
         self.contents = cells.contents(folder / "none")
+        self.hooks = set(_hooks_named(cells.told(folder / "none")))  # are no sign of a fault
         self.copies = Copies(variant, folder / "copies") if variant not in UNLIKE_COPIES else None
         self.copied_contents: dict[str, Any] = {}
         if self.copies is not None:
@@ -57,7 +59,7 @@ def judge(fault: Fault, reference: Reference, folder: Path) -> tuple[list[str], 
     if result.kept != reference.off.kept:
         wrong.append(f"kept: {result.kept}")
     lines = cells.told(folder)
-    hooks = sorted(set(_hooks_named(lines)))
+    hooks = sorted(set(_hooks_named(lines)) - reference.hooks)
     places = [place for place, calls in result.calls if calls] if fault.kind == "raise all" else [fault.place]
     wrong += [f"{place.target} is not named" for place in places if place and not _is_told(place, lines)]
     found = cells.contents(folder)
@@ -80,11 +82,15 @@ def judge(fault: Fault, reference: Reference, folder: Path) -> tuple[list[str], 
     return wrong, told
 
 
+_ABSENT = re.compile(r"    [\w.]+:[\w.<>|]+( \(lost: |$)")
+"""A line of the summary about a function or an attribute that is not there; connectors may be anybody's."""
+
+
 def _hooks_named(lines: list[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith("the hook "):
             yield line.split()[2]
-        elif line.startswith("    vllm") and ":" in line:
+        elif _ABSENT.match(line):
             yield line.split()[0] + " (absent)"
         elif line.startswith("  connector "):
             yield line.split()[1] + " (not in detail)"

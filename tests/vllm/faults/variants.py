@@ -54,7 +54,7 @@ def variants(folder: Path) -> dict[str, Variant]:
 def build(variant: Variant, folder: Path) -> Any:
     """The variant's `LLM`, in this process; its helpers write to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update(variant.environment, KVTRACE_TEST_SPEC_LOG=str(folder / "own.jsonl"))
+    os.environ.update(variant.environment, KVTRACE_TEST_SPEC_LOG=str(folder / "own.jsonl"), KVTRACE_TEST_WAIT="1")
     for helpers in (HERE, HERE / "offload"):
         if str(helpers) not in sys.path:
             sys.path.insert(0, str(helpers))

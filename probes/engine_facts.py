@@ -1,0 +1,74 @@
+"""What the journal says of an engine: its model, sizes and settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from kvtrace.probes.engine import Engine
+from kvtrace.probes.hooks import Need
+from kvtrace.probes.owners import PARALLEL_CONFIG, SCHEDULER
+
+_FACTS = "facts of the engine"
+FACT_NEEDS = (
+    Need(
+        SCHEDULER,
+        "kv_cache_config max_num_scheduled_tokens max_num_running_reqs max_model_len policy scheduler_config",
+        _FACTS,
+    ),
+    Need("vllm.config.vllm:VllmConfig", "model_config parallel_config", _FACTS),
+    Need("vllm.config.model:ModelConfig", "model", _FACTS),
+    Need("vllm.config.scheduler:SchedulerConfig", "enable_chunked_prefill async_scheduling", _FACTS),
+    Need(PARALLEL_CONFIG, "tensor_parallel_size pipeline_parallel_size", _FACTS),
+    Need(PARALLEL_CONFIG, "data_parallel_size data_parallel_rank data_parallel_index", _FACTS),
+    Need("vllm.v1.kv_cache_interface:KVCacheConfig", "kv_cache_groups", _FACTS),
+    Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "kv_cache_spec layer_names", "how many bytes a block has"),
+    Need("vllm.v1.kv_cache_interface:KVCacheSpec", "page_size_bytes", "how many bytes a block has"),
+)
+
+
+def facts_of(scheduler: Any, engine: Engine) -> dict[str, Any]:
+    """The facts that this vLLM tells; the others are left out."""
+    config = scheduler.vllm_config
+    facts: dict[str, Callable[[], Any]] = {
+        "model": lambda: str(config.model_config.model),
+        "block_size_tokens": lambda: engine.block_size or None,
+        "blocks": lambda: engine.block_pool.num_gpu_blocks - 1,
+        "kv_groups": lambda: len(scheduler.kv_cache_config.kv_cache_groups),
+        "max_batched_tokens": lambda: scheduler.max_num_scheduled_tokens,
+        "max_seqs": lambda: scheduler.max_num_running_reqs,
+        "max_model_tokens": lambda: scheduler.max_model_len,
+        "scheduler": lambda: f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
+        "policy": lambda: scheduler.policy if isinstance(scheduler.policy, str) else scheduler.policy.value,
+        "prefix_caching": lambda: bool(scheduler.kv_cache_manager.enable_caching),
+        "chunked_prefill": lambda: bool(scheduler.scheduler_config.enable_chunked_prefill),
+        "async_scheduling": lambda: bool(scheduler.scheduler_config.async_scheduling),
+        "block_bytes": lambda: _block_bytes(scheduler.kv_cache_config),
+        "connector": lambda: type(scheduler.connector).__name__ if scheduler.connector is not None else None,
+        "tp_size": lambda: config.parallel_config.tensor_parallel_size,
+        "pp_size": lambda: config.parallel_config.pipeline_parallel_size,
+        "dp_size": lambda: config.parallel_config.data_parallel_size,
+        "dp_rank": lambda: dp_rank(config.parallel_config),
+        "pid": os.getpid,
+        "hash_block_tokens": lambda: engine.hash_block_size or None,
+    }
+    found = {}
+    for name, read in facts.items():
+        try:
+            found[name] = read()
+        except Exception:  # another version calls it something else: the fact stays unknown
+            continue
+    return found
+
+
+def dp_rank(parallel_config: Any) -> int:
+    """The data-parallel rank. vLLM sets `data_parallel_rank` of a dense model's engines to 0: they need not agree."""
+    rank = parallel_config.data_parallel_index
+    return int(parallel_config.data_parallel_rank if rank is None else rank)
+
+
+def _block_bytes(kv_cache_config: Any) -> int:
+    """Bytes a block of the first KV cache group holds over its layers."""
+    group = kv_cache_config.kv_cache_groups[0]
+    return int(group.kv_cache_spec.page_size_bytes) * len(group.layer_names)
