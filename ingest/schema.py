@@ -119,9 +119,11 @@ HOOK = Table(
     "Where kvtrace hooked into vLLM, by process.",
     (
         _column("process_id", _INTEGER, "The process."),
-        _column("hook", _TEXT, "The vLLM function, as module:Class.function."),
+        _column("hook", _TEXT, "The vLLM function, as module:Class.function, or an attribute that is absent."),
         _column(
-            "state", _TEXT, "installed; absent: this vLLM has no such function; disabled: it failed and was cut off."
+            "state",
+            _TEXT,
+            "installed; absent: this vLLM has no such function or attribute; disabled: it failed and was cut off.",
         ),
         _column(
             "detail",

@@ -21,6 +21,7 @@ STEP_ATTRIBUTE = "_kvtrace_step"
 _QUEUES = ("kv_holding_waiting", "waiting", "skipped_waiting")
 """Attributes of the scheduler, in the order in which it looks for a request to admit. It has two of them."""
 
+_SIZES = "how many tokens a block holds"
 _WAITING = "how many requests wait, and why"
 _EXTERNAL = "external hits; lookups, transfers and tiers of KV connectors"
 _HASHED = "block hashes of requests"
@@ -101,7 +102,7 @@ class Engine:
         self.lookup: tuple[int, Any, int] | None = None  # time, request, local hit tokens: not yet used
         self.need_blocks = -1  # of the last allocation that was sized
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
-        self.block_size = int(getattr(scheduler, "block_size", 0) or 0)
+        self.block_size = int(lacks.read(scheduler, "block_size", _SIZES, 0) or 0)
         self.hash_block_size = int(lacks.read(self.block_pool, "hash_block_size", _HASHED, 0) or 0)
         self.has_connector = lacks.read(scheduler, "connector", _EXTERNAL) is not None
         self._queues = [name for name in _QUEUES if hasattr(scheduler, name)]
@@ -298,7 +299,7 @@ def hooks(
     needs = (
         Need(SCHEDULER, "kv_cache_manager vllm_config"),
         Need(KV_CACHE_MANAGER, "block_pool"),
-        Need(SCHEDULER, "block_size", "block sizes"),
+        Need(SCHEDULER, "block_size", _SIZES),
         Need(SCHEDULER, "connector", _EXTERNAL),
         Need(SCHEDULER, "waiting skipped_waiting|kv_holding_waiting", _WAITING),
         Need(BLOCK_POOL, "hash_block_size", _HASHED),

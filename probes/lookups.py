@@ -60,8 +60,9 @@ class Lookups:
         engine.lookup = None
         live = engine.request(request.request_id)
         queried = request.num_tokens
-        block_size = engine.block_size or 1
-        missing = hit_tokens // block_size if hit_tokens // block_size < (queried - 1) // block_size else -1
+        missing, block_size = -1, engine.block_size
+        if block_size and hit_tokens // block_size < (queried - 1) // block_size:
+            missing = hit_tokens // block_size
         caching = engine.scheduler.kv_cache_manager.enable_caching
         enabled = caching and not engine.lacks.read(request, "skip_reading_prefix_cache", _SKIPS)
         self._emit(

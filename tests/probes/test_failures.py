@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.engine import MOST_REQUESTS, Engines
+from kvtrace.events import PinCause
+from kvtrace.layout import JOURNAL
+from kvtrace.probes.engine import MOST_REQUESTS, Engine, Engines
 from kvtrace.probes.hooks import Hook, Patches, wrap
 from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.requests import _tags
@@ -89,6 +91,73 @@ def test_of_several_hooks_on_a_place_each_failure_is_kept(tmp_path: Path) -> Non
 def test_no_tag_of_a_clients_can_make_a_hook_fail(turn: Any, tmp_path: Path) -> None:
     parameters = SimpleNamespace(extra_args={"kvtrace_session": ["s", 1], "kvtrace_turn": turn})
     assert _tags(SimpleNamespace(sampling_params=parameters), Lacks(Recorder(tmp_path))) == ("['s', 1]", -1)
+
+
+def test_an_attribute_that_is_missing_is_named_once_with_what_is_lost(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.note("role", opens=True, role="engine")
+    lacks, pool = Lacks(recorder), BlockPool()
+    assert lacks.read(pool, "hash_block_size", "hashes", 1) == 16
+    assert [lacks.read(pool, "num_gpu_blocks", "sizes", -1) for _ in range(3)] == [-1, -1, -1]
+    [process] = open_recording(tmp_path).processes
+    assert (process.directory / JOURNAL).read_text().count("num_gpu_blocks") == 1
+    assert process.hooks == {f"{__name__}:BlockPool.num_gpu_blocks": ("absent", "sizes")}
+
+
+def test_a_scheduler_without_a_waiting_queue_has_an_unknown_number_of_waiting_requests(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.note("role", opens=True, role="engine")
+    whole, halved = Scheduler(), Scheduler()
+    whole.waiting, whole.skipped_waiting = ["first"], ["second", "third"]  # type: ignore[attr-defined]
+    halved.skipped_waiting = ["second"]  # type: ignore[attr-defined]
+    engines = Engines(recorder)
+    assert [engines.add(whole).waiting(), engines.add(halved).waiting()] == [3, -1]
+    [process] = open_recording(tmp_path).processes
+    assert process.hooks[f"{__name__}:Scheduler.waiting"][0] == "absent"
+
+
+@pytest.mark.parametrize("fails", ["before", "after", "absent"])
+def test_what_only_a_failed_hook_would_release_is_released_once_and_the_engine_sees_nothing(fails: str) -> None:
+    kept, released = ["a request"], []
+
+    def off() -> None:
+        released.append(kept.pop())
+        raise RuntimeError("and more went wrong")
+
+    def broken(*_: Any) -> None:
+        raise SpeechlessError
+
+    module = ModuleType("engine")
+    hook = Hook("engine:free", "frees", off=off)
+    if fails != "absent":
+        module.free = lambda: 2  # type: ignore[attr-defined]
+        hook = hook._replace(**{fails: broken})
+    Patches(lambda *_: None).patch_module(module, [hook])
+    if fails != "absent":
+        assert [module.free(), module.free()] == [2, 2]
+    assert (kept, released) == ([], ["a request"])
+
+
+def test_an_engine_forgets_what_dead_hooks_would_have_let_go_and_so_does_the_next_one(tmp_path: Path) -> None:
+    engines, scheduler = Engines(Recorder(tmp_path)), Scheduler()
+    engine = engines.add(scheduler)
+    engine.request("r")
+    engine.lookup = (1, object(), 0)
+    engine.actor = SimpleNamespace(request_id="r")
+    engine.pins.start(PinCause.delayed_free, "r", 1, [3])
+    engines.off(Engine.without_steps)()
+    assert (engine.step, engine.lookup, engine.actor, engine.awaiting_first_token) == (-1, None, None, None)
+    engines.off(Engine.without_ends)()
+    engine.actor = SimpleNamespace(request_id="other")
+    assert (engine.requests, engine.owner()) == ({}, 0)
+    with pytest.raises(RuntimeError, match="nothing sees their ends"):
+        engine.request("other")
+    engines.off(lambda one: one.pins.unfollow(PinCause.delayed_free))()
+    assert not engine.pins.is_open(PinCause.delayed_free, "r")
+    engine.pins.start(PinCause.delayed_free, "s", 1, [3])
+    assert not engine.pins.is_open(PinCause.delayed_free, "s")
+    following = engines.add(Scheduler())
+    assert (following.step, following.follows_requests) == (-1, False)
 
 
 def test_requests_whose_end_is_not_seen_are_forgotten(tmp_path: Path) -> None:

@@ -101,8 +101,9 @@ def _is_told(place: Place, lines: list[str]) -> bool:
 
 
 def _unknown(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """Facts of the engine that are left out; none if any is different."""
-    facts, all_facts = found.get("engine", {}), expected.get("engine", {})
+    """Facts of the engine that are left out, or null, which is the same in a trace; none if any is different."""
+    facts = {name: value for name, value in found.get("engine", {}).items() if value is not None}
+    all_facts = {name: value for name, value in expected.get("engine", {}).items() if value is not None}
     if any(all_facts.get(name) != value for name, value in facts.items()):
         return []
     return sorted(all_facts.keys() - facts.keys())
