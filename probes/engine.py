@@ -103,10 +103,11 @@ class Engine:
         self.need_blocks = -1  # of the last allocation that was sized
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
         self.block_size = int(lacks.read(scheduler, "block_size", _SIZES, 0) or 0)
-        self.hash_block_size = int(lacks.read(self.block_pool, "hash_block_size", _HASHED, 0) or 0)
+        hashed = lacks.read(self.block_pool, "hash_block_size", _HASHED, 0)
+        self.hash_block_size = int(self.block_size if hashed is None else hashed)
         self.has_connector = lacks.read(scheduler, "connector", _EXTERNAL) is not None
         self._queues = [name for name in _QUEUES if hasattr(scheduler, name)]
-        if len(self._queues) < 2:
+        if "waiting" not in self._queues or len(self._queues) < 2:
             lacks.tell(scheduler, "waiting" if "waiting" not in self._queues else "|".join(_QUEUES[::2]), _WAITING)
             self._queues.clear()
         self.pins = Pins(self)

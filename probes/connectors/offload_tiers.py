@@ -112,7 +112,8 @@ class ManagerTier:
         medium = part.lacks.read(manager, "medium", _KIND)
         tier = TIERS.get(str(getattr(medium, "value", medium)).lower().rpartition(".")[2], Tier.other)
         self._rows = TierRows(part, tier)
-        self._block_of = Followed()  # of each key: its place
+        self._block_of: dict[bytes, int] = {}
+        self._follows = True  # what becomes of its blocks
         # The secondary tiers of vLLM reach the same methods under other names.
         for pair, after in (
             (PREPARE_STORE, self._after_prepare_store),
@@ -120,9 +121,14 @@ class ManagerTier:
         ):
             for declared in pair:
                 if declared is pair[0] or hasattr(manager, declared.path[-1]):
-                    part.hook(manager, declared, after=after, off=self._block_of.off)
+                    part.hook(manager, declared, after=after, off=self._lose_track)
         part.hook(manager, PREPARE_LOAD, after=self._after_prepare_load)
-        part.hook(manager, RESET, after=self._after_reset, off=self._block_of.off)
+        part.hook(manager, RESET, after=self._after_reset, off=self._lose_track)
+
+    def _lose_track(self) -> None:
+        """A hook is off: where blocks lie is not known any more."""
+        self._follows = False
+        self._block_of.clear()
 
     def _row(self, key: bytes) -> tuple[int, int, int]:
         return (self._block_of.get(key, -1), *low_hash(key))
@@ -134,9 +140,8 @@ class ManagerTier:
         for key in output.evicted_keys:
             self._block_of.pop(key, None)
         ids = chunks_of(output.store_spec, self._lacks)
-        if len(ids) == len(output.keys_to_store):
-            for key, place in zip(output.keys_to_store, ids, strict=True):
-                self._block_of[key] = place
+        if self._follows and len(ids) == len(output.keys_to_store):
+            self._block_of.update(zip(output.keys_to_store, ids, strict=True))
         self._rows.record(TierOp.write, [self._row(key) for key in output.keys_to_store])
 
     def _after_complete_store(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
