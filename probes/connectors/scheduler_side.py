@@ -76,8 +76,9 @@ def _hook_plans(part: Part, adapter: Adapter) -> None:
 def _hook_references(part: Part) -> None:
     off = _nobody_holds(part)
     part.hook(part.connector, TAKING, _holding(part, PinEnd.loaded, _its_request), _let_go, off)
+    kinds = {kind.__name__ for kind in type(part.connector).__mro__}
     for declared in RELEASING_ONES:
-        if declared in RELEASING_ONES[:1] or hasattr(part.connector, declared.path[-1]):
+        if "SupportsHMA" not in declared.path or "SupportsHMA" in kinds:
             part.hook(part.connector, declared, _holding(part, PinEnd.released, _its_request), _let_go, off)
     for declared in RELEASING_ANY:
         part.hook(part.connector, declared, _holding(part, PinEnd.released), _let_go, off)

@@ -99,7 +99,8 @@ class SimpleCpu(Adapter):
         config = self.part.lacks.read(self.part.connector, "_kv_transfer_config", _KIND)
         if config is None:
             return Tier.other
-        return TIERS.get(config.kv_connector_extra_config.get("kv_offload_backend", "cpu"), Tier.other)
+        wanted = (config.kv_connector_extra_config or {}).get("kv_offload_backend", "cpu")
+        return TIERS.get(str(wanted), Tier.other)
 
     def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
         """The step's load and store."""

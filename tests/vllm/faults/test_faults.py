@@ -19,6 +19,7 @@ SOME = (
     "restarted",
     r"after of .*Scheduler\.schedule .*after its work",
     r"before of .*allocate_slots .*after its work",
+    r"missing vllm\.v1\.core\.sched\.scheduler\.Scheduler\.waiting$",
     r"missing vllm\.v1\.core\.kv_cache_manager\.KVCacheManager\.coordinator$",
     r"missing vllm\.v1\.request\.Request\.(status|block_hashes)$",
 )
