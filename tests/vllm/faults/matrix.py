@@ -9,8 +9,8 @@ called and which attributes of vLLM's objects they read. Each is tried on the fi
 function raises at its first call, and after half of its calls once its work is done. A trial is good if
 
 - the engine's outputs, its schedule and what its requests found in the cache are the same as without kvtrace,
-- the recording can be ingested and either holds what it would have held, or the summary names a hook that failed or is
-  not there, or a fact of the engine is left unknown,
+- the recording can be ingested and either holds what it would have held, or the summary names a hook or an attribute
+  that failed or is not there (and was there without the fault), or a fact of the engine is left unknown,
 - a hook that was made to raise is named by the summary,
 - no request is kept alive once it has ended.
 """
