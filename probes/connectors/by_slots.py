@@ -7,7 +7,7 @@ are the slots' share of the KV tensors.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kvtrace.events import Direction, Tier
@@ -59,6 +59,7 @@ class BySlots(Adapter):
         self._transfers = Transfers(part)
         self._tier = _TIERS.get(part.name, Tier.other)
         self._bytes = 0
+        self._weighs = True  # every layer that is saved
         self._storing: tuple[int, int] | None = None  # when the step's first layer was saved, and the last one's end
 
     @staticmethod
@@ -85,8 +86,11 @@ class BySlots(Adapter):
 
     def attach_worker(self) -> bool:
         """Hook the saving of layers."""
-        self.part.hook(self.part.connector, SAVE_LAYER, before=self._before_layer, after=self._after_layer)
+        self.part.hook(self.part.connector, SAVE_LAYER, self._before_layer, self._after_layer, self._weigh_no_more)
         return True
+
+    def _weigh_no_more(self) -> None:
+        self._weighs = False
 
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """Record the step's load, if it has one."""
@@ -113,7 +117,8 @@ class BySlots(Adapter):
         slots = self._slots(Direction.store)
         if slots:
             first = self._storing[0] if self._storing else start_ns
-            self._record(Direction.store, first, time.monotonic_ns(), slots, slots * self._bytes if self._bytes else -1)
+            bytes_ = slots * self._bytes if self._bytes and self._weighs else -1
+            self._record(Direction.store, first, time.monotonic_ns(), slots, bytes_)
         self._storing, self._bytes = None, 0
 
     def _record(self, direction: Direction, start_ns: int, end_ns: int, slots: int, bytes_: int) -> None:
@@ -151,20 +156,17 @@ class BySlots(Adapter):
         return int(tensor.numel() * tensor.element_size() // slots) if slots else 0
 
     def _copies(self, metadata: Any) -> Iterator[_Copy]:
-        return _copies(self.part.lacks.read(metadata, "requests", _METADATA, ()))
-
-
-def _copies(requests: Iterable[Any]) -> Iterator[_Copy]:
-    for request in requests:
-        slots = len(request.slot_mapping)
-        if hasattr(request, "is_store"):
-            yield _Copy(Direction.store if request.is_store else Direction.load, request, 0, slots)
-            continue
-        load, save = getattr(request, "load_spec", None), getattr(request, "save_spec", None)
-        if load is not None and load.can_load:
-            yield _Copy(Direction.load, request, load.vllm_cached_tokens, min(load.lmcache_cached_tokens, slots))
-        if save is not None and save.can_save:
-            yield _Copy(Direction.store, request, save.skip_leading_tokens, slots)
+        lacks = self.part.lacks
+        for request in lacks.read(metadata, "requests", _METADATA, ()):
+            slots = len(request.slot_mapping)
+            if hasattr(request, "is_store"):
+                yield _Copy(Direction.store if request.is_store else Direction.load, request, 0, slots)
+                continue
+            load, save = (lacks.read(request, name, _METADATA) for name in ("load_spec", "save_spec"))
+            if load is not None and load.can_load:
+                yield _Copy(Direction.load, request, load.vllm_cached_tokens, min(load.lmcache_cached_tokens, slots))
+            if save is not None and save.can_save:
+                yield _Copy(Direction.store, request, save.skip_leading_tokens, slots)
 
 
 def _blocks(copy: _Copy, block_size: int) -> list[int]:
