@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ class Recorder:
         self._by_name = {stream.event.name: stream for stream in self._streams}
         self._notes_before_fork: list[dict[str, Any]] = []
         self._reset()
-        os.register_at_fork(after_in_child=self._after_fork)
+        forked = weakref.WeakMethod(self._after_fork)  # a recorder that is let go of gives its files back
+        os.register_at_fork(after_in_child=lambda: (alive := forked()) and alive())
 
     def _reset(self) -> None:
         self.lock = threading.RLock()

@@ -52,7 +52,9 @@ def _ends_before(pid: int, deadline: float) -> bool:
     except OSError:
         return False
     try:
-        return bool(select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0])
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        return bool(ended.poll(max(0.0, deadline - time.monotonic()) * 1000))
     finally:
         os.close(descriptor)
 

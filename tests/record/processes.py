@@ -45,7 +45,9 @@ class Output:
         """
         deadline = time.monotonic() + DEADLINE_S
         while not (pattern and re.search(pattern, self.data)):
-            ready, _, _ = select.select([self.descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            waiting = select.poll()
+            waiting.register(self.descriptor, select.POLLIN)
+            ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
             if not ready:
                 raise AssertionError(f"{pattern!r} was not written in {DEADLINE_S} s, but: {self.data!r}")
             try:

@@ -124,7 +124,9 @@ def test_the_witness_ends_with_kvtrace(start: Start) -> None:
     process.stdout.readline()
     descriptor = os.pidfd_open(wait_for_witness(process.pid))
     process.kill()
-    ended, _, _ = select.select([descriptor], [], [], 30)
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    ended = waiting.poll(30_000)
     os.close(descriptor)
     assert ended
 
