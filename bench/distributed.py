@@ -91,8 +91,10 @@ def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespac
             if name not in done:
                 limit = threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs)
                 limit.start()
-                done[name] = ask(name, duck, spark)
-                limit.cancel()
+                try:
+                    done[name] = ask(name, duck, spark)
+                finally:
+                    limit.cancel()
                 with kept.open("a") as file:
                     file.write(json.dumps(done[name]) + "\n")
             row = done[name]

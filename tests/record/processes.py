@@ -31,6 +31,13 @@ ENGINE = """
 """
 
 
+def is_readable(descriptor: int, seconds: float) -> bool:
+    """Wait until there is something to read or, of a process's descriptor, it has ended; False if that took longer."""
+    waiting = select.poll()  # `select` takes the first 1,024 descriptors only
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
+
+
 class Output:
     """What a process writes to a descriptor, read as it comes."""
 
@@ -45,10 +52,7 @@ class Output:
         """
         deadline = time.monotonic() + DEADLINE_S
         while not (pattern and re.search(pattern, self.data)):
-            waiting = select.poll()
-            waiting.register(self.descriptor, select.POLLIN)
-            ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            if not ready:
+            if not is_readable(self.descriptor, max(0.0, deadline - time.monotonic())):
                 raise AssertionError(f"{pattern!r} was not written in {DEADLINE_S} s, but: {self.data!r}")
             try:
                 chunk = os.read(self.descriptor, 65536)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvtrace.recording import open_recording
-from tests.record.processes import Engine, Output, Script, Start
+from tests.record.processes import Engine, Output, Script, Start, is_readable
 
 Tells = Callable[[], "tuple[subprocess.Popen[bytes], Output]"]
 
@@ -124,9 +123,7 @@ def test_the_witness_ends_with_kvtrace(start: Start) -> None:
     process.stdout.readline()
     descriptor = os.pidfd_open(wait_for_witness(process.pid))
     process.kill()
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
-    ended = waiting.poll(30_000)
+    ended = is_readable(descriptor, 30)
     os.close(descriptor)
     assert ended
 

@@ -7,7 +7,6 @@ export type Numbers = Float64Array | Int32Array | Int16Array | Int8Array;
 export class Columns {
   readonly rows: number;
   private readonly decoded = new Map<string, Numbers>();
-  private readonly coded = new Map<string, Int8Array>();
   private readonly vectors: Map<string, Vector>;
   private readonly deltas = new Set<string>();
 
@@ -38,14 +37,10 @@ export class Columns {
     return (this.vectors.get(name)?.get(row) as string | null | undefined) ?? null;
   }
 
-  // Each row's text as its place among `names`; -1 of any other. The names of a column are the same each time.
+  // Each row's text as its place among `names`; -1 of any other.
   codes(name: string, names: readonly string[]): Int8Array {
-    let found = this.coded.get(name);
-    if (!found) {
-      const places = new Map<string | null, number>(names.map((each, place) => [each, place]));
-      this.coded.set(name, found = Int8Array.from({ length: this.rows }, (_, row) => places.get(this.text(name, row)) ?? -1));
-    }
-    return found;
+    const places = new Map<string | null, number>(names.map((each, place) => [each, place]));
+    return Int8Array.from({ length: this.rows }, (_, row) => places.get(this.text(name, row)) ?? -1);
   }
 
   flag(name: string, row: number): boolean | null {
@@ -69,6 +64,16 @@ export class Columns {
     }
     return values;
   }
+}
+
+// What follows from a chunk alone, made once for each and kept as long as the chunk is.
+export function perChunk<T extends object>(make: (columns: Columns) => T): (columns: Columns) => T {
+  const made = new WeakMap<Columns, T>();
+  return (columns) => {
+    let found = made.get(columns);
+    if (!found) made.set(columns, found = make(columns));
+    return found;
+  };
 }
 
 // The last position whose value is at most `wanted`, from `low` on and before `high`; `low - 1` if there is none.

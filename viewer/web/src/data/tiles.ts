@@ -1,8 +1,6 @@
 // A chunk of the KV map: each block's changes, found by the block.
 
-import { lastAtMost, type Columns, type Numbers } from "./columns";
-
-const made = new WeakMap<Columns, Tile>();
+import { lastAtMost, perChunk, type Columns, type Numbers } from "./columns";
 
 export const EMPTY = 0, CACHED = 1, USED = 2, SHARED = 3;
 
@@ -32,11 +30,7 @@ export class Tile {
     this.evicted = columns.num("evicted");
   }
 
-  static of(columns: Columns): Tile {
-    let tile = made.get(columns);
-    if (!tile) made.set(columns, tile = new Tile(columns));
-    return tile;
-  }
+  static readonly of = perChunk((columns) => new Tile(columns));
 
   // The position of a block among this chunk's; of a chunk that shows only some, of the nearest one.
   nearest(block: number): number {

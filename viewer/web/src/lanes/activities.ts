@@ -1,7 +1,7 @@
 // A chunk of GPU activities as numbers, so that drawing a frame looks up no text.
 
 import { KERNELS } from "../colours";
-import { lastAtMost, type Columns, type Numbers } from "../data/columns";
+import { lastAtMost, perChunk, type Columns, type Numbers } from "../data/columns";
 
 const TONE_OF = new Map(KERNELS);
 // Colours of categories, in the order of the legend.
@@ -12,8 +12,6 @@ const CODE = new Map(TONES.map((tone, code) => [tone as string, code]));
 
 export const toneOf = (category: string | null): number =>
   CODE.get(TONE_OF.get(category ?? "") ?? "other-kernel")!;
-
-const made = new WeakMap<Columns, Activities>();
 
 export class Activities {
   readonly starts: Numbers;
@@ -40,11 +38,7 @@ export class Activities {
     }
   }
 
-  static of(columns: Columns): Activities {
-    let found = made.get(columns);
-    if (!found) made.set(columns, found = new Activities(columns));
-    return found;
-  }
+  static readonly of = perChunk((columns) => new Activities(columns));
 
   // The rows that may overlap a stretch of time: from the first up to, without, the second.
   range(from: number, to: number): [number, number] {

@@ -1,7 +1,7 @@
 // The KV map: block by time, coloured by state, by owner, or by how long ago it was used; pins and accesses over it.
 
 import { BLOCK_STATES, PINS, agePixel, colour, mix, ownerPixel, pixel, toCss } from "../colours";
-import { lastAtMost, type Columns } from "../data/columns";
+import { lastAtMost, perChunk } from "../data/columns";
 import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
@@ -16,14 +16,9 @@ const COLOURS: [MapColour, string][] = [["state", "state"], ["owner", "owner"], 
 const OLDEST_US = 100e6, YOUNGEST_US = 100;
 const AGE_LEAST = 0.15, ACCESS_STEPS = 60;
 
-const writes = new WeakMap<Columns, Uint8Array>();
-
 // Which of some accesses are writes.
-function writesOf(columns: Columns): Uint8Array {
-  let found = writes.get(columns);
-  if (!found) writes.set(columns, found = Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write"))));
-  return found;
-}
+const writesOf = perChunk((columns) =>
+  Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write"))));
 
 // The colour of a cached block that nobody has used for so long.
 function agePixelOf(idleUs: number): number {
@@ -166,16 +161,16 @@ export class MapLane extends Lane {
       const low = Math.max(0, lastAtMost(starts, this.from)), high = lastAtMost(starts, this.to);
       return high - low > ACCESS_STEPS || !wide ? [] : Array.from(numbers.slice(low, high + 1));
     });
-    const shown = new Set(inWindow), read = pixel("ink"), write = pixel("write");
+    const shown = new Set(inWindow), read = pixel("ink"), write = pixel("write"), { scale, origin } = this.places;
     for (const { step } of this.engine.contents.close_ups.steps) {
       for (const { columns } of shown.has(step) ? this.engine.accesses(step)!.find(this.from, this.to).parts : []) {
         const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), writes = writesOf(columns);
         const lasts = columns.has("last_block") ? columns.num("last_block") : blocks;
         for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
-          const x = Math.round(this.x(starts[row]!) - LEFT), end = Math.max(x + 1, Math.round(this.x(ends[row]!) - LEFT));
+          const x = Math.round(starts[row]! * scale + origin), end = Math.max(x + 1, Math.round(ends[row]! * scale + origin));
           if (end < 0) continue;
           const top = this.yOf(blocks[row]! + 0.25), bottom = Math.max(top + 1, this.yOf(lasts[row]! + 0.75));
-          for (let y = Math.max(0, Math.floor(top)); y < Math.min(image.height, Math.round(bottom)); y++) image.span(y, x, end, writes[row] ? write : read);
+          image.bar(x, Math.floor(top), end - x, Math.round(bottom) - Math.floor(top), writes[row] ? write : read);
         }
       }
     }

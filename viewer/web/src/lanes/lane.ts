@@ -15,6 +15,9 @@ const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
 
 export type Legend = [name: string, colour: string, shape?: string][];
 
+// Where times are: pixels from the plot's left are `time * scale + origin`.
+export interface Places { scale: number; origin: number }
+
 // What the pointer is on: what a click selects, and lines for the tooltip.
 export interface Hit { selection: Selection | null; lines: (Node | string)[] }
 
@@ -95,8 +98,8 @@ export abstract class Lane {
     return this.from + (x - LEFT) / plotWidth() * (view.to - view.from);
   }
 
-  // The same for many times: pixels from the plot's left are `time * scale + origin`.
-  protected get places(): { scale: number; origin: number } {
+  // The same for many times.
+  protected get places(): Places {
     const scale = plotWidth() / (view.to - view.from);
     return { scale, origin: -this.from * scale };
   }
@@ -174,12 +177,11 @@ export interface Picked { part: Int16Array; row: Int32Array }
 
 // Where several rows share a pixel, the one with the greatest value shows. `held`: a row lasts until the next one starts.
 export function pickRows(
-  parts: Part[], x: (time: number) => number, values: (columns: Columns) => ArrayLike<number>, held: boolean,
+  parts: Part[], { scale, origin }: Places, values: (columns: Columns) => ArrayLike<number>, held: boolean,
 ): Picked {
   const width = Math.ceil(plotWidth());
   const picked: Picked = { part: new Int16Array(width).fill(-1), row: new Int32Array(width).fill(-1) };
   const best = new Float64Array(width).fill(-Infinity), { part: pickedPart, row: pickedRow } = picked;
-  const scale = (x(1e9) - x(0)) / 1e9, origin = x(0) - LEFT;
   const from = -origin / scale, to = (width - origin) / scale;
   for (let index = 0; index < parts.length; index++) {
     const { columns } = parts[index]!, rows = columns.rows, value = values(columns);

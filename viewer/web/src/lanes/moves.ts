@@ -1,7 +1,7 @@
 // Transfers between the GPU and other tiers, and what pinned blocks.
 
 import { PINS, colour, pixel } from "../colours";
-import type { Columns } from "../data/columns";
+import { perChunk, type Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { bandwidth, bytes, clock, count, duration, words } from "../format";
@@ -20,7 +20,6 @@ export function copyOf(columns: Columns, row: number): { start: number; took: nu
 
 // A chunk of transfers as numbers, so that drawing a frame looks up no text.
 class Copies {
-  private static readonly made = new WeakMap<Columns, Copies>();
   readonly start: Float64Array;
   readonly end: Float64Array;
   // Bytes a nanosecond, which is GB/s; 0 where unknown.
@@ -39,11 +38,7 @@ class Copies {
     }
   }
 
-  static of(columns: Columns): Copies {
-    let found = this.made.get(columns);
-    if (!found) this.made.set(columns, found = new Copies(columns));
-    return found;
-  }
+  static readonly of = perChunk((columns) => new Copies(columns));
 }
 
 interface Bar { x: number; top: number; width: number; tall: number }
@@ -153,7 +148,7 @@ export const placeOf = (id: number): { chunk: number; row: number } => ({ chunk:
 const UNKNOWN = ["other", "other"] as const, CAUSES = PINS.map(([cause]) => cause);
 
 // Each pin's cause, by its place in `PINS`; -1 of one that the page does not know.
-export const causesOf = (columns: Columns): Int8Array => columns.codes("cause", CAUSES);
+export const causesOf = perChunk((columns) => columns.codes("cause", CAUSES));
 
 export class PinsLane extends Lane {
   private found: Found = { parts: [], exact: true, settled: true };

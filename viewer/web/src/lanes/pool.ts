@@ -31,7 +31,7 @@ export class PoolLane extends StepLane {
     const fill = (low: number, high: number, x: number, width: number, tone: number) => {
       image.bar(x - LEFT, Math.round(toY(high)), width, Math.round(toY(low)) - Math.round(toY(high)), tone);
     };
-    const evictions = pickRows(this.engine.steps.find(this.from, this.to).parts, (time) => this.x(time),
+    const evictions = pickRows(this.engine.steps.find(this.from, this.to).parts, this.places,
       (columns) => columns.num("evicted_blocks"), false);
     const picked = this.pick((columns) => columns.num("used_blocks"), true);
     eachRun(picked, (part, row, x, width) => {

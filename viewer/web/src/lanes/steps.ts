@@ -1,7 +1,7 @@
 // The lanes of scheduler steps: what each computed, and why the head of the waiting queue had to wait.
 
 import { LIMIT_RANK, LIMITS, PHASES, colour, pixel } from "../colours";
-import type { Columns } from "../data/columns";
+import { perChunk, type Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { clock, count, duration, share } from "../format";
@@ -20,7 +20,7 @@ export abstract class StepLane extends Lane {
 
   protected pick(values: (columns: Columns) => ArrayLike<number>, held: boolean): Picked {
     this.found = this.engine.steps.find(this.from, this.to);
-    return this.picked = pickRows(this.found.parts, (time) => this.x(time), values, held);
+    return this.picked = pickRows(this.found.parts, this.places, values, held);
   }
 
   protected cell(name: string, part: number, row: number): number {
@@ -141,7 +141,7 @@ export class TokensLane extends StepLane {
   }
 
   private preemptions(): void {
-    const picked = pickRows(this.found.parts, (time) => this.x(time), (columns) => columns.num("preempted_requests"), false);
+    const picked = pickRows(this.found.parts, this.places, (columns) => columns.num("preempted_requests"), false);
     this.context.fillStyle = colour("preempted");
     let last = -Infinity;
     eachRun(picked, (part, row, x, width) => {
@@ -157,19 +157,9 @@ export class TokensLane extends StepLane {
   }
 }
 
-const urgencies = new WeakMap<Columns, Int8Array>();
-
-// How much each row's limit has to be seen: minus its rank among the limits.
-function urgency(columns: Columns): Int8Array {
-  let found = urgencies.get(columns);
-  if (!found) {
-    urgencies.set(columns, found = new Int8Array(columns.rows));
-    for (let row = 0; row < columns.rows; row++) {
-      found[row] = -(LIMIT_RANK.get(columns.text("admission_limit", row) ?? "other") ?? LIMITS.length - 2);
-    }
-  }
-  return found;
-}
+// How much each row's limit has to be seen: minus its rank among the limits, or that of "other".
+const urgency = perChunk((columns) =>
+  columns.codes("admission_limit", LIMITS.map(([limit]) => limit)).map((rank) => -(rank < 0 ? LIMITS.length - 2 : rank)));
 
 export class LimitsLane extends StepLane {
   constructor(engine: Engine) {
