@@ -17,6 +17,7 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.layout import NVTX_VARIABLE
+from kvtrace.probes.cupti import flush_at_end
 from kvtrace.probes.engine import Engine
 
 DOMAIN = "kvtrace"
@@ -164,3 +165,5 @@ class Ranges:
             self._recorder.note("nvtx", state="absent", detail=f"{type(error).__name__}: {error}")
         else:
             self._recorder.note("nvtx", state="unheard" if self.off else "on")
+            if not self.off:
+                flush_at_end(self._recorder)

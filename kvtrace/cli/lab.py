@@ -42,6 +42,9 @@ def run(
         float | None,
         typer.Option(metavar="MINUTES", min=0, help="Start no cell that would not end in time.", show_default=False),
     ] = None,
+    share: Annotated[
+        str, typer.Option(metavar="I/N", help="Run every N-th cell from the I-th on: one process a GPU, one DIR.")
+    ] = "1/1",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells, in their order.")] = False,
 ) -> None:
     """Run every cell of the matrices in an engine of its own, recorded; go on where an earlier run ended.
@@ -49,23 +52,38 @@ def run(
     Exits with 3 if cells failed, and with 4 if the time limit left some out.
     """
     from kvtrace.lab.matrix import read_matrix
-    from kvtrace.lab.sweep import sweep
+    from kvtrace.lab.sweep import cells_of, sweep
 
+    part = _share(share)
     read = [read_matrix(path) for path in matrices]
     if dry_run:
-        for matrix in read:
-            for cell in matrix.cells:
-                typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
+        for matrix, cell in cells_of(read, part):
+            typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
         return
     limit_s = time_limit * 60 if time_limit is not None else None
     try:
-        failed, left = sweep(read, output, typer.echo, retry_failed=retry_failed, warm=warm, time_limit_s=limit_s)
+        failed, left = sweep(
+            read,
+            output,
+            typer.echo,
+            retry_failed=retry_failed,
+            warm=warm,
+            time_limit_s=limit_s,
+            share=part,
+        )
     except KeyboardInterrupt:
         raise KvtraceError("interrupted; the cell that ran is discarded, the same command goes on", 130) from None
     if failed:
         typer.echo(f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed runs them again")
     if failed or left:
         raise typer.Exit(3 if failed else 4)
+
+
+def _share(text: str) -> tuple[int, int]:
+    number, _, shares = text.partition("/")
+    if not (number.isdecimal() and shares.isdecimal() and 1 <= int(number) <= int(shares)):
+        raise KvtraceError(f"--share {text!r}: expected I/N with I from 1 to N, such as 1/4")
+    return int(number), int(shares)
 
 
 def report(

@@ -90,6 +90,8 @@ def environment(policy: Mapping[str, Any]) -> dict[str, str]:
         "LMCACHE_LOCAL_CPU": "True",
         "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{float(policy['host_gib']):g}",
         "LMCACHE_CHUNK_SIZE": str(policy.get("chunk_tokens", 256)),
+        "LMCACHE_TRACK_USAGE": "false",  # it would report to its makers
+        "LMCACHE_LOG_LEVEL": "WARNING",  # a line for each lookup, store and load would be timed, too
     }
 
 

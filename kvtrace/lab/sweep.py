@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ def sweep(
     retry_failed: bool = False,
     warm: bool = False,
     time_limit_s: float | None = None,
+    share: tuple[int, int] = (1, 1),
 ) -> tuple[int, int]:
     """Run all cells that have no result yet.
 
@@ -58,6 +59,7 @@ def sweep(
         retry_failed: Run those again that failed.
         warm: Fork cells from a process that has imported vLLM.
         time_limit_s: Start no cell that would probably not end within this time.
+        share: (i, n): only the i-th of every n cells, beside other processes that run the other shares.
 
     Returns:
         Cells that failed, and cells that were left out for lack of time.
@@ -67,15 +69,21 @@ def sweep(
         KeyboardInterrupt: The cell that ran is discarded; it runs again next time.
     """
     ends_s = time.monotonic() + time_limit_s if time_limit_s is not None else None
-    with _locked(directory) as lock:
+    cells = cells_of(matrices, share)
+    with _locked(directory, share) as lock:
         for matrix in matrices:
             _write_study(matrix, directory)
-        cells = [(matrix, cell) for matrix in matrices for cell in matrix.cells]
         left = [each for each in cells if not _is_done(_place(directory, each[1]), retry_failed=retry_failed)]
         if len(left) < len(cells):
             say(f"{len(cells) - len(left)} of {len(cells)} cells have results already")
         with _warm_process(lock, needed=warm and bool(left)) as socket:
             return _run_all(left, len(cells), directory, say, socket, lock, ends_s)
+
+
+def cells_of(matrices: list[Matrix], share: tuple[int, int]) -> list[tuple[Matrix, Cell]]:
+    """The cells of a share, in the order to run them in."""
+    number, shares = share
+    return [(matrix, cell) for matrix in matrices for cell in matrix.cells][number - 1 :: shares]
 
 
 def _run_all(
@@ -160,26 +168,44 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[int]:
-    """Keep other sweeps away, and wait for what a killed one left running: its processes hold the lock, too."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise KvtraceError(f"{directory} cannot be written: {error.strerror}") from error
-    try:
+def _locked(directory: Path, share: tuple[int, int]) -> Iterator[int]:
+    """Keep other sweeps away, and wait for what a killed one left running: its processes hold the lock, too.
+
+    Shares of one sweep keep each other's twin and sweeps of the whole away, not each other.
+    """
+    number, shares = share
+    with ExitStack() as files:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = files.enter_context(_opened(directory / ".lock"))
+            own = files.enter_context(_opened(directory / f".lock-{number}-of-{shares}")) if shares > 1 else lock
+        except OSError as error:
+            raise KvtraceError(f"{directory} cannot be written: {error.strerror}") from error
         deadline_s = time.monotonic() + _LOCK_PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise KvtraceError(f"{directory} is in use by another `kvtrace lab run`") from None
-                time.sleep(0.2)
-        yield lock
+        if shares > 1:
+            _lock(lock, fcntl.LOCK_SH, deadline_s, directory)
+        _lock(own, fcntl.LOCK_EX, deadline_s, directory)
+        yield own
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield file
     finally:
-        os.close(lock)
+        os.close(file)
+
+
+def _lock(file: int, how: int, deadline_s: float, directory: Path) -> None:
+    while True:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise KvtraceError(f"{directory} is in use by another `kvtrace lab run`") from None
+            time.sleep(0.2)
 
 
 @contextmanager
@@ -247,7 +273,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, value: dict[str, Any]) -> None:
     """Whole or not at all."""
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # shares of a sweep write the same study
     temporary.write_text(json.dumps(value, indent=1) + "\n")
     temporary.replace(path)
 

@@ -19,11 +19,11 @@ from kvtrace.probes.owners import CONNECTOR
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 _METADATA = "transfers of ExampleConnector and LMCache"
 _BYTES = "blocks and bytes of transfers of ExampleConnector and LMCache"
-_LOADED = "bytes loaded by ExampleConnector and LMCache"
+_LOADED = "bytes of transfers of ExampleConnector and LMCache"
 _LMCACHE = f"{_V1}.lmcache_integration.vllm_v1_adapter"
 SAVE_LAYER = Hook(
     f"{CONNECTOR}.save_kv_layer",
-    "bytes saved",
+    "the start of saves",
     needs=(
         Need(CONNECTOR, "_connector_metadata", _METADATA),
         Need(f"{_V1}.example_connector:ExampleConnectorMetadata", "requests", _METADATA),
@@ -58,9 +58,10 @@ class BySlots(Adapter):
         super().__init__(part)
         self._transfers = Transfers(part)
         self._tier = _TIERS.get(part.name, Tier.other)
-        self._bytes = 0
-        self._weighs = True  # every layer that is saved
-        self._storing: tuple[int, int] | None = None  # when the step's first layer was saved, and the last one's end
+        self._layers_copy = part.name != "LMCacheConnectorV1"  # LMCache copies all layers in the wait
+        self._slot_bytes = 0  # a token's share of all layers' KV tensors, once they were seen
+        self._storing_ns: int | None = None  # when the step's first layer was saved
+        self._store_slots = 0
 
     @staticmethod
     def fits(connector: Any) -> bool:
@@ -86,40 +87,35 @@ class BySlots(Adapter):
 
     def attach_worker(self) -> bool:
         """Hook the saving of layers."""
-        self.part.hook(self.part.connector, SAVE_LAYER, self._before_layer, self._after_layer, self._weigh_no_more)
+        if self._layers_copy:
+            self.part.hook(self.part.connector, SAVE_LAYER, self._before_layer)
         return True
-
-    def _weigh_no_more(self) -> None:
-        self._weighs = False
 
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """Record the step's load, if it has one."""
-        slots = self._slots(Direction.load)
-        if not slots:
-            return
-        layers = self.part.lacks.read(argument(args, kwargs, 0, "forward_context"), "no_compile_layers", _LOADED, {})
-        per_slot = sum(
-            self._bytes_a_slot(layer.kv_cache)
-            for layer in layers.values()
-            if getattr(layer, "kv_cache", None) is not None
-        )
-        self._record(Direction.load, start_ns, time.monotonic_ns(), slots, slots * per_slot or -1)
+        end_ns = time.monotonic_ns()
+        if not self._slot_bytes:
+            context = argument(args, kwargs, 0, "forward_context")
+            layers = self.part.lacks.read(context, "no_compile_layers", _LOADED, {}).values()
+            caches = [layer.kv_cache for layer in layers if getattr(layer, "kv_cache", None) is not None]
+            self._slot_bytes = sum(map(self._bytes_a_slot, caches))
+        if slots := self._slots(Direction.load):
+            self._record(Direction.load, start_ns, end_ns, slots, slots * self._slot_bytes or -1)
 
-    def _before_layer(self, args: Args, kwargs: Kwargs) -> int:
-        return time.monotonic_ns()
+    def _before_layer(self, args: Args, kwargs: Kwargs) -> None:
+        if self._storing_ns is None:
+            self._storing_ns = time.monotonic_ns()
 
-    def _after_layer(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        self._storing = (self._storing[0] if self._storing else start_ns, time.monotonic_ns())
-        self._bytes += self._bytes_a_slot(argument(args, kwargs, 1, "kv_layer"))
+    def before_save(self) -> None:
+        """Count what will be stored: LMCache marks it as stored on the way."""
+        self._store_slots = self._slots(Direction.store)
 
     def after_save(self, start_ns: int) -> None:
         """Record the step's store, if it has one: from the first layer to the end of the wait."""
-        slots = self._slots(Direction.store)
-        if slots:
-            first = self._storing[0] if self._storing else start_ns
-            bytes_ = slots * self._bytes if self._bytes and self._weighs else -1
-            self._record(Direction.store, first, time.monotonic_ns(), slots, bytes_)
-        self._storing, self._bytes = None, 0
+        if slots := self._store_slots:
+            first_ns = start_ns if self._storing_ns is None else self._storing_ns
+            self._record(Direction.store, first_ns, time.monotonic_ns(), slots, slots * self._slot_bytes or -1)
+        self._storing_ns, self._store_slots = None, 0
 
     def _record(self, direction: Direction, start_ns: int, end_ns: int, slots: int, bytes_: int) -> None:
         step = self.part.step[1]

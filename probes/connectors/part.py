@@ -134,6 +134,9 @@ class Adapter:
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """`start_load_kv` returned."""
 
+    def before_save(self) -> None:
+        """`wait_for_save` is about to be called."""
+
     def after_save(self, start_ns: int) -> None:
         """`wait_for_save` returned."""
 

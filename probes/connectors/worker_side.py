@@ -58,6 +58,10 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     def before_call(args: Args, kwargs: Kwargs) -> int:
         return now()
 
+    def before_save(args: Args, kwargs: Kwargs) -> int:
+        adapter.before_save()
+        return now()
+
     def after_save(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         called(ConnectorCall.save, start_ns)
         adapter.after_save(start_ns)
@@ -74,7 +78,7 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     part.hook(connector, PREEMPTIONS, before=before_metadata)
     part.hook(connector, METADATA, before=before_metadata, off=without_step)
     part.hook(connector, LOAD, before=before_call, after=after_load)
-    part.hook(connector, SAVE, before=before_call, after=after_save)
+    part.hook(connector, SAVE, before=before_save, after=after_save)
     poll = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
     part.hook(connector, poll, before=before_call, after=after_poll, off=adapter.without_polls)
     return {}

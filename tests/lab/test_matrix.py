@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,14 @@ def test_the_command_line_lists_cells_and_describes_workloads(tmp_path: Path) ->
     assert len(listed.stdout.splitlines()) == 8
     assert "m: policy offloading 16 GiB, block_size 32, repeat 1  (" in listed.stdout
     assert not (tmp_path / "x").exists()
+    arguments = ["lab", "run", str(tmp_path / "m.toml"), "-o", str(tmp_path / "x"), "--dry-run", "--share"]
+    shares = [CliRunner().invoke(app, [*arguments, f"{number}/3"]).stdout.splitlines() for number in (1, 2, 3)]
+    assert [len(share) for share in shares] == [3, 3, 2]
+    assert sorted(chain.from_iterable(shares)) == sorted(listed.stdout.splitlines())
+    for wrong in ("0/3", "4/3", "1", "a/b", "-1/2"):
+        refused = CliRunner().invoke(app, [*arguments, wrong])
+        assert isinstance(refused.exception, KvtraceError)
+        assert "expected I/N" in str(refused.exception)
     told = CliRunner().invoke(app, ["lab", "workload", "fixed", "jobs=7", "rate=0.5", "seed=3"])
     expected = make("fixed", {"kind": "fixed", "jobs": 7, "rate": 0.5, "seed": 3}).digest()
     assert json.loads(told.stdout)["sha256"] == expected

@@ -4,7 +4,7 @@
  * hands out tables of function pointers; what is stored there is called from then on. Each process writes to
  * NVTX_LISTENER_DIR/PID.log, a line a call:
  *
- *     THREAD TIME_NS domain|push|pop|mark DOMAIN NAME PAYLOAD_TYPE PAYLOAD
+ *     THREAD TIME_NS domain|push|pop|mark|flush DOMAIN NAME PAYLOAD_TYPE PAYLOAD
  *
  * Names are of registered strings only; others are written as "?". Numbers of tables, functions and types are those of
  * NVTX version 3.
@@ -92,6 +92,14 @@ static int pop(void *domain)
 static void mark(void *domain, const struct attributes *event)
 {
     write_line("mark", domain, event);
+}
+
+int cuptiActivityFlushAll(uint32_t flags)
+{
+    struct attributes said = {.payload_type = 2, .payload = flags};
+
+    write_line("flush", (void *)"cupti", &said);
+    return 0;
 }
 
 int InitializeInjectionNvtx2(const void *(*export_table)(uint32_t))

@@ -37,9 +37,10 @@ class Call(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What the listener heard in domain kvtrace, by pid, and the recording of the same run."""
+    """What the listener heard in domain kvtrace, by pid; the lines of those that flushed; the recording of the run."""
 
     calls: dict[int, list[Call]]
+    flushed: dict[int, list[str]]
     recorded: Recorded
 
 
@@ -67,7 +68,7 @@ def parse(log: Path) -> list[Call]:
 
 @pytest.fixture(scope="module")
 def listener(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("listener") / "listener.so"
+    library = tmp_path_factory.mktemp("listener") / "libcupti.so.0"  # as a profiler's it is asked for its last buffers
     source = str(HERE / "listener.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(library), source], check=True)
     return library
@@ -89,7 +90,9 @@ def heard(
         f"nvtx{request.param}", events=False, environment=environment, tensor_parallel_size=request.param
     )
     calls = {int(log.stem): parse(log) for log in folder.glob("*.log")}
-    return Heard({pid: heard for pid, heard in calls.items() if heard}, recorded)
+    lines = {int(log.stem): log.read_text().splitlines() for log in folder.glob("*.log")}
+    flushed = {pid: said for pid, said in lines.items() if any(" flush " in line for line in said)}
+    return Heard({pid: heard for pid, heard in calls.items() if heard}, flushed, recorded)
 
 
 def rows(heard: Heard, sql: str) -> list[tuple]:
@@ -109,6 +112,13 @@ def named(calls: list[Call], name: str) -> list[Call]:
 def test_only_the_processes_that_record_steps_speak(heard: Heard) -> None:
     recording = rows(heard, "SELECT pid FROM process WHERE roles LIKE '%engine%' OR roles LIKE '%worker%'")
     assert set(heard.calls) == {pid for (pid,) in recording}
+
+
+def test_each_process_asks_the_profiler_last_of_all_for_what_it_holds(heard: Heard) -> None:
+    assert set(heard.flushed) == set(heard.calls)
+    for last in heard.flushed.values():
+        first = next(number for number, line in enumerate(last) if " flush " in line)
+        assert {tuple(line.split()[2:]) for line in last[first:]} == {("flush", "cupti", "?", "2", "1")}  # 1: forced
 
 
 def test_a_range_for_every_recorded_step_from_its_scheduling_to_its_results(heard: Heard) -> None:

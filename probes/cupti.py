@@ -1,0 +1,36 @@
+"""At the end of a process, asks the profiler in it for what it still holds.
+
+Nsight Systems hands over CUPTI's buffers as they fill, and the last ones when C's exit handlers run. Children of
+multiprocessing, as vLLM's engines and workers are, end without those: the last steps would be missing from the profile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from kvtrace.capture import Recorder
+from kvtrace.probes.device.ending import at_end
+
+_FORCED = 1
+"""CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full, too."""
+
+
+def flush_at_end(recorder: Recorder) -> None:
+    """Arrange for it; the journal will say what each CUPTI library of the process answered."""
+    at_end(lambda: _flush(recorder))
+
+
+def _flush(recorder: Recorder) -> None:
+    try:
+        for path in _libraries():  # the profiler's own, and perhaps one that came with torch, which refuses
+            code = ctypes.CDLL(path).cuptiActivityFlushAll(_FORCED)
+            recorder.note("profiler_flush", library=Path(path).name, code=code)
+    except Exception as error:  # the process ends: there is nothing to save but its end
+        recorder.note("profiler_flush", detail=f"{type(error).__name__}: {error}")
+
+
+def _libraries() -> list[str]:
+    with open("/proc/self/maps") as maps:
+        mapped = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/libcupti." in line}
+    return sorted(mapped)
