@@ -1,11 +1,13 @@
 """On a GPU: recompute an evicted prefix, or fetch it from the host? Does kvtrace's ledger account for the difference?
 
-    python bench/offload.py MODEL_DIR [--kinds none,simple,offloading] [--keep DIR] [--tokens 4096] [--prompts 32]
+    python bench/offload.py MODEL_DIR [--kinds none,simple,offloading[,lmcache]] [--keep DIR] [--tokens 4096]
 
 The prompts do not fit into the GPU's pool (4,096 blocks) together, and are sent three times: without a connector, with
-SimpleCPUOffloadConnector and with OffloadingConnector, 16 GiB each, every engine in a process of its own, once untraced
-and once under `kvtrace record`. Prints the seconds of each pass and the tokens that came from a cache; then, from the
-recording, where the second pass's time went: tokens computed times the first pass's time a token, and the transfers.
+SimpleCPUOffloadConnector, OffloadingConnector and LMCache (if asked for), 16 GiB each, every engine in a process of
+its own, once untraced and once under `kvtrace record`. Prints the seconds of each pass and the tokens that came from a
+cache; then, from the recording, where the second pass's time went, twice. Priced: each step's tokens at the first
+pass's time a token, but no step below the median of those that only decode, and the transfers' bytes at their own
+bandwidth. Observed: wall time of the steps with tokens, and of those without, in which the engine waited for loads.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kvtrace.lab import policies
+
 PASSES = 3
 GPU_BLOCKS, BLOCK_TOKENS = 4096, 16
 CONNECTORS: dict[str, str | None] = {
     "none": None,
     "simple": "SimpleCPUOffloadConnector",
     "offloading": "OffloadingConnector",
+    "lmcache": "LMCacheConnectorV1",
 }
 
 
@@ -35,7 +40,7 @@ def one(options: Any) -> None:
 
     more: dict[str, Any] = {}
     if connector := CONNECTORS[options.one]:
-        extra = {"cpu_bytes_to_use": options.gib << 30}
+        extra = {} if options.one == "lmcache" else {"cpu_bytes_to_use": options.gib << 30}
         more["kv_transfer_config"] = {
             "kv_connector": connector,
             "kv_role": "kv_both",
@@ -105,7 +110,8 @@ def measure(kind: str, options: Any, run: Path | None) -> dict[str, Any]:
             "--",
             *command,
         ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **policies.environment({"name": kind, "host_gib": options.gib})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"the {kind!r} run failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     if run is not None:
@@ -138,6 +144,15 @@ FROM span LEFT JOIN share USING (turn)
 ORDER BY span.turn
 """
 
+STEPS = """
+SELECT span.turn, s.scheduled_tokens AS tokens, s.scheduled_tokens = s.decode_tokens AS decodes,
+    s.interval_ns / 1e9 AS seconds
+FROM step s JOIN (
+    SELECT turn, min(queued_ns) AS start_ns, max(finished_ns) AS end_ns FROM request
+    WHERE turn IS NOT NULL GROUP BY turn
+) span ON s.start_ns BETWEEN span.start_ns AND span.end_ns
+"""
+
 
 def account(kind: str, run: Path) -> dict[str, float]:
     """Print what the recording says of each pass; the second pass's accounted seconds and what they are made of."""
@@ -150,44 +165,55 @@ def account(kind: str, run: Path) -> dict[str, float]:
         raise SystemExit(f"ingest of the {kind!r} run failed:\n{done.stderr[-2000:]}")
     with kvtrace.open(run / "trace.duckdb") as trace:
         passes = trace.sql(ACCOUNT).to_dict("records")
+        steps = trace.sql(STEPS)
         for query in ("transfers", "tier-hits", "pinned-blocks"):
             rows = trace.query(query)
             print(f"-- {kind}: {query}\n{rows.to_string(index=False) if len(rows) else '(nothing)'}", flush=True)
     for row in passes:
         print(f"-- {kind}: pass", json.dumps(row), flush=True)
     a_token = passes[0]["seconds"] / passes[0]["computed_tokens"]
-    second = passes[1]
-    recompute_s = second["computed_tokens"] * a_token
-    return {"seconds": second["seconds"], "recompute_s": recompute_s, "load_s": second["load_s"]}
+    computing = steps[steps.tokens > 0]
+    least_s = float(computing[computing.decodes].seconds.median())
+    second, priced = passes[1], computing[computing.turn == 1]
+    return {
+        "seconds": second["seconds"],
+        "steps": len(priced),
+        "computing": float((priced.tokens * a_token).clip(lower=least_s).sum()),
+        "loading": second["load_s"],
+        "stepping": float(priced.seconds.sum()),
+        "waiting": float(steps[(steps.turn == 1) & (steps.tokens == 0)].seconds.sum()),
+    }
 
 
 def report(accounts: dict[str, dict[str, float]]) -> None:
     """Print what the ledger says each second pass took, and what it should have taken."""
+    print(f"{'':12}{'':19}|{'priced, s':>24}{'':9}|{'observed, s':>24}")
     print(
-        f"{'second pass':>12} {'measured s':>11} {'computing s':>12} {'loading s':>10} {'accounted':>10} {'ratio':>6}"
+        f"{'second pass':>12} {'measured s':>11} {'steps':>6} | {'computing':>10} {'loading':>10} {'of it':>8}  |"
+        f" {'stepping':>10} {'waiting':>10} {'of it':>8}"
     )
     for kind, row in accounts.items():
-        total = row["recompute_s"] + row["load_s"]
+        priced, observed = row["computing"] + row["loading"], row["stepping"] + row["waiting"]
         print(
-            f"{kind:>12} {row['seconds']:11.3f} {row['recompute_s']:12.3f} {row['load_s']:10.3f} {total:10.3f} "
-            f"{total / row['seconds']:6.3f}"
+            f"{kind:>12} {row['seconds']:11.3f} {row['steps']:6} | {row['computing']:10.3f} {row['loading']:10.3f} "
+            f"{priced / row['seconds']:8.3f}  | {row['stepping']:10.3f} {row['waiting']:10.3f} "
+            f"{observed / row['seconds']:8.3f}"
         )
-    if "none" not in accounts:
-        return
-    base = accounts["none"]
-    for kind, row in accounts.items():
-        if kind != "none":
-            measured = base["seconds"] - row["seconds"]
-            derived = base["recompute_s"] - row["recompute_s"] - row["load_s"]
-            print(
-                f"{kind}: saved {measured:.3f} s by the clock, {derived:.3f} s by the ledger: {derived / measured:.3f}"
-            )
+    base = accounts.pop("none", None)
+    for kind, row in accounts.items() if base else ():
+        clock = base["seconds"] - row["seconds"]
+        priced = base["computing"] - row["computing"] - row["loading"]
+        observed = base["stepping"] + base["waiting"] - row["stepping"] - row["waiting"]
+        print(
+            f"{kind}: saved {clock:.3f} s by the clock; priced {priced:.3f} s: {priced / clock:.3f}; "
+            f"observed {observed:.3f} s: {observed / clock:.3f}"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--kinds", default=",".join(CONNECTORS))
+    parser.add_argument("--kinds", default="none,simple,offloading")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--prompts", type=int, default=32)
     # SimpleCPUOffload stores a step's blocks with the next step: of a request that ends with its prefill it has none.

@@ -31,6 +31,6 @@ def _flush(recorder: Recorder) -> None:
 
 
 def _libraries() -> list[str]:
-    with open("/proc/self/maps") as maps:
+    with Path("/proc/self/maps").open() as maps:
         mapped = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/libcupti." in line}
     return sorted(mapped)
