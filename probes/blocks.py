@@ -11,6 +11,11 @@ from kvtrace.probes.engine import Engine, Engines, Pool
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, BLOCK_MAP, BLOCK_POOL
 
+_ROW = len(BLOCK_EVENT.fields) + 1
+_BLOCK_ID, _REFERENCES = (
+    [field.name for field in BLOCK_EVENT.fields].index(name) for name in ("block_id", "ref_count")
+)
+_CACHE, _EVICT = int(BlockOp.cache), int(BlockOp.evict)
 _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
 
@@ -20,7 +25,7 @@ def hooks(engines: Engines) -> list[Hook]:
 
 
 def _pool_hooks(engines: Engines) -> list[Hook]:
-    emit = engines.recorder.stream(BLOCK_EVENT)
+    emit, emit_rows = engines.recorder.stream(BLOCK_EVENT), engines.recorder.rows_stream(BLOCK_EVENT)
     now = time.monotonic_ns
 
     def recorder_of(op: BlockOp) -> Callable[[Any, Iterable[Any]], None]:
@@ -35,9 +40,14 @@ def _pool_hooks(engines: Engines) -> list[Hook]:
                 return
             engine, index, moment = pool.engine, pool.index, now()
             step, owner = engine.acting_step, engine.owner()
-            for block in blocks:
-                if not block.is_null and getattr(block, "pool", None) in (None, block_pool):
-                    emit(moment, step, block.block_id, code, block.ref_cnt, owner, 0, 0, index)
+            ours = [block for block in blocks if not block.is_null]
+            if ours and hasattr(ours[0], "pool"):
+                ours = [block for block in ours if block.pool is None or block.pool is block_pool]
+            if ours:
+                rows = [moment, step, 0, code, 0, owner, 0, 0, index, 1] * len(ours)
+                rows[_BLOCK_ID::_ROW] = [block.block_id for block in ours]
+                rows[_REFERENCES::_ROW] = [block.ref_cnt for block in ours]
+                emit_rows(rows, len(ours))
 
         return record
 
@@ -94,27 +104,39 @@ def _hash_hooks(engines: Engines) -> list[Hook]:
     emit = engines.recorder.stream(BLOCK_EVENT)
     now = time.monotonic_ns
 
+    maps, low = engines.maps, int.from_bytes
+
+    # Called for every block that is cached or evicted, so every tenth of a microsecond counts.
     def after_insert(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        pool = _pool_of(engines, args[0])
-        if pool is not None:
-            pool.cached += 1
-            key, block = argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block")
-            hash_event(pool, BlockOp.cache, key, block)
-
-    def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
-        pool = _pool_of(engines, args[0]) if block is not None else None
-        if pool is not None:
-            pool.cached -= 1
-            pool.evicted += 1
-            hash_event(pool, BlockOp.evict, argument(args, kwargs, 1, "key"), block)
-
-    def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
+        known = maps.get(id(args[0]))
+        pool = _pool_of(engines, args[0]) if known is None else known[1]
+        if pool is None:
+            return
+        pool.cached += 1
+        key, block = args[1:] if len(args) == 3 else _insertion(args, kwargs)
         if pool.tier is not None:
-            pool.tier.hashed(op, key, block)
+            pool.tier.hashed(BlockOp.cache, key, block)
             return
         engine = pool.engine
-        low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
-        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
+        hash_, owner = low(key[-12:-4], "big"), engine.owner()
+        emit(now(), engine.acting_step, block.block_id, _CACHE, block.ref_cnt, owner, hash_, key[-1], pool.index)
+
+    def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
+        if block is None:
+            return
+        known = maps.get(id(args[0]))
+        pool = _pool_of(engines, args[0]) if known is None else known[1]
+        if pool is None:
+            return
+        pool.cached -= 1
+        pool.evicted += 1
+        key = argument(args, kwargs, 1, "key")
+        if pool.tier is not None:
+            pool.tier.hashed(BlockOp.evict, key, block)
+            return
+        engine = pool.engine
+        hash_, owner = low(key[-12:-4], "big"), engine.owner()
+        emit(now(), engine.acting_step, block.block_id, _EVICT, block.ref_cnt, owner, hash_, key[-1], pool.index)
 
     needs = (_BLOCK, Need(BLOCK_POOL, "cached_block_hash_to_block"))
     uncounted = engines.off(Engine.without_hashes)
@@ -124,11 +146,12 @@ def _hash_hooks(engines: Engines) -> list[Hook]:
     ]
 
 
+def _insertion(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
+    return argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block")
+
+
 def _pool_of(engines: Engines, hash_map: Any) -> Pool | None:
-    """The pool a map from hashes to blocks belongs to."""
-    known = engines.maps.get(id(hash_map))
-    if known is not None:
-        return known[1]
+    """The pool a map from hashes to blocks belongs to, which is then known by it."""
     for pool in list(engines.pools.values()):
         if pool.block_pool.cached_block_hash_to_block is hash_map:
             engines.maps[id(hash_map)] = (hash_map, pool)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -83,8 +84,9 @@ class Chains:
             ):
                 rows += (step, number, position, low(block[-8:], "big"), low(plain[-8:], "big"), 1)
         else:
-            for position, block in enumerate(missing, first):
-                rows += (step, number, position, low(block[-8:], "big"), 0, 1)
+            ends = struct.unpack(f">{len(missing)}Q", b"".join([block[-8:] for block in missing]))
+            for position, end in enumerate(ends, first):
+                rows += (step, number, position, end, 0, 1)
         self._emit_hashes(rows, len(missing))
 
     def _record_keys(self, step: int, number: int, request: Any) -> bool:

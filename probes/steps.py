@@ -42,7 +42,7 @@ class Steps:
         stream = engines.recorder.stream
         self._emit_step = stream(STEP_SCHEDULE)
         self._emit_shares = engines.recorder.rows_stream(STEP_REQUEST)
-        self._emit_table = stream(BLOCK_TABLE)
+        self._emit_table = engines.recorder.rows_stream(BLOCK_TABLE)
         self._emit_request = stream(REQUEST_EVENT)
         self._lookups = lookups
 
@@ -98,16 +98,19 @@ class Steps:
         return added
 
     def _table(self, engine: Engine, request_id: str, block_ids: tuple[list[int], ...], op: TableOp) -> int:
-        live, step, emit = engine.request(request_id), engine.step, self._emit_table
+        live, step, code = engine.request(request_id), engine.step, int(op)
         if op is TableOp.set or len(live.table) != len(block_ids):
             live.table = [0] * len(block_ids)
+        number = live.number
+        rows: list[int] = []
         for group, ids in enumerate(block_ids):
-            position = live.table[group]
-            for block_id in ids:
-                emit(step, live.number, group, op, position, block_id)
-                position += 1
-            live.table[group] = position
-        return sum(map(len, block_ids))
+            for position, block_id in enumerate(ids, live.table[group]):
+                rows += (step, number, group, code, position, block_id, 1)
+            live.table[group] += len(ids)
+        added = sum(map(len, block_ids))
+        if added:
+            self._emit_table(rows, added)
+        return added
 
     def _shares(
         self, engine: Engine, start_ns: int, output: Any, new_blocks: dict[str, int]

@@ -68,10 +68,11 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         dummy = argument(args, kwargs, 3, "dummy_run", False)
         start_ns = 0 if dummy else now()
         if layers is not None or ranges is not None:
-            step = None if dummy else getattr(argument(args, kwargs, 1, "scheduler_output"), STEP_ATTRIBUTE, None)
+            scheduler_output = argument(args, kwargs, 1, "scheduler_output")
+            step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
             if ranges is not None and step:
                 ranges.begin_forward(step[1], start_ns)
-            if layers is not None:
+            if layers is not None and (dummy or scheduler_output.total_num_scheduled_tokens):  # else nothing runs
                 layers.begin(step[1] if step else 0, step[0] if step else 0)
         return start_ns
 
@@ -82,7 +83,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
             return
         scheduled = scheduler_output.num_scheduled_tokens
         tokens = scheduler_output.total_num_scheduled_tokens
-        if layers is not None:
+        if layers is not None and tokens:
             layers.end()
         if ranges is not None:
             ranges.end_forward()
