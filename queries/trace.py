@@ -278,8 +278,12 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         )
 
 
+_LONGEST_LINE, _MOST_LINES = 400, 20
+"""Of what DuckDB says about a SELECT, which may repeat all of it."""
+
+
 def _sql_error(error: duckdb.Error) -> KvtraceError:
-    lines = [inert(line) for line in str(error).splitlines() if line.strip()]
+    lines = [inert(line)[:_LONGEST_LINE] for line in str(error).splitlines() if line.strip()][:_MOST_LINES]
     advice = "; a trace's SQL can read nothing but the trace" if isinstance(error, duckdb.PermissionException) else ""
     return KvtraceError("\n".join(lines) + advice)
 

@@ -46,7 +46,7 @@ def load_export(
             _define_macros(connection, export, alignment)
             _insert_metric_names(connection, export)
             warnings = _import_all(connection, source_id, export, kernels, progress, launch_shapes=launch_shapes)
-        except UNREADABLE as error:
+        except (*UNREADABLE, duckdb.ConversionException) as error:
             raise damaged(path, error) from error
         export.check_unchanged()
         return Marked(marks.ranges, alignment), [*_warnings(export, alignment), *warnings]

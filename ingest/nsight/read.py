@@ -11,6 +11,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -69,7 +70,8 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
             raise damaged(reading.export.path, ValueError(f"table {reading.what.table}: {error}")) from error
         raise
     finally:
-        connection.unregister("captured")
+        with suppress(duckdb.TransactionException):  # it was aborted, and all of it goes
+            connection.unregister("captured")
     return stream.rows
 
 

@@ -124,6 +124,10 @@ CASES = [
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = 9223372036854775807 WHERE rowid = 1"
     ), "row ids so far apart that it was read in 4096 pieces"),
     Case("nsight", "profile.sqlite", _found("nsight-out-of-memory.sqlite.xz"), "SQLite says that memory ran out"),
+    Case("nsight", "profile.sqlite", _sqlite(
+        "UPDATE PROCESSES SET pid = 2147483648"
+    ), "a process id beyond 31 bits, in a transaction that is then aborted"),
+    Case("nsight", "profile.sqlite", _found("nsight-metric-name.sqlite.xz"), "an id of a metric that is no number"),
     Case("unboxkv", "a.log", _log, "a budget less tokens beyond 31 bits"),
     Case("unboxkv", "a.log", _usage, "a share of blocks beyond 31 bits"),
     Case("requests", "mooncake.jsonl", _json(
@@ -149,4 +153,5 @@ CASES = [
     Case("params", "value.0", _raw(b"\xed\xa0\x80"), "bytes that are no text"),
     Case("params", "value.0", _raw(b"9" * 5000), "a very long value"),
     Case("sql", "query.sql", _raw(b"SELECT '\xff'"), "bytes that are no text"),
+    Case("sql", "query.sql", _raw(b"SELECT * FROM a" + b"9" * 50_000), "a table with a very long name"),
 ]  # fmt: skip
