@@ -34,16 +34,18 @@ def varied(results: Sequence[Result], compare: str | None) -> list[str]:
     """What could be an x axis: numeric parameters of workloads that differ between phases, then numeric axes."""
     parameters: dict[str, set[Any]] = {}
     axes: dict[str, set[Any]] = {}
+    moving: set[str] = set()
     for result in results:
         for axis, value in result.cell.axes.items():
             axes.setdefault(axis, set()).add(value if isinstance(value, int | float) else None)
-        if len({phase.workload["name"] for phase in result.phases}) > 1:
-            for phase in result.phases:
-                for name, value in phase.workload["parameters"].items():
-                    if name == "seed":
-                        continue
-                    parameters.setdefault(name, set()).add(value if isinstance(value, int | float) else None)
-    found = [name for name, values in parameters.items() if len(values) > 1 and None not in values]
+        own: dict[str, set[Any]] = {}
+        for phase in result.phases:
+            for name, value in phase.workload["parameters"].items():
+                own.setdefault(name, set()).add(value if isinstance(value, int | float) else None)
+        for name, values in own.items():
+            parameters.setdefault(name, set()).update(values)
+        moving |= {name for name, values in own.items() if len(values) > 1 and name != "seed"}
+    found = [name for name, values in parameters.items() if name in moving and None not in values]
     return found + [axis for axis, values in axes.items() if axis not in {compare, "repeat"} and _numeric(values)]
 
 
@@ -52,7 +54,7 @@ def _numeric(values: set[Any]) -> bool:
 
 
 def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure | None:
-    """A panel for each further axis's value; None if there is nothing to draw it against."""
+    """A panel for each further axis's value; None if there is nothing to draw, or nothing to draw it against."""
     done = [result for result in results if result.status == "ok"]
     xs = varied(done, compare)
     if not xs:
@@ -66,7 +68,8 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
             line = f"{value} unique prompts".strip() if phase.workload["parameters"].get("unique") else value
             if (y := phase.figures.get(metric)) is not None:
                 panels.setdefault(panel, {}).setdefault(line, []).append((_x(result, phase, x), y))
-    if not panels or all(len(points) < 2 for lines in panels.values() for points in lines.values()):
+    drawn = [points for lines in panels.values() for points in lines.values()]
+    if all(len(points) < 2 for points in drawn) or not any(y for points in drawn for _, y in points):
         return None
     chosen = dict(sorted(panels.items())[:_MOST_PANELS])
     figure = new_figure(FIGURES[metric], source="client.jsonl of each cell", columns=len(chosen), share_x=False)

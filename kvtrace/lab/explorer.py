@@ -89,6 +89,7 @@ def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:
             "workload": phase.workload["name"],
             "kind": phase.workload["parameters"].get("kind"),
             "requests": phase.workload["requests"],
+            "sha256": phase.workload["sha256"],
             "rate": phase.workload["parameters"].get("rate"),
             "cache": cache,
             "figures": {name: phase.figures.get(name) for name in FIGURES},

@@ -60,7 +60,6 @@ def _phase(model: Any, workload: Workload, phase: int, batch: int, device: str, 
     start_ns = time.monotonic_ns() + offset_ns
     for first in range(0, len(workload.jobs), batch):
         jobs: Sequence[Job] = workload.jobs[first : first + batch]
-        send_ns = time.monotonic_ns() + offset_ns
         longest = max(job.turns[0].output_tokens for job in jobs)
         times = [at_ns + offset_ns for at_ns in _generate(model, [job.turns[0].new for job in jobs], longest, device)]
         for job in jobs:
@@ -74,7 +73,7 @@ def _phase(model: Any, workload: Workload, phase: int, batch: int, device: str, 
                     "turn": job.first_turn,
                     "last": True,
                     "due_ns": start_ns,
-                    "send_ns": send_ns,
+                    "send_ns": start_ns,  # all are there from the start and wait for their batch
                     "first_token_ns": times[0],
                     "last_token_ns": times[-1],  # the batch returns as a whole
                     "prompt_tokens": len(job.turns[0].new),

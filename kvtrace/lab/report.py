@@ -115,6 +115,11 @@ def _cells(document: Document, results: Sequence[Result], axes: list[str], compa
             rows.append(([*head, *(["-"] if phases else [])], dict.fromkeys(COLUMNS, Cell("failed"))))
     columns = [name for name in COLUMNS if name in known] or ["jobs_done"]
     document.heading("Cells", 3)
+    if best and not repeats:
+        document.text(
+            "Bold is the best number of a comparison. Each cell ran once: cells that do the same work differ, too, and "
+            "how much is not known without repeats."
+        )
     document.table(
         [*axes, *(["repeat"] if repeats else []), *(["phase"] if phases else []), *(COLUMNS[c][0] for c in columns)],
         [[*head, *(figures[name] for name in columns)] for head, figures in rows],
@@ -150,8 +155,9 @@ def _comparison(document: Document, results: Sequence[Result], compare: str, val
     document.heading(f"Against {values[0]}", 3)
     document.text(
         "Mean difference over the jobs that both completed, pair by pair, with a 95% interval of 10,000 bootstrap "
-        "samples. An interval that has 0 in it tells nothing apart. Jobs of one run share an engine and are not "
-        "independent: repeats tell more than the interval does."
+        "samples. TTFT is a job's mean over its turns. An interval that has 0 in it tells nothing apart. Jobs of one "
+        "run share an engine and are not independent, so one without 0 may still be the difference between two runs: "
+        "repeats tell more than the interval does."
     )
     rows = []
     for each in found:
@@ -241,6 +247,11 @@ def _regression(document: Document, results: Sequence[Result]) -> None:
             "to step times without tokens; r2 says how far to trust it."
         )
         document.table(["model", "kv_tokens", "cells", "steps", "ms a step", "us a token", "r2"], rows)
+        if any(row[4] < 0 for row in rows):
+            document.text(
+                "A step without tokens takes no negative time: there, a line does not fit. A token of a long prefill "
+                "attends to more context and costs more; the query cost-model fits that, too."
+            )
 
 
 def _lines(results: Sequence[Result]) -> Iterator[list[Any]]:

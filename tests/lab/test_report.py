@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.bootstrap import interval
+from kvtrace.lab.charts import varied
+from kvtrace.lab.document import Document
 from kvtrace.lab.explorer import write_site
-from kvtrace.lab.report import write_report
+from kvtrace.lab.report import _regression, write_report
+from kvtrace.lab.summary import load_results
 from tests.viewer.chromium import Chromium, find_browser
 
 from .cells import Sweep, request, table
@@ -88,6 +91,65 @@ def test_the_best_of_comparable_cells_is_marked(tmp_path: Path) -> None:
         ("| fcfs", "2.0"): True,
         ("| priority", "2.0"): False,
     }
+
+
+def test_a_plot_is_against_what_differs_between_the_phases_of_a_cell(tmp_path: Path) -> None:
+    def phases(block: int) -> list[dict[str, Any]]:
+        described = {"sha256": "one", "jobs": 1, "requests": 1}
+        lost = {"small": 1024, "large": 4096}
+        return [
+            {
+                "phase": number,
+                "name": name,
+                **described,
+                "parameters": {"block": block, "evicted": lost[name], "seed": 1},
+            }
+            for number, name in enumerate(lost)
+        ]
+
+    sweep = Sweep(tmp_path, policy=["fcfs"], block_size=["16", "64"])
+    for block in (16, 64):  # a sweep tells the workload the cell's block size
+        records = [request("a", 0, 0, 9, 50, phase=phase, last=True, cached_tokens=0) for phase in (0, 1)]
+        sweep.cell(records, block_size=block, phases=("small", "large"), workloads=phases(block))
+    assert varied(load_results(sweep.close()), "policy") == ["evicted", "block_size"]
+    text = written(tmp_path)
+    assert "study-jct_s_mean.svg" in text
+    assert "study-cached_share.svg" not in text  # nothing was cached anywhere
+
+
+def test_cells_that_ran_once_say_so(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    sweep.cell(job("a", 0, 10, 50))
+    sweep.cell(job("a", 0, 10, 40), policy="priority")
+    assert "Each cell ran once" in written(sweep.close())
+    for policy in ("fcfs", "priority"):
+        sweep.cell(job("a", 0, 10, 45), policy=policy, repeat=1)
+    (tmp_path / "studies" / "study.json").unlink()
+    (tmp_path / "studies").rmdir()
+    assert "Each cell ran once" not in written(sweep.close())
+
+
+@pytest.mark.parametrize(("short_ms", "intercept", "warned"), [(10.0, "5", False), (4.0, "-3", True)])
+def test_a_line_that_falls_below_nothing_is_warned_of(
+    short_ms: float, intercept: str, warned: bool, tmp_path: Path
+) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs"])
+    sweep.cell(job("a", 0, 10, 50))
+    (result,) = load_results(sweep.close())
+    steps = [(100.0, short_ms), (200.0, 2 * short_ms - float(intercept)), (300.0, 3 * short_ms - 2 * float(intercept))]
+    result.steps = (
+        3.0,
+        sum(x for x, _ in steps),
+        sum(y for _, y in steps),
+        sum(x * x for x, _ in steps),
+        sum(x * y for x, y in steps),
+        sum(y * y for _, y in steps),
+    )
+    document = Document("one")
+    _regression(document, [result])
+    (row,) = table(document.markdown(), "Step time against tokens, by capacity")
+    assert row["ms a step"] == intercept
+    assert ("takes no negative time" in document.markdown()) == warned
 
 
 def test_failed_cells_are_shown_with_their_error(tmp_path: Path) -> None:
@@ -227,6 +289,21 @@ def test_the_explorer_filters_and_sorts_in_a_browser(tmp_path: Path) -> None:
         assert browser.evaluate(column.format(6)) == ["fcfs", "fcfs"]
         assert browser.evaluate("document.getElementById('count').textContent") == "2 of 4 runs"
         assert not browser.console
+
+
+def test_the_explorer_marks_the_best_of_cells_that_were_sent_the_same(tmp_path: Path) -> None:
+    if find_browser() is None:
+        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+    sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority"])
+    for policy, turn_ms in (("fcfs", 50), ("priority", 30)):
+        sweep.cell(job("a", 0, 10, turn_ms), policy=policy)
+    sweep.cell(job("a", 0, 10, 12), seed=2, workload={"name": "light", "sha256": "two"})  # nothing to compare it with
+    write_site([sweep.close()], tmp_path / "site")
+    with Chromium() as browser:
+        browser.open(tmp_path / "site" / "index.html")
+        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement.cells[{}].textContent)"
+        assert set(browser.evaluate(marked.format(3))) == {"w"}
+        assert set(browser.evaluate(marked.format(6))) == {"priority"}
 
 
 def test_a_directory_without_results_says_what_to_run(tmp_path: Path) -> None:
