@@ -23,7 +23,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.client import Client, Notes
 from kvtrace.lab.engines import InProcess
 from kvtrace.lab.matrix import Cell
-from kvtrace.lab.policies import engine_arguments, environment
+from kvtrace.lab.policies import engine_arguments, environment, jobs_go_in_order
 from kvtrace.lab.shapes import shape_config, shape_path
 from kvtrace.lab.workloads import Workload, make
 
@@ -94,7 +94,7 @@ async def _measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
             raise KvtraceError("the prefix cache could not be emptied after the warm-up")
         facts["phases"] = []
         with Notes(run_dir / layout.CLIENT) as notes:
-            client = Client(engine, notes.write, priority=cell.policy["name"] == "priority")
+            client = Client(engine, notes.write, priority=jobs_go_in_order(cell.policy))
             for phase, workload in enumerate(workloads):
                 if phase and cell.reset_between and cell.prefix_caching and not await _forget(engine, warm_up):
                     facts.setdefault("warnings", []).append(

@@ -20,7 +20,7 @@ _CONNECTORS = {
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "fcfs": (),
     "priority": (),
-    "ttl-pin": ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s"),
+    "ttl-pin": ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s", "order"),
     "simple-cpu-offload": ("host_gib", "lazy_offload"),
     "offloading": ("host_gib",),
     "lmcache": ("host_gib", "chunk_tokens"),
@@ -46,7 +46,14 @@ def policy_of(value: object) -> Policy:
         raise KvtraceError(f"policy {name} has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS[name])}")
     if "host_gib" in _OPTIONS[name] and not float(policy.get("host_gib") or 0) > 0:
         raise KvtraceError(f"policy {name} needs host_gib, the host memory in GiB")
+    if policy.get("order", "requests") not in ("requests", "jobs"):
+        raise KvtraceError(f'policy {name}: order is "requests" or "jobs", not {policy["order"]!r}')
     return policy
+
+
+def jobs_go_in_order(policy: Mapping[str, Any]) -> bool:
+    """Whether turns of earlier jobs go before those of later ones, whichever came first themselves."""
+    return policy["name"] == "priority" or policy.get("order") == "jobs"
 
 
 def policy_label(policy: Mapping[str, Any]) -> str:
@@ -63,14 +70,13 @@ def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
         KvtraceError: It needs a package that is not installed.
     """
     name = policy["name"]
-    if name == "priority":
-        return {"scheduling_policy": "priority"}
+    order = {"scheduling_policy": "priority"} if jobs_go_in_order(policy) else {}
     if name == "ttl-pin":
-        options = {"tool_s": TOOL_S, **{key: value for key, value in policy.items() if key != "name"}}
+        options = {"tool_s": TOOL_S, **{key: value for key, value in policy.items() if key not in {"name", "order"}}}
         scheduler = "kvtrace.lab.ttl_pin.TTLPinScheduler"
-        return {"scheduler_cls": scheduler, "additional_config": {"kvtrace_ttl_pin": options}}
+        return {"scheduler_cls": scheduler, "additional_config": {"kvtrace_ttl_pin": options}, **order}
     if name not in _CONNECTORS:
-        return {}
+        return order
     if name == "lmcache" and importlib.util.find_spec("lmcache") is None:
         raise KvtraceError("policy lmcache: the package lmcache is not installed in this environment")
     extra: dict[str, Any] = {}

@@ -116,7 +116,8 @@ class TTLPinScheduler(Scheduler):  # type: ignore[misc]
         waiting = [request for request in self.requests.values() if request.status.name in _ADMISSIBLE]
         if not waiting:
             return
-        need = -(-waiting[0].num_tokens // self.block_size)
+        first = min(waiting, key=lambda request: request.priority)  # all alike but with vLLM's priority policy
+        need = -(-first.num_tokens // self.block_size)
         while self.pinned_requests and self.kv_cache_manager.block_pool.get_num_free_blocks() < need:
             latest = max(self.pinned_requests, key=lambda request_id: self.pinned_requests[request_id].end)
             self.unpin_request(latest, "forced")

@@ -14,7 +14,7 @@ from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import arguments_of
 from kvtrace.lab.matrix import Matrix, read_matrix
-from kvtrace.lab.policies import engine_arguments, policy_of
+from kvtrace.lab.policies import engine_arguments, jobs_go_in_order, policy_of
 from kvtrace.lab.shapes import kv_bytes_a_token, shape_config, shapes
 from kvtrace.lab.workloads import make
 
@@ -94,6 +94,16 @@ def test_a_workload_longer_than_the_shape_is_refused(tmp_path: Path) -> None:
     cell = matrix(tmp_path, TEXT.replace("prompt = 100", "prompt = 9000")).cells[0]
     with pytest.raises(KvtraceError, match="9128 tokens, tiny runs up to 8192"):
         arguments_of(cell, cell.make_workloads())
+
+
+def test_pins_can_go_with_jobs_served_in_their_order() -> None:
+    pinning, plain = (policy_of({"name": "ttl-pin", "ttl_s": 2.0, **order}) for order in ({"order": "jobs"}, {}))
+    arguments = engine_arguments(pinning)
+    assert arguments["scheduling_policy"] == "priority"
+    assert arguments["additional_config"] == engine_arguments(plain)["additional_config"]
+    assert [jobs_go_in_order(policy) for policy in (pinning, plain, {"name": "priority"})] == [True, False, True]
+    with pytest.raises(KvtraceError, match='"requests" or "jobs", not 1'):
+        policy_of({"name": "ttl-pin", "order": 1})
 
 
 def test_lmcache_is_refused_where_it_is_not_installed() -> None:
