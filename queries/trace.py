@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -122,6 +123,11 @@ class Trace:
         Raises:
             KvtraceError: the SQL is wrong, is not one statement, or would do more than read the trace.
         """
+        if len(_NESTED_WITH.findall(text)) > _MOST_NESTED:
+            raise KvtraceError(
+                f"the SQL has more than {_MOST_NESTED} WITH in parentheses, over which DuckDB's parser may take all "
+                "memory. Put them side by side: WITH a AS (...), b AS (...) SELECT ..."
+            )
         try:
             statements = self._connection.extract_statements(text)
         except TypeError as error:  # a command line can hold bytes that are no text
@@ -277,6 +283,10 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             f"{TRACE_VERSION}. Ingest the recording again with this kvtrace, or use that one"
         )
 
+
+_NESTED_WITH = re.compile(r"\(\s*with\b", re.IGNORECASE)
+_MOST_NESTED = 12
+"""DuckDB 2.0 takes three times as long, and as much memory, for each further one in SQL that turns out to be wrong."""
 
 _LONGEST_LINE, _MOST_LINES = 400, 20
 """Of what DuckDB says about a SELECT, which may repeat all of it."""

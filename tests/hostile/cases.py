@@ -153,5 +153,6 @@ CASES = [
     Case("params", "value.0", _raw(b"\xed\xa0\x80"), "bytes that are no text"),
     Case("params", "value.0", _raw(b"9" * 5000), "a very long value"),
     Case("sql", "query.sql", _raw(b"SELECT '\xff'"), "bytes that are no text"),
+    Case("sql", "query.sql", _raw(b"(WITH a AS (" * 40), "more nesting than DuckDB's parser can take"),
     Case("sql", "query.sql", _raw(b"SELECT * FROM a" + b"9" * 50_000), "a table with a very long name"),
 ]  # fmt: skip
