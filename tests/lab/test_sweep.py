@@ -232,8 +232,8 @@ def test_a_cell_that_cannot_run_fails_with_its_reason_and_others_go_on(tmp_path:
     assert by_policy["hf"]["status"] == "ok", by_policy["hf"]["error"]
     (file,) = (tmp_path / "out").glob("cells/hf-*/run/client.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [r["send_ns"] == records[0]["send_ns"] for r in records] == [True, True, False]
-    assert records[0]["last_token_ns"] == records[1]["last_token_ns"] <= records[2]["send_ns"]
+    assert [r["first_token_ns"] == records[0]["first_token_ns"] for r in records] == [True, True, False]
+    assert records[0]["last_token_ns"] == records[1]["last_token_ns"] <= records[2]["first_token_ns"]
     workload = read_matrix(path).cells[0].make_workloads()[0]
     assert [(r["prompt_tokens"], r["output_tokens"]) for r in records] == [
         (len(job.turns[0].new), job.turns[0].output_tokens) for job in workload.jobs
