@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 from same_answers import difference
@@ -29,6 +30,9 @@ from kvtrace.engines.spark import SparkTrace, spark_session
 from kvtrace.errors import KvtraceError
 from kvtrace.export.parquet import export_parquet
 from kvtrace.queries.catalogue import catalogue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RUN = "synthetic"
 
@@ -41,7 +45,7 @@ def main() -> int:
     parser.add_argument("--master", default="local-cluster[2,1,3072]", help="The Spark cluster.")
     parser.add_argument("--memory", default="4GB", help="DuckDB's memory limit.")
     parser.add_argument("--only", default="", help="Only these queries, with commas between.")
-    parser.add_argument("--limit-s", type=float, default=900, help="A query may take so long.")
+    parser.add_argument("--limit-s", type=float, default=900, help="A query may take Spark so long.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
@@ -78,7 +82,7 @@ def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespac
     master: str = options.master
     done = {row["query"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
     started = time.perf_counter()
-    session = spark_session(master)
+    session = session_on(master, kept.parent)
     session.sql("SELECT count(*) FROM range(1000)").collect()
     up_s = time.perf_counter() - started
     print(
@@ -89,12 +93,7 @@ def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespac
     with LakeTrace(lake, memory_limit=options.memory) as duck, SparkTrace(lake, session) as spark:
         for name in names:
             if name not in done:
-                limit = threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs)
-                limit.start()
-                try:
-                    done[name] = ask(name, duck, spark)
-                finally:
-                    limit.cancel()
+                done[name] = ask(name, duck, spark, threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs))
                 with kept.open("a") as file:
                     file.write(json.dumps(done[name]) + "\n")
             row = done[name]
@@ -112,17 +111,36 @@ def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespac
     return int(bool(differing))
 
 
-def ask(name: str, duck: LakeTrace, spark: SparkTrace) -> dict[str, Any]:
-    """Both engines' times for a query, and the first difference of their answers."""
+def session_on(master: str, folder: Path) -> SparkSession:
+    """A session that spills into the folder; executors of a local cluster have all of the memory of their workers.
+
+    Left alone, Spark gives each 1 GB, whatever the worker has.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).config("spark.driver.memory", "3g")
+    builder = builder.config("spark.local.dir", str((folder / "spill").resolve()))
+    if local := re.fullmatch(r"local-cluster\[\d+,\d+,(\d+)\]", master):
+        builder = builder.config("spark.executor.memory", f"{local[1]}m")
+    builder.getOrCreate()
+    return spark_session(master)
+
+
+def ask(name: str, duck: LakeTrace, spark: SparkTrace, limit: threading.Timer) -> dict[str, Any]:
+    """Both engines' times for a query, and the first difference of their answers. The limit is Spark's."""
     started = time.perf_counter()
     wanted = duck.query(name, format="arrow")
     asked = time.perf_counter()
+    limit.start()
     try:
         found = spark.query(name, format="arrow")
+        ended = time.perf_counter()
         unlike = difference(wanted, found)
     except KvtraceError as error:
+        ended = time.perf_counter()
         unlike = str(error)
-    ended = time.perf_counter()
+    finally:
+        limit.cancel()
     return {
         "query": name,
         "rows": wanted.num_rows,
