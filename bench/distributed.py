@@ -93,7 +93,9 @@ def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespac
     with LakeTrace(lake, memory_limit=options.memory) as duck, SparkTrace(lake, session) as spark:
         for name in names:
             if name not in done:
-                done[name] = ask(name, duck, spark, threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs))
+                done[name] = ask(
+                    name, duck, spark, threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs)
+                )
                 with kept.open("a") as file:
                     file.write(json.dumps(done[name]) + "\n")
             row = done[name]

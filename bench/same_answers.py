@@ -50,10 +50,11 @@ def _equal(left: pa.Array, right: pa.Array) -> np.ndarray:
     if pa.types.is_floating(left.type):
         a, b = (column.fill_null(0.0).to_numpy(zero_copy_only=False) for column in (left, right))
         with np.errstate(invalid="ignore"):
-            size = np.maximum(np.abs(a), np.abs(b))
+            finite = np.isfinite(a) & np.isfinite(b)
+            size = np.where(finite, np.maximum(np.abs(a), np.abs(b)), 0.0)
             scale = np.max(np.abs(a), initial=0.0, where=np.isfinite(a))
-            same = (a == b) | (np.abs(a - b) <= np.maximum(CLOSE * size, CLOSE_TO_SCALE * scale))
-            same |= np.isnan(a) & np.isnan(b)
+            close = finite & (np.abs(a - b) <= np.maximum(CLOSE * size, CLOSE_TO_SCALE * scale))
+        same = close | (a == b) | (np.isnan(a) & np.isnan(b))
         return np.asarray(nulls_alike & same)
     if pa.types.is_nested(left.type):
         return np.array([a == b for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)], dtype=bool)

@@ -1,4 +1,4 @@
-"""Counts over a table in its own order, for engines whose rows have none: `place` is the order, stripes of it are tasks.
+"""Counts over a table in its own order, for engines whose rows have none: in order of `place`, a stripe a task.
 
     SELECT *, count(*) OVER (ROWS UNBOUNDED PRECEDING) AS n FROM t WHERE c
 
@@ -8,7 +8,7 @@
         FROM (SELECT place DIV 1048576 AS _stripe, count(*) AS _rows FROM t WHERE c GROUP BY ALL)
     ) ON t.place DIV 1048576 = _stripe WHERE c
 
-DuckDB streams such a window over a file's rows as they come. Rows that came through a shuffle have lost their order, and
+DuckDB streams such a window over rows as they come. Rows that came through a shuffle have lost their order, and
 a window over all of them would be one task.
 """
 
@@ -32,7 +32,9 @@ def in_stripes(select: exp.Select) -> None:
         return
     counted = counts[0].this.this if isinstance(counts[0].this, exp.Filter) else counts[0].this
     if len(counts) > 1 or not isinstance(counted, exp.Count) or select.args.get("joins"):
-        raise UnsupportedError("a window with ROWS and no order must be the only one of its SELECT, and count one table")
+        raise UnsupportedError(
+            "a window with ROWS and no order must be the only one of its SELECT, and count one table"
+        )
     window, name = counts[0], select.args["from_"].this.alias_or_name
     stripe = exp.IntDiv(this=exp.column("place", name), expression=exp.Literal.number(STRIPE_ROWS))
     rows = exp.select(exp.alias_(stripe.copy(), "_stripe"), exp.alias_(window.this.copy(), "_rows"))

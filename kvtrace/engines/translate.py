@@ -151,9 +151,11 @@ def _quantile(node: exp.Expr) -> exp.Expr:
         return node
     if isinstance(node.expression, exp.Array) and not isinstance(node.parent, exp.Filter):
         return sqlglot.parse_one(_SORTED, read="spark").transform(
-            lambda part: {"_values": node.this, "_shares": node.expression}.get(part.name, part).copy()
-            if isinstance(part, exp.Column)
-            else part
+            lambda part: (
+                {"_values": node.this, "_shares": node.expression}.get(part.name, part).copy()
+                if isinstance(part, exp.Column)
+                else part
+            )
         )
     share, order = node.expression, exp.Order(expressions=[exp.Ordered(this=node.this, desc=False)])
     if isinstance(share, exp.Order):
