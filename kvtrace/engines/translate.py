@@ -38,15 +38,15 @@ def steps_to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -
     """
     tree = _parsed(sql)
     first: list[tuple[str, str]] = []
-    given = tree.args.get("with_")
-    for table in [table for table in given.expressions if table.args.get("materialized")] if given else []:
+    given = tree.args.get("with_") or exp.With(expressions=[])
+    for table in [table for table in given.expressions if table.args.get("materialized")]:
         before = [plain.copy() for plain in given.expressions[: given.expressions.index(table)]]
         given.expressions.remove(table)
         step, own = table.this, table.this.args.get("with_")
         if before:
             step.set("with_", exp.With(expressions=[*before, *(own.expressions if own else ())]))
         first.append((table.alias, _translated(step, None)))
-    if given and not given.expressions:
+    if not given.expressions:
         tree.set("with_", None)
     return first, _translated(tree, enums)
 
@@ -150,13 +150,11 @@ def _quantile(node: exp.Expr) -> exp.Expr:
     if not isinstance(node, exp.PercentileDisc) or isinstance(node.parent, exp.WithinGroup):
         return node
     if isinstance(node.expression, exp.Array) and not isinstance(node.parent, exp.Filter):
-        return sqlglot.parse_one(_SORTED, read="spark").transform(
-            lambda part: (
-                {"_values": node.this, "_shares": node.expression}.get(part.name, part).copy()
-                if isinstance(part, exp.Column)
-                else part
-            )
-        )
+        picked: exp.Expr = sqlglot.parse_one(_SORTED, read="spark")
+        for column in list(picked.find_all(exp.Column)):
+            if column.name in ("_values", "_shares"):
+                column.replace((node.this if column.name == "_values" else node.expression).copy())
+        return picked
     share, order = node.expression, exp.Order(expressions=[exp.Ordered(this=node.this, desc=False)])
     if isinstance(share, exp.Order):
         share, order = share.this, exp.Order(expressions=share.expressions)
