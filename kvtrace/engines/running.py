@@ -27,7 +27,7 @@ def in_stripes(select: exp.Select) -> None:
     Raises:
         UnsupportedError: there are several, or it is not a count over one table.
     """
-    counts = [window for window in select.find_all(exp.Window) if _runs(window) and _of(window) is select]
+    counts = [window for window in select.find_all(exp.Window) if _runs(window, select)]
     if not counts:
         return
     counted = counts[0].this.this if isinstance(counts[0].this, exp.Filter) else counts[0].this
@@ -59,11 +59,8 @@ def in_stripes(select: exp.Select) -> None:
     select.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=[exp.column("_stripes")])]))
 
 
-def _runs(window: exp.Window) -> bool:
+def _runs(window: exp.Window, select: exp.Select) -> bool:
     spec = window.args.get("spec")
     ordered = window.args.get("order") or window.args.get("partition_by")
-    return bool(spec and spec.args.get("kind") == "ROWS" and not ordered)
-
-
-def _of(node: exp.Expr) -> exp.Select | None:
-    return node.find_ancestor(exp.Select)
+    of_rows = spec is not None and spec.args.get("kind") == "ROWS"
+    return of_rows and not ordered and window.find_ancestor(exp.Select) is select
