@@ -44,7 +44,8 @@ def steps_to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -
         given.expressions.remove(table)
         step, own = table.this, table.this.args.get("with_")
         if before:
-            step.set("with_", exp.With(expressions=[*before, *(own.expressions if own else ())]))
+            given_too = [*before, *(own.expressions if own else ())]
+            step.set("with_", exp.With(expressions=given_too, recursive=given.args.get("recursive")))
         first.append((table.alias, _translated(step, None)))
     if not given.expressions:
         tree.set("with_", None)
