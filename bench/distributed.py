@@ -1,11 +1,11 @@
 """Every canned query on DuckDB and on Spark, over the same Parquet: do they agree, and what does each take?
 
-    python bench/distributed.py [--block-events 100000000] [--folder DIR] [--master 'local-cluster[2,1,3072]']
+    python bench/distributed.py [--block-events 100000000] [--folder DIR] [--master 'local-cluster[2,1,6144]']
 
 The trace is synthetic (`bench/synthetic.py`), exported with `kvtrace export --parquet`. Each query runs once on each
 engine, from cold plans, its answer fetched. A line is printed as each is done and kept in `DIR/times.jsonl`, so a run
-that was stopped goes on where it was; DIR needs about 25 bytes a block event. Exit code 1 if an answer differs, or if
-Spark was stopped before it had one.
+that was stopped goes on where it was, and asks again what failed; DIR needs about 25 bytes a block event, and about 60
+for what Spark spills. Exit code 1 if an answer differs, or if Spark was stopped before it had one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 from same_answers import difference
@@ -30,6 +31,9 @@ from kvtrace.errors import KvtraceError
 from kvtrace.export.parquet import export_parquet
 from kvtrace.queries.catalogue import catalogue
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 RUN = "synthetic"
 
 
@@ -38,10 +42,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--block-events", type=int, default=100_000_000)
     parser.add_argument("--folder", type=Path, help="Keep trace, Parquet and times here, and use what is there.")
-    parser.add_argument("--master", default="local-cluster[2,1,3072]", help="The Spark cluster.")
+    parser.add_argument("--master", default="local-cluster[2,1,6144]", help="The Spark cluster.")
     parser.add_argument("--memory", default="4GB", help="DuckDB's memory limit.")
     parser.add_argument("--only", default="", help="Only these queries, with commas between.")
-    parser.add_argument("--limit-s", type=float, default=900, help="A query may take so long.")
+    parser.add_argument("--limit-s", type=float, default=900, help="A query may take Spark so long.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
@@ -74,11 +78,12 @@ def parquet(folder: Path, block_events: int, memory: str) -> Lake:
 
 
 def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespace) -> int:
-    """Ask both engines each query that is not in `kept`; print all times. 1 if an answer differs."""
+    """Ask both engines each query that does not agree in `kept`; print all times. 1 if an answer differs."""
     master: str = options.master
-    done = {row["query"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    rows = map(json.loads, kept.read_text().splitlines()) if kept.exists() else ()
+    done = {row["query"]: row for row in rows if not row["difference"]}
     started = time.perf_counter()
-    session = spark_session(master)
+    session = session_on(master, kept.parent)
     session.sql("SELECT count(*) FROM range(1000)").collect()
     up_s = time.perf_counter() - started
     print(
@@ -89,12 +94,9 @@ def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespac
     with LakeTrace(lake, memory_limit=options.memory) as duck, SparkTrace(lake, session) as spark:
         for name in names:
             if name not in done:
-                limit = threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs)
-                limit.start()
-                try:
-                    done[name] = ask(name, duck, spark)
-                finally:
-                    limit.cancel()
+                done[name] = ask(
+                    name, duck, spark, threading.Timer(options.limit_s, session.sparkContext.cancelAllJobs)
+                )
                 with kept.open("a") as file:
                     file.write(json.dumps(done[name]) + "\n")
             row = done[name]
@@ -112,17 +114,36 @@ def compare(lake: Lake, names: list[str], kept: Path, options: argparse.Namespac
     return int(bool(differing))
 
 
-def ask(name: str, duck: LakeTrace, spark: SparkTrace) -> dict[str, Any]:
-    """Both engines' times for a query, and the first difference of their answers."""
+def session_on(master: str, folder: Path) -> SparkSession:
+    """A session that spills into the folder; executors of a local cluster have all of the memory of their workers.
+
+    Left alone, Spark gives each 1 GB, whatever the worker has.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).config("spark.driver.memory", "3g")
+    builder = builder.config("spark.local.dir", str((folder / "spill").resolve()))
+    if local := re.fullmatch(r"local-cluster\[\d+,\d+,(\d+)\]", master):
+        builder = builder.config("spark.executor.memory", f"{local[1]}m")
+    builder.getOrCreate()
+    return spark_session(master)
+
+
+def ask(name: str, duck: LakeTrace, spark: SparkTrace, limit: threading.Timer) -> dict[str, Any]:
+    """Both engines' times for a query, and the first difference of their answers. The limit is Spark's."""
     started = time.perf_counter()
     wanted = duck.query(name, format="arrow")
     asked = time.perf_counter()
+    limit.start()
     try:
         found = spark.query(name, format="arrow")
+        ended = time.perf_counter()
         unlike = difference(wanted, found)
     except KvtraceError as error:
+        ended = time.perf_counter()
         unlike = str(error)
-    ended = time.perf_counter()
+    finally:
+        limit.cancel()
     return {
         "query": name,
         "rows": wanted.num_rows,

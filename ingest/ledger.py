@@ -117,7 +117,7 @@ def _hold_view() -> str:
                 SELECT *, lead(time_ns) OVER (PARTITION BY engine_id, request ORDER BY time_ns, begins) AS until_ns
                 FROM turn WHERE time_ns IS NOT NULL
             ) t JOIN ended e USING (engine_id) WHERE begins
-        ), change AS (
+        ), change_of_holders AS MATERIALIZED (
             SELECT engine_id, block_id, time_ns, rowid AS place, op, ref_count, request,
                 lag(ref_count, 1, 0) OVER block AS before,
                 lead(time_ns) OVER block AS next_ns,
@@ -135,18 +135,18 @@ def _hold_view() -> str:
             SELECT p.engine_id, block_id, start_ns,
                 max(coalesce(end_ns, e.ns)) OVER (PARTITION BY p.engine_id, block_id ORDER BY start_ns) AS ns
             FROM pin p JOIN ended e USING (engine_id)
-        ), alone AS (
+        ), held_alone AS MATERIALIZED (
             SELECT c.*, coalesce(p.ns > c.time_ns, false) AS pinned
             FROM (
                 SELECT c.*, coalesce(c.next_ns, e.ns) AS end_ns
-                FROM change c JOIN ended e USING (engine_id) WHERE takes_alone
+                FROM change_of_holders c JOIN ended e USING (engine_id) WHERE takes_alone
             ) c ASOF LEFT JOIN pinned_until p
                 ON c.engine_id = p.engine_id AND c.block_id = p.block_id AND c.end_ns > p.start_ns
         ), plain AS (
             SELECT a.engine_id, a.block_id, a.op, a.time_ns AS start_ns, a.end_ns,
                 least(coalesce(p.start_ns, a.end_ns), a.end_ns) AS runs_ns,
                 least(coalesce(p.end_ns, a.end_ns), a.end_ns) AS ran_ns
-            FROM alone a ASOF LEFT JOIN period p
+            FROM held_alone a ASOF LEFT JOIN period p
                 ON a.engine_id = p.engine_id AND a.request = p.request AND a.time_ns < p.end_ns
             WHERE NOT a.pinned
         ), plain_piece AS (
@@ -162,11 +162,11 @@ def _hold_view() -> str:
                 ) AS empty_ns
             FROM (
                 SELECT engine_id, block_id, time_ns, place, op, ref_count, request, before
-                FROM change WHERE NOT takes_alone AND NOT gives_back
+                FROM change_of_holders WHERE NOT takes_alone AND NOT gives_back
                 UNION ALL
-                SELECT engine_id, block_id, time_ns, place, op, ref_count, request, before FROM alone WHERE pinned
+                SELECT engine_id, block_id, time_ns, place, op, ref_count, request, before FROM held_alone WHERE pinned
                 UNION ALL
-                SELECT engine_id, block_id, next_ns, next_place, 'free', 0, request, 1 FROM alone
+                SELECT engine_id, block_id, next_ns, next_place, 'free', 0, request, 1 FROM held_alone
                 WHERE pinned AND next_ns IS NOT NULL
             )
         ), reference AS (

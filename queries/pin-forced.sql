@@ -55,7 +55,7 @@ WITH looked_up AS (
     UNION ALL SELECT engine_id, held_by, end_ns, -1 FROM idle
 ), moment AS (
     SELECT engine_id, cause, ns, sum(blocks)::BIGINT AS blocks FROM edge GROUP BY engine_id, cause, ns
-), level AS (
+), level AS MATERIALIZED (
     SELECT engine_id, cause, ns, (sum(blocks) OVER (PARTITION BY engine_id, cause ORDER BY ns))::BIGINT AS blocks
     FROM moment
 ), asked AS (

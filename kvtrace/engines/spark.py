@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from kvtrace.engines.lake import VIEWS, Lake, LakeTrace, columns
-from kvtrace.engines.translate import steps_to_spark, tables_of, to_spark
+from kvtrace.engines.translate import steps_to_spark, tables_of
 from kvtrace.errors import KvtraceError
 from kvtrace.queries.text import inert
 from kvtrace.queries.trace import BATCH_ROWS, Format, spill_directory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TYPES = {
     "BIGINT": "BIGINT",
@@ -90,6 +90,7 @@ class SparkTrace(LakeTrace):
         self._session = session
         self._columns = columns()
         self._made: set[str] = set()
+        self._first: dict[str, list[DataFrame]] = {}
 
     def close(self) -> None:
         """Forget the run. The session stays for the next one."""
@@ -121,27 +122,41 @@ class SparkTrace(LakeTrace):
         kept = []
         try:
             self._make_views(tables_of(sql))
+            kept += [frame.cache() for frame in self._first_of(tables_of(sql))]
             for name, step in first:
-                kept.append(self._session.sql(step).cache())
-                kept[-1].createOrReplaceTempView(f"`{name}`")
+                kept.append(self._step(name, step).cache())
             answer: pa.Table = self._session.sql(last).toArrow()
             return answer
         except (PySparkException, Py4JError) as error:
-            raise KvtraceError(f"Spark: {_first_line(error)}") from error
+            raise KvtraceError(f"Spark: {_reason(error)}") from error
         finally:
             for frame in kept:
                 frame.unpersist()
+
+    def _step(self, name: str, sql: str) -> DataFrame:
+        frame = self._session.sql(sql)
+        frame.createOrReplaceTempView(f"`{name}`")
+        return frame
+
+    def _first_of(self, names: set[str]) -> list[DataFrame]:
+        """What the views among these names compute first, and the views that they read."""
+        for view in reversed(VIEWS):
+            if view in names:
+                names = names | tables_of(VIEWS[view])
+        return [frame for view in VIEWS if view in names for frame in self._first.get(view, ())]
 
     def _make_views(self, names: set[str]) -> None:
         """Give the session these tables and views of the run, and what the views read."""
         if SparkTrace._filled_by is not self:
             SparkTrace._filled_by = self
-            self._made = set()
+            self._made, self._first = set(), {}
         for name in sorted((names - self._made) & self._columns.keys()):
             self._made.add(name)
             if name in VIEWS:
                 self._make_views(tables_of(VIEWS[name]))
-                self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS {to_spark(VIEWS[name])}")
+                first, last = steps_to_spark(VIEWS[name])
+                self._first[name] = [self._step(step, sql) for step, sql in first]
+                self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS {last}")
             else:
                 types = {"rowid": "BIGINT", **self._columns[name]}
                 self._make_table(name, {column: _TYPES.get(type_, "STRING") for column, type_ in types.items()})
@@ -167,6 +182,16 @@ def _cast(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     """A result with DuckDB's types; enums stay text."""
     types = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in wanted]
     return table.cast(pa.schema(list(zip(wanted.names, types, strict=True))))
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong first: an error on its way from a worker through the JVM to here names only the last call."""
+    cause = getattr(error, "java_exception", None)
+    if cause is None:
+        return _first_line(error)
+    while (deeper := cause.getCause()) is not None:
+        cause = deeper
+    return inert(str(cause.toString()).strip().splitlines()[0])
 
 
 def _first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from sqlglot import exp, transforms
 from sqlglot.dialects.spark import Spark
 
 from kvtrace.engines.asof import without_asof
+from kvtrace.engines.running import in_stripes
 from kvtrace.errors import KvtraceError
 
 
@@ -37,11 +38,16 @@ def steps_to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -
     """
     tree = _parsed(sql)
     first: list[tuple[str, str]] = []
-    given = tree.args.get("with_")
-    while given and given.expressions and given.expressions[0].args.get("materialized"):
-        table = given.expressions.pop(0)
-        first.append((table.alias, _translated(table.this, None)))
-    if given and not given.expressions:
+    given = tree.args.get("with_") or exp.With(expressions=[])
+    for table in [table for table in given.expressions if table.args.get("materialized")]:
+        before = [plain.copy() for plain in given.expressions[: given.expressions.index(table)]]
+        given.expressions.remove(table)
+        step, own = table.this, table.this.args.get("with_")
+        if before:
+            given_too = [*before, *(own.expressions if own else ())]
+            step.set("with_", exp.With(expressions=given_too, recursive=given.args.get("recursive")))
+        first.append((table.alias, _translated(step, None)))
+    if not given.expressions:
         tree.set("with_", None)
     return first, _translated(tree, enums)
 
@@ -62,6 +68,7 @@ def _translated(tree: exp.Expr, enums: Mapping[str, Sequence[str]] | None) -> st
             tree = tree.transform(rewrite)
         for select in list(tree.find_all(exp.Select)):
             without_asof(select)
+            in_stripes(select)
         _order_enums(tree, enums or {})
         return tree.sql(dialect=_Spark, identify=True, unsupported_level=sqlglot.ErrorLevel.RAISE)
     except sqlglot.errors.SqlglotError as error:
@@ -136,18 +143,30 @@ def _arg_max(node: exp.Expr) -> exp.Expr:
 def _quantile(node: exp.Expr) -> exp.Expr:
     """`quantile_disc(x, q)` is `percentile_disc(q) WITHIN GROUP (ORDER BY x)`, `quantile_cont` is `percentile`.
 
-    SQLGlot would take `percentile_approx` for both.
+    SQLGlot would take `percentile_approx` for both. Where several quantiles are asked for, values may be many and all
+    different: `percentile_disc` keeps each with its count in a hash map of objects, a list is smaller.
     """
     if isinstance(node, exp.PercentileCont):
         return exp.Anonymous(this="percentile", expressions=[node.this.copy(), node.expression.copy()])
     if not isinstance(node, exp.PercentileDisc) or isinstance(node.parent, exp.WithinGroup):
         return node
+    if isinstance(node.expression, exp.Array) and not isinstance(node.parent, exp.Filter):
+        picked: exp.Expr = sqlglot.parse_one(_SORTED, read="spark")
+        for column in list(picked.find_all(exp.Column)):
+            if column.name in ("_values", "_shares"):
+                column.replace((node.this if column.name == "_values" else node.expression).copy())
+        return picked
     share, order = node.expression, exp.Order(expressions=[exp.Ordered(this=node.this, desc=False)])
     if isinstance(share, exp.Order):
         share, order = share.this, exp.Order(expressions=share.expressions)
     return exp.WithinGroup(
         this=exp.Anonymous(this="percentile_disc", expressions=[share.copy()]), expression=order.copy()
     )
+
+
+_SORTED = """flatten(transform(array(sort_array(collect_list(_values))), _sorted -> transform(
+    _shares, _share -> try_element_at(_sorted, CAST(greatest(1, ceil(_share * size(_sorted))) AS INT)))))"""
+"""The list is made once, and has a name. Shares are decimals, so a product that is whole is not rounded up."""
 
 
 def _text_of_set(node: exp.Expr) -> exp.Expr:

@@ -16,10 +16,15 @@ from kvtrace.queries import catalogue
         ("SELECT a // b AS c FROM t", "SELECT `a` DIV `b` AS `c` FROM `t`"),
         ("SELECT x[1], x[i] FROM t", "SELECT TRY_ELEMENT_AT(`x`, 1), TRY_ELEMENT_AT(`x`, `i`) FROM `t`"),
         ("SELECT arg_max(a, b) FROM t", "SELECT MAX_BY(`a`, `b`) FILTER(WHERE NOT `a` IS NULL) FROM `t`"),
+        (
+            "SELECT quantile_disc(a, 0.5) FROM t",
+            "SELECT PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY `a` ASC NULLS LAST) FROM `t`",
+        ),
         ("SELECT quantile_cont(a, 0.5) FROM t", "SELECT PERCENTILE(`a`, 0.5) FROM `t`"),
         (
             "SELECT quantile_disc(a, [0.5, 1.0]) FROM t",
-            "SELECT PERCENTILE_DISC(ARRAY(0.5, 1.0)) WITHIN GROUP (ORDER BY `a` ASC NULLS LAST) FROM `t`",
+            "SELECT FLATTEN(TRANSFORM(ARRAY(SORT_ARRAY(COLLECT_LIST(`a`))), `_sorted` -> TRANSFORM(ARRAY(0.5, 1.0), "
+            "`_share` -> TRY_ELEMENT_AT(_sorted, CAST(GREATEST(1, CEIL(`_share` * SIZE(_sorted))) AS INT))))) FROM `t`",
         ),
         ("SELECT ('0.3' * 1e6)::BIGINT", "SELECT CAST(RINT(('0.3' * 1e6)) AS BIGINT)"),
         ("SELECT 'x'::e_phase", "SELECT CAST('x' AS STRING)"),
@@ -57,6 +62,14 @@ def test_what_is_materialised_is_computed_first() -> None:
     first, last = steps_to_spark("WITH a AS MATERIALIZED (FROM t), b AS (FROM a) SELECT x FROM a, b")
     assert first == [("a", "SELECT * FROM `t`")]
     assert last == "WITH `b` AS (SELECT * FROM `a`) SELECT `x` FROM `a`, `b`"
+
+
+def test_what_is_materialised_later_has_what_came_before() -> None:
+    first, last = steps_to_spark(
+        "WITH a AS (FROM t), b AS MATERIALIZED (WITH c AS (FROM a) FROM c), d AS (FROM b) SELECT x FROM a, b, d"
+    )
+    assert first == [("b", "WITH `a` AS (SELECT * FROM `t`), `c` AS (SELECT * FROM `a`) SELECT * FROM `c`")]
+    assert last == "WITH `a` AS (SELECT * FROM `t`), `d` AS (SELECT * FROM `b`) SELECT `x` FROM `a`, `b`, `d`"
 
 
 def test_what_has_no_translation_says_so() -> None:
