@@ -42,19 +42,19 @@ BLOCK_LOOKUP = Table(
                 row_number() OVER (PARTITION BY engine_id, request, step ORDER BY place) - 1 AS position, true AS hit
             FROM named
             UNION ALL
-            SELECT h.engine_id, h.request, h.step, h.block_hash, (h.position + 1) // l.hashes_a_block - 1, false
+            SELECT h.engine_id, h.request, h.step, h.block_hash, (h.position::BIGINT + 1) // l.hashes_a_block - 1, false
             FROM request_hash h JOIN lookup l USING (engine_id, request, step)
-            WHERE (h.position + 1) % l.hashes_a_block = 0
+            WHERE (h.position::BIGINT + 1) % l.hashes_a_block = 0
         )
         SELECT engine_id, l.time_ns, request, step, b.position::INTEGER AS position, b.block_hash, b.hit,
-            NOT l.resumed AND (b.position + 1) * l.block_tokens < l.queried_tokens AS counted
+            NOT l.resumed AND (b.position::BIGINT + 1) * l.block_tokens < l.queried_tokens AS counted
         FROM block b JOIN lookup l USING (engine_id, request, step)
         WHERE b.hit = (b.position < l.hit_blocks)
         UNION ALL
         SELECT h.engine_id, r.arrival_ns, h.request, NULL, h.position, h.block_hash, NULL,
-            (h.position + 1) * e.block_size_tokens < r.prompt_tokens
+            (h.position::BIGINT + 1) * e.block_size_tokens < r.prompt_tokens
         FROM request_hash h JOIN request r USING (request) JOIN engine e ON e.engine_id = h.engine_id
         WHERE h.engine_id NOT IN (SELECT engine_id FROM prefix_lookup)
-            AND (h.position + 1) * e.block_size_tokens <= r.prompt_tokens
+            AND (h.position::BIGINT + 1) * e.block_size_tokens <= r.prompt_tokens
     """,
 )  # fmt: skip

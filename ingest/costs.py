@@ -21,7 +21,7 @@ SELECT s.engine_id, s.scheduled_tokens = s.decode_tokens AS decode_only, s.sched
     r.contexts, s.interval_ns::DOUBLE AS interval_ns
 FROM step s JOIN (
     SELECT engine_id, step, sum(scheduled_tokens::DOUBLE * computed_tokens
-        + scheduled_tokens::DOUBLE * (scheduled_tokens + 1) / 2) AS contexts
+        + scheduled_tokens::DOUBLE * (scheduled_tokens::DOUBLE + 1) / 2) AS contexts
     FROM step_request GROUP BY engine_id, step
 ) r USING (engine_id, step)
 WHERE s.scheduled_tokens > 0 AND s.interval_ns IS NOT NULL

@@ -18,7 +18,7 @@ SELECT l.engine_id, l.request, l.step, l.time_ns, l.resumed, l.enabled, e.prefix
     e.block_size_tokens AS block_tokens,
     coalesce(e.hash_block_tokens, e.block_size_tokens) AS hash_tokens,
     hit_tokens // block_tokens AS block,
-    (block + 1) * (block_tokens // hash_tokens) - 1 AS position
+    (block::BIGINT + 1) * (block_tokens // hash_tokens) - 1 AS position
 FROM prefix_lookup l LEFT JOIN engine e USING (engine_id)
 WHERE l.admitted AND l.request IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY l.engine_id, l.request, l.step ORDER BY l.time_ns DESC) = 1
@@ -36,7 +36,7 @@ CREATE TEMP TABLE missing AS
 SELECT l.*, h.block_hash, coalesce(h.token_hash, h.block_hash) AS token_hash
 FROM lookup l LEFT JOIN request_hash h
     ON h.engine_id = l.engine_id AND h.request = l.request AND h.step = l.step AND h.position = l.position
-    AND l.enabled AND (l.block + 1) * l.block_tokens <= l.queried_tokens
+    AND l.enabled AND (l.block::BIGINT + 1) * l.block_tokens <= l.queried_tokens
 """
 
 _EMPTIED = """

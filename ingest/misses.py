@@ -15,7 +15,7 @@ _MACROS = (
     """,
     """
     CREATE TEMP MACRO price(tokens, context, per_token, per_context) AS
-        tokens * per_token + per_context * (tokens::DOUBLE * context + tokens::DOUBLE * (tokens + 1) / 2)
+        tokens * per_token + per_context * (tokens::DOUBLE * context + tokens::DOUBLE * (tokens::DOUBLE + 1) / 2)
     """,
 )
 
@@ -28,9 +28,9 @@ WITH judged AS (
         CASE
             WHEN NOT m.enabled AND coalesce(m.prefix_caching, false) THEN 'reading_skipped'
             WHEN NOT m.enabled THEN 'caching_off'
-            WHEN (m.block + 1) * m.block_tokens > m.queried_tokens THEN 'shorter_than_block'
+            WHEN (m.block::BIGINT + 1) * m.block_tokens > m.queried_tokens THEN 'shorter_than_block'
             WHEN m.block_hash IS NULL THEN 'unknown'
-            WHEN f.findable AND (m.block + 1) * m.block_tokens = m.queried_tokens THEN 'last_token'
+            WHEN f.findable AND (m.block::BIGINT + 1) * m.block_tokens = m.queried_tokens THEN 'last_token'
             WHEN f.findable THEN 'not_used'
             WHEN a.other_ns > coalesce(f.evicted_ns, f.reset_ns, 0) THEN 'not_finished_storing'
             WHEN f.evicted AND t.evicted_ns IS NOT NULL THEN 'evicted_from_tier'

@@ -265,7 +265,7 @@ STEP_BLOCK = Table(
             ON t.engine_id = tables.engine_id AND t.request = tables.request AND t.step >= tables.since
         )
         SELECT r.engine_id, r.step, r.request, e.kv_group, e.position, e.block_id,
-            (e.position + 1) * g.block_size_tokens > r.computed_tokens AS written
+            (e.position::BIGINT + 1) * g.block_size_tokens > r.computed_tokens AS written
         FROM step_request r
         JOIN entries e ON e.engine_id = r.engine_id AND e.request = r.request
             AND e.step <= r.step AND (e.until IS NULL OR r.step < e.until)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvtrace.capture import Recorder
@@ -79,6 +79,7 @@ def _column(field: Field) -> str:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.one_of(*(_record(event) for event in EVENTS.values())), min_size=1, max_size=40))
+@example([(EVENTS["prefix_lookup"], (0, -1, "0", (1 << 31) - 1, 0, -1, -1, True, -1, False, False))])
 def test_what_was_emitted_is_in_the_trace(records: list[tuple[Event, tuple[Any, ...]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         recorder = Recorder(Path(directory))
