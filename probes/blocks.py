@@ -15,7 +15,6 @@ _ROW = len(BLOCK_EVENT.fields) + 1
 _BLOCK_ID, _REFERENCES = (
     [field.name for field in BLOCK_EVENT.fields].index(name) for name in ("block_id", "ref_count")
 )
-_CACHE, _EVICT = int(BlockOp.cache), int(BlockOp.evict)
 _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
 
@@ -103,40 +102,30 @@ def _pool_hooks(engines: Engines) -> list[Hook]:
 def _hash_hooks(engines: Engines) -> list[Hook]:
     emit = engines.recorder.stream(BLOCK_EVENT)
     now = time.monotonic_ns
-
-    maps, low = engines.maps, int.from_bytes
+    caches, evicts = BlockOp.cache, BlockOp.evict
 
     # Called for every block that is cached or evicted, so every tenth of a microsecond counts.
     def after_insert(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        known = maps.get(id(args[0]))
-        pool = _pool_of(engines, args[0]) if known is None else known[1]
-        if pool is None:
-            return
-        pool.cached += 1
-        key, block = args[1:] if len(args) == 3 else _insertion(args, kwargs)
-        if pool.tier is not None:
-            pool.tier.hashed(BlockOp.cache, key, block)
-            return
-        engine = pool.engine
-        hash_, owner = low(key[-12:-4], "big"), engine.owner()
-        emit(now(), engine.acting_step, block.block_id, _CACHE, block.ref_cnt, owner, hash_, key[-1], pool.index)
+        pool = _pool_of(engines, args[0])
+        if pool is not None:
+            pool.cached += 1
+            key, block = args[1:] if len(args) == 3 else _insertion(args, kwargs)
+            hash_event(pool, caches, key, block)
 
     def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
-        if block is None:
-            return
-        known = maps.get(id(args[0]))
-        pool = _pool_of(engines, args[0]) if known is None else known[1]
-        if pool is None:
-            return
-        pool.cached -= 1
-        pool.evicted += 1
-        key = argument(args, kwargs, 1, "key")
+        pool = _pool_of(engines, args[0]) if block is not None else None
+        if pool is not None:
+            pool.cached -= 1
+            pool.evicted += 1
+            hash_event(pool, evicts, argument(args, kwargs, 1, "key"), block)
+
+    def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
         if pool.tier is not None:
-            pool.tier.hashed(BlockOp.evict, key, block)
+            pool.tier.hashed(op, key, block)
             return
         engine = pool.engine
-        hash_, owner = low(key[-12:-4], "big"), engine.owner()
-        emit(now(), engine.acting_step, block.block_id, _EVICT, block.ref_cnt, owner, hash_, key[-1], pool.index)
+        low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
+        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
 
     needs = (_BLOCK, Need(BLOCK_POOL, "cached_block_hash_to_block"))
     uncounted = engines.off(Engine.without_hashes)
@@ -151,7 +140,10 @@ def _insertion(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
 
 
 def _pool_of(engines: Engines, hash_map: Any) -> Pool | None:
-    """The pool a map from hashes to blocks belongs to, which is then known by it."""
+    """The pool a map from hashes to blocks belongs to."""
+    known = engines.maps.get(id(hash_map))
+    if known is not None:
+        return known[1]
     for pool in list(engines.pools.values()):
         if pool.block_pool.cached_block_hash_to_block is hash_map:
             engines.maps[id(hash_map)] = (hash_map, pool)
