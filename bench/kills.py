@@ -234,9 +234,9 @@ def _write(run: Path, chance: random.Random) -> None:
     """Write records of all events in every way there is, until killed."""
     recorder = Recorder(run, largest_segment_bytes=1 << 18, count_writes=True)
     events = list(EVENTS.values())
-    values = {event.name: [1] * (len(event.fields) + 1) for event in events}
+    values = {event.name: [1] * len(event.fields) for event in events}
     single = {event.name: recorder.stream(event) for event in events}
-    many = {event.name: recorder.rows_stream(event) for event in events}
+    many = {event.name: recorder.columns(event) for event in events}
     for number in itertools.count():
         name = chance.choice(events).name
         if number % 100 == 0:
@@ -244,9 +244,9 @@ def _write(run: Path, chance: random.Random) -> None:
             recorder.note("clock", **clock_pair())
         rows = chance.choice((1, 1, 1, 7, 40))
         if rows == 1:
-            single[name](*values[name][:-1])
+            single[name](*values[name])
         else:
-            many[name](values[name] * rows, rows)
+            many[name](rows, *values[name])
 
 
 def _generator(variant: Variant, run: Path) -> Any:

@@ -27,7 +27,7 @@ from kvtrace.events import EVENTS, Event
 from kvtrace.limits import Limits
 from kvtrace.mapped import NO_SEGMENT, allocate, clock_pair, store
 from kvtrace.rotation import Rotation
-from kvtrace.stream import Emit, EmitRows, Stream
+from kvtrace.stream import Emit, EmitColumns, Stream
 
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -93,9 +93,13 @@ class Recorder:
         """The function that appends a record of `event`. It never raises for lack of space."""
         return self._by_name[event.name].emit
 
-    def rows_stream(self, event: Event) -> EmitRows:
+    def columns(self, event: Event) -> EmitColumns:
         """The function that appends many records of `event` at once."""
-        return self._by_name[event.name].emit_rows()
+        return self._by_name[event.name].columns()
+
+    def stream_of(self, event: Event) -> Stream:
+        """The records of `event`, for code that packs them itself."""
+        return self._by_name[event.name]
 
     def append(self, event: Event, rows: Any) -> None:
         """Append records made elsewhere, such as on a GPU: a contiguous array of bytes, a row a record, commit byte 0.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -20,10 +19,12 @@ if TYPE_CHECKING:
 Emit = Callable[..., None]
 """Appends one record: the event's field values in declared order."""
 
-EmitRows = Callable[[list[Any], int], None]
-"""Appends records: their field values one after another, each record's followed by 1; how many records."""
+EmitColumns = Callable[..., None]
+"""Appends records: how many, then for each field, in declared order, one value for all of them or a list of values."""
 
-ROWS_A_PACK = 16
+FEW_ROWS = 6
+"""So many records are appended quicker one by one."""
+
 FIRST_SEGMENT_BYTES = 1 << 18
 SMALLEST_SEGMENT_BYTES = 1 << 14
 """Of a stream that wrote little before its segments were rotated."""
@@ -74,35 +75,48 @@ class Stream:
         emit: Emit = _emitter(len(self.event.fields))(self, self.event.struct.pack_into)
         return emit
 
-    def emit_rows(self) -> EmitRows:
-        """The function that appends records in packs, at half the cost of one by one."""
-        layout_, size, width = self.event.struct.format[1:], self.event.struct.size, len(self.event.fields) + 1
-        packs = [struct.Struct("<" + layout_ * rows).pack_into for rows in range(ROWS_A_PACK + 1)]
+    def columns(self) -> EmitColumns:
+        """The function that appends many records at once: 256 of them take a tenth of the time of one by one."""
+        import numpy  # an engine has loaded it; `kvtrace record` itself does without
 
-        def emit_rows(values: list[Any], rows: int) -> None:
-            segment = self.segment
-            last = deque(islice(segment.offsets, rows), 1)[0]  # one C call: no other thread reserves in between
-            offset = last - (rows - 1) * size
-            if last > segment.last or self.recorder.count_writes:
-                self._emit_rows_singly(segment, offset, values, rows)
+        pack, columns = self.event.struct.pack, (list, numpy.ndarray)
+        places = [str(index) for index in range(len(self.event.fields))]
+        row = numpy.dtype([*zip(places, (field.type.code for field in self.event.fields), strict=True), ("whole", "B")])
+
+        def emit_columns(rows: int, *values: Any) -> None:
+            if rows < FEW_ROWS:
+                for index in range(rows):
+                    self.emit(*[value[index] if isinstance(value, columns) else value for value in values])
                 return
-            for first in range(0, rows, ROWS_A_PACK):
-                part = values[first * width : (first + ROWS_A_PACK) * width]
-                packs[len(part) // width](segment.map, offset + first * size, *part)
+            data = bytearray(pack(*[0 if isinstance(value, columns) else value for value in values], 0) * rows)
+            table = numpy.frombuffer(data, row)
+            for place, value in zip(places, values, strict=True):
+                if isinstance(value, columns):
+                    table[place] = value
+            self._write(data, rows)
 
-        return emit_rows
+        return emit_columns
 
-    def _emit_rows_singly(self, segment: MappedSegment | NoSegment, offset: int, values: list[Any], rows: int) -> None:
+    def _write(self, data: bytearray, rows: int) -> None:
+        """Append records whose commit bytes are 0."""
+        segment, size = self.segment, self.event.struct.size
+        last = deque(islice(segment.offsets, rows), 1)[0]  # one C call: no other thread reserves in between
+        offset = last - (rows - 1) * size
+        if last > segment.last or self.recorder.count_writes:
+            self._write_singly(segment, offset, data)
+            return
+        segment.map[offset : last + size] = data
+        segment.map[offset + size - 1 : last + size : size] = b"\1" * rows
+
+    def _write_singly(self, segment: MappedSegment | NoSegment, offset: int, data: bytearray) -> None:
         """Fill what was reserved at the end of a segment, then go on in the next."""
-        width, size = len(self.event.fields) + 1, self.event.struct.size
-        for row in range(rows):
-            part = values[row * width : (row + 1) * width]
-            place = offset + row * size
-            if place <= segment.last:
-                self.event.struct.pack_into(segment.map, place, *part)
+        for *values, _ in self.event.struct.iter_unpack(data):
+            if offset <= segment.last:
+                self.event.struct.pack_into(segment.map, offset, *values, 1)
                 self._count()
             else:
-                self.emit(*part[:-1])
+                self.emit(*values)
+            offset += self.event.struct.size
 
     def _counting_emit(self) -> Emit:
         """Emit and count, for the tests that ask whether a crash lost anything."""

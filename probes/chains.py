@@ -32,6 +32,11 @@ CHAIN_NEEDS = (
 )
 
 
+def _low_hashes(chain: list[bytes]) -> list[int]:
+    """The low 64 bits of each hash."""
+    return list(struct.unpack(f">{len(chain)}Q", b"".join([block[-8:] for block in chain])))
+
+
 class _Keyless:
     """Looks to vLLM's block hasher like a request of the same tokens without any keys."""
 
@@ -51,7 +56,7 @@ class Chains:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._emit_hashes = recorder.rows_stream(REQUEST_HASH)
+        self._emit_hashes = recorder.columns(REQUEST_HASH)
         self._emit_key = recorder.stream(REQUEST_KEY)
         self._keyless: dict[bytes, bytes] = {}
         self._older: dict[bytes, bytes] = {}
@@ -76,18 +81,9 @@ class Chains:
         if len(hashes) <= first:
             return
         missing = hashes[first:]
-        step, low = engine.step, int.from_bytes
-        rows: list[int] = []
-        if keyed:
-            for position, (block, plain) in enumerate(
-                zip(missing, self._without_keys(engine, request, first), strict=True), first
-            ):
-                rows += (step, number, position, low(block[-8:], "big"), low(plain[-8:], "big"), 1)
-        else:
-            ends = struct.unpack(f">{len(missing)}Q", b"".join([block[-8:] for block in missing]))
-            for position, end in enumerate(ends, first):
-                rows += (step, number, position, end, 0, 1)
-        self._emit_hashes(rows, len(missing))
+        chain = _low_hashes(missing)
+        plain: Any = _low_hashes(self._without_keys(engine, request, first)) if keyed else 0
+        self._emit_hashes(len(chain), engine.step, number, list(range(first, first + len(chain))), chain, plain)
 
     def _record_keys(self, step: int, number: int, request: Any) -> bool:
         """Record the keys, if there are any; whether the tokens have hashes without them."""

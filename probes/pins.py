@@ -36,8 +36,8 @@ class Pins:
     def __init__(self, engine: Engine) -> None:
         self.holder: Holder | None = None
         self._engine = engine
-        self._emit_starts = engine.recorder.rows_stream(PIN_START)
-        self._emit_ends = engine.recorder.rows_stream(PIN_END)
+        self._emit_starts = engine.recorder.columns(PIN_START)
+        self._emit_ends = engine.recorder.columns(PIN_END)
         self._last = 0
         self._unfollowed: set[PinCause] = set()  # nothing sees their ends
         self._open: dict[tuple[PinCause, Any], tuple[int, list[int]]] = {}
@@ -50,9 +50,7 @@ class Pins:
         if key is not None and cause not in self._unfollowed:
             self._open[cause, key] = self._last, blocks
         moment, step, pin = time.monotonic_ns(), self._engine.acting_step, self._last
-        rows = [value for block in blocks for value in (moment, step, pin, block, cause, request, ttl_ns, 1)]
-        if rows:
-            self._emit_starts(rows, len(blocks))
+        self._emit_starts(len(blocks), moment, step, pin, blocks, cause, request, ttl_ns)
         return pin
 
     def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
@@ -83,9 +81,8 @@ class Pins:
 
     def _ended(self, pins: list[tuple[int, int]], reason: PinEnd) -> None:
         moment, step = time.monotonic_ns(), self._engine.acting_step
-        rows = [value for pin, block in pins for value in (moment, step, pin, block, reason, 1)]
-        if rows:
-            self._emit_ends(rows, len(pins))
+        numbers, blocks = [pin for pin, _ in pins], [block for _, block in pins]
+        self._emit_ends(len(pins), moment, step, numbers, blocks, reason)
 
     def touched(self, blocks: Iterable[Any]) -> None:
         """Blocks got a reference while `holder` was acting."""

@@ -41,8 +41,8 @@ class Steps:
     def __init__(self, engines: Engines, lookups: Lookups) -> None:
         stream = engines.recorder.stream
         self._emit_step = stream(STEP_SCHEDULE)
-        self._emit_shares = engines.recorder.rows_stream(STEP_REQUEST)
-        self._emit_table = engines.recorder.rows_stream(BLOCK_TABLE)
+        self._emit_shares = engines.recorder.columns(STEP_REQUEST)
+        self._emit_table = engines.recorder.columns(BLOCK_TABLE)
         self._emit_request = stream(REQUEST_EVENT)
         self._lookups = lookups
 
@@ -101,16 +101,11 @@ class Steps:
         live, step, code = engine.request(request_id), engine.step, int(op)
         if op is TableOp.set or len(live.table) != len(block_ids):
             live.table = [0] * len(block_ids)
-        number = live.number
-        rows: list[int] = []
         for group, ids in enumerate(block_ids):
-            for position, block_id in enumerate(ids, live.table[group]):
-                rows += (step, number, group, code, position, block_id, 1)
-            live.table[group] += len(ids)
-        added = sum(map(len, block_ids))
-        if added:
-            self._emit_table(rows, added)
-        return added
+            first = live.table[group]
+            live.table[group] = end = first + len(ids)
+            self._emit_table(len(ids), step, live.number, group, code, list(range(first, end)), list(ids))
+        return sum(map(len, block_ids))
 
     def _shares(
         self, engine: Engine, start_ns: int, output: Any, new_blocks: dict[str, int]
@@ -118,7 +113,7 @@ class Steps:
         """Record each request's share; requests and tokens by phase."""
         requests, tokens = [0] * 5, [0] * 5
         known, live_requests, step = engine.scheduler.requests, engine.requests, engine.step
-        rows: list[int] = []
+        rows: list[tuple[int, int, int, int, int]] = []
         for request_id, scheduled in output.num_scheduled_tokens.items():
             computed = known[request_id].num_computed_tokens - scheduled
             live = live_requests.get(request_id) or engine.request(request_id)
@@ -128,9 +123,9 @@ class Steps:
                 phase = self._phase(engine, start_ns, live, known[request_id], computed)
             requests[phase] += 1
             tokens[phase] += scheduled
-            rows += (step, live.number, phase, scheduled, computed, new_blocks.get(request_id, 0), 1)
+            rows.append((live.number, phase, scheduled, computed, new_blocks.get(request_id, 0)))
         if rows:
-            self._emit_shares(rows, sum(requests))
+            self._emit_shares(len(rows), step, *map(list, zip(*rows, strict=True)))
         return requests, tokens
 
     def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> int:

@@ -70,7 +70,7 @@ class TierRows:
     def __init__(self, part: Part, tier: Tier) -> None:
         self._part = part
         self._tier = tier
-        self._emit = part.recorder.rows_stream(TIER_BLOCK)
+        self._emit = part.recorder.columns(TIER_BLOCK)
         self._emit_one = part.recorder.stream(TIER_BLOCK)
 
     def record(self, op: TierOp, changes: Iterable[tuple[int, int, int]], request_id: str = "") -> None:
@@ -78,15 +78,12 @@ class TierRows:
         engine = self._part.engine()
         if engine is None:
             return
-        moment, step, count = time.monotonic_ns(), engine.acting_step, 0
-        rows: list[int] = []
+        moment, step = time.monotonic_ns(), engine.acting_step
         name = self._part.recorder.intern(self._part.name)
         request = engine.number(request_id) if request_id else 0
-        for block, low, group in changes:
-            rows += (moment, step, name, self._tier, op, block, request, low, group, 1)
-            count += 1
-        if count:
-            self._emit(rows, count)
+        if rows := list(changes):
+            blocks, lows, groups = map(list, zip(*rows, strict=True))
+            self._emit(len(rows), moment, step, name, self._tier, op, blocks, request, lows, groups)
 
     def record_one(self, op: TierOp, block: int, key: bytes) -> None:
         """Record a change of one block: at half the cost of a list of one."""

@@ -44,16 +44,19 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
 def _hook_lookups(part: Part) -> None:
     emit, recorder = part.recorder.stream(CONNECTOR_LOOKUP), part.recorder
 
-    def after_lookup(_: None, found: tuple[int | None, bool], args: Args, kwargs: Kwargs) -> None:
+    def before_lookup(args: Args, kwargs: Kwargs) -> int:
+        return time.monotonic_ns()
+
+    def after_lookup(asked_ns: int, found: tuple[int | None, bool], args: Args, kwargs: Kwargs) -> None:
         engine = part.engine()
         if engine is None:
             return
         request, local = argument(args, kwargs, 0, "request"), argument(args, kwargs, 1, "num_computed_tokens")
         number, name = engine.number(request.request_id), recorder.intern(part.name)
         matched = -1 if found[0] is None else found[0]
-        emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]))
+        emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]), asked_ns)
 
-    part.hook(part.connector, LOOKUP, after=after_lookup)
+    part.hook(part.connector, LOOKUP, before_lookup, after_lookup)
 
 
 def _hook_plans(part: Part, adapter: Adapter) -> None:
@@ -132,21 +135,19 @@ class Plans:
     """Records the blocks of planned transfers."""
 
     def __init__(self, part: Part) -> None:
-        self._emit = part.recorder.rows_stream(TRANSFER_BLOCK)
+        self._emit = part.recorder.columns(TRANSFER_BLOCK)
 
     def record(self, engine: Engine, plan: Planned) -> None:
         """Record a planned transfer, a row a block."""
+        if not plan.blocks:
+            return
         moment, step = time.monotonic_ns(), engine.step
-        rows: list[int] = []
-        numbers: dict[str, int] = {"": 0}
-        hashes = _hashes(engine, plan)
-        for (request, gpu_block, other), (low, group) in zip(plan.blocks, hashes, strict=True):
-            number = numbers.get(request)
-            if number is None:
-                number = numbers[request] = engine.number(request)
-            rows += (moment, step, plan.transfer, plan.direction, number, gpu_block, other, low, group, 1)
-        if rows:
-            self._emit(rows, len(plan.blocks))
+        owners, gpu_blocks, others = map(list, zip(*plan.blocks, strict=True))
+        numbers = {request: engine.number(request) if request else 0 for request in dict.fromkeys(owners)}
+        requests = [numbers[request] for request in owners]
+        lows, groups = map(list, zip(*_hashes(engine, plan), strict=True))
+        of_all = moment, step, plan.transfer, plan.direction
+        self._emit(len(owners), *of_all, requests, gpu_blocks, others, lows, groups)
 
 
 def _hashes(engine: Engine, plan: Planned) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ class BatchOrder:
 
     def __init__(self, recorder: Recorder) -> None:
         self._intern, self._forget = recorder.intern, recorder.forget
-        self._emit_rows = recorder.rows_stream(BATCH_ROW)
+        self._emit_rows = recorder.columns(BATCH_ROW)
         self._rows: list[str] = []
 
     def hooks(self) -> list[Hook]:
@@ -52,7 +52,5 @@ class BatchOrder:
         for request_id in set(self._rows).difference(request_ids):
             self._forget(request_id)
         self._rows = list(request_ids)
-        rows: list[Any] = []
-        for row, request_id in enumerate(request_ids):
-            rows += (step[0], step[1], row, self._intern(request_id), 1)
-        self._emit_rows(rows, len(request_ids))
+        rows, numbers = list(range(len(request_ids))), [self._intern(request_id) for request_id in request_ids]
+        self._emit_rows(len(rows), *step, rows, numbers)

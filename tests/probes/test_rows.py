@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from pathlib import Path
 
 import pytest
 
 from kvtrace.capture import Recorder
-from kvtrace.events import STEP_REQUEST
+from kvtrace.events import REQUEST_HASH, STEP_REQUEST, Event
 from kvtrace.recording import open_recording
 
 
-def recorded(run: Path) -> list[tuple[int, ...]]:
-    """All whole records of STEP_REQUEST, in order."""
+def recorded(run: Path, event: Event = STEP_REQUEST) -> list[tuple[int, ...]]:
+    """All whole records of an event, in order."""
     [process] = open_recording(run).processes
     found = []
-    for segment in process.segments()[STEP_REQUEST.name]:
+    for segment in process.segments()[event.name]:
         records, torn = segment.count()
         assert torn == 0
         data = segment.path.read_bytes()[4096:]
-        size = STEP_REQUEST.struct.size
-        found += [STEP_REQUEST.struct.unpack_from(data, i * size)[:-1] for i in range(records)]
+        size = event.struct.size
+        found += [event.struct.unpack_from(data, i * size)[:-1] for i in range(records)]
     return found
 
 
 @pytest.mark.parametrize("counting", [False, True])
 def test_packs_of_every_size_arrive_whole_and_in_order(tmp_path: Path, counting: bool) -> None:
     recorder = Recorder(tmp_path, largest_segment_bytes=1 << 18, count_writes=counting)
-    emit_rows, emit = recorder.rows_stream(STEP_REQUEST), recorder.stream(STEP_REQUEST)
+    emit_columns, emit = recorder.columns(STEP_REQUEST), recorder.stream(STEP_REQUEST)
     expected = []
     for number in range(600):
-        rows = [(number, row, 1, row + 1, number, 0) for row in range(number % 70 + 1)]
-        expected += rows
-        emit_rows([value for row in rows for value in (*row, 1)], len(rows))
+        rows = list(range(number % 70))
+        expected += [(number, row, 1, row + 1, number, 0) for row in rows]
+        emit_columns(len(rows), number, rows, 1, [row + 1 for row in rows], number, 0)
         emit(number, 0, 2, 0, 0, 0)
         expected.append((number, 0, 2, 0, 0, 0))
     assert recorded(tmp_path) == expected
@@ -43,13 +44,25 @@ def test_packs_of_every_size_arrive_whole_and_in_order(tmp_path: Path, counting:
         assert process.written()[STEP_REQUEST.name] == len(expected)
 
 
+@pytest.mark.parametrize("rows", [2, 40])
+def test_numbers_are_kept_to_their_last_bit_or_refused(tmp_path: Path, rows: int) -> None:
+    recorder = Recorder(tmp_path)
+    emit_columns = recorder.columns(REQUEST_HASH)
+    hashes = [1 << 63, 1, (1 << 64) - 1, *range(rows - 3)][:rows]
+    emit_columns(rows, 1, 2, list(range(rows)), hashes, 0)
+    assert [row[3] for row in recorded(tmp_path, REQUEST_HASH)] == hashes
+    for wrong in ([1 << 64] * rows, [-1] * rows):
+        with pytest.raises((OverflowError, struct.error)):
+            emit_columns(rows, 1, 2, list(range(rows)), wrong, 0)
+
+
 def test_threads_do_not_tear_each_others_packs(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, largest_segment_bytes=1 << 18)
-    emit_rows = recorder.rows_stream(STEP_REQUEST)
+    emit_columns = recorder.columns(STEP_REQUEST)
 
     def write(thread: int) -> None:
         for number in range(400):
-            emit_rows([value for row in range(33) for value in (number, thread, 1, row, 0, 0, 1)], 33)
+            emit_columns(33, number, thread, 1, list(range(33)), 0, 0)
 
     threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
     for thread in threads:

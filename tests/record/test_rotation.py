@@ -32,7 +32,7 @@ def counts(run: Path, event: str) -> tuple[int, int]:
 def test_threads_that_write_while_segments_rotate_lose_nothing(tmp_path: Path) -> None:
     # GIVEN threads that write one by one and in packs, until they are told to stop
     recorder = Recorder(tmp_path, largest_segment_bytes=1 << 16)
-    emit, emit_rows = recorder.stream(STEP_UPDATE), recorder.rows_stream(STEP_REQUEST)
+    emit, emit_columns = recorder.stream(STEP_UPDATE), recorder.columns(STEP_REQUEST)
     threads, apart = 3, 1 << 24
     written, enough = [0] * threads, threading.Event()
 
@@ -40,7 +40,7 @@ def test_threads_that_write_while_segments_rotate_lose_nothing(tmp_path: Path) -
         while not enough.is_set():
             step = thread * apart + written[thread]
             emit(1, 2, step, 0, 0)
-            emit_rows([step, 1, 3, 1, 1, 0, 1] * 4, 4)
+            emit_columns(8, step, 1, 3, [1] * 8, 1, 0)
             written[thread] += 1
 
     workers = [threading.Thread(target=write, args=(number,)) for number in range(threads)]
@@ -60,7 +60,7 @@ def test_threads_that_write_while_segments_rotate_lose_nothing(tmp_path: Path) -
     # THEN every record is there once, whole, and every rotation ended a segment
     assert len(only(tmp_path).segments()["step_update"]) > 12
     assert counts(tmp_path, "step_update") == (sum(written), 0)
-    assert counts(tmp_path, "step_request") == (sum(written) * 4, 0)
+    assert counts(tmp_path, "step_request") == (sum(written) * 8, 0)
     steps = [values[2] for segment in only(tmp_path).segments()["step_update"] for values in _records(segment)]
     assert sorted(steps) == [thread * apart + i for thread in range(threads) for i in range(written[thread])]
 
