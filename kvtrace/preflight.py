@@ -40,7 +40,8 @@ def plugin():
         return None
     points = [p for p in kvtrace.entry_points if p.group == "vllm.general_plugins" and p.name == "kvtrace"]
     return kvtrace.version if points and found("kvtrace") else None
-print(json.dumps({"vllm": found("vllm"), "kvtrace": plugin(), "pip": found("pip"), "nvtx": found("nvtx")}))
+names = {"vllm": "vllm", "pip": "pip", "nvtx": "nvtx", "native": "kvtrace.probes._native"}
+print(json.dumps({"kvtrace": plugin(), **{key: found(name) for key, name in names.items()}}))
 """
 
 
@@ -95,7 +96,7 @@ def check(
     """Ask the interpreter whether vLLM can be imported there and would load kvtrace's probes.
 
     Returns:
-        Warnings: its kvtrace is of another version, NVTX is wanted and missing.
+        Warnings: its kvtrace is of another version or lacks its compiled part, NVTX is wanted and missing.
 
     Raises:
         KvtraceError: vLLM or kvtrace is missing, or NVTX and it is needed.
@@ -121,6 +122,11 @@ def check(
     warnings = []
     if version != __version__:
         warnings.append(f"{python} has kvtrace {version}, but this is kvtrace {__version__}: install the same in both.")
+    elif not answer.get("native"):
+        warnings.append(
+            f"kvtrace was installed without its compiled part for {python}, which the command runs on, so recording a "
+            f"block takes three times as long. Install it again where there is a C compiler."
+        )
     if (needs_nvtx or wants_nvtx) and not answer.get("nvtx"):
         missing = f"The package nvtx is not installed for {python}, which the command runs on"
         if needs_nvtx:

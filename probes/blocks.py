@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.events import BLOCK_EVENT, BlockOp, PinCause
 from kvtrace.probes.engine import Engine, Engines, Pool
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, BLOCK_MAP, BLOCK_POOL
 
-_ROW = len(BLOCK_EVENT.fields) + 1
-_BLOCK_ID, _REFERENCES = (
-    [field.name for field in BLOCK_EVENT.fields].index(name) for name in ("block_id", "ref_count")
-)
+if TYPE_CHECKING:
+    from kvtrace.probes._native import Writer
+
+NATIVE_VARIABLE = "KVTRACE_NATIVE"
+"""0: do without the compiled part."""
+
 _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
 
 def hooks(engines: Engines) -> list[Hook]:
     """The hooks on `BlockPool` and on its map from hashes to blocks."""
-    return [*_pool_hooks(engines), *_hash_hooks(engines)]
+    inserted, popped = _hash_changes(engines)
+    writer = _native(engines, inserted, popped)
+    if writer is not None:
+        inserted, popped = writer.after_insert, writer.after_pop
+    return [*_pool_hooks(engines, writer), *_hash_hooks(engines, inserted, popped)]
 
 
-def _pool_hooks(engines: Engines) -> list[Hook]:
-    emit, emit_rows = engines.recorder.stream(BLOCK_EVENT), engines.recorder.rows_stream(BLOCK_EVENT)
-    now = time.monotonic_ns
+def _native(engines: Engines, inserted: After, popped: After) -> Writer | None:
+    """What writes the records of this module in compiled code, or None: see `native.c`."""
+    recorder = engines.recorder
+    if recorder.count_writes or os.environ.get(NATIVE_VARIABLE) == "0":
+        return None
+    try:
+        from kvtrace.probes import _native  # it may not have been built
+    except ImportError:
+        return None
+    stream = recorder.stream_of(BLOCK_EVENT)
+    ops = int(BlockOp.cache), int(BlockOp.evict)
+    return _native.Writer(BLOCK_EVENT.struct.format, stream, stream.emit, engines.maps, inserted, popped, *ops)
+
+
+def _pool_hooks(engines: Engines, writer: Writer | None) -> list[Hook]:
+    emit, now = engines.recorder.stream(BLOCK_EVENT), time.monotonic_ns
+    write_blocks = _write_blocks(engines) if writer is None else writer.write_blocks
 
     def recorder_of(op: BlockOp) -> Callable[[Any, Iterable[Any]], None]:
         code = int(op)
@@ -37,16 +58,8 @@ def _pool_hooks(engines: Engines) -> list[Hook]:
             if pool.tier is not None:
                 pool.tier.changed(op, blocks)
                 return
-            engine, index, moment = pool.engine, pool.index, now()
-            step, owner = engine.acting_step, engine.owner()
-            ours = [block for block in blocks if not block.is_null]
-            if ours and hasattr(ours[0], "pool"):
-                ours = [block for block in ours if block.pool is None or block.pool is block_pool]
-            if ours:
-                rows = [moment, step, 0, code, 0, owner, 0, 0, index, 1] * len(ours)
-                rows[_BLOCK_ID::_ROW] = [block.block_id for block in ours]
-                rows[_REFERENCES::_ROW] = [block.ref_cnt for block in ours]
-                emit_rows(rows, len(ours))
+            engine = pool.engine
+            write_blocks(blocks, block_pool, now(), engine.acting_step, code, engine.owner, pool.index)
 
         return record
 
@@ -99,44 +112,57 @@ def _pool_hooks(engines: Engines) -> list[Hook]:
     ]
 
 
-def _hash_hooks(engines: Engines) -> list[Hook]:
+def _write_blocks(engines: Engines) -> Callable[..., None]:
+    emit_columns = engines.recorder.columns(BLOCK_EVENT)
+
+    def write_blocks(
+        blocks: Iterable[Any], block_pool: Any, time_ns: int, step: int, op: int, request: int, pool: int
+    ) -> None:
+        ours = [block for block in blocks if not block.is_null]
+        if ours and hasattr(ours[0], "pool"):
+            ours = [block for block in ours if block.pool is None or block.pool is block_pool]
+        ids, references = [block.block_id for block in ours], [block.ref_cnt for block in ours]
+        emit_columns(len(ours), time_ns, step, ids, op, references, request, 0, 0, pool)
+
+    return write_blocks
+
+
+def _hash_changes(engines: Engines) -> tuple[After, After]:
+    """What comes after an insertion into the map from hashes to blocks, and after a removal."""
     emit = engines.recorder.stream(BLOCK_EVENT)
     now = time.monotonic_ns
-    caches, evicts = BlockOp.cache, BlockOp.evict
 
-    # Called for every block that is cached or evicted, so every tenth of a microsecond counts.
     def after_insert(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
         pool = _pool_of(engines, args[0])
         if pool is not None:
             pool.cached += 1
-            key, block = args[1:] if len(args) == 3 else _insertion(args, kwargs)
-            hash_event(pool, caches, key, block)
+            changed(pool, BlockOp.cache, argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block"))
 
     def after_pop(_: None, block: Any, args: Args, kwargs: Kwargs) -> None:
         pool = _pool_of(engines, args[0]) if block is not None else None
         if pool is not None:
             pool.cached -= 1
             pool.evicted += 1
-            hash_event(pool, evicts, argument(args, kwargs, 1, "key"), block)
+            changed(pool, BlockOp.evict, argument(args, kwargs, 1, "key"), block)
 
-    def hash_event(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
+    def changed(pool: Pool, op: BlockOp, key: bytes, block: Any) -> None:
         if pool.tier is not None:
             pool.tier.hashed(op, key, block)
             return
         engine = pool.engine
         low_hash, group = int.from_bytes(key[-12:-4], "big"), key[-1]
-        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner(), low_hash, group, pool.index)
+        emit(now(), engine.acting_step, block.block_id, op, block.ref_cnt, engine.owner, low_hash, group, pool.index)
 
+    return after_insert, after_pop
+
+
+def _hash_hooks(engines: Engines, inserted: After, popped: After) -> list[Hook]:
     needs = (_BLOCK, Need(BLOCK_POOL, "cached_block_hash_to_block"))
     uncounted = engines.off(Engine.without_hashes)
     return [
-        Hook(f"{BLOCK_MAP}.insert", "blocks becoming findable by hash", after=after_insert, needs=needs, off=uncounted),
-        Hook(f"{BLOCK_MAP}.pop", "evictions", after=after_pop, needs=needs, off=uncounted),
+        Hook(f"{BLOCK_MAP}.insert", "blocks becoming findable by hash", after=inserted, needs=needs, off=uncounted),
+        Hook(f"{BLOCK_MAP}.pop", "evictions", after=popped, needs=needs, off=uncounted),
     ]
-
-
-def _insertion(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
-    return argument(args, kwargs, 1, "key"), argument(args, kwargs, 2, "block")
 
 
 def _pool_of(engines: Engines, hash_map: Any) -> Pool | None:

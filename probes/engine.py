@@ -90,7 +90,7 @@ class Engine:
         self.updating = False  # inside update_from_output(), which may be nested likewise
         self.step = 0  # -1 once it is unknown
         self.acting_step = 0  # the step whose scheduling or results are being processed
-        self.actor: Any = None  # the vLLM request for which blocks change hands
+        self.owner = 0  # number of the request for which blocks change hands; 0: none, or it is not known
         self.preempted = 0  # in this step
         self.finished = 0  # in this update
         self.update_start = 0
@@ -146,11 +146,9 @@ class Engine:
         self.recorder.forget(request_id)
         return number
 
-    def owner(self) -> int:
-        """The number of the request for which blocks change hands; 0 for none, or if it is not known."""
-        if self.actor is None or not self.follows_requests:
-            return 0
-        return self.request(self.actor.request_id).number
+    def acts_for(self, request: Any) -> None:
+        """Blocks change hands for this request from now on, until `owner` is 0 again."""
+        self.owner = self.request(request.request_id).number if self.follows_requests else 0
 
     def waiting(self) -> int:
         """Requests in all waiting queues, or -1. The queue objects may be replaced, so they are looked up by name."""
@@ -175,7 +173,7 @@ class Engine:
     def without_lookups(self) -> None:
         """Nothing tells any more what becomes of lookups, or for whom blocks are allocated."""
         self.follows_lookups = False
-        self.lookup = self.actor = None
+        self.lookup, self.owner = None, 0
 
     def without_first_tokens(self) -> None:
         """Nothing looks for first tokens any more."""

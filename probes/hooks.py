@@ -20,6 +20,8 @@ from kvtrace.probes.imports import ImportFinder, is_missing
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+After = Callable[[Any, Any, Args, Kwargs], None]
+"""Called with what `Hook.before` returned, the original's result and its `(args, kwargs)`."""
 Report = Callable[[str, str, str], None]
 """Called with a hook's target, its state (installed, fired, absent, disabled) and a detail."""
 
@@ -60,7 +62,7 @@ class Hook(NamedTuple):
     target: str
     lost: str
     before: Callable[[Args, Kwargs], Any] | None = None
-    after: Callable[[Any, Any, Args, Kwargs], None] | None = None
+    after: After | None = None
     arguments: Callable[[Args, Kwargs], tuple[Args, Kwargs]] | None = None
     needs: tuple[Need, ...] = ()
     since: str = ""
@@ -120,6 +122,19 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
         steady, failed = False, True
         _switch_off(hook, report, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
 
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        """`guarded` where nothing comes before the original: some are called once a block."""
+        result = original(*args, **kwargs)
+        if failed:
+            return result
+        if not steady:
+            fire()
+        try:
+            after(None, result, args, kwargs)  # type: ignore[misc]
+        except Exception as error:
+            disable(error)
+        return result
+
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not steady:
             if failed:
@@ -142,7 +157,8 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
                 disable(error)
         return result
 
-    return functools.wraps(original)(guarded)
+    only_after = after is not None and before is None and arguments is None
+    return functools.wraps(original)(followed if only_after else guarded)
 
 
 class Patches:

@@ -37,7 +37,7 @@ def _note_sizing(engine: Engine, coordinator: Any) -> None:
 
 
 def _without_owner(engine: Engine) -> None:
-    engine.actor = None
+    engine.owner = 0
 
 
 def _without_allocations(engine: Engine) -> None:
@@ -101,7 +101,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
     def before_owned(args: Args, kwargs: Kwargs) -> Engine | None:
         engine = managers.get(id(args[0]))
         if engine is not None:
-            engine.actor = argument(args, kwargs, 1, "request")
+            engine.acts_for(argument(args, kwargs, 1, "request"))
         return engine
 
     def before_allocate(args: Args, kwargs: Kwargs) -> Engine | None:
@@ -112,12 +112,12 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
 
     def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is not None:
-            engine.actor = None
+            engine.owner = 0
 
     def after_allocate(engine: Engine | None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is None:
             return
-        engine.actor = None
+        engine.owner = 0
         if blocks is not None and engine.lookup is None:  # a running request grew: no lookup belongs to it
             return
         vars(args[0].coordinator).pop(_SIZING, None)

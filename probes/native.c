@@ -1,0 +1,386 @@
+/* The two places of the recorder that run once a block: hash changes and rows of blocks, packed in C.
+ *
+ * probes/blocks.py is complete without this, four times slower; what cannot be done quickly here is handed to it. Records
+ * are BLOCK_EVENT's (kvtrace/events.py), whose layout is checked when a Writer is made. Everything runs under the GIL.
+ */
+
+#define Py_LIMITED_API 0x030B0000 /* one build for Python 3.11 and later */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#define LAYOUT "<qiiBiIQBBB"
+
+#pragma pack(push, 1)
+typedef struct {
+    int64_t time_ns;
+    int32_t step, block_id;
+    uint8_t op;
+    int32_t ref_count;
+    uint32_t request;
+    uint64_t block_hash;
+    uint8_t group, pool, whole;
+} Record;
+#pragma pack(pop)
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *stream;      /* kvtrace.stream.Stream: `segment` is where records go */
+    PyObject *emit;        /* takes a record's values where the segment is full */
+    PyObject *maps;        /* id of a map from hashes to blocks -> (map, Pool) */
+    PyObject *inserted;    /* the slow ways: Hook.after of insert and pop */
+    PyObject *popped;
+    PyObject *segment;     /* the one that `view`, `offsets` and `last` are of */
+    PyObject *offsets;
+    long long last;
+    Py_buffer view;
+    int mapped;
+    unsigned char cache, evict;
+} Writer;
+
+static PyObject *n_segment, *n_map, *n_offsets, *n_last, *n_tier, *n_engine, *n_acting_step, *n_owner, *n_index;
+static PyObject *n_cached, *n_evicted, *n_block_id, *n_ref_cnt, *n_is_null, *n_pool;
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t); /* what time.monotonic_ns reads */
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* An attribute within bounds; -1 with an exception set if it is not. `*out` is set otherwise. */
+static int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    if (value == NULL)
+        return -1;
+    long long number = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    if (number == -1 && PyErr_Occurred())
+        return -1;
+    if (number < least || number > most) {
+        PyErr_Format(PyExc_OverflowError, "%S is %lld, outside of its field", name, number);
+        return -1;
+    }
+    *out = number;
+    return 0;
+}
+
+static void let_go(Writer *self)
+{
+    if (self->mapped)
+        PyBuffer_Release(&self->view);
+    self->mapped = 0;
+    Py_CLEAR(self->offsets);
+    Py_CLEAR(self->segment);
+}
+
+/* Make `view` that of the stream's segment. A stream without one has no map: it counts as full. */
+static int follow_segment(Writer *self)
+{
+    PyObject *segment = PyObject_GetAttr(self->stream, n_segment);
+    if (segment == NULL)
+        return -1;
+    if (segment == self->segment) {
+        Py_DECREF(segment);
+        return 0;
+    }
+    let_go(self);
+    PyObject *map = PyObject_GetAttr(segment, n_map);
+    long long last = -1;
+    if (map == NULL || (map != Py_None && read_int(segment, n_last, INT64_MIN, INT64_MAX, &last) < 0)
+        || (map != Py_None && PyObject_GetBuffer(map, &self->view, PyBUF_WRITABLE) < 0)) {
+        Py_XDECREF(map);
+        Py_DECREF(segment);
+        return -1;
+    }
+    self->mapped = map != Py_None;
+    Py_DECREF(map);
+    if (self->mapped && last > self->view.len - (Py_ssize_t)sizeof(Record))
+        last = self->view.len - (Py_ssize_t)sizeof(Record);
+    self->last = last;
+    self->offsets = PyObject_GetAttr(segment, n_offsets);
+    if (self->offsets == NULL) {
+        Py_DECREF(segment);
+        let_go(self);
+        return -1;
+    }
+    self->segment = segment;
+    return 0;
+}
+
+/* Append a record. The segment was followed in this call. */
+static int append(Writer *self, Record *record)
+{
+    PyObject *place = PyIter_Next(self->offsets);
+    if (place == NULL)
+        return -1;
+    long long offset = PyLong_AsLongLong(place);
+    Py_DECREF(place);
+    if (offset == -1 && PyErr_Occurred())
+        return -1;
+    if (!self->mapped || offset < 0 || offset > self->last) {
+        PyObject *done = PyObject_CallFunction(
+            self->emit, "LiiBiIKBB", (long long)record->time_ns, record->step, record->block_id, record->op,
+            record->ref_count, record->request, (unsigned long long)record->block_hash, record->group, record->pool);
+        if (done == NULL)
+            return -1;
+        Py_DECREF(done);
+        return follow_segment(self); /* there may be a new one */
+    }
+    char *to = (char *)self->view.buf + offset;
+    memcpy(to, record, sizeof(Record) - 1);
+    *(volatile char *)(to + sizeof(Record) - 1) = 1; /* last: a record counts once this is written */
+    return 0;
+}
+
+static int add_to(PyObject *object, PyObject *name, long long by)
+{
+    long long number;
+    if (read_int(object, name, INT64_MIN / 2, INT64_MAX / 2, &number) < 0)
+        return -1;
+    PyObject *sum = PyLong_FromLongLong(number + by);
+    int failed = sum == NULL || PyObject_SetAttr(object, name, sum) < 0;
+    Py_XDECREF(sum);
+    return failed ? -1 : 0;
+}
+
+/* What a hash change's record says of its pool and engine. */
+static int describe(PyObject *pool, Record *record)
+{
+    long long step, owner, index;
+    PyObject *engine = PyObject_GetAttr(pool, n_engine);
+    if (engine == NULL)
+        return -1;
+    int failed = read_int(engine, n_acting_step, INT32_MIN, INT32_MAX, &step) < 0
+        || read_int(engine, n_owner, 0, UINT32_MAX, &owner) < 0 || read_int(pool, n_index, 0, UINT8_MAX, &index) < 0;
+    Py_DECREF(engine);
+    if (failed)
+        return -1;
+    record->step = (int32_t)step;
+    record->request = (uint32_t)owner;
+    record->pool = (uint8_t)index;
+    return 0;
+}
+
+/* A map's pool, borrowed, if the quick way can be gone: the map is known and its pool is no tier's. NULL: it cannot. */
+static PyObject *quick_pool(Writer *self, PyObject *args, Py_ssize_t count, PyObject *kwargs)
+{
+    if (PyTuple_Size(args) != count || PyDict_Size(kwargs) != 0)
+        return NULL;
+    PyObject *id = PyLong_FromVoidPtr(PyTuple_GetItem(args, 0));
+    PyObject *known = id ? PyDict_GetItemWithError(self->maps, id) : NULL;
+    Py_XDECREF(id);
+    PyObject *pool = known && PyTuple_Check(known) ? PyTuple_GetItem(known, 1) : NULL;
+    PyObject *tier = pool ? PyObject_GetAttr(pool, n_tier) : NULL;
+    Py_XDECREF(tier);
+    return tier == Py_None ? pool : NULL;
+}
+
+static PyObject *changed(Writer *self, PyObject *const *args, Py_ssize_t count, int evicts)
+{
+    if (count != 4 || !PyTuple_Check(args[2]) || !PyDict_Check(args[3]))
+        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (evicts && args[1] == Py_None)
+        Py_RETURN_NONE;
+    PyObject *pool = quick_pool(self, args[2], 3, args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *key = pool ? PyTuple_GetItem(args[2], 1) : NULL;
+    char *bytes;
+    Py_ssize_t length;
+    if (key == NULL || !PyBytes_Check(key) || PyBytes_AsStringAndSize(key, &bytes, &length) < 0 || length < 12) {
+        PyErr_Clear();
+        return PyObject_CallFunctionObjArgs(evicts ? self->popped : self->inserted, args[0], args[1], args[2], args[3], NULL);
+    }
+    PyObject *block = evicts ? args[1] : PyTuple_GetItem(args[2], 2);
+    Record record = {0};
+    long long block_id, references;
+    if (add_to(pool, n_cached, evicts ? -1 : 1) < 0 || (evicts && add_to(pool, n_evicted, 1) < 0)
+        || read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0
+        || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0 || describe(pool, &record) < 0
+        || follow_segment(self) < 0)
+        return NULL;
+    for (int i = 0; i < 8; i++) /* a key ends with the group in four bytes; before it the hash's low bytes */
+        record.block_hash = record.block_hash << 8 | (unsigned char)bytes[length - 12 + i];
+    record.group = (uint8_t)bytes[length - 1];
+    record.op = evicts ? self->evict : self->cache;
+    record.block_id = (int32_t)block_id;
+    record.ref_count = (int32_t)references;
+    record.time_ns = now_ns();
+    if (append(self, &record) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *after_insert(Writer *self, PyObject *const *args, Py_ssize_t count)
+{
+    return changed(self, args, count, 0);
+}
+
+static PyObject *after_pop(Writer *self, PyObject *const *args, Py_ssize_t count)
+{
+    return changed(self, args, count, 1);
+}
+
+/* Whether a block is to be recorded: it is not null, and its own pool, where it knows one, is this. -1: an error. */
+static int is_ours(PyObject *block, PyObject *block_pool, int knows_pool)
+{
+    PyObject *null = PyObject_GetAttr(block, n_is_null);
+    int ours = null == NULL ? -1 : PyObject_IsTrue(null);
+    Py_XDECREF(null);
+    if (ours < 0)
+        return -1;
+    ours = !ours;
+    if (ours && knows_pool) {
+        PyObject *pool = PyObject_GetAttr(block, n_pool);
+        if (pool == NULL)
+            return -1;
+        ours = pool == Py_None || pool == block_pool;
+        Py_DECREF(pool);
+    }
+    return ours;
+}
+
+static PyObject *write_blocks(Writer *self, PyObject *args)
+{
+    PyObject *blocks, *block_pool;
+    Record record = {0};
+    long long moment;
+    if (!PyArg_ParseTuple(args, "OOLiBIB", &blocks, &block_pool, &moment, &record.step, &record.op, &record.request, &record.pool))
+        return NULL;
+    record.time_ns = moment;
+    PyObject *list = PySequence_List(blocks); /* its own: nothing can change it meanwhile */
+    if (list == NULL || follow_segment(self) < 0) {
+        Py_XDECREF(list);
+        return NULL;
+    }
+    int knows_pool = -1;
+    for (Py_ssize_t i = 0, count = PyList_Size(list); i < count; i++) {
+        PyObject *block = PyList_GetItem(list, i);
+        if (knows_pool < 0)
+            knows_pool = PyObject_HasAttrString(block, "pool");
+        int ours = is_ours(block, block_pool, knows_pool);
+        long long block_id, references;
+        if (ours > 0
+            && (read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0
+                || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0))
+            ours = -1;
+        if (ours > 0) {
+            record.block_id = (int32_t)block_id;
+            record.ref_count = (int32_t)references;
+            ours = append(self, &record) < 0 ? -1 : 1;
+        }
+        if (ours < 0) {
+            Py_DECREF(list);
+            return NULL;
+        }
+    }
+    Py_DECREF(list);
+    Py_RETURN_NONE;
+}
+
+static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
+{
+    const char *layout;
+    PyObject *stream, *emit, *maps, *inserted, *popped;
+    if (!PyArg_ParseTuple(args, "sOOO!OObb", &layout, &stream, &emit, &PyDict_Type, &maps, &inserted, &popped, &self->cache, &self->evict))
+        return -1;
+    if (strcmp(layout, LAYOUT) != 0 || sizeof(Record) != 36) {
+        PyErr_Format(PyExc_ValueError, "records are %s, not " LAYOUT, layout);
+        return -1;
+    }
+    PyObject *given[] = {stream, emit, maps, inserted, popped};
+    PyObject **kept[] = {&self->stream, &self->emit, &self->maps, &self->inserted, &self->popped};
+    for (int i = 0; i < 5; i++) {
+        PyObject *before = *kept[i];
+        Py_INCREF(given[i]);
+        *kept[i] = given[i];
+        Py_XDECREF(before);
+    }
+    return 0;
+}
+
+static int writer_traverse(Writer *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->stream);
+    Py_VISIT(self->emit);
+    Py_VISIT(self->maps);
+    Py_VISIT(self->inserted);
+    Py_VISIT(self->popped);
+    Py_VISIT(self->segment);
+    Py_VISIT(self->offsets);
+    return 0;
+}
+
+static int writer_clear(Writer *self)
+{
+    let_go(self);
+    Py_CLEAR(self->stream);
+    Py_CLEAR(self->emit);
+    Py_CLEAR(self->maps);
+    Py_CLEAR(self->inserted);
+    Py_CLEAR(self->popped);
+    return 0;
+}
+
+static void writer_dealloc(Writer *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    writer_clear(self);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"after_insert", (PyCFunction)(void (*)(void))after_insert, METH_FASTCALL, "Hook.after of the map's insert."},
+    {"after_pop", (PyCFunction)(void (*)(void))after_pop, METH_FASTCALL, "Hook.after of the map's pop."},
+    {"write_blocks", (PyCFunction)write_blocks, METH_VARARGS,
+     "write_blocks(blocks, block_pool, time_ns, step, op, request, pool): a record for each block."},
+    {NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Writer(layout, stream, emit, maps, after_insert, after_pop, cache, evict)"},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, writer_init},
+    {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_traverse, writer_traverse},
+    {Py_tp_clear, writer_clear},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    "kvtrace.probes._native.Writer", sizeof(Writer), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Block events, packed in C.", -1, NULL};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    static const struct {
+        PyObject **to;
+        const char *text;
+    } names[] = {
+        {&n_segment, "segment"}, {&n_map, "map"}, {&n_offsets, "offsets"}, {&n_last, "last"}, {&n_tier, "tier"},
+        {&n_engine, "engine"}, {&n_acting_step, "acting_step"}, {&n_owner, "owner"}, {&n_index, "index"},
+        {&n_cached, "cached"}, {&n_evicted, "evicted"}, {&n_block_id, "block_id"}, {&n_ref_cnt, "ref_cnt"},
+        {&n_is_null, "is_null"}, {&n_pool, "pool"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (*names[i].to == NULL && (*names[i].to = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return NULL;
+    PyObject *made = PyModule_Create(&module), *type = made ? PyType_FromSpec(&spec) : NULL;
+    if (type == NULL || PyModule_AddObjectRef(made, "Writer", type) < 0) {
+        Py_XDECREF(type);
+        Py_XDECREF(made);
+        return NULL;
+    }
+    Py_DECREF(type);
+    return made;
+}

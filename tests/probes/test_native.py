@@ -1,0 +1,214 @@
+"""The compiled part of `probes/blocks.py` records what its Python does, over ends of segments, and fails as it does."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import mmap
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtrace.capture import Recorder
+from kvtrace.events import BLOCK_EVENT, BlockOp
+from kvtrace.probes import _native, blocks
+from kvtrace.probes.engine import Engines, Pool
+from kvtrace.probes.hooks import Hook, Patches
+from kvtrace.recording import open_recording
+
+PER_SEGMENT = ((1 << 18) - 4096) // BLOCK_EVENT.struct.size
+
+
+class Map:
+    """A map from hashes to blocks, as vLLM's."""
+
+    def insert(self, key: bytes, block: Any) -> None: ...
+
+    def pop(self, key: bytes, block_id: int) -> Any:
+        return self.found
+
+    found: Any = None
+
+
+class BlockPool:
+    def __init__(self) -> None:
+        self.cached_block_hash_to_block = Map()
+
+    def get_new_blocks(self, blocks: list[Any]) -> list[Any]:
+        return blocks
+
+
+class Recorded:
+    """One way of recording: a pool and its map, hooked."""
+
+    def __init__(self, run: Path, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(blocks.NATIVE_VARIABLE, "1" if native else "0")
+        self.run = run
+        self.recorder = Recorder(run, largest_segment_bytes=1 << 18)
+        self.engines = Engines(self.recorder)
+        self.pool = BlockPool()
+        engine: Any = SimpleNamespace(acting_step=1, owner=0, pins=SimpleNamespace(holder=None))
+        self.state = self.engines.pools[id(self.pool)] = Pool(engine, self.pool, 3)
+        self.disabled: list[str] = []
+        self.patches = Patches(
+            lambda target, state, detail: self.disabled.append(detail) if state == "disabled" else None
+        )
+        by_name = {hook.path[-1]: hook for hook in blocks.hooks(self.engines)}
+        self.map = type("HashMap", (Map,), {})()
+        self.pool.cached_block_hash_to_block = self.map
+        self._patch(type(self.map), by_name["insert"])
+        self._patch(type(self.map), by_name["pop"])
+        self.pool_class: Any = type("Pool", (BlockPool,), {})
+        self._patch(self.pool_class, by_name["get_new_blocks"])
+
+    def _report(self, target: str, state: str, detail: str) -> None:
+        if state == "disabled":
+            self.disabled.append(detail)
+
+    def _patch(self, owner: Any, hook: Hook) -> None:
+        self.patches.patch(owner, hook.path[-1], hook)
+
+    def do(self, change: tuple[Any, ...]) -> None:
+        kind, step, owner, key, number, references, by_name = change
+        engine: Any = self.state.engine
+        engine.acting_step, engine.owner = step, owner
+        block = SimpleNamespace(block_id=number, ref_cnt=references, is_null=number % 7 == 0)
+        if kind == "insert":
+            self.map.insert(key=key, block=block) if by_name else self.map.insert(key, block)
+        elif kind == "pop":
+            self.map.found = None if number % 5 == 0 else block
+            self.map.pop(key, block_id=number) if by_name else self.map.pop(key, number)
+        else:
+            others = [SimpleNamespace(block_id=number + i, ref_cnt=1, is_null=False) for i in range(references % 20)]
+            if by_name:
+                for i, one in enumerate([block, *others]):
+                    one.pool = (None, self.pool, self)[i % 3]
+            self.pool_class.get_new_blocks(self.pool, [block, *others])
+
+    def records(self) -> Iterator[tuple[int, ...]]:
+        """What was recorded, without times."""
+        [process] = open_recording(self.run).processes
+        for segment in process.segments().get(BLOCK_EVENT.name, []):
+            count, torn = segment.count()
+            assert torn == 0
+            data, size = segment.path.read_bytes()[4096:], BLOCK_EVENT.struct.size
+            for index in range(count):
+                yield BLOCK_EVENT.struct.unpack_from(data, index * size)[1:]
+
+
+changes = st.tuples(
+    st.sampled_from(["insert", "pop", "allocate"]),
+    st.integers(-1, (1 << 31) - 1),
+    st.integers(0, (1 << 32) - 1),
+    st.binary(min_size=12, max_size=40),
+    st.integers(0, (1 << 31) - 100),
+    st.integers(-1, 1 << 20),
+    st.booleans(),
+)
+
+
+@given(st.lists(changes, min_size=1, max_size=40))
+def test_both_ways_record_the_same(tmp_path_factory: pytest.TempPathFactory, done: list[tuple[Any, ...]]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        ways = [Recorded(tmp_path_factory.mktemp("run"), native, monkeypatch) for native in (True, False)]
+    for way in ways:
+        way.do(("insert", 1, 1, bytes(12), 1, 1, False))
+        for change in done:
+            way.do(change)
+        assert way.disabled == []
+    native, python = ways
+    assert list(native.records()) == list(python.records())
+    counts = [(way.state.cached, way.state.evicted) for way in ways]
+    assert counts[0] == counts[1]
+
+
+def test_it_is_the_compiled_part_that_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name = {hook.path[-1]: hook for hook in blocks.hooks(Engines(Recorder(tmp_path)))}
+    assert type(by_name["insert"].after).__name__ == "builtin_function_or_method"
+    monkeypatch.setenv(blocks.NATIVE_VARIABLE, "0")
+    by_name = {hook.path[-1]: hook for hook in blocks.hooks(Engines(Recorder(tmp_path / "other")))}
+    assert type(by_name["insert"].after).__name__ == "function"
+
+
+def test_records_go_on_in_the_next_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    way = Recorded(tmp_path, True, monkeypatch)
+    many = PER_SEGMENT + 100
+    for number in range(many):
+        way.do(("insert", number, 0, number.to_bytes(12, "big"), number, 1, False))
+    found = list(way.records())
+    assert [record[1] for record in found] == list(range(many))
+    assert {record[2] for record in found} == {int(BlockOp.cache)}
+    way.recorder.rotate()
+    way.do(("pop", 1, 0, bytes(12), 8, 0, False))
+    assert len(list(way.records())) == many + 1
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["insert", "pop", "allocate"])
+def test_a_block_without_its_number_switches_the_hook_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool, kind: str
+) -> None:
+    way = Recorded(tmp_path, native, monkeypatch)
+    way.do((kind, 1, 0, bytes(12), 1, 1, False))
+    way.map.found = block = SimpleNamespace(ref_cnt=1, is_null=False)
+    for _ in range(2):
+        if kind == "insert":
+            way.map.insert(bytes(12), block)
+        elif kind == "pop":
+            assert way.map.pop(bytes(12), 1) is block
+        else:
+            assert way.pool_class.get_new_blocks(way.pool, [block]) == [block]
+    assert len(way.disabled) == 1
+    assert "block_id" in way.disabled[0]
+
+
+@pytest.mark.parametrize("change", [("insert", 1 << 31, 0), ("insert", 1, 1 << 32), ("allocate", 1 << 31, 0)])
+def test_numbers_too_large_for_a_record_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, int, int]
+) -> None:
+    way = Recorded(tmp_path, True, monkeypatch)
+    way.do((*change, bytes(12), 1, 1, False))
+    assert len(way.disabled) == 1
+
+
+def test_a_stopped_recorder_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    way = Recorded(tmp_path, True, monkeypatch)
+    way.do(("insert", 1, 0, bytes(12), 1, 1, False))
+    way.recorder.stop("for a test")
+    for number in range(2 * PER_SEGMENT):
+        way.do(("insert", number, 0, bytes(12), 1, 1, False))
+    assert way.disabled == []
+    assert 1 <= len(list(way.records())) <= PER_SEGMENT
+
+
+def test_a_writer_in_a_cycle_is_let_go_of_with_its_segment(tmp_path: Path) -> None:
+    class Segment(SimpleNamespace): ...
+
+    segment = Segment(map=mmap.mmap(-1, 8192), last=8192 - 36, offsets=itertools.count(4096, 36))
+    stream = Segment(segment=segment)
+    stream.writer = _native.Writer(BLOCK_EVENT.struct.format, stream, print, {}, print, print, 1, 2)
+    stream.writer.write_blocks([SimpleNamespace(block_id=1, ref_cnt=1, is_null=False)], None, 1, 2, 3, 4, 5)
+    assert segment.map[4096 + 35] == 1
+    gone, cycle = weakref.ref(segment), weakref.ref(stream)
+    del segment, stream
+    gc.collect()
+    assert (gone(), cycle()) == (None, None)
+
+
+@pytest.mark.parametrize("arguments", [(), ("<q", 1, print, {}, print, print, 1, 2), ("<qiiBiIQBBB", *range(7))])
+def test_a_writer_of_another_layout_is_refused(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        _native.Writer(*arguments)
+
+
+def test_a_map_that_belongs_to_no_pool_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    way = Recorded(tmp_path, True, monkeypatch)
+    type(way.map)().insert(bytes(12), SimpleNamespace(block_id=1, ref_cnt=1))
+    way.do(("insert", 1, 0, bytes(12), 1, 1, False))
+    assert len(list(way.records())) == 1
