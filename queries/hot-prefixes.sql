@@ -27,7 +27,7 @@
 -- column: last_ns [ns] recorded | Last lookup.
 -- column: block_hash recorded | Its last block, which names the whole prefix.
 
-WITH RECURSIVE prompt AS MATERIALIZED (
+WITH prompt AS MATERIALIZED (
     SELECT engine_id, request, time_ns, position, block_hash, hit FROM block_lookup WHERE counted
 ), block AS MATERIALIZED (
     -- Blocks that the same prompts have get the same name: the set of these prompts.
@@ -60,15 +60,14 @@ WITH RECURSIVE prompt AS MATERIALIZED (
     FROM block
     GROUP BY engine_id, lookups, prompts
     QUALIFY rank <= $nodes
-), child AS MATERIALIZED (
-    SELECT n.engine_id, n.rank, p.rank AS parent
+), ancestor AS (
+    -- The nodes that a node goes on from, and itself: those on the way of one of its prompts. They rank before it.
+    SELECT n.engine_id, n.rank, p.rank AS above
     FROM node n
-    JOIN prompt q ON q.engine_id = n.engine_id AND q.request = n.a_request AND q.position = n.first_block - 1
-    JOIN block b ON b.engine_id = q.engine_id AND b.block_hash = q.block_hash
-    JOIN node p ON p.engine_id = b.engine_id AND p.lookups = b.lookups AND p.prompts = b.prompts
-        AND p.first_block < n.first_block
-    -- A node has one parent before it, whatever a trace says: else the walk below might not end.
-    QUALIFY row_number() OVER (PARTITION BY n.engine_id, n.rank ORDER BY p.rank) = 1
+    JOIN prompt q ON q.engine_id = n.engine_id AND q.request = n.a_request AND q.position < n.first_block
+    JOIN node p ON p.engine_id = q.engine_id AND p.block_hash = q.block_hash
+    UNION ALL
+    SELECT engine_id, rank, rank FROM node
 ), sessions AS (
     SELECT n.engine_id, n.rank, count(DISTINCT r.session) AS sessions
     FROM node n
@@ -76,11 +75,14 @@ WITH RECURSIVE prompt AS MATERIALIZED (
     JOIN request r ON r.request = q.request
     GROUP BY ALL
 ), tree AS (
-    SELECT engine_id, rank, NULL::BIGINT AS parent, 0 AS depth, [rank] AS path
-    FROM node ANTI JOIN child USING (engine_id, rank)
-    UNION ALL
-    SELECT c.engine_id, c.rank, c.parent, t.depth + 1, list_concat(t.path, [c.rank])
-    FROM child c JOIN tree t ON c.engine_id = t.engine_id AND c.parent = t.rank
+    SELECT
+        engine_id,
+        rank,
+        max(above) FILTER (above < rank) AS parent,
+        count(*) - 1 AS depth,
+        list_sort(list(above)) AS path
+    FROM ancestor
+    GROUP BY engine_id, rank
 ), numbered AS (
     SELECT *, row_number() OVER (PARTITION BY engine_id ORDER BY path) AS number FROM tree
 )
