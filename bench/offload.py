@@ -6,8 +6,9 @@ The prompts do not fit into the GPU's pool (4,096 blocks) together, and are sent
 SimpleCPUOffloadConnector, OffloadingConnector and LMCache (if asked for), 16 GiB each, every engine in a process of
 its own, once untraced and once under `kvtrace record`. Prints the seconds of each pass and the tokens that came from a
 cache; then, from the recording, where the second pass's time went, twice. Priced: each step's tokens at the first
-pass's time a token, but no step below the median of those that only decode, and the transfers' bytes at their own
-bandwidth. Observed: wall time of the steps with tokens, and of those without, in which the engine waited for loads.
+pass's time a token, but no step below the median of those that only decode; the transfers' bytes at their own
+bandwidth; the connector's lookups at what they took, for nothing is scheduled meanwhile. Observed: wall time of the
+steps with tokens, and of those without, in which the engine waited for loads.
 """
 
 from __future__ import annotations
@@ -130,15 +131,20 @@ WITH share AS (
     FROM request WHERE turn IS NOT NULL GROUP BY turn
 ), moved AS (
     SELECT span.turn, t.direction, count(*) AS transfers, sum(t.blocks)::BIGINT AS blocks,
-        sum(t.bytes)::BIGINT AS bytes, sum(coalesce(t.device_ns, t.reported_ns)) / 1e9 AS copy_s
+        sum(t.bytes)::BIGINT AS bytes,
+        sum(coalesce(t.device_ns, t.reported_ns, t.finished_ns - t.started_ns)) / 1e9 AS copy_s
     FROM transfer t JOIN span ON t.submitted_ns BETWEEN span.start_ns AND span.end_ns
     GROUP BY span.turn, t.direction
+), asked AS (
+    SELECT span.turn, sum(c.time_ns - c.asked_ns) / 1e9 AS lookup_s
+    FROM connector_lookup c JOIN span ON c.time_ns BETWEEN span.start_ns AND span.end_ns
+    WHERE c.part = 0 GROUP BY span.turn
 )
 SELECT span.turn, span.seconds, coalesce(computed_tokens, 0) AS computed_tokens,
     coalesce(l.transfers, 0) AS loads, coalesce(l.bytes, 0) AS load_bytes, coalesce(l.blocks, 0) AS load_blocks,
     coalesce(l.copy_s, 0) AS load_s, coalesce(s.transfers, 0) AS stores, coalesce(s.bytes, 0) AS store_bytes,
-    coalesce(s.copy_s, 0) AS store_s
-FROM span LEFT JOIN share USING (turn)
+    coalesce(s.copy_s, 0) AS store_s, coalesce(lookup_s, 0) AS lookup_s
+FROM span LEFT JOIN share USING (turn) LEFT JOIN asked USING (turn)
     LEFT JOIN moved l ON l.turn = span.turn AND l.direction = 'load'
     LEFT JOIN moved s ON s.turn = span.turn AND s.direction = 'store'
 ORDER BY span.turn
@@ -180,6 +186,7 @@ def account(kind: str, run: Path) -> dict[str, float]:
         "steps": len(priced),
         "computing": float((priced.tokens * a_token).clip(lower=least_s).sum()),
         "loading": second["load_s"],
+        "lookups": second["lookup_s"],
         "stepping": float(priced.seconds.sum()),
         "waiting": float(steps[(steps.turn == 1) & (steps.tokens == 0)].seconds.sum()),
     }
@@ -187,22 +194,22 @@ def account(kind: str, run: Path) -> dict[str, float]:
 
 def report(accounts: dict[str, dict[str, float]]) -> None:
     """Print what the ledger says each second pass took, and what it should have taken."""
-    print(f"{'':12}{'':19}|{'priced, s':>24}{'':9}|{'observed, s':>24}")
+    print(f"{'':12}{'':19}|{'priced, s':>32}{'':12}|{'observed, s':>24}")
     print(
-        f"{'second pass':>12} {'measured s':>11} {'steps':>6} | {'computing':>10} {'loading':>10} {'of it':>8}  |"
-        f" {'stepping':>10} {'waiting':>10} {'of it':>8}"
+        f"{'second pass':>12} {'measured s':>11} {'steps':>6} | {'computing':>10} {'loading':>10} {'lookups':>10}"
+        f" {'of it':>8}  | {'stepping':>10} {'waiting':>10} {'of it':>8}"
     )
     for kind, row in accounts.items():
-        priced, observed = row["computing"] + row["loading"], row["stepping"] + row["waiting"]
+        priced, observed = row["computing"] + row["loading"] + row["lookups"], row["stepping"] + row["waiting"]
         print(
-            f"{kind:>12} {row['seconds']:11.3f} {row['steps']:6} | {row['computing']:10.3f} {row['loading']:10.3f} "
-            f"{priced / row['seconds']:8.3f}  | {row['stepping']:10.3f} {row['waiting']:10.3f} "
+            f"{kind:>12} {row['seconds']:11.3f} {row['steps']:6} | {row['computing']:10.3f} {row['loading']:10.3f}"
+            f" {row['lookups']:10.3f} {priced / row['seconds']:8.3f}  | {row['stepping']:10.3f} {row['waiting']:10.3f} "
             f"{observed / row['seconds']:8.3f}"
         )
     base = accounts.pop("none", None)
     for kind, row in accounts.items() if base else ():
         clock = base["seconds"] - row["seconds"]
-        priced = base["computing"] - row["computing"] - row["loading"]
+        priced = base["computing"] - row["computing"] - row["loading"] - row["lookups"]
         observed = base["stepping"] + base["waiting"] - row["stepping"] - row["waiting"]
         print(
             f"{kind}: saved {clock:.3f} s by the clock; priced {priced:.3f} s: {priced / clock:.3f}; "

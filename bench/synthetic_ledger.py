@@ -122,7 +122,8 @@ def _transfers() -> tuple[str, ...]:
         """,
         """
         INSERT INTO connector_lookup
-        SELECT 1, scheduled_ns, 2 * request + 1, request, 0, 'OffloadingConnector', local_cached_tokens, 16, false
+        SELECT 1, scheduled_ns, 2 * request + 1, request, 0, 'OffloadingConnector', local_cached_tokens, 16, false,
+            scheduled_ns - 100000
         FROM request
         """,
     )

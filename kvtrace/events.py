@@ -505,6 +505,7 @@ CONNECTOR_LOOKUP = Event(
         Field("local_tokens", I32, "Tokens already found in the GPU prefix cache."),
         Field("matched_tokens", I32, "Tokens beyond those that it can supply; NULL: it does not know yet."),
         Field("asynchronous", BOOL, "It will load them while other requests run."),
+        Field("asked_ns", TIME, "When it was asked: until the answer the scheduler waits. NULL in older recordings."),
     ),
 )
 
