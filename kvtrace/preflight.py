@@ -25,8 +25,8 @@ _QUESTION = """
 import sys
 if not getattr(sys.flags, "safe_path", False):
     sys.path[0] = sys.argv[1]
-import json
-from importlib import metadata, util
+import json, os
+from importlib import machinery, metadata, util
 def found(name):
     try:
         spec = util.find_spec(name)
@@ -40,8 +40,13 @@ def plugin():
         return None
     points = [p for p in kvtrace.entry_points if p.group == "vllm.general_plugins" and p.name == "kvtrace"]
     return kvtrace.version if points and found("kvtrace") else None
-names = {"vllm": "vllm", "pip": "pip", "nvtx": "nvtx", "native": "kvtrace.probes._native"}
-print(json.dumps({"kvtrace": plugin(), **{key: found(name) for key, name in names.items()}}))
+def compiled():
+    folders = util.find_spec("kvtrace").submodule_search_locations
+    names = ["_native" + suffix for suffix in machinery.EXTENSION_SUFFIXES]
+    return any(os.path.exists(os.path.join(folder, "probes", name)) for folder in folders for name in names)
+answer = {"kvtrace": plugin(), **{name: found(name) for name in ("vllm", "pip", "nvtx")}}
+answer["compiled"] = bool(answer["kvtrace"]) and compiled()
+print(json.dumps(answer))
 """
 
 
@@ -122,7 +127,7 @@ def check(
     warnings = []
     if version != __version__:
         warnings.append(f"{python} has kvtrace {version}, but this is kvtrace {__version__}: install the same in both.")
-    elif not answer.get("native"):
+    elif not answer.get("compiled"):
         warnings.append(
             f"kvtrace was installed without its compiled part for {python}, which the command runs on, so recording a "
             f"block takes three times as long. Install it again where there is a C compiler."

@@ -116,11 +116,24 @@ def python_without_nvtx(tmp_path: Path) -> Interpreter:
     python = str(venv / "bin" / "python")
     install(python, "vllm")
     site = install(python, "kvtrace")
+    (site / "kvtrace" / "probes").mkdir()
+    (site / "kvtrace" / "probes" / "_native.abi3.so").touch()
     metadata = site / f"kvtrace-{__version__}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kvtrace\nVersion: {__version__}\n")
     (metadata / "entry_points.txt").write_text("[vllm.general_plugins]\nkvtrace = kvtrace.probes.plugin:load\n")
     return Interpreter(python)
+
+
+def test_a_kvtrace_without_its_compiled_part_is_a_warning(
+    python_without_nvtx: Interpreter, clean: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a checkout may have it
+    assert check(python_without_nvtx, clean) == []
+    [compiled] = tmp_path.rglob("_native*")
+    compiled.unlink()
+    [warning] = check(python_without_nvtx, clean)
+    assert "three times as long" in warning
 
 
 def test_a_missing_nvtx_is_an_error_if_asked_for_and_a_warning_with_nsys(
