@@ -151,13 +151,21 @@ def test_records_go_on_in_the_next_segment(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("kind", ["insert", "pop", "allocate"])
-def test_a_block_without_its_number_switches_the_hook_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool, kind: str
+@pytest.mark.parametrize(
+    ("kind", "gone"),
+    [
+        *itertools.product(["insert", "pop", "allocate"], ["block_id", "ref_cnt"]),
+        ("allocate", "is_null"),
+        *itertools.product(["insert", "pop"], ["tier", "engine", "index", "cached"]),
+    ],
+)
+def test_an_attribute_that_is_gone_switches_the_hook_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool, kind: str, gone: str
 ) -> None:
     way = Recorded(tmp_path, native, monkeypatch)
     way.do((kind, 1, 0, bytes(12), 1, 1, False))
-    way.map.found = block = SimpleNamespace(ref_cnt=1, is_null=False)
+    way.map.found = block = SimpleNamespace(block_id=1, ref_cnt=1, is_null=False)
+    delattr(block if hasattr(block, gone) else way.state, gone)
     for _ in range(2):
         if kind == "insert":
             way.map.insert(bytes(12), block)
@@ -166,7 +174,7 @@ def test_a_block_without_its_number_switches_the_hook_off(
         else:
             assert way.pool_class.get_new_blocks(way.pool, [block]) == [block]
     assert len(way.disabled) == 1
-    assert "block_id" in way.disabled[0]
+    assert gone in way.disabled[0]
 
 
 @pytest.mark.parametrize("change", [("insert", 1 << 31, 0), ("insert", 1, 1 << 32), ("allocate", 1 << 31, 0)])

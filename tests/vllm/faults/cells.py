@@ -32,6 +32,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
+    "KVTRACE_NATIVE": "0",  # what C reads cannot be taken away here: see tests/probes/test_native.py
 }
 
 
