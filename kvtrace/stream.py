@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -77,25 +77,30 @@ class Stream:
 
     def columns(self) -> EmitColumns:
         """The function that appends many records at once: 256 of them take a tenth of the time of one by one."""
-        import numpy  # an engine has loaded it; `kvtrace record` itself does without
-
-        pack, columns = self.event.struct.pack, (list, numpy.ndarray)
-        places = [str(index) for index in range(len(self.event.fields))]
-        row = numpy.dtype([*zip(places, (field.type.code for field in self.event.fields), strict=True), ("whole", "B")])
+        pack, places = self.event.struct.pack, [str(index) for index in range(len(self.event.fields))]
+        as_rows: Callable[[bytearray], Any] | None = None
 
         def emit_columns(rows: int, *values: Any) -> None:
+            nonlocal as_rows
             if rows < FEW_ROWS:
                 for index in range(rows):
-                    self.emit(*[value[index] if isinstance(value, columns) else value for value in values])
+                    self.emit(*[value[index] if isinstance(value, list) else value for value in values])
                 return
-            data = bytearray(pack(*[0 if isinstance(value, columns) else value for value in values], 0) * rows)
-            table = numpy.frombuffer(data, row)
+            as_rows = as_rows or self._as_rows(places)
+            data = bytearray(pack(*[0 if isinstance(value, list) else value for value in values], 0) * rows)
+            table = as_rows(data)
             for place, value in zip(places, values, strict=True):
-                if isinstance(value, columns):
+                if isinstance(value, list):
                     table[place] = value
             self._write(data, rows)
 
         return emit_columns
+
+    def _as_rows(self, places: list[str]) -> Callable[[bytearray], Any]:
+        import numpy  # an engine has loaded it by now; `kvtrace record` itself does without
+
+        codes = [field.type.code for field in self.event.fields]
+        return partial(numpy.frombuffer, dtype=numpy.dtype([*zip(places, codes, strict=True), ("whole", "B")]))
 
     def _write(self, data: bytearray, rows: int) -> None:
         """Append records whose commit bytes are 0."""

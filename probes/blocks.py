@@ -36,12 +36,12 @@ def _native(engines: Engines, inserted: After, popped: After) -> Writer | None:
     if recorder.count_writes or os.environ.get(NATIVE_VARIABLE) == "0":
         return None
     try:
-        from kvtrace.probes import _native  # it may not have been built
+        from kvtrace.probes._native import Writer as Native  # it may not have been built
     except ImportError:
         return None
     stream = recorder.stream_of(BLOCK_EVENT)
     ops = int(BlockOp.cache), int(BlockOp.evict)
-    return _native.Writer(BLOCK_EVENT.struct.format, stream, stream.emit, engines.maps, inserted, popped, *ops)
+    return Native(BLOCK_EVENT.struct.format, stream, stream.emit, engines.maps, inserted, popped, *ops)
 
 
 def _pool_hooks(engines: Engines, writer: Writer | None) -> list[Hook]:

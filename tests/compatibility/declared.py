@@ -65,6 +65,7 @@ def _on_functions() -> list[Hook]:
     recorder = Recorder(Path("/nonexistent"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KVTRACE_KV_LEVEL", "tile")
+        environment.setenv("KVTRACE_NATIVE", "0")  # the sources are read, and C has none of these
         return plugin.hooks(recorder, Patches(lambda *_: None), {"KVTRACE_NVTX": "1"})
 
 
