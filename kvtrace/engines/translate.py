@@ -228,7 +228,6 @@ _FUNCTIONS: dict[str, Callable[..., exp.Expr]] = {
             this=exp.column("a") * exp.column("b"), expressions=[exp.to_identifier("a"), exp.to_identifier("b")]
         ),
     ),
-    "LIST_APPEND": lambda items, item: exp.func("array_append", items, item),
     "HASH": lambda *values: exp.func("xxhash64", *values),
 }
 
