@@ -110,8 +110,13 @@ class Stream:
         if last > segment.last or self.recorder.count_writes:
             self._write_singly(segment, offset, data)
             return
-        segment.map[offset : last + size] = data
-        segment.map[offset + size - 1 : last + size : size] = b"\1" * rows
+        self._store(segment, offset, data, rows)
+
+    def _store(self, segment: MappedSegment | NoSegment, offset: int, data: bytes | bytearray, rows: int) -> None:
+        """Put records into reserved places; none is whole before the last step, for their commit bytes are 0."""
+        size, end = self.event.struct.size, offset + len(data)
+        segment.map[offset:end] = data
+        segment.map[offset + size - 1 : end : size] = b"\1" * rows
 
     def _write_singly(self, segment: MappedSegment | NoSegment, offset: int, data: bytearray) -> None:
         """Fill what was reserved at the end of a segment, then go on in the next."""
@@ -233,8 +238,7 @@ class Stream:
                 continue
             part = rows[done : done + room]
             start, end = self.appended_to, self.appended_to + len(part) * size
-            segment.map[start:end] = part.tobytes()  # not whole yet: the last byte of each row is 0
-            segment.map[start + size - 1 : end : size] = b"\1" * len(part)
+            self._store(segment, start, part.tobytes(), len(part))
             self.appended_to = end
             done += len(part)
             if self.recorder.count_writes:
