@@ -122,19 +122,6 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
         steady, failed = False, True
         _switch_off(hook, report, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
 
-    def followed(*args: Any, **kwargs: Any) -> Any:
-        """`guarded` where nothing comes before the original: some are called once a block."""
-        result = original(*args, **kwargs)
-        if failed:
-            return result
-        if not steady:
-            fire()
-        try:
-            after(None, result, args, kwargs)  # type: ignore[misc]
-        except Exception as error:
-            disable(error)
-        return result
-
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not steady:
             if failed:
@@ -157,8 +144,7 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
                 disable(error)
         return result
 
-    only_after = after is not None and before is None and arguments is None
-    return functools.wraps(original)(followed if only_after else guarded)
+    return functools.wraps(original)(guarded)
 
 
 class Patches:
