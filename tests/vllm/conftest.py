@@ -85,12 +85,19 @@ def ingested(run: Path, truth: dict[str, Any], record_stderr: str, *options: str
 
 @pytest.fixture(scope="session")
 def record_offline(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorded]:
-    """Records the offline workload; engine arguments, and `environment`, can be overridden."""
+    """Records the offline workload; engine arguments, `environment` and `more` of the configuration, can be given."""
 
-    def record(name: str, *, events: bool = True, environment: dict[str, str] | None = None, **engine: Any) -> Recorded:
+    def record(
+        name: str,
+        *,
+        events: bool = True,
+        environment: dict[str, str] | None = None,
+        more: dict[str, Any] | None = None,
+        **engine: Any,
+    ) -> Recorded:
         folder = tmp_path_factory.mktemp(name)
         ports = [free_port(), free_port()] if events else None
-        config = {**WORKLOAD, "engine": {**ENGINE, **engine}, "kv_events_ports": ports}
+        config = {**WORKLOAD, "engine": {**ENGINE, **engine}, "kv_events_ports": ports, **(more or {})}
         script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
         done = kvtrace(
             "record", "-o", folder / "run", "--", *script, env=vllm_environment(**(environment or {})), timeout=300

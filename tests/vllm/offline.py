@@ -50,6 +50,8 @@ def main(config: dict[str, Any], output: Path) -> None:
     counters = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     truth = {"outputs": outputs, "counters": counters, "events": events.wait() if events else None}
     output.write_text(json.dumps(truth))
+    if "shutdown_timeout_s" in config:
+        llm.llm_engine.engine_core.shutdown(timeout=config["shutdown_timeout_s"])
 
 
 def describe(result: Any, session: int | None, turn: int | None) -> dict[str, Any]:

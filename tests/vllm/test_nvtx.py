@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -22,6 +23,7 @@ pytestmark = [
 ]
 
 INT64 = 2  # NVTX's number of the type
+SHUTDOWN_S = 120  # vLLM kills an engine that has not ended after 5 s; a killed one asks nobody for anything
 RANGES = {"step", "forward", "sample"}
 
 
@@ -83,11 +85,19 @@ def heard(
 ) -> Heard:
     """A run that evicts and preempts; one worker: in the engine's process."""
     folder = tmp_path_factory.mktemp("heard")
-    environment = {"NVTX_INJECTION64_PATH": str(listener), "NVTX_LISTENER_DIR": str(folder)}
+    environment = {
+        "NVTX_INJECTION64_PATH": str(listener),
+        "NVTX_LISTENER_DIR": str(folder),
+        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": str(SHUTDOWN_S),
+    }
     if request.param == 2:
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     recorded = record_offline(
-        f"nvtx{request.param}", events=False, environment=environment, tensor_parallel_size=request.param
+        f"nvtx{request.param}",
+        events=False,
+        environment=environment,
+        more={"shutdown_timeout_s": SHUTDOWN_S},
+        tensor_parallel_size=request.param,
     )
     calls = {int(log.stem): parse(log) for log in folder.glob("*.log")}
     lines = {int(log.stem): log.read_text().splitlines() for log in folder.glob("*.log")}
@@ -125,16 +135,18 @@ def test_a_range_for_every_recorded_step_from_its_scheduling_to_its_results(hear
     ranges = named(engine(heard), "step")
     recorded = rows(
         heard,
-        "SELECT s.step, s.start_ns - c.offset_ns, s.end_ns - c.offset_ns FROM step s, "
+        "SELECT s.step, s.start_ns - c.offset_ns, s.scheduled_ns - c.offset_ns, s.end_ns - c.offset_ns FROM step s, "
         "(SELECT any_value(offset_ns) AS offset_ns FROM clock) c ORDER BY step",
     )
-    assert [call.payload for call in ranges] == [step for step, _, _ in recorded]
+    assert [call.payload for call in ranges] == [step for step, *_ in recorded]
     assert len(ranges) > 100
-    for call, (_, start_ns, end_ns) in zip(ranges, recorded, strict=True):
+    for call, (_, start_ns, scheduled_ns, end_ns) in zip(ranges, recorded, strict=True):
         assert call.what == "push"
         assert call.inside == ()
-        assert 0 <= call.time_ns - start_ns < 1_000_000
+        assert start_ns <= call.time_ns < scheduled_ns
         assert call.end_ns >= end_ns
+    late_ns = [call.time_ns - start_ns for call, (_, start_ns, *_) in zip(ranges, recorded, strict=True)]
+    assert statistics.median(late_ns) < 1_000_000  # not of every one: the machine may take the processor away there
 
 
 def test_a_range_for_every_recorded_forward_pass_and_sampling(heard: Heard) -> None:
