@@ -7,8 +7,9 @@ generates, from without; of engines with several processes one at random or all 
 forks COPIES of itself while it is alive, which record on their own and are killed likewise: these are counted apart.
 So are WRITERS: processes without an engine that do nothing but write records of all events to the capture log.
 
-Recorders count what they write (KVTRACE_COUNT_WRITES); after a kill each stream of each process is compared with that.
-One record may be in the log whose count the process did not live to raise. Every 25th run is ingested as well.
+Recorders count what they write (KVTRACE_COUNT_WRITES), the compiled part too; after a kill each stream of each process
+is compared with that. One record may be in the log whose count the process did not live to raise. Every 25th run is
+ingested as well.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Stream:
         for *values, _ in self.event.struct.iter_unpack(data):
             if offset <= segment.last:
                 self.event.struct.pack_into(segment.map, offset, *values, 1)
-                self._count()
+                self.count()
             else:
                 self.emit(*values)
             offset += self.event.struct.size
@@ -134,11 +134,12 @@ class Stream:
 
         def counting(*values: Any) -> None:
             emit(*values)
-            self._count()
+            self.count()
 
         return counting
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """One more record was written, where they are counted."""
         if self.recorder.count_writes and not self.recorder.stopped:
             self.written += 1
             self._store_counters()

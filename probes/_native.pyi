@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.probes.engine import Pool
@@ -14,6 +14,7 @@ class Writer:
         maps: dict[int, tuple[Any, Pool]],
         inserted: After,
         popped: After,
+        wrote: Callable[[], None] | None,
         cache: int,
         evict: int,
         /,

@@ -32,16 +32,17 @@ def hooks(engines: Engines) -> list[Hook]:
 
 def _native(engines: Engines, inserted: After, popped: After) -> Writer | None:
     """What writes the records of this module in compiled code, or None: see `native.c`."""
-    recorder = engines.recorder
-    if recorder.count_writes or os.environ.get(NATIVE_VARIABLE) == "0":
+    if os.environ.get(NATIVE_VARIABLE) == "0":
         return None
     try:
         from kvtrace.probes._native import Writer as Native  # it may not have been built
     except ImportError:
         return None
+    recorder = engines.recorder
     stream = recorder.stream_of(BLOCK_EVENT)
+    wrote = stream.count if recorder.count_writes else None
     ops = int(BlockOp.cache), int(BlockOp.evict)
-    return Native(BLOCK_EVENT.struct.format, stream, stream.emit, engines.maps, inserted, popped, *ops)
+    return Native(BLOCK_EVENT.struct.format, stream, stream.emit, engines.maps, inserted, popped, wrote, *ops)
 
 
 def _pool_hooks(engines: Engines, writer: Writer | None) -> list[Hook]:

@@ -32,6 +32,7 @@ typedef struct {
     PyObject *maps;        /* id of a map from hashes to blocks -> (map, Pool) */
     PyObject *inserted;    /* the slow ways: Hook.after of insert and pop */
     PyObject *popped;
+    PyObject *wrote;       /* called after each record where records are counted, else None */
     PyObject *segment;     /* the one that `view`, `offsets` and `last` are of */
     PyObject *offsets;
     long long last;
@@ -133,7 +134,11 @@ static int append(Writer *self, Record *record)
     char *to = (char *)self->view.buf + offset;
     memcpy(to, record, sizeof(Record) - 1);
     *(volatile char *)(to + sizeof(Record) - 1) = 1; /* last: a record counts once this is written */
-    return 0;
+    if (self->wrote == Py_None)
+        return 0;
+    PyObject *counted = PyObject_CallNoArgs(self->wrote);
+    Py_XDECREF(counted);
+    return counted ? 0 : -1;
 }
 
 static int add_to(PyObject *object, PyObject *name, long long by)
@@ -285,16 +290,17 @@ static PyObject *write_blocks(Writer *self, PyObject *args)
 static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 {
     const char *layout;
-    PyObject *stream, *emit, *maps, *inserted, *popped;
-    if (!PyArg_ParseTuple(args, "sOOO!OObb", &layout, &stream, &emit, &PyDict_Type, &maps, &inserted, &popped, &self->cache, &self->evict))
+    PyObject *stream, *emit, *maps, *inserted, *popped, *wrote;
+    if (!PyArg_ParseTuple(args, "sOOO!OOObb", &layout, &stream, &emit, &PyDict_Type, &maps, &inserted, &popped, &wrote, &self->cache,
+                          &self->evict))
         return -1;
     if (strcmp(layout, LAYOUT) != 0 || sizeof(Record) != 36) {
         PyErr_Format(PyExc_ValueError, "records are %s, not " LAYOUT, layout);
         return -1;
     }
-    PyObject *given[] = {stream, emit, maps, inserted, popped};
-    PyObject **kept[] = {&self->stream, &self->emit, &self->maps, &self->inserted, &self->popped};
-    for (int i = 0; i < 5; i++) {
+    PyObject *given[] = {stream, emit, maps, inserted, popped, wrote};
+    PyObject **kept[] = {&self->stream, &self->emit, &self->maps, &self->inserted, &self->popped, &self->wrote};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
         PyObject *before = *kept[i];
         Py_INCREF(given[i]);
         *kept[i] = given[i];
@@ -311,6 +317,7 @@ static int writer_traverse(Writer *self, visitproc visit, void *arg)
     Py_VISIT(self->maps);
     Py_VISIT(self->inserted);
     Py_VISIT(self->popped);
+    Py_VISIT(self->wrote);
     Py_VISIT(self->segment);
     Py_VISIT(self->offsets);
     return 0;
@@ -324,6 +331,7 @@ static int writer_clear(Writer *self)
     Py_CLEAR(self->maps);
     Py_CLEAR(self->inserted);
     Py_CLEAR(self->popped);
+    Py_CLEAR(self->wrote);
     return 0;
 }
 
@@ -345,7 +353,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Writer(layout, stream, emit, maps, after_insert, after_pop, cache, evict)"},
+    {Py_tp_doc, "Writer(layout, stream, emit, maps, after_insert, after_pop, wrote, cache, evict)"},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, writer_init},
     {Py_tp_dealloc, writer_dealloc},

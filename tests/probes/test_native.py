@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace.capture import Recorder
@@ -48,10 +48,10 @@ class BlockPool:
 class Recorded:
     """One way of recording: a pool and its map, hooked."""
 
-    def __init__(self, run: Path, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, run: Path, native: bool, monkeypatch: pytest.MonkeyPatch, counting: bool = False) -> None:
         monkeypatch.setenv(blocks.NATIVE_VARIABLE, "1" if native else "0")
         self.run = run
-        self.recorder = Recorder(run, largest_segment_bytes=1 << 18)
+        self.recorder = Recorder(run, largest_segment_bytes=1 << 18, count_writes=counting)
         self.engines = Engines(self.recorder)
         self.pool = BlockPool()
         engine: Any = SimpleNamespace(acting_step=1, owner=0, pins=SimpleNamespace(holder=None))
@@ -114,6 +114,7 @@ changes = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(changes, min_size=1, max_size=40))
 def test_both_ways_record_the_same(tmp_path_factory: pytest.TempPathFactory, done: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -148,6 +149,16 @@ def test_records_go_on_in_the_next_segment(tmp_path: Path, monkeypatch: pytest.M
     way.recorder.rotate()
     way.do(("pop", 1, 0, bytes(12), 8, 0, False))
     assert len(list(way.records())) == many + 1
+
+
+def test_records_are_counted_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = [Recorded(tmp_path / str(native), native, monkeypatch, counting=True) for native in (True, False)]
+    for way in ways:
+        for number in range(PER_SEGMENT + 100):  # over the end of a segment
+            way.do(("insert", number, 0, bytes(12), number, 1, False))
+        way.do(("allocate", 1, 0, bytes(12), 1, 9, False))
+    counts = [way.recorder.stream_of(BLOCK_EVENT).written for way in ways]
+    assert counts == [len(list(way.records())) for way in ways] == [PER_SEGMENT + 110] * 2
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -201,7 +212,7 @@ def test_a_writer_in_a_cycle_is_let_go_of_with_its_segment(tmp_path: Path) -> No
 
     segment = Segment(map=mmap.mmap(-1, 8192), last=8192 - 36, offsets=itertools.count(4096, 36))
     stream = Segment(segment=segment)
-    stream.writer = _native.Writer(BLOCK_EVENT.struct.format, stream, print, {}, print, print, 1, 2)
+    stream.writer = _native.Writer(BLOCK_EVENT.struct.format, stream, print, {}, print, print, None, 1, 2)
     stream.writer.write_blocks([SimpleNamespace(block_id=1, ref_cnt=1, is_null=False)], None, 1, 2, 3, 4, 5)
     assert segment.map[4096 + 35] == 1
     gone, cycle = weakref.ref(segment), weakref.ref(stream)
@@ -210,7 +221,7 @@ def test_a_writer_in_a_cycle_is_let_go_of_with_its_segment(tmp_path: Path) -> No
     assert (gone(), cycle()) == (None, None)
 
 
-@pytest.mark.parametrize("arguments", [(), ("<q", 1, print, {}, print, print, 1, 2), ("<qiiBiIQBBB", *range(7))])
+@pytest.mark.parametrize("arguments", [(), ("<q", 1, print, {}, print, print, None, 1, 2), ("<qiiBiIQBBB", *range(7))])
 def test_a_writer_of_another_layout_is_refused(arguments: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, ValueError)):
         _native.Writer(*arguments)
