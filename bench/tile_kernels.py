@@ -43,7 +43,7 @@ KINDS = {
     "no V times": without("kvt_value("),
     "no last V": without("kvt_last_value("),
     "no times": without("kvt_value(", "kvt_ticked = kvt_ticks", "kvt_last = kvt_key("),
-    "no blocks": lambda source: rewrite.attention(source).replace("if kvt_what >> 8 & 255 == ", "if 1000 + "),
+    "no blocks": lambda source: re.sub(r"if kvt_what >> 8 & 255 == .*:", "if False:", rewrite.attention(source)),
     "no record": without("kvt_end("),
 }
 

@@ -27,9 +27,9 @@ SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 NOT_VLLMS = {
     *("cuda", "data_ptr", "dtype", "elapsed_time", "element_size", "is_available", "numel", "shape", "stride"),
-    *("digest", "_replace"),
+    *("digest", "_replace", "tolist"),
 }
-"""Attributes of the standard library's and torch's objects that the probes read."""
+"""Attributes of the standard library's, numpy's and torch's objects that the probes read."""
 
 OTHER_WAYS = {
     "_block_size_bytes": "the bytes of a secondary tier's transfers are unknown",

@@ -1,4 +1,4 @@
-"""Reading the GPU's global timer inside a Triton kernel, at a moment that a value fixes.
+"""What needs assembly inside a Triton kernel: the time at which a value is there, and memory that nobody waits for.
 
 The timer is read under a predicate that compares the value with one bit pattern, so the hardware has the value before
 it reads, and no compiler can move the read forward. Only the program's first thread reads, and its first element of the
@@ -10,18 +10,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kvtrace.probes.device.tiles.layout import TILE_MASK
+
 _NEVER = "0x7fedcba9"  # a NaN that arithmetic does not produce
 
 # Elements a thread hands to one piece of assembly. What it has less is padded, what it has more comes in a later piece.
 _FEW = 4
 
 
+_FIRST_THREAD = """
+    .reg .pred %kvtp; .reg .u32 %kvtt;
+    mov.u32 %kvtt, %tid.x;
+    setp.eq.u32 %kvtp, %kvtt, 0;
+"""
+"""%kvtp tells the program's first thread; %kvtt is its number, to be used again."""
+
+
 def _read(value: int, since: int) -> str:
     """Ticks of 32 ns since `since` in register %kvtt, of thread 0, once `value` is there; %kvtp tells that thread."""
-    return f"""
-        .reg .pred %kvtp; .reg .u32 %kvtt;
-        mov.u32 %kvtt, %tid.x;
-        setp.eq.u32 %kvtp, %kvtt, 0;
+    return f"""{_FIRST_THREAD}
         setp.ne.and.b32 %kvtp, ${value}, {_NEVER}, %kvtp;
         mov.u32 %kvtt, 0;
         @%kvtp mov.u32 %kvtt, %globaltimer_lo;
@@ -35,22 +42,56 @@ _TICKS = tl.constexpr("{" + _read(_FEW, 2 * _FEW) + "mov.u32 $0, %kvtt; }")
 _TICKS_CONSTRAINTS = tl.constexpr(",".join(["=&r"] * _FEW + ["r"] * 2 * _FEW))
 _TICKS_PACK = tl.constexpr(_FEW)
 
-# Operands after the value, `since` and ticks: a place, the last place there is room for, and the address of place 0.
+# Operands after the value, `since` and ticks: the pair of places, the last with room, and the address of place 0.
 _MARK = tl.constexpr(
     "{"
     + _read(_FEW, 2 * _FEW)
     + f"""
         .reg .s64 %kvta;
-        setp.ge.and.s64 %kvtp, ${5 * _FEW}, ${4 * _FEW}, %kvtp;
+        and.b64 %kvta, ${4 * _FEW}, {TILE_MASK};
+        setp.ge.and.s64 %kvtp, ${5 * _FEW}, %kvta, %kvtp;
         shl.b32 %kvtt, %kvtt, 8;
         or.b32 %kvtt, %kvtt, ${3 * _FEW};
-        shl.b64 %kvta, ${4 * _FEW}, 1;
+        shl.b64 %kvta, %kvta, 1;
         add.s64 %kvta, %kvta, ${6 * _FEW};
         @%kvtp st.global.u16 [%kvta], %kvtt;
         mov.u32 $0, 0;
     }}"""
 )
 _MARK_CONSTRAINTS = tl.constexpr(",".join(["=&r"] * _FEW + ["r"] * 3 * _FEW + ["l"] * 3 * _FEW))
+
+# Operands after the two counts of ticks: the record's first three words, its address, and whether to write it.
+_PUT = tl.constexpr(f"""{{{_FIRST_THREAD}
+    setp.ne.and.b32 %kvtp, ${7 * _FEW}, 0, %kvtp;
+    shl.b32 %kvtt, ${2 * _FEW}, 8;
+    or.b32 %kvtt, %kvtt, ${_FEW};
+    @%kvtp st.global.v4.u32 [${6 * _FEW}], {{${3 * _FEW}, ${4 * _FEW}, ${5 * _FEW}, %kvtt}};
+    mov.u32 $0, 0;
+}}""")
+_PUT_CONSTRAINTS = tl.constexpr(",".join(["=&r"] * _FEW + ["r"] * 5 * _FEW + ["l"] * _FEW + ["r"] * _FEW))
+
+# Triton hands the result of an atomic on one word to all threads through shared memory: all of them wait for it. And if
+# a warp's threads had one address, ptxas would add once for all and hand the result around, which waits, too.
+_RESERVE = tl.constexpr(f"""{{{_FIRST_THREAD}
+    .reg .u64 %kvta;
+    mad.wide.u32 %kvta, %kvtt, 8, $1;
+    setp.ne.and.b32 %kvtp, $3, 0, %kvtp;
+    mov.u64 $0, 0;
+    @%kvtp atom.relaxed.gpu.global.add.u64 $0, [%kvta], $2;
+}}""")
+
+
+@triton.jit
+def kvt_reserve(counter, amount, wanted):
+    """Add to a counter in memory, if `wanted`; what it was, in the program's first thread only (0 elsewhere)."""
+    return tl.inline_asm_elementwise(
+        _RESERVE,
+        "=&l,l,l,r",
+        [counter.to(tl.int64), amount, wanted.to(tl.int32)],
+        dtype=tl.int64,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -75,20 +116,47 @@ def kvt_ticks(bits, since):
 
 
 @triton.jit
-def kvt_mark(bits, since, ticks, place, last_place, address):
+def kvt_mark(bits, since, ticks, pair, last_place, address):
     """Store two bytes at `address + 2 * place`: `ticks`, and the ticks since `since` when `bits` is there.
 
-    Nothing is stored beyond `last_place`. The address is put together here and not before the loop, where the program
-    would wait for the atomic that `place` comes from.
+    `place` is the lower part of `pair`. Nothing is stored beyond `last_place`. The address is put together here and not
+    before the loop, where the program would wait for the atomic that `pair` comes from.
     """
     since, ticks = tl.broadcast_to(since, bits.shape), tl.broadcast_to(ticks, bits.shape)
-    place, last_place = tl.broadcast_to(place, bits.shape), tl.broadcast_to(last_place, bits.shape)
+    pair, last_place = tl.broadcast_to(pair, bits.shape), tl.broadcast_to(last_place, bits.shape)
     address = tl.broadcast_to(address, bits.shape)
     tl.inline_asm_elementwise(
         _MARK,
         _MARK_CONSTRAINTS,
-        [bits, since, ticks, place, last_place, address],
+        [bits, since, ticks, pair, last_place, address],
         dtype=tl.int32,
         is_pure=False,
         pack=_TICKS_PACK,
+    )
+
+
+@triton.jit
+def kvt_put(ticks, more, first, second, third, address, ok):
+    """Store a record of four words at `address`, if `ok`: three, and one of `ticks` and, shifted by 8, `more`."""
+    first, second = tl.broadcast_to(first, ticks.shape), tl.broadcast_to(second, ticks.shape)
+    third, address = tl.broadcast_to(third, ticks.shape), tl.broadcast_to(address, ticks.shape)
+    ok = tl.broadcast_to(ok.to(tl.int32), ticks.shape)
+    tl.inline_asm_elementwise(
+        _PUT,
+        _PUT_CONSTRAINTS,
+        [ticks, more, first, second, third, address, ok],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=_TICKS_PACK,
+    )
+
+
+@triton.jit
+def kvt_load(pointer):
+    """A word of memory, asked for where this stands: a compiler moves plain loads to where they would be waited for.
+
+    Of the narrowest scope: with a volatile one, cache writes of 256 tokens took twice as long.
+    """
+    return tl.inline_asm_elementwise(
+        "ld.relaxed.cta.global.b64 $0, [$1];", "=l,l", [pointer.to(tl.int64)], dtype=tl.int64, is_pure=False, pack=1
     )

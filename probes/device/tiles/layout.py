@@ -44,6 +44,7 @@ PROGRAMS, TILES, WRITES = range(len(SECTIONS))
 # and tiles share one atomic: programs in the upper 24 bits, tiles in the lower 40.
 CURSOR_WORDS = (0, 0, 16)
 TILE_BITS = 40
+TILE_MASK = (1 << TILE_BITS) - 1
 ADDRESS_WORD, ROOM_WORD, HEAD_WORD, CAPACITY_WORD, BASE_WORD = 48, 52, 56, 60, 64  # + section
 ENABLED_WORD, PUBLISHED_WORD, OPENED_WORD, LOST_WORD = 68, 69, 70, 71
 CONTROL_WORDS = 80

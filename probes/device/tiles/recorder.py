@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kvtrace.probes.device.tiles import layout
-from kvtrace.probes.device.tiles.clock import kvt_bits, kvt_mark, kvt_now
+from kvtrace.probes.device.tiles.clock import kvt_bits, kvt_load, kvt_mark, kvt_now, kvt_put, kvt_reserve
 
 _PAIR_CURSOR = tl.constexpr(layout.CURSOR_WORDS[layout.PROGRAMS])
 _WRITE_CURSOR = tl.constexpr(layout.CURSOR_WORDS[layout.WRITES])
@@ -24,48 +24,38 @@ _TILES = tl.constexpr(layout.TILES)
 _WRITES = tl.constexpr(layout.WRITES)
 _TILE_BITS = tl.constexpr(layout.TILE_BITS)
 _A_PROGRAM = tl.constexpr(1 << layout.TILE_BITS)
-_TILE_MASK = tl.constexpr((1 << layout.TILE_BITS) - 1)
+_TILE_MASK = tl.constexpr(layout.TILE_MASK)
 _LISTS = tl.constexpr(1)
 _TICK_NS = tl.constexpr(1 << layout.TICK_SHIFT)
 
 
 @triton.jit
-def kvt_tile_room(control):
-    """Room for tiles in this step. Asked for at the top, so that it is there when it is needed."""
-    return tl.load(control + _ROOM + _TILES)
+def kvt_room(control, SECTION: tl.constexpr):
+    """A section's room in this step, and the address of its first place."""
+    return kvt_load(control + _ROOM + SECTION), kvt_load(control + _ADDRESS + SECTION)
 
 
 @triton.jit
-def kvt_write_room(control):
-    """Room for writes in this step."""
-    return tl.load(control + _ROOM + _WRITES)
-
-
-@triton.jit
-def kvt_programs(control):
-    """Room for programs in this step, and the address of the first.
-
-    Looked up when needed: kept through the loop they take registers that 256 sequences of work lack.
-    """
-    return tl.load(control + _ROOM + _PROGRAMS), tl.load(control + _ADDRESS + _PROGRAMS)
-
-
-@triton.jit
-def kvt_begin(control, room, what, heads, head, low, high, TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+def kvt_begin(
+    control, room, first_tile, what, heads, head, low, high, TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
     """Reserve a program's record and its tiles; nothing in a step that is not recorded, which has no room.
 
     Returns the pair of places, the last place where its tiles would find room (-1: they are not recorded), the address
-    of place 0 less that of the first tile, and the start. Nothing here waits for the atomic.
+    of place 0 less that of the first tile, and the start. Nothing here waits for the atomic, unless the program lists
+    blocks: only then do all its threads learn of the place.
     """
     a_tile: tl.constexpr = TILE_SIZE // BLOCK_SIZE if TILE_SIZE > BLOCK_SIZE else 1
     tiles = high - low
-    ids = tl.where((what >> 16) == head + _LISTS, tiles * (2 * a_tile), 0)
-    slots = (((tiles + 1) & -2) + ids).to(tl.int64)
+    lists = (what >> 16) == head + _LISTS
+    slots = (((tiles + 1) & -2) + tl.where(lists, tiles * (2 * a_tile), 0)).to(tl.int64)
     wanted = (((heads >> head) & 1) != 0) & (tiles > 0) & (room > 0)
-    pair = tl.atomic_add(control + _PAIR_CURSOR, slots + _A_PROGRAM, mask=wanted, sem="relaxed")
+    if lists:
+        pair = tl.atomic_add(control + _PAIR_CURSOR, slots + _A_PROGRAM, mask=wanted, sem="relaxed")
+    else:
+        pair = kvt_reserve(control + _PAIR_CURSOR, slots + _A_PROGRAM, wanted)
     last_place = tl.where(wanted, room - slots, -1)
-    address = tl.load(control + _ADDRESS + _TILES) - low.to(tl.int64) * 2
-    return pair, last_place, address, kvt_now()
+    return pair, last_place, first_tile - low.to(tl.int64) * 2, kvt_now()
 
 
 @triton.jit
@@ -84,7 +74,7 @@ def kvt_key(last, ticks):
 def kvt_value(last, ticks, pair, last_place, address, tile, low):
     """At the loop's top: record the tile before, if there is one. `ticks` led to its K at `last`; its V is used now."""
     limit = tl.where(tile >= low, last_place, -1)
-    kvt_mark(last, last, ticks, pair & _TILE_MASK, limit, address + tile * 2)
+    kvt_mark(last, last, ticks, pair, limit, address + tile * 2)
 
 
 @triton.jit
@@ -92,7 +82,7 @@ def kvt_last_value(output, last, ticks, pair, last_place, address, tile, low):
     """Behind the loop: record the last tile, when the output is there."""
     limit = tl.where(tile >= low, last_place, -1)
     there = tl.max(kvt_bits(output), axis=1)
-    kvt_mark(there, last, ticks, pair & _TILE_MASK, limit, address + tile * 2)
+    kvt_mark(there, last, ticks, pair, limit, address + tile * 2)
 
 
 @triton.jit
@@ -137,18 +127,11 @@ def kvt_end(
 @triton.jit
 def kvt_write(control, room):
     """Reserve the record of a cache-write program, in a step that is recorded: its place and its start."""
-    return tl.atomic_add(control + _WRITE_CURSOR, 1, mask=room > 0, sem="relaxed"), kvt_now()
+    return kvt_reserve(control + _WRITE_CURSOR, tl.full([], 1, tl.int64), room > 0), kvt_now()
 
 
 @triton.jit
-def kvt_wrote(control, room, what, slot, place, start, to_key, to_value):
+def kvt_wrote(room, first, what, slot, place, start, to_key, to_value):
     """Write the record: K was about to be stored `to_key` ticks after `start`, and V `to_value` ticks after that."""
-    row = tl.arange(0, to_key.shape[0])
-    at = tl.load(control + _ADDRESS + _WRITES) + place * 16
-    ok = (room > 0) & (place < room)
-    words = at.to(tl.pointer_type(tl.int64))
-    tl.store(words, (start.to(tl.int64) & 0xFFFFFFFF) | (slot.to(tl.int64) << 32), mask=ok)
-    token, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    fixed = (token & 0xFFFF) | ((what & 0xFF).to(tl.int64) << 16) | ((part & 0xFF) << 24)
-    both = (to_key | (to_value << 8)).to(tl.int64) << 32
-    tl.store(words + 1 + row * 0, fixed | both, mask=tl.where(row == 0, ok.to(tl.int32), 0) != 0)
+    fixed = (tl.program_id(0) & 0xFFFF) | ((what & 0xFF) << 16) | ((tl.program_id(1) & 0xFF) << 24)
+    kvt_put(to_key, to_value, start, slot.to(tl.int32), fixed, first + place * 16, (room > 0) & (place < room))

@@ -12,6 +12,7 @@ import copy
 import functools
 import textwrap
 
+from kvtrace.probes.device.tiles.layout import PROGRAMS, TILES, WRITES
 from kvtrace.probes.device.tiles.source import (
     MismatchError,
     accesses,
@@ -82,11 +83,13 @@ def attention(source: str) -> str:
     place = "kvt_pair, kvt_last_place, kvt_address"
     loop.body.insert(0, _call(f"kvt_value(kvt_last, kvt_ticked, {place}, {tile} - 1, {low})"))
     before = f"""
-        {place}, kvt_start = kvt_begin(kvt_control, kvt_room, kvt_what, kvt_heads, {head}, {low}, {high}, {sizes})
+        {place}, kvt_start = kvt_begin(kvt_control, kvt_tiles, kvt_first_tile, kvt_what, kvt_heads, {head},
+            {low}, {high}, {sizes})
         kvt_last = kvt_times({score}, kvt_start)
         kvt_ticked = kvt_last * 0
     """
     after = f"""
+        kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})
         kvt_last_value({output}, kvt_last, kvt_ticked, {place}, {high} - 1, {low})
         kvt_total = 0
         if (kvt_what >> 8) & 0xFF == {head} + 1:
@@ -99,12 +102,11 @@ def attention(source: str) -> str:
                 kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
                     {place}, {sizes})
             kvt_total = tl.sum(kvt_sum, axis=0)
-        kvt_programs_room, kvt_first_program = kvt_programs(kvt_control)
-        kvt_end(kvt_programs_room, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
+        kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
             {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {sizes})
     """
     body[at : at + 1] = [*_statements(before), loop, *_statements(after)]
-    function.body.insert(0, _call("kvt_room = kvt_tile_room(kvt_control)"))
+    function.body.insert(0, _call(f"kvt_tiles, kvt_first_tile = kvt_room(kvt_control, {TILES})"))
     return _finished(function)
 
 
@@ -125,12 +127,14 @@ def cache_write(source: str) -> str:
         ]
     body.insert(
         at + 3,
-        _call(f"kvt_wrote(kvt_control, kvt_room, kvt_what, {slot}, kvt_place, kvt_start, kvt_to_key, kvt_to_value)"),
+        _call(
+            f"kvt_wrote(kvt_writes, kvt_first_write, kvt_what, {slot}, kvt_place, kvt_start, kvt_to_key, kvt_to_value)"
+        ),
     )
     body, at = holder_of(function.body, lambda s: isinstance(s, ast.Assign) and targets(s) == {slot})
     behind = at + 2 if isinstance(body[at + 1], ast.If) else at + 1  # padding returns first
-    body.insert(behind, _call("kvt_place, kvt_start = kvt_write(kvt_control, kvt_room)"))
-    function.body.insert(0, _call("kvt_room = kvt_write_room(kvt_control)"))
+    body.insert(behind, _call("kvt_place, kvt_start = kvt_write(kvt_control, kvt_writes)"))
+    function.body.insert(0, _call(f"kvt_writes, kvt_first_write = kvt_room(kvt_control, {WRITES})"))
     return _finished(function)
 
 

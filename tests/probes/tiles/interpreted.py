@@ -26,7 +26,7 @@ TICK = 1 << layout.TICK_SHIFT
 
 
 class Clock:
-    """Advances by a tick whenever it is read."""
+    """Advances by a tick whenever it is read. Stands in for all that is assembly (`clock`)."""
 
     def __init__(self):
         self.now = 0
@@ -39,14 +39,32 @@ class Clock:
         recorder.kvt_now = clock.kvt_now = lambda: tl.full([], self.read(), tl.int32)
         clock.kvt_ticks = lambda bits, since: tl.full(bits.shape, self.ticks(since), tl.int32)
         recorder.kvt_mark = clock.kvt_mark = self.mark
+        recorder.kvt_reserve = clock.kvt_reserve = reserve
+        recorder.kvt_put = clock.kvt_put = put
+        recorder.kvt_load = clock.kvt_load = load
 
     def ticks(self, since):
         return min((self.read() - first(since)) >> layout.TICK_SHIFT, 255)
 
-    def mark(self, bits, since, ticks, place, last_place, address):
-        if first(last_place) >= first(place):
-            at = first(address) + 2 * first(place)
+    def mark(self, bits, since, ticks, pair, last_place, address):
+        place = first(pair) & layout.TILE_MASK
+        if first(last_place) >= place:
+            at = first(address) + 2 * place
             ctypes.c_uint16.from_address(at).value = first(ticks) | self.ticks(since) << 8
+
+
+def reserve(counter, amount, wanted):
+    return tl.atomic_add(counter, amount, mask=wanted)  # looked up when called: the interpreter has put its own there
+
+
+def load(pointer):
+    return tl.load(pointer)
+
+
+def put(ticks, more, word_0, word_1, word_2, address, ok):
+    if first(ok):
+        words = first(word_0), first(word_1), first(word_2), first(ticks) | first(more) << 8
+        (ctypes.c_uint32 * 4).from_address(first(address))[:] = [word & 0xFFFFFFFF for word in words]
 
 
 def first(value):
