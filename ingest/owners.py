@@ -7,13 +7,15 @@ halves of a prefill/decode pair, or two engines of one client's ids, have the sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvtrace.events import FORWARD, REQUEST_QUEUED
 from kvtrace.ingest.capture import whole_records
-from kvtrace.recording import ProcessRecording
+from kvtrace.recording import ProcessRecording, Segment
 
 
 class Owners:
@@ -69,7 +71,7 @@ class Owners:
             if not segments:
                 continue
             strings = process.strings()
-            queued = [np.asarray(records["request"]) for segment in segments for records in whole_records(segment)]
+            queued = _values(segments, "request")
             texts = Counter(strings[each] for ids in queued for each in ids.tolist() if each in strings)
             if again := texts.total() - len(texts):
                 self.repeated[number] = again
@@ -83,7 +85,14 @@ def _engine_of(number: int, process: ProcessRecording, pids: dict[int, int]) -> 
     segments = process.segments()
     if segments.get(REQUEST_QUEUED.name):
         return number
-    for segment in segments.get(FORWARD.name, []):
-        for records in whole_records(segment):
-            return pids.get(int(records["engine_id"][0]), 0)
+    for engines in _values(segments.get(FORWARD.name, []), "engine_id"):
+        return pids.get(int(engines[0]), 0)
     return 0
+
+
+def _values(segments: Iterable[Segment], field: str) -> Iterator[npt.NDArray[Any]]:
+    """A field of segments' whole records, batch by batch; nothing of a segment that does not declare it."""
+    for segment in segments:
+        if any(declared.name == field for declared in segment.fields):
+            for records in whole_records(segment):
+                yield np.asarray(records[field])

@@ -163,7 +163,7 @@ def read_segment(path: Path) -> Segment | None:
     segment = _from_header(path, header, version, record_bytes, file_bytes)
     declared = header.get("segment_bytes", file_bytes)
     if declared != file_bytes:
-        raise KvtraceError(f"{path} is truncated or damaged: {file_bytes} bytes, its header says {declared}")
+        raise KvtraceError(f"{path} is truncated or damaged: {file_bytes} bytes, its header says {declared!r:.40}")
     return segment
 
 

@@ -91,12 +91,16 @@ def _usage() -> bytes:
 
 
 SEGMENT = f"{seeds.PROCESS}/block_event.00000.seg"
+QUEUED, FORWARD = f"{seeds.PROCESS}/request_queued.00000.seg", f"{seeds.PROCESS}/forward.00000.seg"
 TILES = f"{seeds.PROCESS}/tiles.00000.kvt"
 CHUNK = tile_files.CHUNK.size
 DEEP = b"[" * 100_000
 
 CASES = [
     Case("capture", SEGMENT, _segment(event=["block_event"]), "an event that is a list"),
+    Case("capture", SEGMENT, _segment(segment_bytes="line\nbreak"), "a size of two lines"),
+    Case("capture", QUEUED, _found("capture-request.seg.xz"), "queued requests that do not say which"),
+    Case("capture", FORWARD, _found("capture-engine.seg.xz"), "forward passes that do not say of which engine"),
     Case("tiles", TILES, _tiles(8, "q", 4_104_584_621), "a step beyond 31 bits"),
     Case("tiles", TILES, _tiles(CHUNK - 8, "I", 1 << 31), "lost steps beyond 31 bits"),
     Case("tiles", TILES, _tiles(CHUNK + 16, "I", 2_734_686_208), "a program's tiles beyond the step's"),
