@@ -5,6 +5,7 @@ Only for what every vLLM that kvtrace knows has, in that place; `tests/compatibi
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -26,6 +27,13 @@ class Lacks:
             return found
         self.tell(target, name, lost)
         return default
+
+    def read_all(self, targets: list[Any], name: str, lost: str) -> list[Any]:
+        """`target.name` of each, as `read` does."""
+        try:
+            return list(map(attrgetter(name), targets))
+        except AttributeError:
+            return [self.read(target, name, lost) for target in targets]
 
     def tell(self, target: Any, name: str, lost: str) -> None:
         """Note that an object's class gives it no such attribute."""

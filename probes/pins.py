@@ -56,7 +56,7 @@ class Pins:
     def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
         """Record that a pin's blocks are let go; False if there is no such pin."""
         pin, blocks = self._open.pop((cause, key), (0, []))
-        self._ended([(pin, block) for block in blocks], reason)
+        self._ended(pin, blocks, reason)
         return pin != 0
 
     def unfollow(self, *causes: PinCause) -> None:
@@ -79,10 +79,8 @@ class Pins:
         """Whether there is such a pin."""
         return (cause, key) in self._open
 
-    def _ended(self, pins: list[tuple[int, int]], reason: PinEnd) -> None:
-        moment, step = time.monotonic_ns(), self._engine.acting_step
-        numbers, blocks = [pin for pin, _ in pins], [block for _, block in pins]
-        self._emit_ends(len(pins), moment, step, numbers, blocks, reason)
+    def _ended(self, pins: int | list[int], blocks: list[int], reason: PinEnd) -> None:
+        self._emit_ends(len(blocks), time.monotonic_ns(), self._engine.acting_step, pins, blocks, reason)
 
     def touched(self, blocks: Iterable[Any]) -> None:
         """Blocks got a reference while `holder` was acting."""
@@ -98,16 +96,18 @@ class Pins:
 
     def freed(self, blocks: Iterable[Any]) -> None:
         """Blocks lost a reference while a connector was acting: its own, if it has any."""
-        ended: dict[PinEnd, list[tuple[int, int]]] = {}
+        ended: dict[PinEnd, tuple[list[int], list[int]]] = {}
         for block in blocks:
             pins = self._connector.get(block.block_id)
             if pins:
                 pin, reason = pins.pop(0)
-                ended.setdefault(reason, []).append((pin, block.block_id))
+                numbers, ids = ended.setdefault(reason, ([], []))
+                numbers.append(pin)
+                ids.append(block.block_id)
                 if not pins:
                     del self._connector[block.block_id]
-        for reason, which in ended.items():
-            self._ended(which, reason)
+        for reason, (numbers, ids) in ended.items():
+            self._ended(numbers, ids, reason)
 
     def hold_request(self, cause: PinCause, request: Any, ttl_ns: int = -1) -> None:
         """Record that all blocks of a request's block table are held."""

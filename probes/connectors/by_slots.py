@@ -75,15 +75,18 @@ class BySlots(Adapter):
             return
         copies = self._copies(metadata)
         owners = _Owners(scheduler_output)
-        blocks: dict[Direction, list[tuple[str, int, int]]] = {}
+        found: dict[Direction, tuple[list[str], list[int]]] = {}
         for copy in copies:
             ids = _blocks(copy, engine.block_size)
             owner = getattr(copy.request, "req_id", None) or owners.of(
                 _blocks(copy._replace(first=0), engine.block_size)
             )
-            blocks.setdefault(copy.direction, []).extend((owner, block, -1) for block in ids)
-        for direction, found in blocks.items():
-            yield Planned(self.part.transfer(engine.step, direction), direction, found)
+            requests, blocks = found.setdefault(copy.direction, ([], []))
+            requests += [owner] * len(ids)
+            blocks += ids
+        for direction, (requests, blocks) in found.items():
+            transfer = self.part.transfer(engine.step, direction)
+            yield Planned(transfer, direction, requests, blocks, [-1] * len(blocks))
 
     def attach_worker(self) -> bool:
         """Hook the saving of layers."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvtrace.events import TIER_BLOCK, BlockOp, Direction, Tier, TierOp
-from kvtrace.probes.connectors.part import TIER_PLACES, TIERS, Part, Planned, chunks_of, low_hash
+from kvtrace.probes.connectors.part import TIER_PLACES, TIERS, Part, Planned, chunks_of, low_hashes
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.lacks import Followed, Lacks
@@ -73,17 +73,16 @@ class TierRows:
         self._emit = part.recorder.columns(TIER_BLOCK)
         self._emit_one = part.recorder.stream(TIER_BLOCK)
 
-    def record(self, op: TierOp, changes: Iterable[tuple[int, int, int]], request_id: str = "") -> None:
-        """Record changes of one kind: (the tier's block or -1, hash, KV cache group) each."""
+    def record(self, op: TierOp, blocks: list[int], keys: Sequence[Any] = (), request_id: str = "") -> None:
+        """Record changes of one kind of the tier's blocks (-1: not known which), and the hash of each if it has one."""
         engine = self._part.engine()
-        if engine is None:
+        if engine is None or not blocks:
             return
         moment, step = time.monotonic_ns(), engine.acting_step
         name = self._part.recorder.intern(self._part.name)
         request = engine.number(request_id) if request_id else 0
-        if rows := list(changes):
-            blocks, lows, groups = map(list, zip(*rows, strict=True))
-            self._emit(len(rows), moment, step, name, self._tier, op, blocks, request, lows, groups)
+        lows, groups = low_hashes(keys) if keys else (0, 0)
+        self._emit(len(blocks), moment, step, name, self._tier, op, blocks, request, lows, groups)
 
     def record_one(self, op: TierOp, block: int, key: bytes) -> None:
         """Record a change of one block: at half the cost of a list of one."""
@@ -127,36 +126,36 @@ class ManagerTier:
         self._follows = False
         self._block_of.clear()
 
-    def _row(self, key: bytes) -> tuple[int, int, int]:
-        return (self._block_of.get(key, -1), *low_hash(key))
+    def _record(self, op: TierOp, keys: Iterable[bytes], request_id: str = "") -> None:
+        keys = list(keys)
+        self._rows.record(op, [self._block_of.get(key, -1) for key in keys], keys, request_id)
 
     def _after_prepare_store(self, _: None, output: Any, args: Args, kwargs: Kwargs) -> None:
         if output is None:
             return
-        self._rows.record(TierOp.evict, [self._row(key) for key in output.evicted_keys])
+        self._record(TierOp.evict, output.evicted_keys)
         for key in output.evicted_keys:
             self._block_of.pop(key, None)
         ids = chunks_of(output.store_spec, self._lacks)
         if self._follows and len(ids) == len(output.keys_to_store):
             self._block_of.update(zip(output.keys_to_store, ids, strict=True))
-        self._rows.record(TierOp.write, [self._row(key) for key in output.keys_to_store])
+        self._record(TierOp.write, output.keys_to_store)
 
     def _after_complete_store(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         success = argument(args, kwargs, 2, "success", True)
         keys = list(argument(args, kwargs, 0, "keys"))
-        self._rows.record(TierOp.store if success else TierOp.drop, [self._row(key) for key in keys])
+        self._record(TierOp.store if success else TierOp.drop, keys)
         if not success:
             for key in keys:
                 self._block_of.pop(key, None)
 
     def _after_prepare_load(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         context = argument(args, kwargs, 1, "req_context")
-        rows = [self._row(key) for key in argument(args, kwargs, 0, "keys")]
-        self._rows.record(TierOp.hit, rows, self._lacks.read(context, "req_id", _HITS, ""))
+        self._record(TierOp.hit, argument(args, kwargs, 0, "keys"), self._lacks.read(context, "req_id", _HITS, ""))
 
     def _after_reset(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         self._block_of.clear()
-        self._rows.record(TierOp.reset, [(-1, 0, 0)])
+        self._rows.record(TierOp.reset, [-1])
 
 
 class PoolTier:
@@ -168,10 +167,10 @@ class PoolTier:
     def changed(self, op: BlockOp, blocks: Any) -> None:
         """Blocks were allocated, referenced or released."""
         if op is BlockOp.allocate:
-            self._rows.record(TierOp.write, [(block.block_id, 0, 0) for block in blocks])
+            self._rows.record(TierOp.write, [block.block_id for block in blocks])
         elif op is BlockOp.free:
             empty = [block for block in blocks if not block.is_null and not block.ref_cnt and block.block_hash is None]
-            self._rows.record(TierOp.drop, [(block.block_id, 0, 0) for block in empty])
+            self._rows.record(TierOp.drop, [block.block_id for block in empty])
 
     def hashed(self, op: BlockOp, key: bytes, block: Any) -> None:
         """A block became findable by a hash, or is no longer."""
@@ -179,16 +178,16 @@ class PoolTier:
 
     def emptied(self) -> None:
         """The pool was reset."""
-        self._rows.record(TierOp.reset, [(-1, 0, 0)])
+        self._rows.record(TierOp.reset, [-1])
 
     def hits(self, load: Planned, block_pool: Any) -> None:
         """Blocks will be loaded for requests."""
-        by_request: dict[str, list[tuple[int, int, int]]] = {}
-        for request_id, _, block in load.blocks:
-            row = (block, *low_hash(block_pool.blocks[block].block_hash))
-            by_request.setdefault(request_id, []).append(row)
-        for request_id, rows in by_request.items():
-            self._rows.record(TierOp.hit, rows, request_id)
+        by_request: dict[str, list[int]] = {}
+        for request_id, block in zip(load.requests, load.other_blocks, strict=True):
+            by_request.setdefault(request_id, []).append(block)
+        for request_id, blocks in by_request.items():
+            keys = [block_pool.blocks[block].block_hash for block in blocks]
+            self._rows.record(TierOp.hit, blocks, keys, request_id)
 
 
 class SecondaryTier:
@@ -223,7 +222,7 @@ class SecondaryTier:
                 transfer, direction, tiers, len(keys), submitted_ns=now, bytes_=bytes_ or -1, step=step
             )
             if direction is Direction.load:
-                self._rows.record(TierOp.hit, [(-1, *low_hash(key)) for key in keys], job.req_context.req_id)
+                self._rows.record(TierOp.hit, [-1] * len(keys), keys, job.req_context.req_id)
 
         return after
 

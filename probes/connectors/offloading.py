@@ -12,7 +12,7 @@ from typing import Any
 
 from kvtrace.events import Direction, Tier
 from kvtrace.probes.connectors.offload_tiers import ManagerTier, SecondaryTier, capacity_of
-from kvtrace.probes.connectors.part import TIER_PLACES, Adapter, Part, Planned, chunks_of, number_of_blocks
+from kvtrace.probes.connectors.part import TIER_PLACES, Adapter, Part, Planned, chunks_of, listed
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.lacks import ABSENT, Followed
@@ -96,17 +96,18 @@ class Offloading(Adapter):
             yield self._plan(job, Direction.store, entry, entry.src_spec, entry.dst_spec, per_chunk)
 
     def _plan(self, job: int, direction: Direction, entry: Any, gpu: Any, other: Any, per_chunk: int | None) -> Planned:
-        gpu_blocks, chunks = number_of_blocks(gpu), chunks_of(other, self.part.lacks) if per_chunk else []
+        gpu_blocks, chunks = listed(gpu.block_ids), chunks_of(other, self.part.lacks) if per_chunk else []
         per_chunk = per_chunk or 1
-        blocks, first_gpu, first_chunk = [], 0, 0
+        places: list[int] = []
+        first = 0
         for size, start in zip(gpu.group_sizes, gpu.block_indices, strict=True):
             skipped = start % per_chunk
-            for place, block in enumerate(gpu_blocks[first_gpu : first_gpu + size]):
-                chunk = first_chunk + (skipped + place) // per_chunk
-                blocks.append((entry.req_id, block, chunks[chunk] if chunk < len(chunks) else -1))
-            first_gpu += size
-            first_chunk += -(-(size + skipped) // per_chunk) if size else 0
-        return Planned(self.part.transfer(job, direction), direction, blocks)
+            places += [first + place // per_chunk for place in range(skipped, skipped + size)]
+            first += -(-(size + skipped) // per_chunk) if size else 0
+        known = len(chunks)
+        others = [chunks[place] if place < known else -1 for place in places]
+        requests = [entry.req_id] * len(places)
+        return Planned(self.part.transfer(job, direction), direction, requests, gpu_blocks[: len(places)], others)
 
     def attach_worker(self) -> bool:
         """Hook what copies, once it is there."""
@@ -126,7 +127,7 @@ class Offloading(Adapter):
                 tier = _tier_of(other)
                 tiers = (Tier.gpu, tier) if direction is Direction.store else (tier, Tier.gpu)
                 self._jobs[job] = transfer = self.part.transfer(job, direction)
-                self._transfers.submitted(transfer, direction, tiers, len(number_of_blocks(gpu)), submitted_ns=start_ns)
+                self._transfers.submitted(transfer, direction, tiers, len(gpu.block_ids), submitted_ns=start_ns)
                 if accepted is False:
                     self._transfers.finished(self._jobs.pop(job), success=False)
 

@@ -20,6 +20,7 @@ UNKNOWN_STEP = 0, -1
 TIER_PLACES = "which blocks of the tier"
 
 _JOB_BITS, _LEVEL_BITS = 40, 6
+_NO_KEY = bytes(12)
 
 
 class Part:
@@ -101,11 +102,13 @@ class Part:
 
 
 class Planned(NamedTuple):
-    """A transfer as the scheduler's side decided it: `blocks` are (request id or "", GPU block, other block)."""
+    """A transfer as the scheduler's side decided it; the lists have an entry a block."""
 
     transfer: int
     direction: Direction
-    blocks: list[tuple[str, int, int]]
+    requests: list[str]  # ids; empty where it is nobody's
+    gpu_blocks: list[int]
+    other_blocks: list[int]  # -1: not known
 
 
 class Adapter:
@@ -150,19 +153,20 @@ class Adapter:
 TIERS = {"cpu": Tier.cpu, "disk": Tier.disk, "storage": Tier.disk, "remote": Tier.remote}
 
 
-def number_of_blocks(spec: Any) -> list[int]:
-    """The block ids of one of vLLM's load/store specs."""
-    return [int(block) for block in spec.block_ids]
-
-
 def chunks_of(spec: Any, lacks: Lacks) -> list[int]:
     """The places in a tier that a load/store spec addresses; empty if it names them in another way, as files."""
     ids = getattr(spec, "block_ids", None)
     if ids is None and type(spec).__name__ == "CPULoadStoreSpec":
         lacks.tell(spec, "block_ids", TIER_PLACES)
-    return [] if ids is None else [int(block) for block in ids]
+    return [] if ids is None else listed(ids)
 
 
-def low_hash(key: Any) -> tuple[int, int]:
-    """The low 64 bits of a block hash with its KV cache group behind it, and the group; zeros for none."""
-    return (int.from_bytes(key[-12:-4], "big"), key[-1]) if key else (0, 0)
+def listed(block_ids: Any) -> list[int]:
+    """The block ids of one of vLLM's load/store specs: an array, or a list."""
+    return block_ids.tolist() if hasattr(block_ids, "tolist") else [int(block) for block in block_ids]
+
+
+def low_hashes(keys: Iterable[Any]) -> tuple[list[int], list[int]]:
+    """The low 64 bits of block hashes with their KV cache groups behind them, and the groups; zeros for None."""
+    known = [key or _NO_KEY for key in keys]
+    return [int.from_bytes(key[-12:-4], "big") for key in known], [key[-1] for key in known]

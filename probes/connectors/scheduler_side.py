@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hash
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hashes
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, CONNECTOR, REQUEST
@@ -139,41 +139,35 @@ class Plans:
 
     def record(self, engine: Engine, plan: Planned) -> None:
         """Record a planned transfer, a row a block."""
-        if not plan.blocks:
+        if not plan.gpu_blocks:
             return
         moment, step = time.monotonic_ns(), engine.step
-        owners, gpu_blocks, others = map(list, zip(*plan.blocks, strict=True))
-        numbers = {request: engine.number(request) if request else 0 for request in dict.fromkeys(owners)}
-        requests = [numbers[request] for request in owners]
-        lows, groups = map(list, zip(*_hashes(engine, plan), strict=True))
+        numbers = {request: engine.number(request) if request else 0 for request in dict.fromkeys(plan.requests)}
+        requests = [numbers[request] for request in plan.requests]
         of_all = moment, step, plan.transfer, plan.direction
-        self._emit(len(owners), *of_all, requests, gpu_blocks, others, lows, groups)
+        self._emit(len(requests), *of_all, requests, plan.gpu_blocks, plan.other_blocks, *_hashes(engine, plan))
 
 
-def _hashes(engine: Engine, plan: Planned) -> list[tuple[int, int]]:
+def _hashes(engine: Engine, plan: Planned) -> tuple[list[int], list[int]]:
     """The content hash of each planned GPU block: its own, or, before its content is there, its request's."""
     blocks = engine.block_pool.blocks
-    found = [low_hash(engine.lacks.read(blocks[block], "block_hash", CONTENT)) for _, block, _ in plan.blocks]
-    if plan.direction is Direction.load and not all(low for low, _ in found):
-        of_requests = {
-            id_: _hashes_of_request(engine, id_) for id_ in {request for request, _, _ in plan.blocks if request}
-        }
-        found = [
-            own if own[0] else of_requests.get(request, {}).get(block, own)
-            for own, (request, block, _) in zip(found, plan.blocks, strict=True)
-        ]
-    return found
+    keys = engine.lacks.read_all([blocks[block] for block in plan.gpu_blocks], "block_hash", CONTENT)
+    if plan.direction is Direction.load and not all(keys):
+        of_requests = {request: _keys_of_request(engine, request) for request in set(plan.requests) if request}
+        owned = zip(keys, plan.requests, plan.gpu_blocks, strict=True)
+        keys = [key or of_requests.get(request, {}).get(block) for key, request, block in owned]
+    return low_hashes(keys)
 
 
-def _hashes_of_request(engine: Engine, request_id: str) -> dict[int, tuple[int, int]]:
-    """The hashes a request's prompt gives the blocks of its table, where blocks are hashed whole."""
+def _keys_of_request(engine: Engine, request_id: str) -> dict[int, bytes]:
+    """The keys a request's prompt gives the blocks of its table: hash and group, where blocks are hashed whole."""
     request = engine.scheduler.requests.get(request_id)
     if request is None or engine.hash_block_size != engine.block_size:
         return {}
     hashes: Iterable[bytes] = engine.lacks.read(request, "block_hashes", CONTENT, ())
     manager = engine.scheduler.kv_cache_manager
     return {
-        block: (int.from_bytes(hash_[-8:], "big"), group)
+        block: hash_ + group.to_bytes(4, "big")
         for group, ids in enumerate(manager.get_block_ids(request_id))
         for block, hash_ in zip(ids, hashes, strict=False)
     }

@@ -105,16 +105,16 @@ class SimpleCpu(Adapter):
     def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
         """The step's load and store."""
         if metadata.load_gpu_blocks:
-            pairs = zip(self._load_owners(metadata), metadata.load_gpu_blocks, metadata.load_cpu_blocks, strict=True)
-            load = Planned(self.part.transfer(metadata.load_event, Direction.load), Direction.load, list(pairs))
+            transfer = self.part.transfer(metadata.load_event, Direction.load)
+            blocks = list(metadata.load_gpu_blocks), list(metadata.load_cpu_blocks)
+            load = Planned(transfer, Direction.load, self._load_owners(metadata), *blocks)
             if self._pool_tier is not None:
                 self._pool_tier.hits(load, self.part.connector.scheduler_manager.cpu_block_pool)
             yield load
         if metadata.store_gpu_blocks:
-            owners = self._store_owners(metadata)
-            pairs = zip(owners, metadata.store_gpu_blocks, metadata.store_cpu_blocks, strict=True)
             transfer = self.part.transfer(metadata.store_event, Direction.store)
-            yield Planned(transfer, Direction.store, list(pairs))
+            blocks = list(metadata.store_gpu_blocks), list(metadata.store_cpu_blocks)
+            yield Planned(transfer, Direction.store, self._store_owners(metadata), *blocks)
 
     def _load_owners(self, metadata: Any) -> list[str]:
         states, owners = self.part.connector.scheduler_manager._reqs_to_load, []
