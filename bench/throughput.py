@@ -5,6 +5,10 @@ else. Installed but off: engines with and without kvtrace's entry point, each fo
 vLLM. Frontend, engine and worker share a process and a thread, so the cost of every hook is on the engine's path.
 
     python bench/throughput.py [PAIRS] [SECONDS]
+    python bench/throughput.py PAIRS SECONDS CONNECTOR     # offloading or simple-cpu: recording only
+
+With a connector (vLLM's own; the tests' stand-ins copy between CPU tensors) the prompts of four batches come again and
+again: a batch finds its prefixes in the tier, for the pool holds less than two batches.
 
 Figures are given by wall time, and by the process's CPU time, which other load on the machine disturbs less.
 """
@@ -23,12 +27,23 @@ from pathlib import Path
 from typing import Any
 
 MODEL = Path(__file__).parent.parent / "examples" / "tiny-llama"
+STAND_INS = Path(__file__).parent.parent / "tests" / "vllm" / "offload"
+CONNECTORS: dict[str, dict[str, Any]] = {
+    "offloading": {
+        "kv_connector": "OffloadingConnector",
+        "kv_connector_extra_config": {"spec_name": "CpuSpec", "spec_module_path": "cpu_spec"},
+    },
+    "simple-cpu": {"kv_connector": "SimpleCpuWithoutGpu", "kv_connector_module_path": "simple_cpu"},
+}
+TIER_BYTES, RETURN_AFTER = 256 << 20, 4
 Figures = list[tuple[float, float]]
 
 
-def engine() -> Callable[[], int]:
+def engine(connector: str = "") -> Callable[[], int]:
     """A fresh engine in this process; a function that runs a batch on it and returns its tokens."""
     from vllm import LLM, SamplingParams
+
+    more = with_tier(connector) if connector else {}
 
     llm = LLM(
         str(MODEL),
@@ -40,6 +55,7 @@ def engine() -> Callable[[], int]:
         max_num_seqs=16,
         num_gpu_blocks_override=128,
         gpu_memory_utilization=0.1,
+        **more,
     )
     parameters = SamplingParams(max_tokens=64, ignore_eos=True, detokenize=False)
     number = 0
@@ -47,8 +63,9 @@ def engine() -> Callable[[], int]:
     def batch() -> int:
         nonlocal number
         number += 1
+        prompt = number % RETURN_AFTER if connector else number
         prompts = [
-            {"prompt_token_ids": [7] * 64 + [(number * 31 + session * 7 + i) % 500 for i in range(64)]}
+            {"prompt_token_ids": [7] * 64 + [(prompt * 31 + session * 7 + i) % 500 for i in range(64)]}
             for session in range(32)
         ]
         outputs = llm.generate(prompts, parameters, use_tqdm=False)
@@ -56,6 +73,15 @@ def engine() -> Callable[[], int]:
 
     batch()
     return batch
+
+
+def with_tier(connector: str) -> dict[str, Any]:
+    """Engine arguments: the connector, with a tier that holds everything."""
+    sys.path.insert(0, str(STAND_INS))
+    os.environ["KVTRACE_TEST_SPEC_LOG"] = os.devnull
+    config = CONNECTORS[connector]
+    extra = {**config.get("kv_connector_extra_config", {}), "cpu_bytes_to_use": TIER_BYTES}
+    return {"kv_transfer_config": {**config, "kv_role": "kv_both", "kv_connector_extra_config": extra}}
 
 
 def rate(batch: Callable[[], int], seconds: float) -> tuple[float, float]:
@@ -67,7 +93,7 @@ def rate(batch: Callable[[], int], seconds: float) -> tuple[float, float]:
     return tokens / (time.perf_counter() - wall), tokens / (time.process_time() - cpu)
 
 
-def recording_pairs(pairs: int, seconds: float) -> dict[str, Figures]:
+def recording_pairs(pairs: int, seconds: float, connector: str = "") -> dict[str, Figures]:
     """Batches with the hooks out and in, in turns, on one engine."""
     from kvtrace.layout import RUN_DIR_VARIABLE
     from kvtrace.probes import plugin
@@ -76,7 +102,7 @@ def recording_pairs(pairs: int, seconds: float) -> dict[str, Figures]:
         os.environ[RUN_DIR_VARIABLE] = run_dir
         plugin.load()
         patches: Any = plugin._patches
-        batch = engine()
+        batch = engine(connector)
         figures: dict[str, Figures] = {"off": [], "recording": []}
         for pair in range(pairs):
             for kind in list(figures) if pair % 2 == 0 else list(figures)[::-1]:
@@ -128,7 +154,9 @@ def report(figures: dict[str, Figures]) -> None:
             )
 
 
-def main(pairs: int = 7, seconds: float = 5) -> None:
+def main(pairs: int = 7, seconds: float = 5, connector: str = "") -> None:
+    if connector and connector not in CONNECTORS:
+        raise SystemExit(f"{connector}: not one of {', '.join(CONNECTORS)}")
     os.environ.update(
         HF_HUB_OFFLINE="1",
         VLLM_NO_USAGE_STATS="1",
@@ -141,7 +169,9 @@ def main(pairs: int = 7, seconds: float = 5) -> None:
     import vllm.entrypoints.llm  # noqa: F401 - once, before the forks
 
     print(f"{'':10} {'':>13} {'median':>8} {'ratio, median':>14} {'lowest':>7} {'highest':>8}")
-    report(in_child(lambda: recording_pairs(pairs, seconds)))
+    report(in_child(lambda: recording_pairs(pairs, seconds, connector)))
+    if connector:
+        return
     installed: dict[str, Figures] = {"without": [], "installed": []}
     for pair in range(pairs):
         for kind in list(installed) if pair % 2 == 0 else list(installed)[::-1]:
@@ -150,4 +180,4 @@ def main(pairs: int = 7, seconds: float = 5) -> None:
 
 
 if __name__ == "__main__":
-    main(*(kind(text) for kind, text in zip((int, float), sys.argv[1:], strict=False)))
+    main(*(kind(text) for kind, text in zip((int, float, str), sys.argv[1:], strict=False)))
