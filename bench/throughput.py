@@ -27,14 +27,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL = Path(__file__).parent.parent / "examples" / "tiny-llama"
-STAND_INS = Path(__file__).parent.parent / "tests" / "vllm" / "offload"
-CONNECTORS: dict[str, dict[str, Any]] = {
-    "offloading": {
-        "kv_connector": "OffloadingConnector",
-        "kv_connector_extra_config": {"spec_name": "CpuSpec", "spec_module_path": "cpu_spec"},
-    },
-    "simple-cpu": {"kv_connector": "SimpleCpuWithoutGpu", "kv_connector_module_path": "simple_cpu"},
-}
+CONNECTORS = ("offloading", "simple-cpu")
 TIER_BYTES, RETURN_AFTER = 256 << 20, 4
 Figures = list[tuple[float, float]]
 
@@ -44,7 +37,6 @@ def engine(connector: str = "") -> Callable[[], int]:
     from vllm import LLM, SamplingParams
 
     more = with_tier(connector) if connector else {}
-
     llm = LLM(
         str(MODEL),
         load_format="dummy",
@@ -76,12 +68,15 @@ def engine(connector: str = "") -> Callable[[], int]:
 
 
 def with_tier(connector: str) -> dict[str, Any]:
-    """Engine arguments: the connector, with a tier that holds everything."""
-    sys.path.insert(0, str(STAND_INS))
+    """Engine arguments: the tests' variant with that connector, its tier so large that it holds everything."""
+    root = Path(__file__).parent.parent
+    sys.path[:0] = [str(root), str(root / "tests" / "vllm" / "offload")]
+    from tests.vllm.faults.variants import variants
+
     os.environ["KVTRACE_TEST_SPEC_LOG"] = os.devnull
-    config = CONNECTORS[connector]
-    extra = {**config.get("kv_connector_extra_config", {}), "cpu_bytes_to_use": TIER_BYTES}
-    return {"kv_transfer_config": {**config, "kv_role": "kv_both", "kv_connector_extra_config": extra}}
+    arguments = variants(root)[connector].engine
+    arguments["kv_transfer_config"]["kv_connector_extra_config"]["cpu_bytes_to_use"] = TIER_BYTES
+    return arguments
 
 
 def rate(batch: Callable[[], int], seconds: float) -> tuple[float, float]:

@@ -50,9 +50,8 @@ def test_offloading_bytes_and_hits_equal_vllms_counters(offloading: Ledger) -> N
     Before vLLM 0.29 an offline LLM does not count what it is told with a step that gave no request a token.
     """
     counters = offloading.recorded.truth["counters"]
-    counts_all = Version(offloading.rows("SELECT any_value(vllm_version) AS of FROM process")[0]["of"]) >= Version(
-        "0.29"
-    )
+    [process] = offloading.rows("SELECT any_value(vllm_version) AS vllm FROM process")
+    counts_all = Version(process["vllm"]) >= Version("0.29")
     found = offloading.rows(
         "SELECT direction, sum(bytes)::BIGINT AS bytes, "
         "coalesce(sum(bytes) FILTER (output_tokens = 0), 0)::BIGINT AS without_tokens "
