@@ -16,6 +16,7 @@ Figures are given by wall time, and by the process's CPU time, which other load 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -92,7 +93,11 @@ def recording_pairs(pairs: int, seconds: float, connector: str = "") -> dict[str
     """Batches with the hooks out and in, in turns, on one engine."""
     from kvtrace.layout import RUN_DIR_VARIABLE
     from kvtrace.probes import plugin
+    from kvtrace.probes.connectors.part import Part
 
+    on_connectors: list[Callable[[], Any]] = []  # hooks on objects, which `install` does not put back
+    Part.hook = remembered(Part.hook, on_connectors)
+    Part.hook_function = remembered(Part.hook_function, on_connectors)
     with tempfile.TemporaryDirectory() as run_dir:
         os.environ[RUN_DIR_VARIABLE] = run_dir
         plugin.load()
@@ -104,9 +109,21 @@ def recording_pairs(pairs: int, seconds: float, connector: str = "") -> dict[str
                 patches.uninstall()
                 if kind == "recording":
                     patches.install(patches.hooks)
+                    for hook in list(on_connectors):
+                        hook()
                 batch()
                 figures[kind].append(rate(batch, seconds))
         return figures
+
+
+def remembered(method: Callable[..., Any], calls: list[Callable[[], Any]]) -> Callable[..., Any]:
+    """A method that keeps its calls, to be made again."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(functools.partial(method, *args, **kwargs))
+        return method(*args, **kwargs)
+
+    return call
 
 
 def fresh_engine(kind: str, seconds: float) -> dict[str, Figures]:
