@@ -32,6 +32,7 @@ SAVE_LAYER = Hook(
         Need("vllm.config.vllm:VllmConfig", "cache_config", _BYTES),
         Need("vllm.v1.kv_cache_interface:KVCacheConfig", "num_blocks", _BYTES),
         Need("vllm.forward_context:ForwardContext", "no_compile_layers", _LOADED),
+        Need("vllm.model_executor.layers.attention.attention:Attention", "kv_cache", _LOADED),
         Need(f"{_V1}.example_connector:ReqMeta", "slot_mapping is_store", "transfers of ExampleConnector"),
         Need(f"{_LMCACHE}:ReqMeta", "slot_mapping load_spec save_spec", "transfers of LMCache"),
         Need(f"{_LMCACHE}:LoadSpec", "can_load vllm_cached_tokens lmcache_cached_tokens", "transfers of LMCache"),
@@ -99,8 +100,11 @@ class BySlots(Adapter):
         end_ns = time.monotonic_ns()
         if not self._slot_bytes:
             context = argument(args, kwargs, 0, "forward_context")
-            layers = self.part.lacks.read(context, "no_compile_layers", _LOADED, {}).values()
-            caches = [layer.kv_cache for layer in layers if getattr(layer, "kv_cache", None) is not None]
+            layers = list(self.part.lacks.read(context, "no_compile_layers", _LOADED, {}).values())
+            with_cache = [layer for layer in layers if hasattr(layer, "kv_cache")]  # layers of experts have none
+            if layers and not with_cache:
+                self.part.lacks.tell(layers[0], "kv_cache", _LOADED)
+            caches = [layer.kv_cache for layer in with_cache if layer.kv_cache is not None]
             self._slot_bytes = sum(map(self._bytes_a_slot, caches))
         if slots := self._slots(Direction.load):
             self._record(Direction.load, start_ns, end_ns, slots, slots * self._slot_bytes or -1)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from kvtrace.capture import Recorder
-from kvtrace.events import PinCause
+from kvtrace.events import TRANSFER_END, PinCause
 from kvtrace.layout import JOURNAL
+from kvtrace.probes.connectors.by_slots import BySlots
+from kvtrace.probes.connectors.part import Part
 from kvtrace.probes.engine import MOST_REQUESTS, Engine, Engines
 from kvtrace.probes.hooks import Hook, Patches, wrap
 from kvtrace.probes.lacks import Lacks
@@ -102,6 +104,24 @@ def test_an_attribute_that_is_missing_is_named_once_with_what_is_lost(tmp_path: 
     [process] = open_recording(tmp_path).processes
     assert (process.directory / JOURNAL).read_text().count("num_gpu_blocks") == 1
     assert process.hooks == {f"{__name__}:BlockPool.num_gpu_blocks": ("absent", "sizes")}
+
+
+@pytest.mark.parametrize("layer", [SimpleNamespace(), SimpleNamespace(kv_cache=None)])
+def test_layers_without_a_kv_cache_leave_bytes_unknown_and_that_is_said(tmp_path: Path, layer: Any) -> None:
+    class ExampleConnector:
+        _connector_metadata = SimpleNamespace(requests=[SimpleNamespace(slot_mapping=range(32), is_store=False)])
+        _vllm_config = SimpleNamespace(cache_config=SimpleNamespace(block_size=16))
+
+    recorder, connector = Recorder(tmp_path), ExampleConnector()
+    part = Part(Engines(recorder), Patches(lambda *_: None), connector, connector, 0)
+    part.step = 1, 1
+    BySlots(part).after_load(0, (SimpleNamespace(no_compile_layers={"layer": layer}),), {})
+    [process] = open_recording(tmp_path).processes
+    told = {"types:SimpleNamespace.kv_cache": ("absent", "bytes of transfers of ExampleConnector and LMCache")}
+    assert process.hooks == ({} if hasattr(layer, "kv_cache") else told)
+    [segment] = process.segments()[TRANSFER_END.name]
+    values = TRANSFER_END.struct.unpack_from(segment.path.read_bytes(), 4096)
+    assert dict(zip((field.name for field in TRANSFER_END.fields), values, strict=False))["bytes"] == -1
 
 
 def test_a_scheduler_without_a_waiting_queue_has_an_unknown_number_of_waiting_requests(tmp_path: Path) -> None:
