@@ -109,7 +109,7 @@ def recording_pairs(pairs: int, seconds: float, connector: str = "") -> dict[str
                 patches.uninstall()
                 if kind == "recording":
                     patches.install(patches.hooks)
-                    for hook in list(on_connectors):
+                    for hook in on_connectors:
                         hook()
                 batch()
                 figures[kind].append(rate(batch, seconds))
