@@ -22,6 +22,7 @@ from kvtrace.capture import Recorder
 from kvtrace.probes import blocks
 from kvtrace.probes.engine import Engines, Pool
 from kvtrace.probes.hooks import Patches
+from kvtrace.stream import NATIVE_VARIABLE
 
 BLOCKS, CALLS, KEY = 32, 2_000, bytes(range(36))
 
@@ -57,7 +58,7 @@ def calls(hooked: bool, native: bool, folder: Path) -> dict[str, Callable[[], No
 
     pool, hashes = BlockPool(), BlockPool.cached_block_hash_to_block
     if hooked:
-        os.environ[blocks.NATIVE_VARIABLE] = str(int(native))
+        os.environ[NATIVE_VARIABLE] = str(int(native))
         engines, patches = Engines(Recorder(folder)), Patches(lambda *_: None)
         engine: Any = SimpleNamespace(acting_step=1, owner=1, pins=SimpleNamespace(holder=None))
         engines.pools[id(pool)] = Pool(engine, pool, 0)

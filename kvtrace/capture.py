@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace import __version__, layout
 from kvtrace.budget import Budget
@@ -28,6 +28,9 @@ from kvtrace.limits import Limits
 from kvtrace.mapped import NO_SEGMENT, allocate, clock_pair, store
 from kvtrace.rotation import Rotation
 from kvtrace.stream import Emit, EmitColumns, Stream
+
+if TYPE_CHECKING:
+    from kvtrace._native import Packer
 
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -97,9 +100,9 @@ class Recorder:
         """The function that appends many records of `event` at once."""
         return self._by_name[event.name].columns()
 
-    def stream_of(self, event: Event) -> Stream:
-        """The records of `event`, for code that packs them itself."""
-        return self._by_name[event.name]
+    def packer(self, event: Event) -> Packer | None:
+        """What appends records of `event` in compiled code, where there is some."""
+        return self._by_name[event.name].packer
 
     def append(self, event: Event, rows: Any) -> None:
         """Append records made elsewhere, such as on a GPU: a contiguous array of bytes, a row a record, commit byte 0.

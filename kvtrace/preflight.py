@@ -43,7 +43,7 @@ def plugin():
 def compiled():
     folders = util.find_spec("kvtrace").submodule_search_locations
     names = ["_native" + suffix for suffix in machinery.EXTENSION_SUFFIXES]
-    return any(os.path.exists(os.path.join(folder, "probes", name)) for folder in folders for name in names)
+    return any(os.path.exists(os.path.join(folder, name)) for folder in folders for name in names)
 answer = {"kvtrace": plugin(), **{name: found(name) for name in ("vllm", "pip", "nvtx")}}
 answer["compiled"] = bool(answer["kvtrace"]) and compiled()
 print(json.dumps(answer))

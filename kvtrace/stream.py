@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from functools import cache, partial
+from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from kvtrace.events import Event
 from kvtrace.mapped import NO_SEGMENT, MappedSegment, NoSegment, allocate, clock_pair, seal, segment_header, store
 
 if TYPE_CHECKING:
+    from kvtrace._native import Packer
     from kvtrace.capture import Recorder
 
 Emit = Callable[..., None]
@@ -21,6 +23,9 @@ Emit = Callable[..., None]
 
 EmitColumns = Callable[..., None]
 """Appends records: how many, then for each field, in declared order, one value for all of them or a list of values."""
+
+NATIVE_VARIABLE = "KVTRACE_NATIVE"
+"""0: do without the compiled part."""
 
 FEW_ROWS = 6
 """So many records are appended quicker one by one."""
@@ -58,7 +63,8 @@ class Stream:
         self.recorder = recorder
         self.event = event
         self.counters_offset = layout.COUNTERS_HEADER_BYTES + index * layout.COUNTERS_ENTRY.size
-        self.emit = self._counting_emit() if recorder.count_writes else self._emit()
+        self.packer = self._packer()
+        self.emit = self._counting_emit() if recorder.count_writes and self.packer is None else self._emit()
         self.reset()
 
     def reset(self) -> None:
@@ -71,12 +77,28 @@ class Stream:
         self.dropped = 0
         self.written = 0
 
+    def _packer(self) -> Packer | None:
+        """What does in C what is said here in Python, or None: it was not built, or is not wanted."""
+        if os.environ.get(NATIVE_VARIABLE) == "0":
+            return None
+        try:
+            native = import_module("kvtrace._native")
+        except ImportError:
+            return None
+        wrote = self.count if self.recorder.count_writes else None
+        packer: Packer = native.Packer(self.event.struct.format, self, wrote)
+        return packer
+
     def _emit(self) -> Emit:
+        if self.packer is not None:
+            return self.packer.emit
         emit: Emit = _emitter(len(self.event.fields))(self, self.event.struct.pack_into)
         return emit
 
     def columns(self) -> EmitColumns:
         """The function that appends many records at once: 256 of them take a tenth of the time of one by one."""
+        if self.packer is not None:
+            return self.packer.columns
         pack, places = self.event.struct.pack, [str(index) for index in range(len(self.event.fields))]
         as_rows: Callable[[bytearray], Any] | None = None
 
@@ -181,6 +203,8 @@ class Stream:
             except OSError as error:
                 recorder.stop(f"no new segment for {self.event.name}: {error}")
                 return
+            if self.packer is not None:
+                self.packer.follow()  # the file may be deleted soon, and its space is to be free then
             seal(old, old.next_offset())
 
     def _used_bytes(self, segment: MappedSegment) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,7 @@ from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, BLOCK_MAP, BLOCK_POOL
 
 if TYPE_CHECKING:
-    from kvtrace.probes._native import Writer
-
-NATIVE_VARIABLE = "KVTRACE_NATIVE"
-"""0: do without the compiled part."""
+    from kvtrace._native import Writer
 
 _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
@@ -31,18 +27,13 @@ def hooks(engines: Engines) -> list[Hook]:
 
 
 def _native(engines: Engines, inserted: After, popped: After) -> Writer | None:
-    """What writes the records of this module in compiled code, or None: see `native.c`."""
-    if os.environ.get(NATIVE_VARIABLE) == "0":
+    """What writes the records of this module in compiled code, or None: see `kvtrace/native/blocks.c`."""
+    packer = engines.recorder.packer(BLOCK_EVENT)
+    if packer is None:
         return None
-    try:
-        from kvtrace.probes._native import Writer as Native  # it may not have been built
-    except ImportError:
-        return None
-    recorder = engines.recorder
-    stream = recorder.stream_of(BLOCK_EVENT)
-    wrote = stream.count if recorder.count_writes else None
-    ops = int(BlockOp.cache), int(BlockOp.evict)
-    return Native(BLOCK_EVENT.struct.format, stream, stream.emit, engines.maps, inserted, popped, wrote, *ops)
+    from kvtrace._native import Writer as Native  # where there is a packer there is this
+
+    return Native(packer, engines.maps, inserted, popped, int(BlockOp.cache), int(BlockOp.evict))
 
 
 def _pool_hooks(engines: Engines, writer: Writer | None) -> list[Hook]:

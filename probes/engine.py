@@ -148,7 +148,10 @@ class Engine:
 
     def acts_for(self, request: Any) -> None:
         """Blocks change hands for this request from now on, until `owner` is 0 again."""
-        self.owner = self.request(request.request_id).number if self.follows_requests else 0
+        live = self.requests.get(request.request_id)
+        if live is None and self.follows_requests:
+            live = self.request(request.request_id)
+        self.owner = 0 if live is None else live.number
 
     def waiting(self) -> int:
         """Requests in all waiting queues, or -1. The queue objects may be replaced, so they are looked up by name."""

@@ -106,9 +106,14 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
 
     def before_allocate(args: Args, kwargs: Kwargs) -> Engine | None:
         engine = managers.get(id(args[0]))
-        if engine is not None and engine.lookup is not None:
+        if engine is None:
+            return None
+        if engine.lookup is not None:
             _note_sizing(engine, args[0].coordinator)
-        return before_owned(args, kwargs)  # last: should anything fail, nobody is left as the owner of later blocks
+        # Last: should anything fail, nobody is left as the owner of later blocks. Called for each request of each step,
+        # hence without `argument` where it is known.
+        engine.acts_for(args[1] if len(args) > 1 else kwargs["request"])
+        return engine
 
     def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is not None:

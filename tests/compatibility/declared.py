@@ -62,11 +62,10 @@ def all_declared() -> list[Declared]:
 
 def _on_functions() -> list[Hook]:
     """All of them: those that only NVTX or the tile level need included. Nothing is recorded."""
-    recorder = Recorder(Path("/nonexistent"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KVTRACE_KV_LEVEL", "tile")
         environment.setenv("KVTRACE_NATIVE", "0")  # the sources are read, and C has none of these
-        return plugin.hooks(recorder, Patches(lambda *_: None), {"KVTRACE_NVTX": "1"})
+        return plugin.hooks(Recorder(Path("/nonexistent")), Patches(lambda *_: None), {"KVTRACE_NVTX": "1"})
 
 
 def _of_functions(hook: Hook) -> Iterator[Argument]:

@@ -21,8 +21,9 @@ from kvtrace.probes import blocks
 from kvtrace.probes.engine import Engines, Pool
 from kvtrace.probes.hooks import Hook, Patches
 from kvtrace.recording import open_recording
+from kvtrace.stream import NATIVE_VARIABLE
 
-_native = pytest.importorskip("kvtrace.probes._native", reason="kvtrace was installed without its compiled part")
+_native = pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
 PER_SEGMENT = ((1 << 18) - 4096) // BLOCK_EVENT.struct.size
 
 
@@ -49,7 +50,7 @@ class Recorded:
     """One way of recording: a pool and its map, hooked."""
 
     def __init__(self, run: Path, native: bool, monkeypatch: pytest.MonkeyPatch, counting: bool = False) -> None:
-        monkeypatch.setenv(blocks.NATIVE_VARIABLE, "1" if native else "0")
+        monkeypatch.setenv(NATIVE_VARIABLE, "1" if native else "0")
         self.run = run
         self.recorder = Recorder(run, largest_segment_bytes=1 << 18, count_writes=counting)
         self.engines = Engines(self.recorder)
@@ -133,7 +134,7 @@ def test_both_ways_record_the_same(tmp_path_factory: pytest.TempPathFactory, don
 def test_it_is_the_compiled_part_that_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {hook.path[-1]: hook for hook in blocks.hooks(Engines(Recorder(tmp_path)))}
     assert type(by_name["insert"].after).__name__ == "builtin_function_or_method"
-    monkeypatch.setenv(blocks.NATIVE_VARIABLE, "0")
+    monkeypatch.setenv(NATIVE_VARIABLE, "0")
     by_name = {hook.path[-1]: hook for hook in blocks.hooks(Engines(Recorder(tmp_path / "other")))}
     assert type(by_name["insert"].after).__name__ == "function"
 
@@ -157,7 +158,7 @@ def test_records_are_counted_where_that_is_asked_for(tmp_path: Path, monkeypatch
         for number in range(PER_SEGMENT + 100):  # over the end of a segment
             way.do(("insert", number, 0, bytes(12), number, 1, False))
         way.do(("allocate", 1, 0, bytes(12), 1, 9, False))
-    counts = [way.recorder.stream_of(BLOCK_EVENT).written for way in ways]
+    counts = [way.recorder._by_name[BLOCK_EVENT.name].written for way in ways]
     assert counts == [len(list(way.records())) for way in ways] == [PER_SEGMENT + 110] * 2
 
 
@@ -212,19 +213,27 @@ def test_a_writer_in_a_cycle_is_let_go_of_with_its_segment(tmp_path: Path) -> No
 
     segment = Segment(map=mmap.mmap(-1, 8192), last=8192 - 36, offsets=itertools.count(4096, 36))
     stream = Segment(segment=segment)
-    stream.writer = _native.Writer(BLOCK_EVENT.struct.format, stream, print, {}, print, print, None, 1, 2)
+    packer = _native.Packer(BLOCK_EVENT.struct.format, stream, None)
+    stream.writer = _native.Writer(packer, {}, print, print, 1, 2)
     stream.writer.write_blocks([SimpleNamespace(block_id=1, ref_cnt=1, is_null=False)], None, 1, 2, 3, 4, 5)
     assert segment.map[4096 + 35] == 1
     gone, cycle = weakref.ref(segment), weakref.ref(stream)
-    del segment, stream
+    del segment, stream, packer
     gc.collect()
     assert (gone(), cycle()) == (None, None)
 
 
-@pytest.mark.parametrize("arguments", [(), ("<q", 1, print, {}, print, print, None, 1, 2), ("<qiiBiIQBBB", *range(7))])
-def test_a_writer_of_another_layout_is_refused(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        _native.Writer(*arguments)
+def test_a_writer_of_another_layout_is_refused() -> None:
+    packer = _native.Packer("<qiiBiIQBIB", None, None)
+    for arguments in [(), (packer, {}, print, print, 1, 2), (1, {}, print, print, 1, 2)]:
+        with pytest.raises((TypeError, ValueError)):
+            _native.Writer(*arguments)
+
+
+@pytest.mark.parametrize("layout", ["", "<", "<qq", ">qB", "<qdB", "<" + "q" * 33 + "B", "<" + "Q" * 32 + "B"])
+def test_a_layout_that_cannot_be_packed_is_refused(layout: str) -> None:
+    with pytest.raises(ValueError, match="cannot be packed"):
+        _native.Packer(layout, None, None)
 
 
 def test_a_map_that_belongs_to_no_pool_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

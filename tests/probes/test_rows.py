@@ -1,4 +1,4 @@
-"""Records emitted in packs are the same as records emitted one by one, over segment ends and threads."""
+"""Records emitted in packs are those emitted one by one, over segment ends and threads; in C and without it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvtrace.capture import Recorder
-from kvtrace.events import REQUEST_HASH, STEP_REQUEST, Event
+from kvtrace.events import EVENTS, REQUEST_HASH, STEP_REQUEST, Event
 from kvtrace.recording import open_recording
+from kvtrace.stream import NATIVE_VARIABLE
 
 
 def recorded(run: Path, event: Event = STEP_REQUEST) -> list[tuple[int, ...]]:
@@ -24,6 +27,30 @@ def recorded(run: Path, event: Event = STEP_REQUEST) -> list[tuple[int, ...]]:
         size = event.struct.size
         found += [event.struct.unpack_from(data, i * size)[:-1] for i in range(records)]
     return found
+
+
+@pytest.fixture(params=[pytest.param("1", id="compiled"), pytest.param("0", id="python")], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "1":
+        pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
+    monkeypatch.setenv(NATIVE_VARIABLE, request.param)
+
+
+_BOUNDS = {"q": (-(1 << 63), (1 << 63) - 1), "i": (-(1 << 31), (1 << 31) - 1), "B": (0, 255)}
+_BOUNDS |= {"Q": (0, (1 << 64) - 1), "I": (0, (1 << 32) - 1), "?": (0, 1)}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data())
+def test_every_event_s_fields_are_kept(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    run = tmp_path_factory.mktemp("run")
+    recorder, event = Recorder(run), data.draw(st.sampled_from(list(EVENTS.values())))
+    values = [st.integers(*_BOUNDS[field.type.code]) for field in event.fields]
+    rows = data.draw(st.lists(st.tuples(*values), min_size=1, max_size=40))
+    for row in rows:
+        recorder.stream(event)(*row)
+    recorder.columns(event)(len(rows), *map(list, zip(*rows, strict=True)))
+    assert recorded(run, event) == [*rows, *rows]
 
 
 @pytest.mark.parametrize("counting", [False, True])

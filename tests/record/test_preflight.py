@@ -116,8 +116,7 @@ def python_without_nvtx(tmp_path: Path) -> Interpreter:
     python = str(venv / "bin" / "python")
     install(python, "vllm")
     site = install(python, "kvtrace")
-    (site / "kvtrace" / "probes").mkdir()
-    (site / "kvtrace" / "probes" / "_native.abi3.so").touch()
+    (site / "kvtrace" / "_native.abi3.so").touch()
     metadata = site / f"kvtrace-{__version__}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kvtrace\nVersion: {__version__}\n")

@@ -89,6 +89,19 @@ def test_an_idle_stream_is_left_alone_and_a_slow_one_takes_little_room(tmp_path:
     assert [segment.count() for segment in segments] == [(1, 0), (1, 0), (1, 0), (0, 0)]
 
 
+def test_a_segment_that_ended_is_not_mapped_any_more(tmp_path: Path) -> None:
+    # GIVEN a stream whose segment was rotated away and deleted, and to which nothing was written since
+    recorder = Recorder(tmp_path)
+    recorder.stream(STEP_UPDATE)(1, 2, 3, 0, 0)
+    first = only(tmp_path).segments()["step_update"][0].path
+    assert str(first) in Path("/proc/self/maps").read_text()
+    recorder.rotate()
+    first.unlink()
+
+    # THEN its space is free
+    assert str(first) not in Path("/proc/self/maps").read_text()
+
+
 def test_a_record_torn_before_the_segment_was_sealed_is_counted(tmp_path: Path) -> None:
     # GIVEN a segment of three records that was rotated, whose second was never finished
     recorder = Recorder(tmp_path)

@@ -3,18 +3,21 @@ from typing import Any
 
 from kvtrace.probes.engine import Pool
 from kvtrace.probes.hooks import After, Args, Kwargs
-from kvtrace.stream import Emit, Stream
+from kvtrace.stream import Stream
+
+class Packer:
+    def __init__(self, layout: str, stream: Stream, wrote: Callable[[], None] | None, /) -> None: ...
+    def emit(self, *values: Any) -> None: ...
+    def columns(self, rows: int, *values: Any) -> None: ...
+    def follow(self) -> None: ...
 
 class Writer:
     def __init__(
         self,
-        layout: str,
-        stream: Stream,
-        emit: Emit,
+        packer: Packer,
         maps: dict[int, tuple[Any, Pool]],
         inserted: After,
         popped: After,
-        wrote: Callable[[], None] | None,
         cache: int,
         evict: int,
         /,

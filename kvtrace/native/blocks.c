@@ -1,17 +1,13 @@
-/* The two places of the recorder that run once a block: hash changes and rows of blocks, packed in C.
+/* What is recorded once a block: hash changes and rows of blocks. And the module.
  *
  * probes/blocks.py is complete without this, four times slower; what cannot be done quickly here is handed to it. Records
  * are BLOCK_EVENT's (kvtrace/events.py), whose layout is checked when a Writer is made. Everything runs under the GIL.
  */
 
-#define Py_LIMITED_API 0x030B0000 /* one build for Python 3.11 and later */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
+#include "packer.h"
 #include <time.h>
 
-#define LAYOUT "<qiiBiIQBBB"
+#define LAYOUT "qiiBiIQBB"
 
 #pragma pack(push, 1)
 typedef struct {
@@ -27,21 +23,15 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *stream;      /* kvtrace.stream.Stream: `segment` is where records go */
-    PyObject *emit;        /* takes a record's values where the segment is full */
-    PyObject *maps;        /* id of a map from hashes to blocks -> (map, Pool) */
-    PyObject *inserted;    /* the slow ways: Hook.after of insert and pop */
+    PyObject *packer; /* of block events */
+    PyObject *maps;   /* id of a map from hashes to blocks -> (map, Pool) */
+    PyObject *inserted; /* the slow ways: Hook.after of insert and pop */
     PyObject *popped;
-    PyObject *wrote;       /* called after each record where records are counted, else None */
-    PyObject *segment;     /* the one that `view`, `offsets` and `last` are of */
-    PyObject *offsets;
-    long long last;
-    Py_buffer view;
-    int mapped;
     unsigned char cache, evict;
 } Writer;
 
-static PyObject *n_segment, *n_map, *n_offsets, *n_last, *n_tier, *n_engine, *n_acting_step, *n_owner, *n_index;
+static PyTypeObject *packer_type;
+static PyObject *n_tier, *n_engine, *n_acting_step, *n_owner, *n_index;
 static PyObject *n_cached, *n_evicted, *n_block_id, *n_ref_cnt, *n_is_null, *n_pool;
 
 static int64_t now_ns(void)
@@ -51,94 +41,15 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* An attribute within bounds; -1 with an exception set if it is not. `*out` is set otherwise. */
-static int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out)
+static int follow(Writer *self)
 {
-    PyObject *value = PyObject_GetAttr(object, name);
-    if (value == NULL)
-        return -1;
-    long long number = PyLong_AsLongLong(value);
-    Py_DECREF(value);
-    if (number == -1 && PyErr_Occurred())
-        return -1;
-    if (number < least || number > most) {
-        PyErr_Format(PyExc_OverflowError, "%S is %lld, outside of its field", name, number);
-        return -1;
-    }
-    *out = number;
-    return 0;
-}
-
-static void let_go(Writer *self)
-{
-    if (self->mapped)
-        PyBuffer_Release(&self->view);
-    self->mapped = 0;
-    Py_CLEAR(self->offsets);
-    Py_CLEAR(self->segment);
-}
-
-/* Make `view` that of the stream's segment. A stream without one has no map: it counts as full. */
-static int follow_segment(Writer *self)
-{
-    PyObject *segment = PyObject_GetAttr(self->stream, n_segment);
-    if (segment == NULL)
-        return -1;
-    if (segment == self->segment) {
-        Py_DECREF(segment);
-        return 0;
-    }
-    let_go(self);
-    PyObject *map = PyObject_GetAttr(segment, n_map);
-    long long last = -1;
-    if (map == NULL || (map != Py_None && read_int(segment, n_last, INT64_MIN, INT64_MAX, &last) < 0)
-        || (map != Py_None && PyObject_GetBuffer(map, &self->view, PyBUF_WRITABLE) < 0)) {
-        Py_XDECREF(map);
-        Py_DECREF(segment);
-        return -1;
-    }
-    self->mapped = map != Py_None;
-    Py_DECREF(map);
-    if (self->mapped && last > self->view.len - (Py_ssize_t)sizeof(Record))
-        last = self->view.len - (Py_ssize_t)sizeof(Record);
-    self->last = last;
-    self->offsets = PyObject_GetAttr(segment, n_offsets);
-    if (self->offsets == NULL) {
-        Py_DECREF(segment);
-        let_go(self);
-        return -1;
-    }
-    self->segment = segment;
-    return 0;
+    return packer_follow((Packer *)self->packer);
 }
 
 /* Append a record. The segment was followed in this call. */
-static int append(Writer *self, Record *record)
+static int append(Writer *self, const Record *record)
 {
-    PyObject *place = PyIter_Next(self->offsets);
-    if (place == NULL)
-        return -1;
-    long long offset = PyLong_AsLongLong(place);
-    Py_DECREF(place);
-    if (offset == -1 && PyErr_Occurred())
-        return -1;
-    if (!self->mapped || offset < 0 || offset > self->last) {
-        PyObject *done = PyObject_CallFunction(
-            self->emit, "LiiBiIKBB", (long long)record->time_ns, record->step, record->block_id, record->op,
-            record->ref_count, record->request, (unsigned long long)record->block_hash, record->group, record->pool);
-        if (done == NULL)
-            return -1;
-        Py_DECREF(done);
-        return follow_segment(self); /* there may be a new one */
-    }
-    char *to = (char *)self->view.buf + offset;
-    memcpy(to, record, sizeof(Record) - 1);
-    *(volatile char *)(to + sizeof(Record) - 1) = 1; /* last: a record counts once this is written */
-    if (self->wrote == Py_None)
-        return 0;
-    PyObject *counted = PyObject_CallNoArgs(self->wrote);
-    Py_XDECREF(counted);
-    return counted ? 0 : -1;
+    return packer_store((Packer *)self->packer, (const char *)record);
 }
 
 static int add_to(PyObject *object, PyObject *name, long long by)
@@ -206,7 +117,7 @@ static PyObject *changed(Writer *self, PyObject *const *args, Py_ssize_t count, 
     if (add_to(pool, n_cached, evicts ? -1 : 1) < 0 || (evicts && add_to(pool, n_evicted, 1) < 0)
         || read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0
         || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0 || describe(pool, &record) < 0
-        || follow_segment(self) < 0)
+        || follow(self) < 0)
         return NULL;
     for (int i = 0; i < 8; i++) /* a key ends with the group in four bytes; before it the hash's low bytes */
         record.block_hash = record.block_hash << 8 | (unsigned char)bytes[length - 12 + i];
@@ -258,7 +169,7 @@ static PyObject *write_blocks(Writer *self, PyObject *args)
         return NULL;
     record.time_ns = moment;
     PyObject *list = PySequence_List(blocks); /* its own: nothing can change it meanwhile */
-    if (list == NULL || follow_segment(self) < 0) {
+    if (list == NULL || follow(self) < 0) {
         Py_XDECREF(list);
         return NULL;
     }
@@ -289,21 +200,20 @@ static PyObject *write_blocks(Writer *self, PyObject *args)
 
 static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 {
-    const char *layout;
-    PyObject *stream, *emit, *maps, *inserted, *popped, *wrote;
-    if (!PyArg_ParseTuple(args, "sOOO!OOObb", &layout, &stream, &emit, &PyDict_Type, &maps, &inserted, &popped, &wrote, &self->cache,
-                          &self->evict))
+    PyObject *packer, *maps, *inserted, *popped;
+    if (!PyArg_ParseTuple(args, "O!O!OObb", packer_type, &packer, &PyDict_Type, &maps, &inserted, &popped, &self->cache, &self->evict))
         return -1;
-    if (strcmp(layout, LAYOUT) != 0 || sizeof(Record) != 36) {
-        PyErr_Format(PyExc_ValueError, "records are %s, not " LAYOUT, layout);
+    const Packer *known = (Packer *)packer;
+    if (known->fields != (int)sizeof LAYOUT - 1 || strncmp(known->codes, LAYOUT, sizeof LAYOUT - 1) != 0
+        || known->bytes != sizeof(Record)) {
+        PyErr_SetString(PyExc_ValueError, "its records are not block events");
         return -1;
     }
-    PyObject *given[] = {stream, emit, maps, inserted, popped, wrote};
-    PyObject **kept[] = {&self->stream, &self->emit, &self->maps, &self->inserted, &self->popped, &self->wrote};
+    PyObject *given[] = {packer, maps, inserted, popped};
+    PyObject **kept[] = {&self->packer, &self->maps, &self->inserted, &self->popped};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
         PyObject *before = *kept[i];
-        Py_INCREF(given[i]);
-        *kept[i] = given[i];
+        *kept[i] = Py_NewRef(given[i]);
         Py_XDECREF(before);
     }
     return 0;
@@ -312,26 +222,19 @@ static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 static int writer_traverse(Writer *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->stream);
-    Py_VISIT(self->emit);
+    Py_VISIT(self->packer);
     Py_VISIT(self->maps);
     Py_VISIT(self->inserted);
     Py_VISIT(self->popped);
-    Py_VISIT(self->wrote);
-    Py_VISIT(self->segment);
-    Py_VISIT(self->offsets);
     return 0;
 }
 
 static int writer_clear(Writer *self)
 {
-    let_go(self);
-    Py_CLEAR(self->stream);
-    Py_CLEAR(self->emit);
+    Py_CLEAR(self->packer);
     Py_CLEAR(self->maps);
     Py_CLEAR(self->inserted);
     Py_CLEAR(self->popped);
-    Py_CLEAR(self->wrote);
     return 0;
 }
 
@@ -353,7 +256,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Writer(layout, stream, emit, maps, after_insert, after_pop, wrote, cache, evict)"},
+    {Py_tp_doc, "Writer(packer, maps, after_insert, after_pop, cache, evict)"},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, writer_init},
     {Py_tp_dealloc, writer_dealloc},
@@ -364,10 +267,10 @@ static PyType_Slot slots[] = {
 };
 
 static PyType_Spec spec = {
-    "kvtrace.probes._native.Writer", sizeof(Writer), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots,
+    "kvtrace._native.Writer", sizeof(Writer), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Block events, packed in C.", -1, NULL};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Records, packed in C.", -1, NULL};
 
 PyMODINIT_FUNC PyInit__native(void)
 {
@@ -375,7 +278,7 @@ PyMODINIT_FUNC PyInit__native(void)
         PyObject **to;
         const char *text;
     } names[] = {
-        {&n_segment, "segment"}, {&n_map, "map"}, {&n_offsets, "offsets"}, {&n_last, "last"}, {&n_tier, "tier"},
+        {&n_tier, "tier"},
         {&n_engine, "engine"}, {&n_acting_step, "acting_step"}, {&n_owner, "owner"}, {&n_index, "index"},
         {&n_cached, "cached"}, {&n_evicted, "evicted"}, {&n_block_id, "block_id"}, {&n_ref_cnt, "ref_cnt"},
         {&n_is_null, "is_null"}, {&n_pool, "pool"},
@@ -383,12 +286,13 @@ PyMODINIT_FUNC PyInit__native(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (*names[i].to == NULL && (*names[i].to = PyUnicode_InternFromString(names[i].text)) == NULL)
             return NULL;
-    PyObject *made = PyModule_Create(&module), *type = made ? PyType_FromSpec(&spec) : NULL;
-    if (type == NULL || PyModule_AddObjectRef(made, "Writer", type) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(made);
-        return NULL;
-    }
-    Py_DECREF(type);
+    PyObject *made = packer_names() < 0 ? NULL : PyModule_Create(&module);
+    PyObject *packer = made ? PyType_FromSpec(&packer_spec) : NULL, *writer = packer ? PyType_FromSpec(&spec) : NULL;
+    if (writer == NULL || PyModule_AddObjectRef(made, "Packer", packer) < 0 || PyModule_AddObjectRef(made, "Writer", writer) < 0)
+        Py_CLEAR(made);
+    if (made != NULL)
+        packer_type = (PyTypeObject *)Py_NewRef(packer);
+    Py_XDECREF(packer);
+    Py_XDECREF(writer);
     return made;
 }
