@@ -121,22 +121,33 @@ class Recorder:
         number = self._strings.get(text)
         if number is not None:
             return number
-        return self._intern_new(text)
+        (number,) = self._number((text,), remember=True)
+        return number
 
-    def _intern_new(self, text: str) -> int:
-        if not text:
-            return 0
+    def intern_once(self, *texts: str) -> list[int]:
+        """Numbers for strings that will not come again; nothing is remembered of those that are not known."""
+        return self._number(texts, remember=False)
+
+    def _number(self, texts: tuple[str, ...], remember: bool) -> list[int]:
+        if not any(texts):
+            return [0] * len(texts)
         with self.lock:
             self.open()
             if self.stopped:
-                return 0
-            number = self._strings.get(text)
-            if number is None:
-                number = self._next_string()
-                self._append(self._string_file, [number, text])
-                self._strings[text] = number
-                self._interned += 1
-            return number
+                return [0] * len(texts)
+            lines, numbers = "", []
+            for text in texts:
+                number = self._strings.get(text) if text else 0
+                if number is None:
+                    number = self._next_string()
+                    lines += f"[{number}, {json.dumps(text)}]\n"
+                    if remember:
+                        self._strings[text] = number
+                    self._interned += 1
+                numbers.append(number)
+            if lines:
+                self._write(self._string_file, lines)
+            return numbers
 
     def clock_moved_ns(self) -> int:
         """How far the realtime clock was stepped since this process was ready to record; slewing is in it, too."""
@@ -250,7 +261,10 @@ class Recorder:
                 sys.stderr.write(f"kvtrace: recording stopped in process {os.getpid()}: {reason}\n")
 
     def _append(self, descriptor: int, line: object) -> None:
-        data = json.dumps(line, default=str).encode() + b"\n"
+        self._write(descriptor, json.dumps(line, default=str) + "\n")
+
+    def _write(self, descriptor: int, lines: str) -> None:
+        data = lines.encode()
         try:
             if os.write(descriptor, data) != len(data):
                 raise OSError("the disk is full")

@@ -142,8 +142,7 @@ class Engine:
         live = self.requests.get(request_id)
         if live is not None:
             return live.number
-        number = self.recorder.intern(request_id)
-        self.recorder.forget(request_id)
+        (number,) = self.recorder.intern_once(request_id)
         return number
 
     def acts_for(self, request: Any) -> None:

@@ -22,11 +22,8 @@ def hooks(recorder: Recorder) -> list[Hook]:
         if os.getpid() not in announced:
             announced.add(os.getpid())
             recorder.note("role", opens=True, role="frontend")
-        internal = recorder.intern(request.request_id)
-        external = recorder.intern(str(request.external_req_id))
+        internal, external = recorder.intern_once(request.request_id, str(request.external_req_id))
         emit(time.monotonic_ns(), internal, external)
-        recorder.forget(request.request_id)
-        recorder.forget(str(request.external_req_id))
 
     return [
         Hook(

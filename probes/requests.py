@@ -47,7 +47,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             request.num_prompt_tokens,
             -1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
             _in_range(request.priority, 63),
-            _session(recorder, engine, session),
+            *recorder.intern_once(session),  # not remembered: there is no end to sessions
             turn,
         )
         note_remote(number, request)
@@ -145,11 +145,6 @@ def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
     """What records which half of a prefill/decode pair a request is, as its client says; nothing of other requests."""
     emit = recorder.stream(REQUEST_REMOTE)
 
-    def interned_once(text: object) -> int:
-        number = recorder.intern(str(text or ""))
-        recorder.forget(str(text or ""))
-        return number
-
     def note(number: int, request: Any) -> None:
         parameters = lacks.read(request, "kv_transfer_params", _HALVES)
         if not isinstance(parameters, dict):
@@ -157,18 +152,10 @@ def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
         decodes = bool(parameters.get("do_remote_prefill"))
         if decodes or parameters.get("do_remote_decode"):
             part = RemotePart.decode if decodes else RemotePart.prefill
-            names = (interned_once(parameters.get(key)) for key in ("remote_request_id", "transfer_id"))
-            emit(time.monotonic_ns(), number, part, *names)
+            names = (str(parameters.get(key) or "") for key in ("remote_request_id", "transfer_id"))
+            emit(time.monotonic_ns(), number, part, *recorder.intern_once(*names))
 
     return note
-
-
-def _session(recorder: Recorder, engine: Engine, session: str) -> int:
-    """The number of a session's tag, which is forgotten: there is no end to sessions."""
-    number = recorder.intern(session)
-    if session not in engine.requests:
-        recorder.forget(session)
-    return number
 
 
 def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
