@@ -5,7 +5,8 @@
 The prompts do not fit into the GPU's pool (4,096 blocks) together, and are sent several times: without a connector,
 with SimpleCPUOffloadConnector, OffloadingConnector and LMCache (if asked for), 16 GiB each, every engine in a process
 of its own, once untraced and once under `kvtrace record`. Prints the seconds of each pass and the tokens that came
-from a cache; then, from the recording, where the second pass's time went, twice. Priced: each step's tokens at the
+from a cache; then, from the recording, where the second pass's time went and that of all passes behind the first,
+in the mean, each in two ways. Priced: each step's tokens at the
 time a token of the first pass (the median of its steps of at least half the largest's tokens: its first ones also
 warm up), but no step below the median of those that only decode; the transfers' bytes at their own bandwidth; the
 connector's lookups at what they took, for nothing is scheduled meanwhile. Observed: wall time of the steps with
@@ -167,8 +168,12 @@ FROM step s JOIN (
 """
 
 
-def account(kind: str, run: Path) -> dict[str, float]:
-    """Print what the recording says of each pass; the second pass's accounted seconds and what they are made of."""
+Account = dict[str, float]
+"""A pass's seconds, its steps, and the seconds that the ledger accounts for, by what they are made of."""
+
+
+def account(kind: str, run: Path) -> list[Account]:
+    """Print what the recording says of each pass; the accounts of those behind the first."""
     import kvtrace
 
     done = subprocess.run(
@@ -188,34 +193,46 @@ def account(kind: str, run: Path) -> dict[str, float]:
     a_token = float((first.seconds / first.tokens).median())
     computing = steps[steps.tokens > 0]
     least_s = float(computing[computing.decodes].seconds.median())
-    second, priced = passes[1], computing[computing.turn == 1]
-    return {
-        "seconds": second["seconds"],
-        "steps": len(priced),
-        "computing": float((priced.tokens * a_token).clip(lower=least_s).sum()),
-        "loading": second["load_s"],
-        "lookups": second["lookup_s"],
-        "stepping": float(priced.seconds.sum()),
-        "waiting": float(steps[(steps.turn == 1) & (steps.tokens == 0)].seconds.sum()),
-    }
+    accounts = []
+    for row in passes[1:]:
+        mine = steps[steps.turn == row["turn"]]
+        priced, waiting = mine[mine.tokens > 0], mine[mine.tokens == 0]
+        accounts.append(
+            {
+                "seconds": row["seconds"],
+                "steps": len(priced),
+                "computing": float((priced.tokens * a_token).clip(lower=least_s).sum()),
+                "loading": row["load_s"],
+                "lookups": row["lookup_s"],
+                "stepping": float(priced.seconds.sum()),
+                "waiting": float(waiting.seconds.sum()),
+            }
+        )
+    return accounts
 
 
-def report(accounts: dict[str, dict[str, float]]) -> None:
-    """Print what the ledger says each second pass took, and what it should have taken."""
+def mean(accounts: list[Account]) -> Account:
+    return {name: statistics.mean(account[name] for account in accounts) for name in accounts[0]}
+
+
+def report(title: str, accounts: dict[str, Account]) -> None:
+    """Print what the ledger says a pass of each kind took, and what it did take."""
     print(f"{'':12}{'':19}|{'priced, s':>32}{'':12}|{'observed, s':>24}")
     print(
-        f"{'second pass':>12} {'measured s':>11} {'steps':>6} | {'computing':>10} {'loading':>10} {'lookups':>10}"
+        f"{title:>12} {'measured s':>11} {'steps':>6} | {'computing':>10} {'loading':>10} {'lookups':>10}"
         f" {'of it':>8}  | {'stepping':>10} {'waiting':>10} {'of it':>8}"
     )
     for kind, row in accounts.items():
         priced, observed = row["computing"] + row["loading"] + row["lookups"], row["stepping"] + row["waiting"]
         print(
-            f"{kind:>12} {row['seconds']:11.3f} {row['steps']:6} | {row['computing']:10.3f} {row['loading']:10.3f}"
+            f"{kind:>12} {row['seconds']:11.3f} {row['steps']:6.0f} | {row['computing']:10.3f} {row['loading']:10.3f}"
             f" {row['lookups']:10.3f} {priced / row['seconds']:8.3f}  | {row['stepping']:10.3f} {row['waiting']:10.3f} "
             f"{observed / row['seconds']:8.3f}"
         )
-    base = accounts.pop("none", None)
-    for kind, row in accounts.items() if base else ():
+    base = accounts.get("none")
+    for kind, row in accounts.items():
+        if base is None or row is base:
+            continue
         clock = base["seconds"] - row["seconds"]
         priced = base["computing"] - row["computing"] - row["loading"] - row["lookups"]
         observed = base["stepping"] + base["waiting"] - row["stepping"] - row["waiting"]
@@ -243,7 +260,7 @@ def main() -> None:
         one(options)
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    accounts: dict[str, dict[str, float]] = {}
+    accounts: dict[str, list[Account]] = {}
     for kind in options.kinds.split(","):
         untraced = measure(kind, options, None)
         print(f"{kind:>10} untraced", json.dumps(untraced), flush=True)
@@ -251,7 +268,8 @@ def main() -> None:
         print(f"{kind:>10} recorded", json.dumps(recorded), flush=True)
         print(f"{kind:>10} recorded/untraced, {compared(recorded['seconds'], untraced['seconds'])}", flush=True)
         accounts[kind] = account(kind, options.keep / kind)
-    report(accounts)
+    report("second pass", {kind: passes[0] for kind, passes in accounts.items()})
+    report("mean of all", {kind: mean(passes) for kind, passes in accounts.items()})
 
 
 if __name__ == "__main__":
