@@ -1,20 +1,23 @@
 """On a GPU: what recording costs a real engine. Untraced and recorded engines side by side, taking turns.
 
-    python bench/gpu.py MODEL_DIR [--kinds off,layer,nsys] [--starts 2] [--rounds 32:9,256:5]
+    python bench/gpu.py MODEL_DIR [--kinds off,layer,nsys,off] [--starts 2] [--rounds 32:9,256:5]
     python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile+every=10
 
 Every kind's engine is started once per `--starts` and stays on the GPU; in each round each of them runs the same batch,
 in an order that turns, while the others wait. A kind is `off`, a level of `kvtrace record --kv-level` with options
-after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph tracing.
+after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph tracing. Two engines of the same
+kind differ, too: with `off` more than once, it is their mean that the others are compared with.
 
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
-it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the first kind's batch of the same round.
+it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round. Then,
+of each kind, the steps whose results came back latest or earliest against the untraced ones, in the median.
 `--keep` leaves the recordings there.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -28,7 +31,9 @@ from typing import Any
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
 LARGEST = 256
-KV_BYTES = 24 << 30  # 256 sequences of 640 tokens take 21.5 GB with this model
+KV_GIB = 24  # 256 sequences of 640 tokens take 21.5 GB with this model, 32 a bit over 2.6
+MOST_TELLING = 8
+Figures = dict[str, Any]
 
 
 def serve(options: Any) -> None:
@@ -43,7 +48,7 @@ def serve(options: Any) -> None:
         max_model_len=4096,
         max_num_seqs=LARGEST,
         gpu_memory_utilization=0.25,
-        kv_cache_memory_bytes=KV_BYTES,
+        kv_cache_memory_bytes=options.kv_gib << 30,
         disable_log_stats=False,
         compilation_config={"cudagraph_mode": options.graphs},
         **backend,
@@ -55,20 +60,22 @@ def serve(options: Any) -> None:
             parent.send(batch(llm.llm_engine, parameters, *asked))
 
 
-def batch(engine: Any, parameters: Any, sequences: int, seed: int) -> dict[str, float]:
-    """Run one batch. Seconds and tokens are the caller's to interpret; latencies are in ms."""
+def batch(engine: Any, parameters: Any, sequences: int, seed: int) -> Figures:
+    """Run one batch: tokens/s, latencies in ms, and after how many ms each of the engine's steps came back."""
     ids = [f"{seed}-{number}" for number in range(sequences)]
     start = time.perf_counter()
     for number, request in enumerate(ids):
-        tokens = [(number * 7 + position * (seed + 1) + sequences) % 500 + 3 for position in range(PROMPT_TOKENS)]
-        engine.add_request(request, {"prompt_token_ids": tokens}, parameters)
+        prompt = [(number * 7 + position * (seed + 1) + sequences) % 500 + 3 for position in range(PROMPT_TOKENS)]
+        engine.add_request(request, {"prompt_token_ids": prompt}, parameters)
     last: dict[str, float] = {}
     count = dict.fromkeys(ids, 0)
     first_ms: list[float] = []
     gaps_ms: list[float] = []
+    steps_ms: list[float] = []
     while engine.has_unfinished_requests():
         outputs = engine.step()
         now = time.perf_counter()
+        steps_ms.append(1e3 * (now - start))
         for output in outputs:
             request, tokens = output.request_id, len(output.outputs[0].token_ids)
             if tokens == count[request]:
@@ -84,6 +91,7 @@ def batch(engine: Any, parameters: Any, sequences: int, seed: int) -> dict[str, 
         "TTFT p99 ms": p99(first_ms),
         "inter-token p50 ms": statistics.median(gaps_ms),
         "inter-token p99 ms": p99(gaps_ms),
+        "steps": [after - before for before, after in itertools.pairwise([0.0, *steps_ms])],
     }
 
 
@@ -95,13 +103,14 @@ class Engine:
     """One kind's engine, in a process of its own."""
 
     def __init__(self, kind: str, options: Any, folder: Path, number: int) -> None:
-        self.kind = kind
+        self.number = number % len(options.kinds.split(","))
         address = str(folder / f"{number}.socket")
         self._listener = Listener(address)
         command = [sys.executable, __file__, options.model, "--serve", address]
-        command += ["--graphs", options.graphs, "--backend", options.backend]
+        command += ["--graphs", options.graphs, "--backend", options.backend, "--kv-gib", str(options.kv_gib)]
         run = options.keep / f"{kind.replace('+', '-')}-{number}"
         level, *more = kind.split("+")
+        self.kind = kind
         if kind == "nsys":
             from kvtrace.nsys import find_nsys
 
@@ -126,10 +135,11 @@ class Engine:
                     raise SystemExit(f"the {self.kind!r} engine did not start:\n{self._said()[-4000:]}") from None
         self._connection.recv()
 
-    def run(self, sequences: int, seed: int) -> dict[str, float]:
+    def run(self, sequences: int, seed: int) -> Figures:
         assert self._connection is not None
         self._connection.send((sequences, seed))
-        return self._connection.recv()
+        figures: Figures = self._connection.recv()
+        return figures
 
     def stop(self) -> list[str]:
         """What kvtrace said at the end. Nsight's own report is not waited for."""
@@ -138,6 +148,7 @@ class Engine:
         if self.kind == "nsys":
             self._process.terminate()
         self._process.wait()
+        self._listener.close()
         return [line for line in self._said().splitlines() if line.startswith("kvtrace:")]
 
     def _said(self) -> str:
@@ -152,6 +163,7 @@ def main() -> None:
     parser.add_argument("--rounds", default="32:9,256:5", help="sequences:rounds of each start")
     parser.add_argument("--graphs", default="FULL_AND_PIECEWISE")
     parser.add_argument("--backend", default="", help="an attention backend, such as TRITON_ATTN")
+    parser.add_argument("--kv-gib", type=int, default=KV_GIB, help="GiB of KV cache of each engine")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()))
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -161,7 +173,7 @@ def main() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     kinds = options.kinds.split(",")
     plan = [(int(size), int(rounds)) for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))]
-    found: dict[tuple[int, str], list[dict[str, float]]] = {}
+    found: dict[int, list[list[Figures]]] = {size: [[] for _ in kinds] for size, _ in plan}
     for start in range(options.starts):
         with tempfile.TemporaryDirectory() as folder:
             engines = [Engine(kinds[0], options, Path(folder), start * len(kinds))]
@@ -177,25 +189,35 @@ def main() -> None:
                     for engine in engines[turn:] + engines[:turn]:
                         figures = engine.run(sequences, 1000 * start + round_ + 2)
                         if round_ >= 0:
-                            found.setdefault((sequences, engine.kind), []).append(figures)
+                            found[sequences][engine.number].append(figures)
             for engine in engines:
                 print("\n".join(engine.stop()), flush=True)
-    report(found, kinds, [sequences for sequences, _ in plan])
+    for sequences, runs in found.items():
+        report(sequences, kinds, runs)
 
 
-def report(found: dict[tuple[int, str], list[dict[str, float]]], kinds: list[str], sizes: list[int]) -> None:
-    print(f"{'':26}" + "".join(f"{kind:>32}" for kind in kinds))
-    for sequences in sizes:
-        for name in found[sequences, kinds[0]][0]:
-            base = [run[name] for run in found[sequences, kinds[0]]]
-            cells = []
-            for kind in kinds:
-                values = [run[name] for run in found[sequences, kind]]
-                ratios = [value / other for value, other in zip(values, base, strict=True)]
-                spread = f"{statistics.median(ratios):.4f} ({min(ratios):.3f}-{max(ratios):.3f})"
-                cells.append(f"{statistics.median(values):10.2f}{spread:>22}")
-            print(f"{sequences:4} {name:21}" + "".join(cells), f" n={len(base)}")
-    print(json.dumps({f"{size} {kind}": runs for (size, kind), runs in found.items()}))
+def report(sequences: int, kinds: list[str], runs: list[list[Figures]]) -> None:
+    """Print what was found at one number of sequences: for each engine, its batches in the order of the rounds."""
+    print(f"{sequences:4} sequences, n={len(runs[0]):<8}" + "".join(f"{kind:>32}" for kind in kinds))
+    untraced = [found for kind, found in zip(kinds, runs, strict=True) if kind == kinds[0]]
+    for name in [name for name in runs[0][0] if name != "steps"]:
+        base = [statistics.mean(run[name] for run in round_) for round_ in zip(*untraced, strict=True)]
+        cells = []
+        for found in runs:
+            values = [run[name] for run in found]
+            ratios = [value / other for value, other in zip(values, base, strict=True)]
+            spread = f"{statistics.median(ratios):.4f} ({min(ratios):.3f}-{max(ratios):.3f})"
+            cells.append(f"{statistics.median(values):10.2f}{spread:>22}")
+        print(f"{'':5}{name:21}" + "".join(cells))
+    steps = min(len(run["steps"]) for found in runs for run in found)
+    usual = [statistics.median(run["steps"][step] for found in untraced for run in found) for step in range(steps)]
+    for kind, found in zip(kinds, runs, strict=True):
+        later = [statistics.median(run["steps"][step] for run in found) - usual[step] for step in range(steps)]
+        telling = sorted(range(steps), key=lambda step: -abs(later[step]))[:MOST_TELLING]
+        print(
+            f"{'':5}{kind}: ms later, by step: " + ", ".join(f"{step}: {later[step]:+.2f}" for step in sorted(telling))
+        )
+    print(json.dumps({"sequences": sequences, "kinds": kinds, "runs": runs}))
 
 
 if __name__ == "__main__":

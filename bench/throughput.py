@@ -5,10 +5,11 @@ else. Installed but off: engines with and without kvtrace's entry point, each fo
 vLLM. Frontend, engine and worker share a process and a thread, so the cost of every hook is on the engine's path.
 
     python bench/throughput.py [PAIRS] [SECONDS]
-    python bench/throughput.py PAIRS SECONDS CONNECTOR     # offloading or simple-cpu: recording only
+    python bench/throughput.py 150 1 CONNECTOR     # offloading or simple-cpu: recording only
 
 With a connector (vLLM's own; the tests' stand-ins copy between CPU tensors) the prompts of four batches come again and
-again: a batch finds its prefixes in the tier, for the pool holds less than two batches.
+again: a batch finds its prefixes in the tier, for the pool holds less than two batches. Their loads fall into few steps
+or into many, so single pairs differ by a quarter: it takes many.
 
 Figures are given by wall time, and by the process's CPU time, which other load on the machine disturbs less.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import statistics
 import sys
@@ -154,19 +156,22 @@ def in_child(measure: Callable[[], dict[str, Figures]]) -> dict[str, Figures]:
 
 
 def report(figures: dict[str, Figures]) -> None:
-    """Print medians, and the ratios of pairs."""
+    """Print medians, and the ratios of pairs: their median, between which two of them it is with 95%, the range."""
     base = next(iter(figures.values()))
     for column, unit in enumerate(("tokens/s", "tokens/CPU s")):
         for kind, values in figures.items():
-            ratios = [value[column] / first[column] for value, first in zip(values, base, strict=True)]
+            ratios = sorted(value[column] / first[column] for value, first in zip(values, base, strict=True))
+            low = max(0, math.floor((len(ratios) - 1.96 * math.sqrt(len(ratios))) / 2))  # as many are above as below
             print(
                 f"{kind:10} {unit:>13} {statistics.median(value[column] for value in values):8.0f} "
-                f"{statistics.median(ratios):14.3f} {min(ratios):7.3f} {max(ratios):8.3f}",
+                f"{statistics.median(ratios):14.3f} {ratios[low]:8.3f}-{ratios[-1 - low]:.3f} "
+                f"{ratios[0]:8.3f}-{ratios[-1]:.3f}",
                 flush=True,
             )
 
 
-def main(pairs: int = 7, seconds: float = 5, connector: str = "") -> None:
+def prepare(connector: str) -> None:
+    """Choose how engines of this process and its children run, before vLLM is imported."""
     if connector and connector not in CONNECTORS:
         raise SystemExit(f"{connector}: not one of {', '.join(CONNECTORS)}")
     os.environ.update(
@@ -178,9 +183,13 @@ def main(pairs: int = 7, seconds: float = 5, connector: str = "") -> None:
         VLLM_PLUGINS="",  # loaded by hand, or not at all
         OMP_NUM_THREADS="1",
     )
+
+
+def main(pairs: int = 7, seconds: float = 5, connector: str = "") -> None:
+    prepare(connector)
     import vllm.entrypoints.llm  # noqa: F401 - once, before the forks
 
-    print(f"{'':10} {'':>13} {'median':>8} {'ratio, median':>14} {'lowest':>7} {'highest':>8}")
+    print(f"{'':10} {'':>13} {'median':>8} {'ratio, median':>14} {'95%':>14} {'range':>14}")
     report(in_child(lambda: recording_pairs(pairs, seconds, connector)))
     if connector:
         return
