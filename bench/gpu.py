@@ -103,14 +103,13 @@ class Engine:
     """One kind's engine, in a process of its own."""
 
     def __init__(self, kind: str, options: Any, folder: Path, number: int) -> None:
-        self.number = number % len(options.kinds.split(","))
+        self.kind = kind
         address = str(folder / f"{number}.socket")
         self._listener = Listener(address)
         command = [sys.executable, __file__, options.model, "--serve", address]
         command += ["--graphs", options.graphs, "--backend", options.backend, "--kv-gib", str(options.kv_gib)]
         run = options.keep / f"{kind.replace('+', '-')}-{number}"
         level, *more = kind.split("+")
-        self.kind = kind
         if kind == "nsys":
             from kvtrace.nsys import find_nsys
 
@@ -183,13 +182,14 @@ def main() -> None:
             ]
             for engine in engines[1:]:
                 engine.wait()
+            order = list(zip(engines, range(len(kinds)), strict=True))
             for sequences, rounds in plan:
                 for round_ in range(-1, rounds):  # one to warm up
                     turn = round_ % len(engines)
-                    for engine in engines[turn:] + engines[:turn]:
+                    for engine, number in order[turn:] + order[:turn]:
                         figures = engine.run(sequences, 1000 * start + round_ + 2)
                         if round_ >= 0:
-                            found[sequences][engine.number].append(figures)
+                            found[sequences][number].append(figures)
             for engine in engines:
                 print("\n".join(engine.stop()), flush=True)
     for sequences, runs in found.items():
