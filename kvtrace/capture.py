@@ -251,7 +251,7 @@ class Recorder:
                 return
             self.stopped = reason
             for stream in self._streams:
-                stream.segment = NO_SEGMENT
+                stream.use(NO_SEGMENT)
             if self.counters is not None:
                 store(self.counters, 0, layout.COUNTERS_HEADER.pack(layout.COUNTERS_MAGIC, layout.FORMAT_VERSION, 1))
             line = {"kind": "stopped", "reason": reason, **clock_pair()}

@@ -56,6 +56,16 @@ def _emitter(values: int) -> Any:
     return found["bind"]
 
 
+def compiled() -> Any:
+    """`kvtrace._native`, or None: it was not built, or is not wanted."""
+    if os.environ.get(NATIVE_VARIABLE) == "0":
+        return None
+    try:
+        return import_module("kvtrace._native")
+    except ImportError:
+        return None
+
+
 class Stream:
     """One event's segments in this process."""
 
@@ -63,13 +73,14 @@ class Stream:
         self.recorder = recorder
         self.event = event
         self.counters_offset = layout.COUNTERS_HEADER_BYTES + index * layout.COUNTERS_ENTRY.size
+        self.segment: MappedSegment | NoSegment = NO_SEGMENT
         self.packer = self._packer()
         self.emit = self._counting_emit() if recorder.count_writes and self.packer is None else self._emit()
         self.reset()
 
     def reset(self) -> None:
         """Forget the open segment, as after a fork: the parent goes on with it."""
-        self.segment: MappedSegment | NoSegment = NO_SEGMENT
+        self.use(NO_SEGMENT)
         self.sequence = 0
         self.segment_bytes = 0
         self.appended_to = 0
@@ -77,13 +88,18 @@ class Stream:
         self.dropped = 0
         self.written = 0
 
+    def use(self, segment: MappedSegment | NoSegment) -> int:
+        """Go on in a segment; where the places end that were given out in the one before."""
+        before = self.segment
+        if self.packer is not None:  # first: who finds the one before full must see that this is not it
+            end = self.packer.follow(segment.map, layout.SEGMENT_HEADER_BYTES)
+        self.segment = segment
+        return before.next_offset() if self.packer is None else end
+
     def _packer(self) -> Packer | None:
-        """What does in C what is said here in Python, or None: it was not built, or is not wanted."""
-        if os.environ.get(NATIVE_VARIABLE) == "0":
-            return None
-        try:
-            native = import_module("kvtrace._native")
-        except ImportError:
+        """What does in C what is said here in Python, if there is that."""
+        native = compiled()
+        if native is None:
             return None
         wrote = self.count if self.recorder.count_writes else None
         packer: Packer = native.Packer(self.event.struct.format, self, wrote)
@@ -180,7 +196,7 @@ class Stream:
                 try:
                     recorder.open()
                     if not recorder.stopped:
-                        self.segment = self._next_segment(used)
+                        self.use(self._next_segment(used))
                 except (OSError, ValueError) as error:
                     recorder.stop(f"no new segment for {self.event.name}: {error}")
             return not recorder.stopped
@@ -188,7 +204,8 @@ class Stream:
     def rotate(self) -> None:
         """Go on in a new segment if this one has records. Threads that emit meanwhile are not held up.
 
-        One of them may have looked up the old segment already; its records come to lie behind the seal.
+        Without compiled code, one of them may have looked up the old segment already; its records come to lie behind
+        the seal.
         """
         recorder = self.recorder
         with recorder.lock:
@@ -199,13 +216,11 @@ class Stream:
                 self.rotation_due = True
                 return
             try:
-                self.segment = self._next_segment(used)
+                end = self.use(self._next_segment(used))
             except OSError as error:
                 recorder.stop(f"no new segment for {self.event.name}: {error}")
                 return
-            if self.packer is not None:
-                self.packer.follow()  # the file may be deleted soon, and its space is to be free then
-            seal(old, old.next_offset())
+            seal(old, end)
 
     def _used_bytes(self, segment: MappedSegment) -> int:
         """About how much of a segment holds records, by halving: records are whole in order but for the last few."""

@@ -106,10 +106,10 @@ class Engine:
         hashed = lacks.read(self.block_pool, "hash_block_size", _HASHED, 0)
         self.hash_block_size = int(self.block_size if hashed is None else hashed)
         self.has_connector = lacks.read(scheduler, "connector", _EXTERNAL) is not None
-        self._queues = [name for name in _QUEUES if hasattr(scheduler, name)]
-        if "waiting" not in self._queues or len(self._queues) < 2:
-            lacks.tell(scheduler, "waiting" if "waiting" not in self._queues else "|".join(_QUEUES[::2]), _WAITING)
-            self._queues.clear()
+        self.queues = [name for name in _QUEUES if hasattr(scheduler, name)]
+        if "waiting" not in self.queues or len(self.queues) < 2:
+            lacks.tell(scheduler, "waiting" if "waiting" not in self.queues else "|".join(_QUEUES[::2]), _WAITING)
+            self.queues.clear()
         self.pins = Pins(self)
 
     def request(self, request_id: str) -> LiveRequest:
@@ -154,12 +154,14 @@ class Engine:
 
     def waiting(self) -> int:
         """Requests in all waiting queues, or -1. The queue objects may be replaced, so they are looked up by name."""
-        scheduler = self.scheduler
-        return sum(len(getattr(scheduler, name)) for name in self._queues) if self._queues else -1
+        scheduler, found = self.scheduler, 0 if self.queues else -1
+        for name in self.queues:
+            found += len(getattr(scheduler, name))
+        return found
 
     def head(self) -> Any:
         """The request at the head of the waiting queues, or None."""
-        for name in self._queues:
+        for name in self.queues:
             queue = getattr(self.scheduler, name)
             if queue:
                 return queue.peek_request()

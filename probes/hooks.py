@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from kvtrace.probes.imports import ImportFinder, is_missing
+from kvtrace.stream import compiled
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -79,9 +80,47 @@ class Hook(NamedTuple):
         return self.target.partition(":")[2].split(".")
 
 
-def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
-    """An argument that callers may pass by position or by name."""
+def _argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
     return args[position] if len(args) > position else kwargs.get(name, default)
+
+
+argument: Callable[..., Any] = getattr(compiled(), "argument", _argument)
+"""`argument(args, kwargs, position, name, default=None)`: one that callers may pass by position or by name."""
+
+
+class Around:
+    """`before` and `after` of a hook that gives an attribute another value for the time of a call.
+
+    Args:
+        find: Gives whose attribute it is; None: there is nobody yet.
+        name: The attribute.
+        value: Its value meanwhile.
+    """
+
+    def __init__(self, find: Callable[[], Any], name: str, value: Any) -> None:
+        self._find, self._name, self._value = find, name, value
+        self._owner: Any = None
+
+    def before(self, args: Args, kwargs: Kwargs) -> Any:
+        """The value that was there; this object if there is nobody yet."""
+        if self._owner is None:
+            self._owner = self._find()
+        if self._owner is None:
+            return self
+        until = getattr(self._owner, self._name)
+        setattr(self._owner, self._name, self._value)
+        return until
+
+    def after(self, until: Any, _: Any, args: Args, kwargs: Kwargs) -> None:
+        """Put it back."""
+        if until is not self:
+            setattr(self._owner, self._name, until)
+
+
+def around(find: Callable[[], Any], name: str, value: Any) -> Around:
+    """An `Around`, in compiled code where there is some."""
+    made: Around = getattr(compiled(), "Around", Around)(find, name, value)
+    return made
 
 
 def what_failed(error: Exception) -> str:
@@ -144,6 +183,9 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
                 disable(error)
         return result
 
+    native = compiled()
+    if native is not None:  # the same without a frame
+        guarded = native.Guard(original, before, after, arguments, fire, disable)
     return functools.wraps(original)(guarded)
 
 

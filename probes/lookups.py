@@ -10,6 +10,7 @@ from kvtrace.probes.chains import CHAIN_NEEDS, Chains
 from kvtrace.probes.engine import Engine, Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
+from kvtrace.stream import compiled
 
 _SIZING = "get_num_blocks_to_allocate"
 _SIZED = "how many blocks a refused request asked for"
@@ -110,9 +111,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             return None
         if engine.lookup is not None:
             _note_sizing(engine, args[0].coordinator)
-        # Last: should anything fail, nobody is left as the owner of later blocks. Called for each request of each step,
-        # hence without `argument` where it is known.
-        engine.acts_for(args[1] if len(args) > 1 else kwargs["request"])
+        engine.acts_for(argument(args, kwargs, 1, "request"))  # last: should this fail, nobody is left as the owner
         return engine
 
     def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
@@ -137,6 +136,8 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         if blocks is None:
             engine.refused = (request.request_id, engine.need_blocks, engine.block_pool.get_num_free_blocks())
 
+    native = compiled()  # these two are called for each request of each step
+    owner = None if native is None else native.Owner(managers, before_allocate, after_allocate)
     return [
         Hook(
             f"{KV_CACHE_MANAGER}.get_computed_blocks",
@@ -148,8 +149,8 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         Hook(
             f"{KV_CACHE_MANAGER}.allocate_slots",
             "which request blocks were allocated for, external hits, refusals for lack of KV",
-            before=before_allocate,
-            after=after_allocate,
+            before=before_allocate if owner is None else owner.before,
+            after=after_allocate if owner is None else owner.after,
             off=engines.off(_without_allocations),
             needs=(
                 Need(REQUEST, "request_id"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kvtrace.events import (
@@ -30,26 +32,40 @@ from kvtrace.probes.owners import (
     SCHEDULER,
     SCHEDULER_OUTPUT,
 )
+from kvtrace.stream import compiled
 
 _PAUSED = "that admissions were paused"
+_NOBODY_WAITS = int(Limit.none), 0, -1, -1
 _PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
 
 
 class Steps:
-    """Turns a `SchedulerOutput` into records."""
+    """Turns a `SchedulerOutput` into records.
+
+    Attributes:
+        scheduled: Records a step of an engine from when `schedule` was entered and what it returned.
+    """
 
     def __init__(self, engines: Engines, lookups: Lookups) -> None:
-        stream = engines.recorder.stream
+        native, stream, packer = compiled(), engines.recorder.stream, engines.recorder.packer
         self._emit_step = stream(STEP_SCHEDULE)
         self._emit_shares = engines.recorder.columns(STEP_REQUEST)
         self._emit_table = engines.recorder.columns(BLOCK_TABLE)
         self._emit_request = stream(REQUEST_EVENT)
         self._lookups = lookups
+        self.scheduled: Callable[[Engine, int, Any], None] = self._scheduled
+        if native is not None:
+            packers = packer(STEP_SCHEDULE), packer(STEP_REQUEST), packer(BLOCK_TABLE)
+            codes = TableOp.set, TableOp.append, Limit.none
+            self.scheduled = native.Steps(*packers, self._settle, self._share, self._limit, *codes).scheduled
 
-    def scheduled(self, engine: Engine, start_ns: int, output: Any) -> None:
-        """Record a step from what `schedule` returned."""
-        end_ns = time.monotonic_ns()
+    def _settle(self, engine: Engine) -> None:
         self._lookups.settle(engine, admitted=False)
+
+    def _scheduled(self, engine: Engine, start_ns: int, output: Any) -> None:
+        end_ns = time.monotonic_ns()
+        if engine.lookup is not None:
+            self._settle(engine)
         new_blocks = self._block_tables(engine, output)
         requests, tokens = self._shares(engine, start_ns, output, new_blocks)
         scheduler, block_pool = engine.scheduler, engine.block_pool
@@ -57,7 +73,7 @@ class Steps:
         left = budget - output.total_num_scheduled_tokens
         free = block_pool.get_num_free_blocks()
         waiting = engine.waiting()
-        limit, head, need, free_then = self._limit(engine, left, waiting)
+        limit, head, need, free_then = self._limit(engine, left, waiting) if waiting else _NOBODY_WAITS
         self._emit_step(
             start_ns,
             end_ns,
@@ -116,17 +132,23 @@ class Steps:
         rows: list[tuple[int, int, int, int, int]] = []
         for request_id, scheduled in output.num_scheduled_tokens.items():
             computed = known[request_id].num_computed_tokens - scheduled
-            live = live_requests.get(request_id) or engine.request(request_id)
-            if computed >= live.decode_from:
-                phase = _DECODE
+            live = live_requests.get(request_id)
+            if live is not None and computed >= live.decode_from:
+                number, phase = live.number, _DECODE
             else:
-                phase = self._phase(engine, start_ns, live, known[request_id], computed)
+                number, phase = self._share(engine, start_ns, request_id, computed)
             requests[phase] += 1
             tokens[phase] += scheduled
-            rows.append((live.number, phase, scheduled, computed, new_blocks.get(request_id, 0)))
+            rows.append((number, phase, scheduled, computed, new_blocks.get(request_id, 0)))
         if rows:
             self._emit_shares(len(rows), step, *map(list, zip(*rows, strict=True)))
         return requests, tokens
+
+    def _share(self, engine: Engine, start_ns: int, request_id: str, computed: int) -> tuple[int, int]:
+        """The number and the phase of a request."""
+        live = engine.request(request_id)
+        phase = self._phase(engine, start_ns, live, engine.scheduler.requests[request_id], computed)
+        return live.number, phase
 
     def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> int:
         first = live.decode_from == NOT_ADMITTED
@@ -163,9 +185,9 @@ class Steps:
         """Why the head of the queue has to wait: vLLM keeps that to itself, so it is inferred from what it left."""
         if waiting < 0:
             return 0, 0, -1, -1
-        head = engine.head() if waiting else None
+        head = engine.head()
         if head is None:
-            return Limit.none, 0, -1, -1
+            return _NOBODY_WAITS
         number = engine.request(head.request_id).number
         scheduler = engine.scheduler
         if engine.refused is not None and engine.refused[0] == head.request_id:
@@ -184,12 +206,69 @@ class Steps:
         return (Limit.other if paused.name == "UNPAUSED" else Limit.paused), number, -1, -1
 
 
+class Updates:
+    """What hooks do around `Scheduler.update_from_output`: record when a step's results came back, and its tokens.
+
+    Args:
+        engines: Whose results they are.
+        missing: Called with an engine and a scheduler's output that has no mark.
+        first_tokens: Called with an engine some of whose requests have no token yet.
+    """
+
+    def __init__(
+        self, engines: Engines, missing: Callable[[Engine, Any], None], first_tokens: Callable[[Engine], None]
+    ) -> None:
+        self._schedulers, self._missing, self._first_tokens = engines.by_scheduler, missing, first_tokens
+        self._emit = engines.recorder.stream(STEP_UPDATE)
+
+    def before(self, args: Args, kwargs: Kwargs) -> Engine | None:
+        """From now on the engine acts for the step whose results these are."""
+        engine = self._schedulers.get(id(args[0]))
+        if engine is None or engine.updating:
+            return None
+        engine.updating = True
+        engine.update_start = time.monotonic_ns()
+        engine.finished = 0
+        output = argument(args, kwargs, 1, "scheduler_output")
+        mark = getattr(output, STEP_ATTRIBUTE, None)
+        if mark is None:
+            self._missing(engine, output)
+        engine.acting_step = -1 if mark is None else mark[1]
+        return engine
+
+    def after(self, engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
+        """Record it."""
+        if engine is None:
+            return
+        step = engine.acting_step
+        if engine.awaiting_first_token:
+            self._first_tokens(engine)
+        tokens = sum(map(len, argument(args, kwargs, 2, "model_runner_output").sampled_token_ids or ()))
+        self._emit(engine.update_start, time.monotonic_ns(), step, tokens, engine.finished)
+        engine.acting_step = engine.step
+        engine.updating = False
+
+
+def _updates(engines: Engines) -> Updates:
+    """`Updates`, in compiled code where there is some."""
+    native, packer = compiled(), engines.recorder.packer(STEP_UPDATE)
+    record = partial(first_tokens, emit_request=engines.recorder.stream(REQUEST_EVENT))
+
+    def missing(engine: Engine, output: Any) -> None:
+        if engine.step >= 0:
+            engines.lacks.tell(output, STEP_ATTRIBUTE, "which step results belong to")
+
+    if native is None:
+        return Updates(engines, missing, record)
+    made: Updates = native.Updates(packer, engines.by_scheduler, STEP_ATTRIBUTE, missing, record)
+    return made
+
+
 def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hook]:
     """The hooks on `Scheduler.schedule` and `Scheduler.update_from_output`."""
     steps = Steps(engines, lookups)
     schedulers = engines.by_scheduler
-    emit_update = engines.recorder.stream(STEP_UPDATE)
-    emit_request = engines.recorder.stream(REQUEST_EVENT)
+    updates = _updates(engines)
     now = time.monotonic_ns
 
     def before_schedule(args: Args, kwargs: Kwargs) -> tuple[Engine, int] | None:
@@ -218,31 +297,6 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
             if ranges is not None:
                 ranges.scheduled(engine)
 
-    def before_update(args: Args, kwargs: Kwargs) -> Engine | None:
-        engine = schedulers.get(id(args[0]))
-        if engine is None or engine.updating:
-            return None
-        engine.updating = True
-        engine.update_start = now()
-        engine.finished = 0
-        output = argument(args, kwargs, 1, "scheduler_output")
-        mark = getattr(output, STEP_ATTRIBUTE, None)
-        if mark is None and engine.step >= 0:
-            engines.lacks.tell(output, STEP_ATTRIBUTE, "which step results belong to")
-        engine.acting_step = -1 if mark is None else mark[1]
-        return engine
-
-    def after_update(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
-        if engine is None:
-            return
-        step = engine.acting_step
-        first_tokens(engine, emit_request)
-        model_output = argument(args, kwargs, 2, "model_runner_output")
-        returned = sum(map(len, model_output.sampled_token_ids or ()))
-        emit_update(engine.update_start, now(), step, returned, engine.finished)
-        engine.acting_step = engine.step
-        engine.updating = False
-
     return [
         Hook(
             f"{SCHEDULER}.schedule",
@@ -266,8 +320,8 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
         Hook(
             f"{SCHEDULER}.update_from_output",
             "when steps end, first tokens",
-            before=before_update,
-            after=after_update,
+            before=updates.before,
+            after=updates.after,
             off=engines.off(Engine.without_first_tokens),
             needs=(Need(MODEL_OUTPUT, "sampled_token_ids"), Need(REQUEST, "num_output_tokens num_computed_tokens")),
         ),

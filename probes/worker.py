@@ -17,6 +17,7 @@ from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.owners import PARALLEL_CONFIG, SCHEDULER_OUTPUT
+from kvtrace.stream import compiled
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
@@ -35,67 +36,101 @@ _STEPLESS = "forward passes: kvtrace's mark on a step does not reach the worker"
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
 
 
-class _Marks:
-    """Finds the step that a scheduler's output belongs to: (engine's pid, step)."""
+class Forwards:
+    """What hooks do around a forward pass: record it.
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._lacks = Lacks(recorder)
-        self._without = 0  # forward passes in a row
+    Args:
+        recorder: Where to.
+        begin: Called before with when it begins (0: a dummy), whether it is a dummy, and the scheduler's output.
+        end: Called after with the number of tokens.
+        missing: Called with a scheduler's output that has no mark, and how many had none in a row.
+    """
 
-    def step(self, scheduler_output: Any) -> tuple[int, int] | None:
-        """The mark that the engine put there; None if there is none, which is said if it goes on."""
-        found: tuple[int, int] | None = getattr(scheduler_output, STEP_ATTRIBUTE, None)
-        if found is not None:
-            self._without = 0
-            return found
-        self._without += 1
-        if self._without > _WARM_UP_PASSES:
-            self._lacks.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
-        return None
+    def __init__(
+        self,
+        recorder: Recorder,
+        begin: Callable[[int, bool, Any], None] | None,
+        end: Callable[[int], None] | None,
+        missing: Callable[[Any, int], None],
+    ) -> None:
+        self._emit = recorder.stream(FORWARD)
+        self._begin, self._end, self._missing = begin, end, missing
+        self._without = 0  # forward passes in a row without a mark
+        self.mode = 0  # graph mode of the pass under way; 0 before it is known
+
+    def before(self, args: Args, kwargs: Kwargs) -> int:
+        """When it begins; 0: it is a dummy."""
+        self.mode = 0
+        dummy = bool(argument(args, kwargs, 3, "dummy_run", False))
+        start_ns = 0 if dummy else time.monotonic_ns()
+        if self._begin is not None:
+            self._begin(start_ns, dummy, argument(args, kwargs, 1, "scheduler_output"))
+        return start_ns
+
+    def after(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+        """Record it, if it belongs to a step: its mark is (engine's pid, step)."""
+        if not start_ns:
+            return
+        output = argument(args, kwargs, 1, "scheduler_output")
+        mark = getattr(output, STEP_ATTRIBUTE, None)
+        if mark is None:
+            self._without += 1
+            self._missing(output, self._without)
+            return
+        self._without = 0
+        tokens = output.total_num_scheduled_tokens
+        if self._end is not None:
+            self._end(tokens)
+        self._emit(start_ns, time.monotonic_ns(), *mark, tokens, len(output.num_scheduled_tokens), self.mode)
+
+    def context(self, args: Args, kwargs: Kwargs) -> None:
+        """Before `set_forward_context`, whose arguments name the graph mode."""
+        graph_mode = kwargs.get("cudagraph_runtime_mode")
+        if graph_mode is not None and not self.mode:
+            self.mode = _mode(graph_mode)
+
+
+def _mode(graph_mode: Any) -> int:
+    return int(_MODES.get(graph_mode.name, 0))
+
+
+def _forwards(recorder: Recorder, begin: Any, end: Any) -> Forwards:
+    """`Forwards`, in compiled code where there is some."""
+    native, packer, lacks = compiled(), recorder.packer(FORWARD), Lacks(recorder)
+
+    def missing(scheduler_output: Any, in_a_row: int) -> None:
+        if in_a_row > _WARM_UP_PASSES:
+            lacks.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
+
+    if native is None:
+        return Forwards(recorder, begin, end, missing)
+    made: Forwards = native.Forwards(packer, STEP_ATTRIBUTE, begin, end, _mode, missing)
+    return made
 
 
 def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     """The hooks on both model runners. CPU runners inherit the first."""
-    emit = recorder.stream(FORWARD)
-    now = time.monotonic_ns
     layers = DeviceRecorder(recorder, level()) if level() != "host" else None
-    mode = [0]  # of the forward pass under way; 0 before it is known
     announced: set[int] = set()
-    step_of = _Marks(recorder).step
 
-    def before_forward(args: Args, kwargs: Kwargs) -> int:
-        mode[0] = 0
-        dummy = argument(args, kwargs, 3, "dummy_run", False)
-        start_ns = 0 if dummy else now()
-        if layers is not None or ranges is not None:
-            scheduler_output = argument(args, kwargs, 1, "scheduler_output")
-            step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
-            if ranges is not None and step:
-                ranges.begin_forward(step[1], start_ns)
-            if layers is not None and (dummy or scheduler_output.total_num_scheduled_tokens):  # else nothing runs
-                layers.begin(step[1] if step else 0, step[0] if step else 0)
-        return start_ns
+    def begin(start_ns: int, dummy: bool, scheduler_output: Any) -> None:
+        step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
+        if ranges is not None and step:
+            ranges.begin_forward(step[1], start_ns)
+        if layers is not None and (dummy or scheduler_output.total_num_scheduled_tokens):  # else nothing runs
+            layers.begin(step[1] if step else 0, step[0] if step else 0)
 
-    def after_forward(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        scheduler_output = argument(args, kwargs, 1, "scheduler_output")
-        step = step_of(scheduler_output) if start_ns else None
-        if step is None:
-            return
-        scheduled = scheduler_output.num_scheduled_tokens
-        tokens = scheduler_output.total_num_scheduled_tokens
+    def end(tokens: int) -> None:
         if layers is not None and tokens:
             layers.end()
         if ranges is not None:
             ranges.end_forward()
-        emit(start_ns, now(), step[0], step[1], tokens, len(scheduled), mode[0])
 
-    def before_context(args: Args, kwargs: Kwargs) -> None:
-        graph_mode = kwargs.get("cudagraph_runtime_mode")
-        if graph_mode is not None and not mode[0]:
-            mode[0] = _MODES.get(graph_mode.name, 0)
+    watched = layers is not None or ranges is not None
+    forwards = _forwards(recorder, begin if watched else None, end if watched else None)
 
     def before_full_graph(args: Args, kwargs: Kwargs) -> None:
-        mode[0] = mode[0] or GraphMode.full
+        forwards.mode = forwards.mode or GraphMode.full
 
     def after_caches(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         if os.getpid() in announced or argument(args, kwargs, 2, "is_profiling", False):
@@ -114,8 +149,8 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
             Hook(
                 f"{module}:GPUModelRunner.execute_model",
                 "forward passes",
-                before=before_forward,
-                after=after_forward,
+                before=forwards.before,
+                after=forwards.after,
                 needs=(Need(SCHEDULER_OUTPUT, "num_scheduled_tokens total_num_scheduled_tokens"),),
             ),
             Hook(
@@ -135,7 +170,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
             Hook(
                 f"{module}:set_forward_context",
                 "the graph mode of forward passes",
-                before=before_context,
+                before=forwards.context,
                 needs=(Need("vllm.forward_context:set_forward_context", "cudagraph_runtime_mode", "graph modes"),),
             ),
         ]

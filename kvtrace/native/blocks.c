@@ -1,11 +1,10 @@
-/* What is recorded once a block: hash changes and rows of blocks. And the module.
+/* What is recorded once a block: hash changes and rows of blocks.
  *
  * probes/blocks.py is complete without this, four times slower; what cannot be done quickly here is handed to it. Records
  * are BLOCK_EVENT's (kvtrace/events.py), whose layout is checked when a Writer is made. Everything runs under the GIL.
  */
 
 #include "packer.h"
-#include <time.h>
 
 #define LAYOUT "qiiBiIQBB"
 
@@ -30,23 +29,9 @@ typedef struct {
     unsigned char cache, evict;
 } Writer;
 
-static PyTypeObject *packer_type;
 static PyObject *n_tier, *n_engine, *n_acting_step, *n_owner, *n_index;
 static PyObject *n_cached, *n_evicted, *n_block_id, *n_ref_cnt, *n_is_null, *n_pool;
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t); /* what time.monotonic_ns reads */
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static int follow(Writer *self)
-{
-    return packer_follow((Packer *)self->packer);
-}
-
-/* Append a record. The segment was followed in this call. */
 static int append(Writer *self, const Record *record)
 {
     return packer_store((Packer *)self->packer, (const char *)record);
@@ -116,8 +101,7 @@ static PyObject *changed(Writer *self, PyObject *const *args, Py_ssize_t count, 
     long long block_id, references;
     if (add_to(pool, n_cached, evicts ? -1 : 1) < 0 || (evicts && add_to(pool, n_evicted, 1) < 0)
         || read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0
-        || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0 || describe(pool, &record) < 0
-        || follow(self) < 0)
+        || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0 || describe(pool, &record) < 0)
         return NULL;
     for (int i = 0; i < 8; i++) /* a key ends with the group in four bytes; before it the hash's low bytes */
         record.block_hash = record.block_hash << 8 | (unsigned char)bytes[length - 12 + i];
@@ -169,10 +153,8 @@ static PyObject *write_blocks(Writer *self, PyObject *args)
         return NULL;
     record.time_ns = moment;
     PyObject *list = PySequence_List(blocks); /* its own: nothing can change it meanwhile */
-    if (list == NULL || follow(self) < 0) {
-        Py_XDECREF(list);
+    if (list == NULL)
         return NULL;
-    }
     int knows_pool = -1;
     for (Py_ssize_t i = 0, count = PyList_Size(list); i < count; i++) {
         PyObject *block = PyList_GetItem(list, i);
@@ -203,19 +185,12 @@ static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
     PyObject *packer, *maps, *inserted, *popped;
     if (!PyArg_ParseTuple(args, "O!O!OObb", packer_type, &packer, &PyDict_Type, &maps, &inserted, &popped, &self->cache, &self->evict))
         return -1;
-    const Packer *known = (Packer *)packer;
-    if (known->fields != (int)sizeof LAYOUT - 1 || strncmp(known->codes, LAYOUT, sizeof LAYOUT - 1) != 0
-        || known->bytes != sizeof(Record)) {
-        PyErr_SetString(PyExc_ValueError, "its records are not block events");
+    if (!packer_writes((Packer *)packer, LAYOUT))
         return -1;
-    }
-    PyObject *given[] = {packer, maps, inserted, popped};
-    PyObject **kept[] = {&self->packer, &self->maps, &self->inserted, &self->popped};
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        PyObject *before = *kept[i];
-        *kept[i] = Py_NewRef(given[i]);
-        Py_XDECREF(before);
-    }
+    replace(&self->packer, Py_NewRef(packer));
+    replace(&self->maps, Py_NewRef(maps));
+    replace(&self->inserted, Py_NewRef(inserted));
+    replace(&self->popped, Py_NewRef(popped));
     return 0;
 }
 
@@ -238,18 +213,9 @@ static int writer_clear(Writer *self)
     return 0;
 }
 
-static void writer_dealloc(Writer *self)
-{
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
-    PyObject_GC_UnTrack(self);
-    writer_clear(self);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
-}
-
 static PyMethodDef methods[] = {
-    {"after_insert", (PyCFunction)(void (*)(void))after_insert, METH_FASTCALL, "Hook.after of the map's insert."},
-    {"after_pop", (PyCFunction)(void (*)(void))after_pop, METH_FASTCALL, "Hook.after of the map's pop."},
+    {"after_insert", FAST(after_insert), "Hook.after of the map's insert."},
+    {"after_pop", FAST(after_pop), "Hook.after of the map's pop."},
     {"write_blocks", (PyCFunction)write_blocks, METH_VARARGS,
      "write_blocks(blocks, block_pool, time_ns, step, op, request, pool): a record for each block."},
     {NULL},
@@ -259,40 +225,23 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "Writer(packer, maps, after_insert, after_pop, cache, evict)"},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, writer_init},
-    {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_dealloc, deallocate},
     {Py_tp_traverse, writer_traverse},
     {Py_tp_clear, writer_clear},
     {Py_tp_methods, methods},
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec writer_spec = {
     "kvtrace._native.Writer", sizeof(Writer), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Records, packed in C.", -1, NULL};
-
-PyMODINIT_FUNC PyInit__native(void)
+int blocks_names(void)
 {
-    static const struct {
-        PyObject **to;
-        const char *text;
-    } names[] = {
-        {&n_tier, "tier"},
-        {&n_engine, "engine"}, {&n_acting_step, "acting_step"}, {&n_owner, "owner"}, {&n_index, "index"},
-        {&n_cached, "cached"}, {&n_evicted, "evicted"}, {&n_block_id, "block_id"}, {&n_ref_cnt, "ref_cnt"},
-        {&n_is_null, "is_null"}, {&n_pool, "pool"},
+    const Name names[] = {
+        {&n_tier, "tier"}, {&n_engine, "engine"}, {&n_acting_step, "acting_step"}, {&n_owner, "owner"},
+        {&n_index, "index"}, {&n_cached, "cached"}, {&n_evicted, "evicted"}, {&n_block_id, "block_id"},
+        {&n_ref_cnt, "ref_cnt"}, {&n_is_null, "is_null"}, {&n_pool, "pool"},
     };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (*names[i].to == NULL && (*names[i].to = PyUnicode_InternFromString(names[i].text)) == NULL)
-            return NULL;
-    PyObject *made = packer_names() < 0 ? NULL : PyModule_Create(&module);
-    PyObject *packer = made ? PyType_FromSpec(&packer_spec) : NULL, *writer = packer ? PyType_FromSpec(&spec) : NULL;
-    if (writer == NULL || PyModule_AddObjectRef(made, "Packer", packer) < 0 || PyModule_AddObjectRef(made, "Writer", writer) < 0)
-        Py_CLEAR(made);
-    if (made != NULL)
-        packer_type = (PyTypeObject *)Py_NewRef(packer);
-    Py_XDECREF(packer);
-    Py_XDECREF(writer);
-    return made;
+    return INTERN(names);
 }

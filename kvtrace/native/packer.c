@@ -1,19 +1,40 @@
 /* What `kvtrace/stream.py` does in Python where this could not be built. Everything runs under the GIL. */
 
 #include "packer.h"
+#include <time.h>
 
-static PyObject *n_segment, *n_map, *n_offsets, *n_last, *n_next;
+PyTypeObject *packer_type;
 
-int packer_names(void)
+static PyObject *n_segment, *n_next;
+
+int intern_names(const Name *names, size_t count)
 {
-    static const struct {
-        PyObject **to;
-        const char *text;
-    } names[] = {{&n_segment, "segment"}, {&n_map, "map"}, {&n_offsets, "offsets"}, {&n_last, "last"}, {&n_next, "_emit_in_next"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; i < count; i++)
         if (*names[i].to == NULL && (*names[i].to = PyUnicode_InternFromString(names[i].text)) == NULL)
             return -1;
     return 0;
+}
+
+int packer_names(void)
+{
+    const Name names[] = {{&n_segment, "segment"}, {&n_next, "_emit_in_next"}};
+    return INTERN(names);
+}
+
+void deallocate(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    ((inquiry)PyType_GetSlot(type, Py_tp_clear))(self);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out)
@@ -35,43 +56,28 @@ int read_int(PyObject *object, PyObject *name, long long least, long long most, 
 
 static void let_go(Packer *self)
 {
-    if (self->mapped)
+    if (self->base != NULL)
         PyBuffer_Release(&self->view);
-    self->mapped = 0;
-    Py_CLEAR(self->offsets);
-    Py_CLEAR(self->segment);
+    self->base = NULL;
 }
 
-/* A stream without a segment has one without a map: it counts as full. */
-int packer_follow(Packer *self)
+/* Go on in another segment; where the records end of the one before. */
+static PyObject *follow(Packer *self, PyObject *args)
 {
-    PyObject *segment = PyObject_GetAttr(self->stream, n_segment);
-    if (segment == NULL)
-        return -1;
-    if (segment == self->segment) {
-        Py_DECREF(segment);
-        return 0;
-    }
+    PyObject *map;
+    long long first, end = self->next;
+    if (!PyArg_ParseTuple(args, "OL", &map, &first))
+        return NULL;
     let_go(self);
-    PyObject *map = PyObject_GetAttr(segment, n_map), *offsets = map ? PyObject_GetAttr(segment, n_offsets) : NULL;
-    long long last = -1;
-    int failed = offsets == NULL;
-    if (!failed && map != Py_None)
-        failed = read_int(segment, n_last, INT64_MIN, INT64_MAX, &last) < 0 || PyObject_GetBuffer(map, &self->view, PyBUF_WRITABLE) < 0;
-    if (failed) {
-        Py_XDECREF(map);
-        Py_XDECREF(offsets);
-        Py_DECREF(segment);
-        return -1;
+    self->followed += 1;
+    self->next = first;
+    if (map != Py_None) {
+        if (PyObject_GetBuffer(map, &self->view, PyBUF_WRITABLE) < 0)
+            return NULL;
+        self->base = self->view.buf;
+        self->last = self->view.len - self->bytes;
     }
-    self->mapped = map != Py_None;
-    Py_DECREF(map);
-    if (self->mapped && last > self->view.len - self->bytes)
-        last = self->view.len - self->bytes;
-    self->last = last;
-    self->offsets = offsets;
-    self->segment = segment;
-    return 0;
+    return PyLong_FromLongLong(end);
 }
 
 static PyObject *value_at(char code, const char *from)
@@ -101,68 +107,44 @@ static PyObject *value_at(char code, const char *from)
 /* Have Python begin a new segment with a record. */
 static int store_in_next(Packer *self, const char *record)
 {
-    PyObject *values = PyTuple_New(self->fields), *segment = self->segment;
+    PyObject *values = PyTuple_New(self->fields), *segment = PyObject_GetAttr(self->stream, n_segment);
     for (int i = 0; values != NULL && i < self->fields; i++) {
         PyObject *value = value_at(self->codes[i], record + self->places[i]);
         if (value == NULL || PyTuple_SetItem(values, i, value) < 0)
             Py_CLEAR(values);
     }
-    if (values == NULL)
-        return -1;
-    Py_INCREF(segment); /* the call may let go of it */
-    PyObject *done = PyObject_CallMethodObjArgs(self->stream, n_next, segment, values, NULL);
-    Py_DECREF(segment);
-    Py_DECREF(values);
+    PyObject *done = values && segment ? PyObject_CallMethodObjArgs(self->stream, n_next, segment, values, NULL) : NULL;
+    Py_XDECREF(segment);
+    Py_XDECREF(values);
     Py_XDECREF(done);
-    return done == NULL ? -1 : packer_follow(self);
+    return done == NULL ? -1 : 0;
 }
 
 int packer_store(Packer *self, const char *record)
 {
-    if (self->offsets == NULL && packer_follow(self) < 0) /* it could not be followed meanwhile */
-        return -1;
-    PyObject *place = PyIter_Next(self->offsets);
-    if (place == NULL)
-        return -1;
-    long long offset = PyLong_AsLongLong(place);
-    Py_DECREF(place);
-    if (offset == -1 && PyErr_Occurred())
-        return -1;
-    if (!self->mapped || offset < 0 || offset > self->last)
+    if (self->base == NULL || self->next > self->last)
         return store_in_next(self, record);
-    char *to = (char *)self->view.buf + offset;
+    char *to = self->base + self->next;
+    self->next += self->bytes;
     memcpy(to, record, self->bytes - 1);
     *(volatile char *)(to + self->bytes - 1) = 1; /* last: a record counts once this is written */
     if (self->wrote == Py_None)
         return 0;
     PyObject *counted = PyObject_CallNoArgs(self->wrote);
     Py_XDECREF(counted);
-    return counted == NULL ? -1 : packer_follow(self);
+    return counted == NULL ? -1 : 0;
 }
 
-static int put(PyObject *value, char code, char *to)
+static int put_number(long long number, char code, char *to)
 {
-    if (code == '?') {
-        int truth = PyObject_IsTrue(value);
-        *to = truth > 0;
-        return truth < 0 ? -1 : 0;
-    }
-    if (code == 'Q') {
-        PyObject *index = PyNumber_Index(value);
-        uint64_t number = index ? PyLong_AsUnsignedLongLong(index) : 0;
-        Py_XDECREF(index);
-        memcpy(to, &number, 8);
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    long long number = PyLong_AsLongLong(value);
-    if (number == -1 && PyErr_Occurred())
-        return -1;
     int32_t i = (int32_t)number;
     uint32_t I = (uint32_t)number;
     int fits = 1;
     switch (code) {
     case 'q':
+    case 'Q':
         memcpy(to, &number, 8);
+        fits = code == 'q' || number >= 0;
         break;
     case 'i':
         memcpy(to, &i, 4);
@@ -181,6 +163,41 @@ static int put(PyObject *value, char code, char *to)
     return fits ? 0 : -1;
 }
 
+static int put(PyObject *value, char code, char *to)
+{
+    if (code == '?') {
+        int truth = PyObject_IsTrue(value);
+        *to = truth > 0;
+        return truth < 0 ? -1 : 0;
+    }
+    if (code == 'Q') {
+        PyObject *index = PyNumber_Index(value);
+        uint64_t number = index ? PyLong_AsUnsignedLongLong(index) : 0;
+        Py_XDECREF(index);
+        memcpy(to, &number, 8);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    long long number = PyLong_AsLongLong(value);
+    return number == -1 && PyErr_Occurred() ? -1 : put_number(number, code, to);
+}
+
+int packer_numbers(Packer *self, const long long *numbers)
+{
+    char record[MOST_BYTES];
+    for (int i = 0; i < self->fields; i++)
+        if (put_number(numbers[i], self->codes[i], record + self->places[i]) < 0)
+            return -1;
+    return packer_store(self, record);
+}
+
+int packer_writes(const Packer *self, const char *fields)
+{
+    if (self->fields == (int)strlen(fields) && strncmp(self->codes, fields, self->fields) == 0)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "the packer's records are not of %s", fields);
+    return 0;
+}
+
 static PyObject *emit(Packer *self, PyObject *const *values, Py_ssize_t count)
 {
     char record[MOST_BYTES];
@@ -189,9 +206,7 @@ static PyObject *emit(Packer *self, PyObject *const *values, Py_ssize_t count)
     for (int i = 0; i < self->fields; i++)
         if (put(values[i], self->codes[i], record + self->places[i]) < 0)
             return NULL;
-    if (packer_follow(self) < 0 || packer_store(self, record) < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    return packer_store(self, record) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* A column of `rows` records from a list, or from one value for all of them. */
@@ -227,17 +242,11 @@ static PyObject *columns(Packer *self, PyObject *const *args, Py_ssize_t count)
     int failed = 0;
     for (int field = 0; field < self->fields && !failed; field++)
         failed = put_column(self, field, args[1 + field], rows, records) < 0;
-    failed = failed || packer_follow(self) < 0;
     for (Py_ssize_t row = 0; row < rows && !failed; row++)
         failed = packer_store(self, records + row * self->bytes) < 0;
     if (records != few)
         PyMem_Free(records);
     return failed ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *follow(Packer *self, PyObject *none)
-{
-    return packer_follow(self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static int init(Packer *self, PyObject *args, PyObject *kwargs)
@@ -263,11 +272,8 @@ static int init(Packer *self, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_ValueError, "records of %s cannot be packed", layout);
         return -1;
     }
-    PyObject *before[] = {self->stream, self->wrote};
-    self->stream = Py_NewRef(stream);
-    self->wrote = Py_NewRef(wrote);
-    Py_XDECREF(before[0]);
-    Py_XDECREF(before[1]);
+    replace(&self->stream, Py_NewRef(stream));
+    replace(&self->wrote, Py_NewRef(wrote));
     return 0;
 }
 
@@ -276,8 +282,6 @@ static int traverse(Packer *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->stream);
     Py_VISIT(self->wrote);
-    Py_VISIT(self->segment);
-    Py_VISIT(self->offsets);
     return 0;
 }
 
@@ -289,19 +293,10 @@ static int clear(Packer *self)
     return 0;
 }
 
-static void dealloc(Packer *self)
-{
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
-}
-
 static PyMethodDef methods[] = {
-    {"emit", (PyCFunction)(void (*)(void))emit, METH_FASTCALL, "kvtrace.stream.Emit"},
-    {"columns", (PyCFunction)(void (*)(void))columns, METH_FASTCALL, "kvtrace.stream.EmitColumns"},
-    {"follow", (PyCFunction)follow, METH_NOARGS, "Let go of the segment before the stream's."},
+    {"emit", FAST(emit), "kvtrace.stream.Emit"},
+    {"columns", FAST(columns), "kvtrace.stream.EmitColumns"},
+    {"follow", (PyCFunction)follow, METH_VARARGS, "follow(map, first): go on in that segment; the end of the one before."},
     {NULL},
 };
 
@@ -309,7 +304,7 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "Packer(layout, stream, wrote)"},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, init},
-    {Py_tp_dealloc, dealloc},
+    {Py_tp_dealloc, deallocate},
     {Py_tp_traverse, traverse},
     {Py_tp_clear, clear},
     {Py_tp_methods, methods},

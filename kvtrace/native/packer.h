@@ -11,28 +11,66 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *stream;  /* kvtrace.stream.Stream: `segment` is where records go */
-    PyObject *wrote;   /* called after each record where records are counted, else None */
-    PyObject *segment; /* the one that `view`, `offsets` and `last` are of */
-    PyObject *offsets;
-    long long last;
-    Py_buffer view;
-    int mapped;
+    char *base; /* of the segment that records go to; NULL: there is none */
+    long long next, last; /* where the next record goes, and the last place there is for one */
+    PyObject *wrote; /* called after each record where records are counted, else None */
     int fields, bytes; /* bytes of a record, its last, the commit byte, included */
+    unsigned int followed; /* segments so far: names that were interned before the latest may be another process's */
     char codes[MOST_FIELDS];
     short places[MOST_FIELDS];
+    PyObject *stream; /* kvtrace.stream.Stream */
+    Py_buffer view;
 } Packer;
-
-extern PyType_Spec packer_spec;
 
 /* An attribute within bounds; -1 with an exception set if it is not. `*out` is set otherwise. */
 int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out);
 
-/* Be ready for `packer_store` until Python code may have run. */
-int packer_follow(Packer *self);
-
-/* Append a record of `bytes` bytes, whose last is of no account. */
+/* Append a record of `bytes` bytes, whose last is of no account. Python code may have run. */
 int packer_store(Packer *self, const char *record);
 
-/* Intern the names of attributes that are read. */
-int packer_names(void);
+/* Append a record of these numbers, in the order of its fields. Python code may have run. */
+int packer_numbers(Packer *self, const long long *numbers);
+
+/* Does a packer write records of these fields? An exception is set if it does not. */
+int packer_writes(const Packer *self, const char *fields);
+
+/* The clock that time.monotonic_ns reads. */
+int64_t now_ns(void);
+
+/* Names of attributes that are read, and where to keep them. */
+typedef struct {
+    PyObject **to;
+    const char *text;
+} Name;
+
+int intern_names(const Name *names, size_t count);
+#define INTERN(names) intern_names(names, sizeof(names) / sizeof *(names))
+
+/* A step's mark: (engine's pid, step). -1 with an exception set if it is something else. */
+int read_mark(PyObject *mark, long long *pid, long long *step);
+
+/* An argument of `given`, args and kwargs, by position or by name, borrowed. NULL: there is none, or an exception is set. */
+PyObject *argument_of(PyObject *const *given, Py_ssize_t position, PyObject *name);
+
+/* What a dict has under the id of the first argument, borrowed. NULL: nothing, or an exception is set. */
+PyObject *known_by_id(PyObject *known, PyObject *args);
+
+#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
+
+/* tp_dealloc of every type here: it lets go of what tp_clear does. */
+void deallocate(PyObject *self);
+
+/* Put a reference that is given away in the place of another. */
+static inline void replace(PyObject **place, PyObject *by)
+{
+    PyObject *before = *place;
+    *place = by;
+    Py_XDECREF(before);
+}
+
+/* Every file's part of the module: types, and the names that they read. Packers come first. */
+extern PyTypeObject *packer_type;
+extern PyType_Spec packer_spec, writer_spec, guard_spec, owner_spec, steps_spec, calls_spec, around_spec, forwards_spec, updates_spec;
+int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
+int passes_names(void);
+PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count);

@@ -117,7 +117,7 @@ class BySlots(Adapter):
         """Count what will be stored: LMCache marks it as stored on the way."""
         self._store_slots = self._slots(Direction.store)
 
-    def after_save(self, start_ns: int) -> None:
+    def after_save(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """Record the step's store, if it has one: from the first layer to the end of the wait."""
         if slots := self._store_slots:
             first_ns = start_ns if self._storing_ns is None else self._storing_ns

@@ -7,7 +7,7 @@ The jobs are numbered by the scheduler's side and travel with the metadata. How 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvtrace.events import Direction, Tier
@@ -87,8 +87,11 @@ class Offloading(Adapter):
         found = self.part.lacks.read(config, "blocks_per_chunk", TIER_PLACES)
         return None if found is None else int(found)
 
-    def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
+    def planned(self, metadata: Any, scheduler_output: Any) -> Iterable[Planned]:
         """The jobs of a step."""
+        return self._jobs_of(metadata) if metadata.load_jobs or metadata.store_jobs else ()
+
+    def _jobs_of(self, metadata: Any) -> Iterator[Planned]:
         per_chunk = self._blocks_per_chunk()
         for job, entry in metadata.load_jobs.items():
             yield self._plan(job, Direction.load, entry, entry.dst_spec, entry.src_spec, per_chunk)

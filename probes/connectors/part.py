@@ -140,11 +140,15 @@ class Adapter:
     def before_save(self) -> None:
         """`wait_for_save` is about to be called."""
 
-    def after_save(self, start_ns: int) -> None:
+    def after_save(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """`wait_for_save` returned."""
 
-    def after_poll(self) -> None:
+    def after_poll(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """`get_finished` returned."""
+
+    def own(self, name: str) -> Callable[..., None] | None:
+        """A method that this kind of adapter has of its own: nothing need be called in a step otherwise."""
+        return None if getattr(type(self), name) is getattr(Adapter, name) else getattr(self, name)
 
     def without_polls(self) -> None:
         """The hook on `get_finished` is off."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hashes
 from kvtrace.probes.engine import Engine
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.hooks import Args, Around, Hook, Kwargs, Need, argument, around
 from kvtrace.probes.owners import BLOCK, CONNECTOR, REQUEST
-from kvtrace.probes.pins import Holder
+from kvtrace.probes.pins import Holder, Pins
 
 LOOKUP = Hook(
     f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)
@@ -61,30 +60,34 @@ def _hook_lookups(part: Part) -> None:
 
 def _hook_plans(part: Part, adapter: Adapter) -> None:
     plans = Plans(part)
-    hold = _holding(part, PinEnd.saved)
+    holding = _holding(part, PinEnd.saved)
+    let_go = holding.after
 
-    def after_build(state: Held, metadata: Any, args: Args, kwargs: Kwargs) -> None:
-        _let_go(state, metadata, args, kwargs)
+    def after_build(until: Any, metadata: Any, args: Args, kwargs: Kwargs) -> None:
+        let_go(until, metadata, args, kwargs)
         engine = part.engine()
         if engine is None:
             return
-        with contextlib.suppress(AttributeError):  # a metadata class with slots: its workers know no step, and say so
+        try:  # noqa: SIM105 - a step of every engine comes here
             setattr(metadata, STEP_ATTRIBUTE, (engine.pid, engine.step))
+        except AttributeError:  # a metadata class with slots: its workers know no step, and say so
+            pass
         for plan in adapter.planned(metadata, argument(args, kwargs, 0, "scheduler_output")):
             plans.record(engine, plan)
 
-    part.hook(part.connector, PLAN, hold, after_build, _nobody_holds(part))
+    part.hook(part.connector, PLAN, holding.before, after_build, _nobody_holds(part))
 
 
 def _hook_references(part: Part) -> None:
     off = _nobody_holds(part)
-    part.hook(part.connector, TAKING, _holding(part, PinEnd.loaded, _its_request), _let_go, off)
+    part.hook(part.connector, TAKING, _holding_for(part, PinEnd.loaded), _let_go, off)
     kinds = {kind.__name__ for kind in type(part.connector).__mro__}
     for declared in RELEASING_ONES:
         if "SupportsHMA" not in declared.path or "SupportsHMA" in kinds:
-            part.hook(part.connector, declared, _holding(part, PinEnd.released, _its_request), _let_go, off)
+            part.hook(part.connector, declared, _holding_for(part, PinEnd.released), _let_go, off)
     for declared in RELEASING_ANY:
-        part.hook(part.connector, declared, _holding(part, PinEnd.released), _let_go, off)
+        holding = _holding(part, PinEnd.released)
+        part.hook(part.connector, declared, holding.before, holding.after, off)
 
 
 def _nobody_holds(part: Part) -> Callable[[], None]:
@@ -98,32 +101,32 @@ def _nobody_holds(part: Part) -> Callable[[], None]:
     return off
 
 
+def _holding(part: Part, ends: PinEnd) -> Around:
+    """Until a call returns, references taken on blocks are the connector's; `ends` is why they will end."""
+
+    def pins() -> Pins | None:
+        engine = part.engine()
+        return None if engine is None else engine.pins
+
+    return around(pins, "holder", Holder(0, ends))
+
+
 Held = tuple[Engine, Holder | None] | None
 
 
-def _its_request(args: Args, kwargs: Kwargs) -> str | None:
-    return str(argument(args, kwargs, 0, "request").request_id)
+def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
+    """The same of a call that is about a request."""
 
-
-def _no_request(args: Args, kwargs: Kwargs) -> None:
-    return None
-
-
-def _holding(
-    part: Part, ends: PinEnd, request_of: Callable[[Args, Kwargs], str | None] = _no_request
-) -> Callable[[Args, Kwargs], Held]:
-    """Until the call returns, references taken on blocks are the connector's; `ends` is why they will end."""
-
-    def before(args: Args, kwargs: Kwargs) -> Held:
+    def hold(args: Args, kwargs: Kwargs) -> Held:
         engine = part.engine()
         if engine is None:
             return None
-        request_id = request_of(args, kwargs)
+        request = argument(args, kwargs, 0, "request")
         previous = engine.pins.holder
-        engine.pins.holder = Holder(engine.number(request_id) if request_id else 0, ends)
+        engine.pins.holder = Holder(engine.number(str(request.request_id)), ends)
         return engine, previous
 
-    return before
+    return hold
 
 
 def _let_go(state: Held, _: Any, args: Args, kwargs: Kwargs) -> None:

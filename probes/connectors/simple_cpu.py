@@ -7,7 +7,7 @@ the CPU backend's copy took on the GPU is measured by a pair of CUDA events that
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvtrace.events import Direction, Tier
@@ -102,8 +102,11 @@ class SimpleCpu(Adapter):
         wanted = (config.kv_connector_extra_config or {}).get("kv_offload_backend", "cpu")
         return TIERS.get(str(wanted), Tier.other)
 
-    def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
+    def planned(self, metadata: Any, scheduler_output: Any) -> Iterable[Planned]:
         """The step's load and store."""
+        return self._copies_of(metadata) if metadata.load_gpu_blocks or metadata.store_gpu_blocks else ()
+
+    def _copies_of(self, metadata: Any) -> Iterator[Planned]:
         if metadata.load_gpu_blocks:
             transfer = self.part.transfer(metadata.load_event, Direction.load)
             blocks = list(metadata.load_gpu_blocks), list(metadata.load_cpu_blocks)
@@ -201,7 +204,7 @@ class SimpleCpu(Adapter):
         if pending is not None:
             pending.end = _stamp(pending.stream)
 
-    def after_poll(self) -> None:
+    def after_poll(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
         """Record what the worker found finished: it keeps the highest finished event of each direction."""
         handler = self.part.connector.worker_handler
         for direction, reached in ((Direction.store, "_store_hwm"), (Direction.load, "_load_hwm")):

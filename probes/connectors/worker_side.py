@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Adapter, Part
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
 from kvtrace.probes.owners import CONNECTOR
+from kvtrace.stream import compiled
 
 _STEP = "the step of transfers"
 PREEMPTIONS = Hook(f"{CONNECTOR}.handle_preemptions", _STEP)
@@ -29,58 +31,96 @@ RESULTS = Hook(
 FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
 
 
-def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
-    """Hook the worker's side of a connector; facts for the journal."""
-    emit, recorder, now = part.recorder.stream(CONNECTOR_CALL), part.recorder, time.monotonic_ns
-    ready = False
+class Calls:
+    """What hooks do around a connector's calls in its worker: each is recorded, and its adapter does its part."""
 
-    def before_metadata(args: Args, kwargs: Kwargs) -> None:
-        nonlocal ready
-        if not ready:
-            ready = adapter.attach_worker()
+    def __init__(self, part: Part, adapter: Adapter) -> None:
+        self._part, self._adapter = part, adapter
+        self._emit = part.recorder.stream(CONNECTOR_CALL)
+        self._attached = False
+
+    def metadata(self, args: Args, kwargs: Kwargs) -> None:
+        """Before a call that brings a step's metadata, which says which step it is."""
+        if not self._attached:
+            self._attached = self._adapter.attach_worker()
         metadata = args[0] if args else next(iter(kwargs.values()))
         step = getattr(metadata, STEP_ATTRIBUTE, None)
         if step is None:
-            part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
-        part.step = step or UNKNOWN_STEP
+            _missing(self._part, metadata)
+        self._part.step = step or UNKNOWN_STEP
 
-    def without_step() -> None:
-        part.step = UNKNOWN_STEP
+    def without_step(self) -> None:
+        """Nothing says any more which step it is."""
+        self._part.step = UNKNOWN_STEP
 
-    def called(call: ConnectorCall, start_ns: int, sent: int = -1, received: int = -1) -> None:
-        pid, step = part.step
-        emit(start_ns, now(), pid, step, part.index, recorder.intern(part.name), call, sent, received)
+    def begin(self, args: Args, kwargs: Kwargs) -> int:
+        """Before a call that is recorded: when it begins."""
+        return time.monotonic_ns()
 
-    def after_load(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        called(ConnectorCall.load, start_ns)
-        adapter.after_load(start_ns, args, kwargs)
+    def begin_save(self, args: Args, kwargs: Kwargs) -> int:
+        """Before `wait_for_save`."""
+        self._adapter.before_save()
+        return time.monotonic_ns()
 
-    def before_call(args: Args, kwargs: Kwargs) -> int:
-        return now()
+    def load(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+        """After `start_load_kv`."""
+        self._record(start_ns, ConnectorCall.load)
+        self._adapter.after_load(start_ns, args, kwargs)
 
-    def before_save(args: Args, kwargs: Kwargs) -> int:
-        adapter.before_save()
-        return now()
+    def save(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+        """After `wait_for_save`."""
+        self._record(start_ns, ConnectorCall.save)
+        self._adapter.after_save(start_ns, args, kwargs)
 
-    def after_save(start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        called(ConnectorCall.save, start_ns)
-        adapter.after_save(start_ns)
+    def poll(self, start_ns: int, finished: Any, args: Args, kwargs: Kwargs) -> None:
+        """After `get_finished`, whose result names the requests whose transfers are over."""
+        named = finished if isinstance(finished, tuple) else (finished.finished_sending, finished.finished_recving)
+        sent, received = (len(requests or ()) for requests in named)
+        self._record(start_ns, ConnectorCall.poll, sent, received)
+        self._adapter.after_poll(start_ns, args, kwargs)
 
-    def after_poll(start_ns: int, finished: Any, args: Args, kwargs: Kwargs) -> None:
-        if isinstance(finished, tuple):
-            sent, received = finished
-        else:
-            sent, received = finished.finished_sending, finished.finished_recving
-        called(ConnectorCall.poll, start_ns, len(sent or ()), len(received or ()))
-        adapter.after_poll()
+    def _record(self, start_ns: int, call: ConnectorCall, sent: int = -1, received: int = -1) -> None:
+        part, end_ns = self._part, time.monotonic_ns()
+        name = part.recorder.intern(part.name)
+        self._emit(start_ns, end_ns, *part.step, part.index, name, call, sent, received)
 
-    connector = part.connector
-    part.hook(connector, PREEMPTIONS, before=before_metadata)
-    part.hook(connector, METADATA, before=before_metadata, off=without_step)
-    part.hook(connector, LOAD, before=before_call, after=after_load)
-    part.hook(connector, SAVE, before=before_save, after=after_save)
-    poll = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
-    part.hook(connector, poll, before=before_call, after=after_poll, off=adapter.without_polls)
+
+def _missing(part: Part, metadata: Any) -> None:
+    part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
+
+
+def calls_of(part: Part, adapter: Adapter) -> Calls:
+    """`Calls`, in compiled code where there is some."""
+    native, own = compiled(), adapter.own
+    if native is None:
+        return Calls(part, adapter)
+    made: Calls = native.Calls(
+        part.recorder.packer(CONNECTOR_CALL),
+        part,
+        part.recorder,
+        part.name,
+        STEP_ATTRIBUTE,
+        adapter.attach_worker,
+        partial(_missing, part),
+        own("before_save"),
+        own("after_load"),
+        own("after_save"),
+        own("after_poll"),
+        part.index,
+        *ConnectorCall,
+    )
+    return made
+
+
+def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+    """Hook the worker's side of a connector; facts for the journal."""
+    calls, connector = calls_of(part, adapter), part.connector
+    polled = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
+    part.hook(connector, PREEMPTIONS, before=calls.metadata)
+    part.hook(connector, METADATA, before=calls.metadata, off=calls.without_step)
+    part.hook(connector, LOAD, before=calls.begin, after=calls.load)
+    part.hook(connector, SAVE, before=calls.begin_save, after=calls.save)
+    part.hook(connector, polled, before=calls.begin, after=calls.poll, off=adapter.without_polls)
     return {}
 
 

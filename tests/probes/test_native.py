@@ -209,14 +209,16 @@ def test_a_stopped_recorder_takes_no_more(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_writer_in_a_cycle_is_let_go_of_with_its_segment(tmp_path: Path) -> None:
-    class Segment(SimpleNamespace): ...
+    class Map(mmap.mmap): ...
 
-    segment = Segment(map=mmap.mmap(-1, 8192), last=8192 - 36, offsets=itertools.count(4096, 36))
-    stream = Segment(segment=segment)
-    packer = _native.Packer(BLOCK_EVENT.struct.format, stream, None)
+    class Stream(SimpleNamespace): ...
+
+    segment, stream = Map(-1, 8192), Stream()
+    packer = _native.Packer(BLOCK_EVENT.struct.format, stream, None)  # type: ignore[arg-type]
+    assert packer.follow(segment, 4096) == 0
     stream.writer = _native.Writer(packer, {}, print, print, 1, 2)
     stream.writer.write_blocks([SimpleNamespace(block_id=1, ref_cnt=1, is_null=False)], None, 1, 2, 3, 4, 5)
-    assert segment.map[4096 + 35] == 1
+    assert segment[4096 + 35] == 1
     gone, cycle = weakref.ref(segment), weakref.ref(stream)
     del segment, stream, packer
     gc.collect()

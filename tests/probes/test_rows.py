@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from kvtrace.capture import Recorder
 from kvtrace.events import EVENTS, REQUEST_HASH, STEP_REQUEST, Event
 from kvtrace.recording import open_recording
-from kvtrace.stream import NATIVE_VARIABLE
 
 
 def recorded(run: Path, event: Event = STEP_REQUEST) -> list[tuple[int, ...]]:
@@ -29,12 +28,7 @@ def recorded(run: Path, event: Event = STEP_REQUEST) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.fixture(params=[pytest.param("1", id="compiled"), pytest.param("0", id="python")], autouse=True)
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "1":
-        pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
-    monkeypatch.setenv(NATIVE_VARIABLE, request.param)
-
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 _BOUNDS = {"q": (-(1 << 63), (1 << 63) - 1), "i": (-(1 << 31), (1 << 31) - 1), "B": (0, 255)}
 _BOUNDS |= {"Q": (0, (1 << 64) - 1), "I": (0, (1 << 32) - 1), "?": (0, 1)}

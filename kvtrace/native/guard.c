@@ -1,0 +1,182 @@
+/* What stands in for a hooked function: `guarded` of `wrap` in probes/hooks.py, without its frame. */
+
+#include "packer.h"
+#include <stddef.h>
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *dict; /* what functools.update_wrapper puts there */
+    PyObject *original;
+    PyObject *before, *after, *arguments; /* each may be None */
+    PyObject *fire, *disable;
+    char fired, failed;
+} Guard;
+
+/* Has an exception of ours been raised? It is taken away then, and the hook is switched off. An interruption stays. */
+static int switched_off(Guard *self)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return 0;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(value, traceback);
+    self->failed = 1;
+    PyObject *done = PyObject_CallFunctionObjArgs(self->disable, value, NULL);
+    if (done == NULL)
+        PyErr_Clear(); /* the engine must not see this fail */
+    Py_XDECREF(done);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return 1;
+}
+
+/* Run what comes before. 1: that failed. -1: an interruption. `*args` and `*kwargs` are new references to those of the original. */
+static int run_before(Guard *self, PyObject **args, PyObject **kwargs, PyObject **state)
+{
+    if (self->arguments != Py_None) {
+        PyObject *both = PyObject_CallFunctionObjArgs(self->arguments, *args, *kwargs, NULL);
+        PyObject *replaced = both ? PySequence_GetItem(both, 0) : NULL, *named = replaced ? PySequence_GetItem(both, 1) : NULL;
+        Py_XDECREF(both);
+        if (named == NULL || !PyTuple_Check(replaced) || !PyDict_Check(named)) {
+            if (named != NULL)
+                PyErr_SetString(PyExc_TypeError, "a hook's arguments are a tuple and a dict");
+            Py_XDECREF(replaced);
+            Py_XDECREF(named);
+            return switched_off(self) ? 1 : -1;
+        }
+        replace(args, replaced);
+        replace(kwargs, named);
+    }
+    if (self->before != Py_None) {
+        PyObject *found = PyObject_CallFunctionObjArgs(self->before, *args, *kwargs, NULL);
+        if (found == NULL)
+            return switched_off(self) ? 1 : -1;
+        replace(state, found);
+    }
+    return 0;
+}
+
+static PyObject *call(Guard *self, PyObject *args, PyObject *kwargs)
+{
+    if (self->failed)
+        return PyObject_Call(self->original, args, kwargs);
+    if (!self->fired) {
+        self->fired = 1;
+        PyObject *done = PyObject_CallNoArgs(self->fire);
+        if (done == NULL)
+            return NULL;
+        Py_DECREF(done);
+    }
+    PyObject *state = Py_NewRef(Py_None), *result = NULL;
+    Py_INCREF(args);
+    kwargs = kwargs != NULL ? Py_NewRef(kwargs) : PyDict_New();
+    int failed = kwargs != NULL ? run_before(self, &args, &kwargs, &state) : -1;
+    if (failed >= 0)
+        result = PyObject_Call(self->original, args, kwargs);
+    if (result != NULL && !failed && self->after != Py_None) {
+        PyObject *done = PyObject_CallFunctionObjArgs(self->after, state, result, args, kwargs, NULL);
+        if (done == NULL && !switched_off(self))
+            Py_CLEAR(result);
+        Py_XDECREF(done);
+    }
+    Py_DECREF(state);
+    Py_DECREF(args);
+    Py_XDECREF(kwargs);
+    return result;
+}
+
+static PyTypeObject *method_type; /* types.MethodType */
+
+static PyObject *get(Guard *self, PyObject *object, PyObject *type)
+{
+    if (object == NULL || object == Py_None)
+        return Py_NewRef((PyObject *)self);
+    return PyObject_CallFunctionObjArgs((PyObject *)method_type, (PyObject *)self, object, NULL);
+}
+
+static PyObject *reduce(Guard *self, PyObject *none)
+{
+    return PyObject_GetAttrString((PyObject *)self, "__qualname__"); /* pickled by name, as a function is */
+}
+
+static int init(Guard *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given[6];
+    if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5]))
+        return -1;
+    PyObject **kept[] = {&self->original, &self->before, &self->after, &self->arguments, &self->fire, &self->disable};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        replace(kept[i], Py_NewRef(given[i]));
+    return 0;
+}
+
+static int traverse(Guard *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->dict);
+    Py_VISIT(self->original);
+    Py_VISIT(self->before);
+    Py_VISIT(self->after);
+    Py_VISIT(self->arguments);
+    Py_VISIT(self->fire);
+    Py_VISIT(self->disable);
+    return 0;
+}
+
+static int clear(Guard *self)
+{
+    Py_CLEAR(self->dict);
+    Py_CLEAR(self->original);
+    Py_CLEAR(self->before);
+    Py_CLEAR(self->after);
+    Py_CLEAR(self->arguments);
+    Py_CLEAR(self->fire);
+    Py_CLEAR(self->disable);
+    return 0;
+}
+
+int guard_names(void)
+{
+    PyObject *types = PyImport_ImportModule("types");
+    method_type = types ? (PyTypeObject *)PyObject_GetAttrString(types, "MethodType") : NULL;
+    Py_XDECREF(types);
+    return method_type ? 0 : -1;
+}
+
+static PyMemberDef members[] = {
+    {"__dictoffset__", T_PYSSIZET, offsetof(Guard, dict), READONLY},
+    {NULL},
+};
+
+static PyGetSetDef accessors[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"__reduce__", (PyCFunction)reduce, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Guard(original, before, after, arguments, fire, disable)"},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, init},
+    {Py_tp_call, call},
+    {Py_tp_descr_get, get},
+    {Py_tp_dealloc, deallocate},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_members, members},
+    {Py_tp_getset, accessors},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+PyType_Spec guard_spec = {
+    "kvtrace._native.Guard", sizeof(Guard), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_METHOD_DESCRIPTOR, slots,
+};

@@ -1,0 +1,35 @@
+/* What runs often inside the engine, in C. Python's ways beside it do the same, slower. Everything runs under the GIL. */
+
+#include "packer.h"
+
+static PyMethodDef functions[] = {
+    {"argument", FAST(argument),
+     "argument(args, kwargs, position, name, default=None): one that callers may pass by position or by name."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "What runs often, in C.", -1, functions};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    static const struct {
+        const char *name;
+        PyType_Spec *of;
+        int (*names)(void);
+    } types[] = {
+        {"Packer", &packer_spec, packer_names}, {"Writer", &writer_spec, blocks_names}, {"Guard", &guard_spec, guard_names},
+        {"Owner", &owner_spec, owners_names}, {"Steps", &steps_spec, steps_names},
+        {"Calls", &calls_spec, calls_names}, {"Around", &around_spec, calls_names},
+        {"Forwards", &forwards_spec, passes_names}, {"Updates", &updates_spec, passes_names},
+    };
+    PyObject *made = PyModule_Create(&module);
+    for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {
+        PyObject *type = types[i].names() < 0 ? NULL : PyType_FromSpec(types[i].of);
+        if (type == NULL || PyModule_AddObjectRef(made, types[i].name, type) < 0)
+            Py_CLEAR(made);
+        else if (types[i].of == &packer_spec)
+            packer_type = (PyTypeObject *)Py_NewRef(type);
+        Py_XDECREF(type);
+    }
+    return made;
+}
