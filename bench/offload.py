@@ -160,12 +160,15 @@ ORDER BY span.turn
 
 STEPS = """
 SELECT span.turn, s.scheduled_tokens AS tokens, s.scheduled_tokens = s.decode_tokens AS decodes,
-    s.interval_ns / 1e9 AS seconds
+    s.start_ns >= span.start_ns AS begun,
+    (least(s.end_ns, span.end_ns) - greatest(s.end_ns - s.interval_ns, span.start_ns)) / 1e9 AS seconds
 FROM step s JOIN (
     SELECT turn, min(queued_ns) AS start_ns, max(finished_ns) AS end_ns FROM request
     WHERE turn IS NOT NULL GROUP BY turn
-) span ON s.start_ns BETWEEN span.start_ns AND span.end_ns
+) span ON s.end_ns > span.start_ns AND s.end_ns - s.interval_ns < span.end_ns
 """
+# What a step added to the wall time lies before its end. Under asynchronous scheduling an empty step may begin before
+# a pass and end in it, with all the time in which the pass's first step loads: only its part in the pass is the pass's.
 
 
 Account = dict[str, float]
@@ -196,7 +199,8 @@ def account(kind: str, run: Path) -> list[Account]:
     accounts = []
     for row in passes[1:]:
         mine = steps[steps.turn == row["turn"]]
-        priced, waiting = mine[mine.tokens > 0], mine[mine.tokens == 0]
+        computed, waiting = mine[mine.tokens > 0], mine[mine.tokens == 0]
+        priced = computed[computed.begun]
         accounts.append(
             {
                 "seconds": row["seconds"],
@@ -204,7 +208,7 @@ def account(kind: str, run: Path) -> list[Account]:
                 "computing": float((priced.tokens * a_token).clip(lower=least_s).sum()),
                 "loading": row["load_s"],
                 "lookups": row["lookup_s"],
-                "stepping": float(priced.seconds.sum()),
+                "stepping": float(computed.seconds.sum()),
                 "waiting": float(waiting.seconds.sum()),
             }
         )

@@ -1,15 +1,15 @@
 """What recording costs a real engine on the CPU.
 
-Recording: one engine, whose hooks are taken out and put back batch by batch, so that pairs of batches differ in nothing
-else. Installed but off: engines with and without kvtrace's entry point, each forked from one process that has imported
-vLLM. Frontend, engine and worker share a process and a thread, so the cost of every hook is on the engine's path.
+Recording: one engine, whose hooks do their part or are passed by, batch by batch; passing them by costs as much as
+choosing to have them do it. And engines made for it, two at once: with kvtrace's entry point and nothing to record, and
+recording, each beside one without kvtrace. All are forked from one process that has imported vLLM. Frontend, engine and
+worker share a process and a thread, so the cost of every hook is on the engine's path.
 
-    python bench/throughput.py [PAIRS] [SECONDS]
-    python bench/throughput.py 150 1 CONNECTOR     # offloading or simple-cpu: recording only
+    python bench/throughput.py [PAIRS [FRESH]]
+    python bench/throughput.py 60 0 CONNECTOR     # offloading or simple-cpu: four batches at a time, one engine
 
 With a connector (vLLM's own; the tests' stand-ins copy between CPU tensors) the prompts of four batches come again and
-again: a batch finds its prefixes in the tier, for the pool holds less than two batches. Their loads fall into few steps
-or into many, so single pairs differ by a quarter: it takes many.
+again: a batch finds its prefixes in the tier, for the pool holds less than two batches.
 
 Figures are given by wall time, and by the process's CPU time, which other load on the machine disturbs less.
 """
@@ -32,6 +32,8 @@ from typing import Any
 MODEL = Path(__file__).parent.parent / "examples" / "tiny-llama"
 CONNECTORS = ("offloading", "simple-cpu")
 TIER_BYTES, RETURN_AFTER = 256 << 20, 4
+BATCHES_OF_FRESH = 12
+_END = b"."
 Figures = list[tuple[float, float]]
 
 
@@ -82,77 +84,125 @@ def with_tier(connector: str) -> dict[str, Any]:
     return arguments
 
 
-def rate(batch: Callable[[], int], seconds: float) -> tuple[float, float]:
+def rate(batch: Callable[[], int], batches: int) -> tuple[float, float]:
     """Tokens/s by wall and by CPU time."""
-    tokens = 0
     wall, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < seconds:
-        tokens += batch()
+    tokens = sum(batch() for _ in range(batches))
     return tokens / (time.perf_counter() - wall), tokens / (time.process_time() - cpu)
 
 
-def recording_pairs(pairs: int, seconds: float, connector: str = "") -> dict[str, Figures]:
-    """Batches with the hooks out and in, in turns, on one engine."""
+def recording_pairs(pairs: int, connector: str = "") -> dict[str, Figures]:
+    """Batches whose hooks do their part, and batches whose hooks are passed by, in turns, on one engine."""
     from kvtrace.layout import RUN_DIR_VARIABLE
-    from kvtrace.probes import plugin
-    from kvtrace.probes.connectors.part import Part
+    from kvtrace.probes import hooks, plugin
 
-    on_connectors: list[Callable[[], Any]] = []  # hooks on objects, which `install` does not put back
-    Part.hook = remembered(Part.hook, on_connectors)
-    Part.hook_function = remembered(Part.hook_function, on_connectors)
-    with tempfile.TemporaryDirectory() as run_dir:
-        os.environ[RUN_DIR_VARIABLE] = run_dir
-        plugin.load()
-        patches: Any = plugin._patches
-        batch = engine(connector)
-        figures: dict[str, Figures] = {"off": [], "recording": []}
-        for pair in range(pairs):
-            for kind in list(figures) if pair % 2 == 0 else list(figures)[::-1]:
-                patches.uninstall()
-                if kind == "recording":
-                    patches.install(patches.hooks)
-                    for hook in on_connectors:
-                        hook()
-                batch()
-                figures[kind].append(rate(batch, seconds))
-        return figures
+    recording = [True]
+    hooks.wrap = selectable(hooks.wrap, recording)
+    os.environ[RUN_DIR_VARIABLE] = tempfile.mkdtemp()
+    plugin.load()
+    batch = engine(connector)
+    figures: dict[str, Figures] = {"off": [], "recording": []}
+    for pair in range(pairs):
+        for kind in list(figures) if pair % 2 == 0 else list(figures)[::-1]:
+            recording[0] = kind == "recording"
+            figures[kind].append(rate(batch, RETURN_AFTER if connector else 1))
+    return figures
 
 
-def remembered(method: Callable[..., Any], calls: list[Callable[[], Any]]) -> Callable[..., Any]:
-    """A method that keeps its calls, to be made again."""
+def selectable(wrap: Callable[..., Any], recording: list[bool]) -> Callable[..., Any]:
+    """`kvtrace.probes.hooks.wrap`, whose wrappers call the original and nothing else where it is not recorded.
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        calls.append(functools.partial(method, *args, **kwargs))
-        return method(*args, **kwargs)
+    Taking the hooks out and putting them back costs more than they do: each time Python forgets what it knew of the
+    classes they are in. The choice costs the same both ways.
+    """
 
-    return call
+    def wrap_both(original: Callable[..., Any], hook: Any, report: Any) -> Callable[..., Any]:
+        hooked = wrap(original, hook, report)
+
+        @functools.wraps(original)
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            return hooked(*args, **kwargs) if recording[0] else original(*args, **kwargs)
+
+        return chosen
+
+    return wrap_both
 
 
-def fresh_engine(kind: str, seconds: float) -> dict[str, Figures]:
-    """An engine that loads kvtrace's entry point with nothing to record, or none."""
-    if kind == "installed":
+class Child:
+    """A forked process that answers with what a function says; `make` makes the function there."""
+
+    def __init__(self, make: Callable[[], Callable[[], Any]]) -> None:
+        questions, self._questions = os.pipe()
+        self._answers, answers = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            with contextlib.suppress(BaseException):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                answer = make()
+                os.write(answers, b"ready\n")
+                while os.read(questions, 1) != _END:
+                    os.write(answers, json.dumps(answer()).encode() + b"\n")
+            os._exit(0)
+        os.close(questions)
+        os.close(answers)
+
+    def wait(self) -> None:
+        """Until the function is made."""
+        self._line()
+
+    def ask(self) -> None:
+        """Have it begin."""
+        os.write(self._questions, b"?")
+
+    def answer(self) -> Any:
+        """Wait for what it says."""
+        return json.loads(self._line())
+
+    def _line(self) -> bytes:
+        text = b""
+        while not text.endswith(b"\n"):
+            more = os.read(self._answers, 1 << 16)
+            if not more:
+                raise SystemExit("a measurement failed")
+            text += more
+        return text
+
+    def end(self) -> None:
+        """Have it end, and wait for it."""
+        os.write(self._questions, _END)  # closing the pipe is not enough: children forked later have it, too
+        os.waitpid(self._pid, 0)
+        os.close(self._questions)
+        os.close(self._answers)
+
+
+def fresh_engine(kind: str) -> Callable[[], tuple[float, float]]:
+    """Measures an engine of a process that loads kvtrace's entry point, with a recording or without, or does not."""
+    if kind != "without":
+        from kvtrace.layout import RUN_DIR_VARIABLE
         from kvtrace.probes import plugin
 
+        if kind == "recording":
+            os.environ[RUN_DIR_VARIABLE] = tempfile.mkdtemp()
         plugin.load()
-    return {kind: [rate(engine(), seconds)]}
+    batch = engine()
+    return lambda: rate(batch, BATCHES_OF_FRESH)
 
 
-def in_child(measure: Callable[[], dict[str, Figures]]) -> dict[str, Figures]:
-    """Fork, measure, bring the figures back."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.write(writer, json.dumps(measure()).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        figures = answer.read()
-    os.waitpid(pid, 0)
-    if not figures:
-        raise SystemExit("a measurement failed")
-    return {kind: [(wall, cpu) for wall, cpu in values] for kind, values in json.loads(figures).items()}
+def fresh_pairs(pairs: int, kind: str) -> dict[str, Figures]:
+    """Engines that are made and measured two at once: one without kvtrace, and one of a kind."""
+    figures: dict[str, Figures] = {"without": [], kind: []}
+    for pair in range(pairs):
+        kinds = list(figures) if pair % 2 == 0 else list(figures)[::-1]
+        children = [(each, Child(functools.partial(fresh_engine, each))) for each in kinds]
+        for _, child in children:
+            child.wait()
+        for _, child in children:
+            child.ask()
+        for each, child in children:
+            figures[each].append(child.answer())
+        for _, child in children:
+            child.end()
+    return figures
 
 
 def report(figures: dict[str, Figures]) -> None:
@@ -185,20 +235,19 @@ def prepare(connector: str) -> None:
     )
 
 
-def main(pairs: int = 7, seconds: float = 5, connector: str = "") -> None:
+def main(pairs: int = 200, fresh: int = 7, connector: str = "") -> None:
     prepare(connector)
     import vllm.entrypoints.llm  # noqa: F401 - once, before the forks
 
     print(f"{'':10} {'':>13} {'median':>8} {'ratio, median':>14} {'95%':>14} {'range':>14}")
-    report(in_child(lambda: recording_pairs(pairs, seconds, connector)))
-    if connector:
-        return
-    installed: dict[str, Figures] = {"without": [], "installed": []}
-    for pair in range(pairs):
-        for kind in list(installed) if pair % 2 == 0 else list(installed)[::-1]:
-            installed[kind] += in_child(lambda kind=kind: fresh_engine(kind, seconds))[kind]  # type: ignore[misc]
-    report(installed)
+    whole = Child(lambda: functools.partial(recording_pairs, pairs, connector))
+    whole.wait()
+    whole.ask()
+    report(whole.answer())
+    whole.end()
+    for kind in ("installed", "recording") if fresh and not connector else ():
+        report(fresh_pairs(fresh, kind))
 
 
 if __name__ == "__main__":
-    main(*(kind(text) for kind, text in zip((int, float, str), sys.argv[1:], strict=False)))
+    main(*(kind(text) for kind, text in zip((int, int, str), sys.argv[1:], strict=False)))
