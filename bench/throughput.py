@@ -112,8 +112,8 @@ def recording_pairs(pairs: int, connector: str = "") -> dict[str, Figures]:
 def selectable(wrap: Callable[..., Any], recording: list[bool]) -> Callable[..., Any]:
     """`kvtrace.probes.hooks.wrap`, whose wrappers call the original and nothing else where it is not recorded.
 
-    Taking the hooks out and putting them back costs more than they do: each time Python forgets what it knew of the
-    classes they are in. The choice costs the same both ways.
+    Taking the hooks out and putting them back changes the classes they are in each time, and no user's engine does
+    that. The choice costs the same both ways.
     """
 
     def wrap_both(original: Callable[..., Any], hook: Any, report: Any) -> Callable[..., Any]:
