@@ -17,6 +17,15 @@ int calls_names(void)
     return INTERN(names);
 }
 
+PyObject *attribute_or_none(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    if (value != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return value;
+    PyErr_Clear();
+    return Py_NewRef(Py_None);
+}
+
 int read_mark(PyObject *mark, long long *pid, long long *step)
 {
     if (!PyTuple_Check(mark) || PyTuple_Size(mark) != 2) {
@@ -109,10 +118,11 @@ static PyObject *metadata(Calls *self, PyObject *const *given, Py_ssize_t count)
         of = PyTuple_GetItem(given[0], 0);
     else if (!PyDict_Next(given[1], &at, &name, &of))
         return PyErr_Format(PyExc_TypeError, "there is no metadata");
-    PyObject *step = PyObject_GetAttr(of, self->mark);
-    if (step == NULL || step == Py_None) {
-        Py_XDECREF(step);
-        PyErr_Clear();
+    PyObject *step = attribute_or_none(of, self->mark);
+    if (step == NULL)
+        return NULL;
+    if (step == Py_None) {
+        Py_DECREF(step);
         PyObject *said = PyObject_CallFunctionObjArgs(self->missing, of, NULL);
         if (said == NULL)
             return NULL;

@@ -46,6 +46,9 @@ typedef struct {
 int intern_names(const Name *names, size_t count);
 #define INTERN(names) intern_names(names, sizeof(names) / sizeof *(names))
 
+/* An attribute, None if there is none. NULL: another exception is set. */
+PyObject *attribute_or_none(PyObject *object, PyObject *name);
+
 /* A step's mark: (engine's pid, step). -1 with an exception set if it is something else. */
 int read_mark(PyObject *mark, long long *pid, long long *step);
 

@@ -28,16 +28,13 @@ int passes_names(void)
 /* A step's mark: (engine's pid, step). 0: there is none; -1: an exception is set. */
 static int mark_of(PyObject *output, PyObject *attribute, long long *pid, long long *step)
 {
-    PyObject *mark = PyObject_GetAttr(output, attribute);
-    if (mark == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
-            return -1;
-        PyErr_Clear();
-    }
-    int found = mark != NULL && mark != Py_None;
+    PyObject *mark = attribute_or_none(output, attribute);
+    if (mark == NULL)
+        return -1;
+    int found = mark != Py_None;
     if (found && read_mark(mark, pid, step) < 0)
         found = -1;
-    Py_XDECREF(mark);
+    Py_DECREF(mark);
     return found;
 }
 

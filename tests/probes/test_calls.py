@@ -231,6 +231,18 @@ def test_a_connector_s_calls_are_recorded_with_their_step(tmp_path: Path, kind: 
     assert part.step == (0, -1)
 
 
+def test_metadata_whose_step_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    part = part_of(tmp_path)
+    calls = calls_of(part, Adapter(part))
+    with pytest.raises(RuntimeError):
+        calls.metadata((Broken(),), {})
+    assert told(tmp_path) == []
+
+
 def test_a_name_is_interned_again_in_a_forked_process(tmp_path: Path) -> None:
     part = part_of(tmp_path)
     calls = calls_of(part, Adapter(part))
