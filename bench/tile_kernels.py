@@ -2,10 +2,11 @@
 
     python bench/tile_kernels.py
 
-Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16), 576 tokens of context, a CUDA
-graph of 32 calls replayed; microseconds a call, median of 9 rounds, kinds alternating. `off`: vLLM's kernels;
-`recorded`: rewritten; `filtered`: the same in a step that is not recorded; the others leave out or move a part of what
-rewriting adds.
+Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16), 576 tokens of context, and a
+prefill of 16 prompts of 512 tokens, a CUDA graph of 32 calls replayed; microseconds a call, median of 21 rounds, kinds
+alternating. `off`: vLLM's kernels; `recorded`: rewritten; `filtered`: the same in a step that is not recorded (out of a
+graph such a step launches vLLM's own); the others leave out or move a part of what rewriting adds. Attention is held to
+the registers of vLLM's own (`any registers`: it is not); numbers as arguments: to those.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vllm.v1.attention.ops import triton_unified_attention as reads
 from kvtrace.probes.device.tiles import launch, rewrite
 from kvtrace.probes.device.tiles.ring import Ring
 
-HEADS, KV_HEADS, SIZE, BLOCK, CONTEXT, CALLS = 32, 8, 128, 16, 576, 32
+HEADS, KV_HEADS, SIZE, BLOCK, CALLS = 32, 8, 128, 16, 32
 
 
 def without(*lines: str):
@@ -45,6 +46,7 @@ KINDS = {
     "no times": without("kvt_value(", "kvt_ticked = kvt_ticks", "kvt_last = kvt_key("),
     "no blocks": lambda source: re.sub(r"if kvt_what >> 8 & 255 == .*:", "if False:", rewrite.attention(source)),
     "no record": without("kvt_end("),
+    "any registers": rewrite.attention,
 }
 
 
@@ -66,8 +68,8 @@ def main() -> None:
     stream = torch.cuda.Stream()
     original = reads.kernel_unified_attention
     original_write = writes.reshape_and_cache_kernel_flash
-    for sequences in (8, 32, 256):
-        read, write = batch(sequences)
+    for sequences, queries, context in ((8, 1, 576), (32, 1, 576), (256, 1, 576), (16, 512, 512)):
+        read, write = batch(sequences, queries, context)
         graphs, rounds = {}, {}
         kinds = dict(KINDS) | {f"recorded, {n} regs": n for n in limits}
         for kind, rewriting in kinds.items():
@@ -79,7 +81,8 @@ def main() -> None:
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
             else:
                 rewritten = launch.load(original, rewriting)
-                reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
+                registers = None if kind == "any registers" else launch.Registers(original)
+                reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail, registers)
             graphs[kind] = captured(read, stream)
         for kind in ("write off", "write recorded"):
             if kind == "write recorded":
@@ -88,45 +91,47 @@ def main() -> None:
             else:
                 writes.reshape_and_cache_kernel_flash = original_write
             graphs[kind] = captured(write, stream)
-        for _ in range(9):
+        for _ in range(21):
             for kind, graph in graphs.items():
                 rounds.setdefault(kind, []).append(timed(graph, ring, stream))
-                if kind in ("recorded", "write recorded"):
+                if kind in ("recorded", "any registers", "write recorded"):
                     rounds.setdefault(f"{kind}, filtered", []).append(timed(graph, ring, stream, enabled=False))
         for kind, values in rounds.items():
             base = rounds["write off" if "write" in kind else "off"]
             ratio = statistics.median(v / b for v, b in zip(values, base, strict=True))
-            print(f"{sequences:4} {kind:22} {statistics.median(values):8.2f} us  {ratio:.3f}", flush=True)
+            print(f"{sequences:4} x {queries:3} {kind:22} {statistics.median(values):8.2f} us  {ratio:.3f}", flush=True)
 
 
 def fail(why: str) -> None:
     raise SystemExit(why)
 
 
-def batch(sequences: int):
-    blocks = CONTEXT // BLOCK + 1
+def batch(sequences: int, queries: int, context: int):
+    blocks = context // BLOCK + 1
+    tokens = sequences * queries
     cache = torch.randn(sequences * blocks, KV_HEADS, BLOCK, 2 * SIZE, dtype=torch.bfloat16, device="cuda")
     keys, values = cache.transpose(1, 2).split(SIZE, dim=-1)
-    query = torch.randn(sequences, HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
+    query = torch.randn(tokens, HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
     output = torch.empty_like(query)
     tables = torch.randperm(sequences * blocks, device="cuda", dtype=torch.int32).reshape(sequences, blocks)
-    lengths = torch.full((sequences,), CONTEXT, dtype=torch.int32, device="cuda")
-    starts = torch.arange(sequences + 1, dtype=torch.int32, device="cuda")
+    lengths = torch.full((sequences,), context, dtype=torch.int32, device="cuda")
+    starts = queries * torch.arange(sequences + 1, dtype=torch.int32, device="cuda")
     partial = torch.empty(sequences, HEADS, 16, SIZE, device="cuda")
     peaks, sums = (torch.empty(sequences, HEADS, 16, device="cuda") for _ in range(2))
     one = torch.ones(1, device="cuda")
 
     def read() -> None:
         reads.unified_attention(
-            q=query, k=keys, v=values, out=output, cu_seqlens_q=starts, max_seqlen_q=1, seqused_k=lengths,
-            max_seqlen_k=CONTEXT, softmax_scale=SIZE**-0.5, causal=True, window_size=(-1, -1), block_table=tables,
+            q=query, k=keys, v=values, out=output, cu_seqlens_q=starts, max_seqlen_q=queries, seqused_k=lengths,
+            max_seqlen_k=context, softmax_scale=SIZE**-0.5, causal=True, window_size=(-1, -1), block_table=tables,
             softcap=0, q_descale=None, k_descale=one.expand(sequences, KV_HEADS),
             v_descale=one.expand(sequences, KV_HEADS), seq_threshold_3D=16, num_par_softmax_segments=16,
             softmax_segm_output=partial, softmax_segm_max=peaks, softmax_segm_expsum=sums,
         )  # fmt: skip
 
-    new = torch.randn(2, sequences, KV_HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
-    slots = tables[:, -1].long() * BLOCK
+    new = torch.randn(2, tokens, KV_HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
+    positions = torch.arange(context - queries, context, device="cuda")
+    slots = (tables[:, positions // BLOCK].long() * BLOCK + positions % BLOCK).flatten()
 
     def write() -> None:
         writes.triton_reshape_and_cache_flash(new[0], new[1], keys, values, slots, "auto", one, one)
@@ -149,12 +154,14 @@ def timed(graph, ring: Ring, stream, *, enabled: bool = True) -> float:
     """Microseconds a call."""
     with torch.cuda.stream(stream):
         for _ in range(3):
-            ring.open(stream.cuda_stream, enabled=enabled)
+            if enabled:
+                ring.open(stream.cuda_stream, enabled=True)
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             before.record()
             graph.replay()
             after.record()
-            ring.close(1, stream.cuda_stream)
+            if enabled:
+                ring.close(1, stream.cuda_stream)
             stream.synchronize()
             published = int(ring.published[0])
             step = ring.steps[(published - 1) % 1024]

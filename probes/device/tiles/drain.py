@@ -24,7 +24,8 @@ class TileDrain(threading.Thread):
 
     Attributes:
         rate_bytes: Bytes written to the recording so far; the rate limit looks at it.
-        recorded, lost, filtered: Steps written, dropped and left out by the filters so far.
+        recorded, lost, filtered: Steps written, dropped and left out by the filters so far. What is filtered never
+            gets to the device; who leaves it out counts it here.
     """
 
     def __init__(self, ring: Ring, recorder: Recorder, engine_pid: int, facts: dict[str, Any]) -> None:
@@ -103,9 +104,6 @@ class TileDrain(threading.Thread):
             self._copy(starts, counts)
             self.recorded += 1
             self.tiles += counts[layout.TILES]
-        elif state == layout.FILTERED:
-            self.filtered += 1
-            counts = [0] * len(SECTIONS)
         else:
             self.lost += 1
             counts = counts if state == layout.RECORDED else [0] * len(SECTIONS)

@@ -52,5 +52,5 @@ CONTROL_WORDS = 80
 # A step's description in pinned memory, 64 bits each.
 STEP_WORD, TIME_WORD, STATE_WORD, LOST_BEFORE_WORD, START_WORD, COUNT_WORD = 0, 1, 2, 3, 4, 8  # the last two + section
 STEP_WORDS = 12
-RECORDED, FILTERED, OVERFLOWED = 1, 2, 3
-"""States of a step: its records are in the ring; it was not asked for; it did not fit and is dropped whole."""
+RECORDED, OVERFLOWED = 1, 2
+"""States of a step: its records are in the ring; it did not fit and is dropped whole."""

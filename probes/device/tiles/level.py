@@ -24,6 +24,7 @@ class TileRecorder:
         self._undo: list[Callable[[], None]] = []
         self._drain: Any = None
         self._step = 0
+        self._opened = False
         self._alive = False
 
     def attach(self, runner: Any) -> bool:
@@ -131,12 +132,18 @@ class TileRecorder:
 
             self._drain = TileDrain(self._ring, self._recorder, engine_pid, {"level": "tile"})
             self._drain.start()
-        enabled = bool(step) and self._options.wants(step) and self._limit.allows(self._drain.rate_bytes)
-        self._ring.open(self._stream(self._device), enabled=enabled)
+        wanted = bool(step) and self._options.wants(step) and self._limit.allows(self._drain.rate_bytes)
+        self._current.left_out = bool(step) and not wanted
+        if step and not wanted:
+            self._drain.filtered += 1
+        if wanted or self._opened:  # between steps there is no room in the ring, and nobody records
+            self._ring.open(self._stream(self._device), enabled=wanted)
+        self._opened = wanted
 
     def end(self) -> None:
         """The forward pass has been enqueued."""
-        if self._alive and self._step:
+        if self._alive and self._opened:
+            self._opened = False
             self._ring.close(self._step, self._stream(self._device))
 
     def finish(self) -> None:

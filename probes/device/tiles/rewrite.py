@@ -89,21 +89,22 @@ def attention(source: str) -> str:
         kvt_ticked = kvt_last * 0
     """
     after = f"""
-        kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})
         kvt_last_value({output}, kvt_last, kvt_ticked, {place}, {high} - 1, {low})
-        kvt_total = 0
-        if (kvt_what >> 8) & 0xFF == {head} + 1:
-            kvt_sum = tl.zeros([{_LOOKUP}], dtype=tl.int32)
-            kvt_unit: tl.constexpr = TILE_SIZE if TILE_SIZE < BLOCK_SIZE else BLOCK_SIZE
-            for kvt_first in range({low} * TILE_SIZE // kvt_unit, {high} * TILE_SIZE // kvt_unit, {_LOOKUP}):
-                kvt_index = kvt_first + tl.arange(0, {_LOOKUP})
-                kvt_inside = (kvt_index * kvt_unit < {high} * TILE_SIZE) & ({read})
-                kvt_block = tl.load({look_up}, mask=kvt_inside, other=0)
-                kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
-                    {place}, {sizes})
-            kvt_total = tl.sum(kvt_sum, axis=0)
-        kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
-            {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {sizes})
+        if kvt_tiles > 0:
+            kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})
+            kvt_total = 0
+            if (kvt_what >> 8) & 0xFF == {head} + 1:
+                kvt_sum = tl.zeros([{_LOOKUP}], dtype=tl.int32)
+                kvt_unit: tl.constexpr = TILE_SIZE if TILE_SIZE < BLOCK_SIZE else BLOCK_SIZE
+                for kvt_first in range({low} * TILE_SIZE // kvt_unit, {high} * TILE_SIZE // kvt_unit, {_LOOKUP}):
+                    kvt_index = kvt_first + tl.arange(0, {_LOOKUP})
+                    kvt_inside = (kvt_index * kvt_unit < {high} * TILE_SIZE) & ({read})
+                    kvt_block = tl.load({look_up}, mask=kvt_inside, other=0)
+                    kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
+                        {place}, {sizes})
+                kvt_total = tl.sum(kvt_sum, axis=0)
+            kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
+                {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {sizes})
     """
     body[at : at + 1] = [*_statements(before), loop, *_statements(after)]
     function.body.insert(0, _call(f"kvt_tiles, kvt_first_tile = kvt_room(kvt_control, {TILES})"))
@@ -118,6 +119,7 @@ def cache_write(source: str) -> str:
     """
     function = _function(source, {KEY, VALUE, SLOTS})
     slot = only(assigned_from(function.body, "load", SLOTS), "slot")
+    plain = copy.deepcopy(function.body)
     for pointer, ticked, since in ((KEY, "kvt_to_key", "kvt_start"), (VALUE, "kvt_to_value", "kvt_key_time")):
         body, at = holder_of(function.body, functools.partial(_is_store, pointer))
         stored = ast.unparse(next(accesses(body[at], "store", pointer)).args[1])
@@ -132,8 +134,15 @@ def cache_write(source: str) -> str:
         ),
     )
     body, at = holder_of(function.body, lambda s: isinstance(s, ast.Assign) and targets(s) == {slot})
+    if body is not function.body:
+        raise MismatchError(f"{function.name}: the slot is not loaded on the function's top level")
     behind = at + 2 if isinstance(body[at + 1], ast.If) else at + 1  # padding returns first
-    body.insert(behind, _call("kvt_place, kvt_start = kvt_write(kvt_control, kvt_writes)"))
+    # In a step that is not recorded, vLLM's own statements. Chosen here, and not further up: the word was asked for at
+    # the top, and has come when the slot is known.
+    recorded = [_call("kvt_place, kvt_start = kvt_write(kvt_control, kvt_writes)"), *body[behind:]]
+    end = [] if isinstance(recorded[-1], ast.Return) else [ast.Return()]
+    choice = ast.If(ast.parse("kvt_writes > 0", mode="eval").body, [*recorded, *end], [])
+    body[behind:] = [choice, *plain[behind:]]
     function.body.insert(0, _call(f"kvt_writes, kvt_first_write = kvt_room(kvt_control, {WRITES})"))
     return _finished(function)
 

@@ -66,7 +66,7 @@ DEVICE u64 close_step(u64* control, volatile const u64* released, volatile u64* 
     counts[PROGRAMS] = pair >> TILE_BITS;
     counts[TILES] = pair & ((1ULL << TILE_BITS) - 1);
     counts[WRITES] = control[CURSOR_WORDS[WRITES]];
-    u64 state = control[ENABLED_WORD] ? RECORDED : FILTERED;
+    u64 state = control[ENABLED_WORD] ? RECORDED : OVERFLOWED;
     for (int s = 0; s < SECTIONS; ++s)  // without any room programs do not even count
         if (state == RECORDED && (counts[s] > control[ROOM_WORD + s] || !control[ROOM_WORD + s])) state = OVERFLOWED;
     out[STEP_WORD] = step;
@@ -78,7 +78,7 @@ DEVICE u64 close_step(u64* control, volatile const u64* released, volatile u64* 
         out[COUNT_WORD + s] = counts[s];
         if (state == RECORDED) control[HEAD_WORD + s] += counts[s];
     }
-    for (int s = 0; s < SECTIONS; ++s) control[ROOM_WORD + s] = 0;  // dummy runs record nothing
+    for (int s = 0; s < SECTIONS; ++s) control[ROOM_WORD + s] = 0;  // until the next step opens
     return control[PUBLISHED_WORD] = published + 1;
 }
 """
@@ -147,7 +147,7 @@ class Ring:
         )
 
     def open(self, stream: Any, *, enabled: bool) -> None:
-        """Begin a step on a stream."""
+        """Begin a step on a stream; or, not enabled, forget one that was begun and not ended."""
         self._enabled.value = enabled
         self._open(stream)
 

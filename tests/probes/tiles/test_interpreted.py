@@ -48,6 +48,8 @@ WRITES: dict[str, dict[str, Any]] = {
     "in two parts": {"slots": [79, 0], "heads": 2, "block_size": 16, "blocks": 5, "parts": 2},
 }
 QUERIES_A_PROGRAM = 8
+LEFT_OUT = {f"{name}: left out": name for name in ("mixed batch, 2D", "decode, 3D", "padded")}
+"""Cases in a step that is not to be recorded: it has no room at all."""
 
 
 def tables(case: dict[str, Any]) -> list[list[int]]:
@@ -92,6 +94,7 @@ def outcomes(request: pytest.FixtureRequest) -> dict[str, tuple[dict[str, Any], 
     cases["no room"] = cases["mixed batch, 2D"] | {"room": 10}
     cases["another layer"] = cases["mixed batch, 2D"] | {"what": 4 | SUMS}
     cases |= {name: case | {"what": LAYER} for name, case in WRITES.items()}
+    cases |= {name: cases[like] | {"room": 0} for name, like in LEFT_OUT.items()}
     return {
         name: (case, facts)
         for (name, case), facts in zip(cases.items(), run(request.param, list(cases.values())), strict=True)
@@ -114,7 +117,7 @@ def touched(case: dict[str, Any]) -> dict[tuple[int, int, int], set[int]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*CASES, *WRITES, "no room", "another layer"])
+@pytest.mark.parametrize("name", [*CASES, *WRITES, *LEFT_OUT, "no room", "another layer"])
 def test_recording_changes_no_result(outcomes, name: str) -> None:
     assert outcomes[name][1]["same"]
 
@@ -182,6 +185,11 @@ def test_a_program_without_room_writes_nothing_and_is_counted(outcomes) -> None:
     assert facts["counts"] == whole["counts"]
     programs = step_of(facts).programs
     assert 0 < np.count_nonzero(programs["tiles"]) < len(programs)
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_step_that_is_left_out_is_not_even_counted(outcomes, name: str) -> None:
+    assert not any(outcomes[name][1]["counts"])
 
 
 def test_only_the_first_layer_lists_blocks(outcomes) -> None:

@@ -105,7 +105,7 @@ def test_recorded_steps_lie_whole_apart_and_in_the_ring(code: ctypes.CDLL, moves
         assert described[layout.STEP_WORD] == number
         assert described[layout.LOST_BEFORE_WORD] == lost
         fits = all(room) and all(count <= space for count, space in zip(counts, room, strict=True))
-        expected = (layout.RECORDED if fits else layout.OVERFLOWED) if enabled else layout.FILTERED
+        expected = layout.RECORDED if enabled and fits else layout.OVERFLOWED
         assert described[layout.STATE_WORD] == expected
         assert published == machine.control[layout.PUBLISHED_WORD]
     kept = [held for held in machine.held if held[layout.STATE_WORD] == layout.RECORDED]
@@ -115,13 +115,21 @@ def test_recorded_steps_lie_whole_apart_and_in_the_ring(code: ctypes.CDLL, moves
         assert all(place < capacity for place in taken)
 
 
-def test_a_filtered_step_is_none_that_was_lost(code: ctypes.CDLL) -> None:
-    """Whatever its programs counted: they may have been launched with an older view of the room."""
+def test_a_step_that_opened_without_a_slot_is_lost_even_if_one_is_freed_meanwhile(code: ctypes.CDLL) -> None:
     machine = Machine(code)
-    machine.code.open_step(machine.control, machine.released, ctypes.c_uint64(False), ctypes.c_uint64(1))
-    machine.control[layout.CURSOR_WORDS[layout.WRITES]] += 7
-    machine.code.close_step(machine.control, machine.released, machine.steps, ctypes.c_uint64(1))
-    assert machine.steps[layout.STATE_WORD] == layout.FILTERED
+    for number in range(SLOTS):
+        machine.step(number, (1, 1, 1), enabled=True)
+    machine.code.open_step(machine.control, machine.released, ctypes.c_uint64(True), ctypes.c_uint64(SLOTS))
+    machine.free()
+    machine.code.close_step(machine.control, machine.released, machine.steps, ctypes.c_uint64(SLOTS))
+    assert machine.steps[layout.STATE_WORD] == layout.OVERFLOWED
+
+
+def test_between_steps_nothing_finds_room(code: ctypes.CDLL) -> None:
+    """Dummy runs, and steps that are left out: the host opens none for them."""
+    machine = Machine(code)
+    machine.step(1, (10, 10, 10), enabled=True)
+    assert not any(machine.control[layout.ROOM_WORD + section] for section in range(len(SECTIONS)))
 
 
 def test_an_empty_ring_offers_at_least_half_of_itself(code: ctypes.CDLL) -> None:

@@ -1,0 +1,80 @@
+"""Which kernel is launched: the rewritten one where something is to be recorded, vLLM's own everywhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from kvtrace.probes.device.tiles.launch import Current, Registers, Rewritten
+
+
+class Kernel:
+    """A Triton kernel that says what it was launched with."""
+
+    class Parameter:
+        def __init__(self, name: str, is_constexpr: bool) -> None:
+            self.name, self.is_constexpr = name, is_constexpr
+
+    class Compiled:
+        n_regs = 0
+
+        def _init_handles(self) -> None:
+            self.n_regs = 112
+
+    def __init__(self) -> None:
+        self.params = [self.Parameter("rows", False), self.Parameter("TILE_SIZE", True)]
+        self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.compiled = 0
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *args, **kwargs: self.launches.append((args, kwargs))
+
+    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        self.compiled += 1
+        return self.Compiled()
+
+
+@pytest.fixture
+def kernels() -> tuple[Kernel, Kernel, Current, Rewritten]:
+    own, rewritten, current = Kernel(), Kernel(), Current("control", -1)
+    return own, rewritten, current, Rewritten(own, rewritten, current, pytest.fail, Registers(own))
+
+
+def test_only_the_layers_to_record_launch_the_rewritten_kernel(kernels) -> None:
+    own, rewritten, current, launched = kernels
+    launched[(1,)]("a", rows=3, TILE_SIZE=16)
+    current.what = 5
+    launched[(1,)]("a", rows=3, TILE_SIZE=16)
+    assert own.launches == [(("a",), {"rows": 3, "TILE_SIZE": 16})]
+    assert rewritten.launches == [(("control", 5, -1, "a"), {"rows": 3, "TILE_SIZE": 16, "maxnreg": 112})]
+
+
+def test_a_step_that_is_left_out_launches_vllms_own_but_into_a_graph(kernels) -> None:
+    own, rewritten, current, launched = kernels
+    current.what, current.left_out = 5, True
+    launched._capturing = lambda: False
+    launched[(1,)]("a")
+    assert (len(own.launches), len(rewritten.launches)) == (1, 0)
+    launched._capturing = lambda: True
+    launched[(1,)]("a")
+    assert (len(own.launches), len(rewritten.launches)) == (1, 1)
+
+
+def test_registers_are_looked_up_once_for_each_set_of_compile_time_arguments(kernels) -> None:
+    own, _, current, launched = kernels
+    current.what = 5
+    for rows in range(5):
+        for tile in (16, 32):
+            launched[(1,)]("a", rows=rows, TILE_SIZE=tile)
+    assert own.compiled == 2
+
+
+def test_without_the_number_of_registers_it_records_as_well(kernels) -> None:
+    own, rewritten, current, launched = kernels
+    own.warmup = None
+    current.what = 5
+    launched[(1,)]("a")
+    assert rewritten.launches == [(("control", 5, -1, "a"), {})]
