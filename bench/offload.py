@@ -7,8 +7,8 @@ with SimpleCPUOffloadConnector, OffloadingConnector and LMCache (if asked for), 
 of its own, once untraced and once under `kvtrace record`. Prints the seconds of each pass and the tokens that came
 from a cache; then, from the recording, where the second pass's time went and that of all passes behind the first,
 in the mean, each in two ways. Priced: each step's tokens at the
-time a token of the first pass (the median of its steps of at least half the largest's tokens: its first ones also
-warm up), but no step below the median of those that only decode; the transfers' bytes at their own bandwidth; the
+time a token of the run (the median of its steps of at least half the largest's tokens, whatever their pass: with a
+connector, only the first has such), but no step below the median of those that only decode; the transfers' bytes at their own bandwidth; the
 connector's lookups at what they took, for nothing is scheduled meanwhile. Observed: wall time of the steps with
 tokens, and of those without, in which the engine waited for loads.
 """
@@ -192,8 +192,8 @@ def account(kind: str, run: Path) -> list[Account]:
             print(f"-- {kind}: {query}\n{rows.to_string(index=False) if len(rows) else '(nothing)'}", flush=True)
     for row in passes:
         print(f"-- {kind}: pass", json.dumps(row), flush=True)
-    first = steps[(steps.turn == 0) & (steps.tokens >= steps.tokens.max() / 2)]
-    a_token = float((first.seconds / first.tokens).median())
+    large = steps[steps.tokens >= steps.tokens.max() / 2]
+    a_token = float((large.seconds / large.tokens).median())
     computing = steps[steps.tokens > 0]
     least_s = float(computing[computing.decodes].seconds.median())
     accounts = []
