@@ -43,6 +43,10 @@ class Steps:
         steps: Packer | None,
         shares: Packer | None,
         tables: Packer | None,
+        schedulers: dict[int, Any],
+        mark: str,
+        begun: Callable[[Any, int], None] | None,
+        ended: Callable[[Any], None] | None,
         settle: Callable[[Any], None],
         share: Callable[[Any, int, str, int], tuple[int, int]],
         limit: Callable[[Any, int, int], tuple[int, int, int, int]],
@@ -51,6 +55,8 @@ class Steps:
         nobody_waits: int,
         /,
     ) -> None: ...
+    def before(self, args: Args, kwargs: Kwargs, /) -> tuple[Any, int] | None: ...
+    def after(self, state: tuple[Any, int] | None, output: Any, args: Args, kwargs: Kwargs, /) -> None: ...
     def scheduled(self, engine: Any, start_ns: int, output: Any, /) -> None: ...
 
 class Calls:
@@ -92,8 +98,6 @@ class Forwards:
         self,
         packer: Packer | None,
         mark: str,
-        begin: Callable[[int, bool, Any], None] | None,
-        end: Callable[[int], None] | None,
         name_mode: Callable[[Any], int],
         missing: Callable[[Any, int], None],
         /,
@@ -101,6 +105,7 @@ class Forwards:
     def before(self, args: Args, kwargs: Kwargs, /) -> int: ...
     def after(self, start_ns: int, result: Any, args: Args, kwargs: Kwargs, /) -> None: ...
     def context(self, args: Args, kwargs: Kwargs, /) -> None: ...
+    def watch(self, begin: Callable[[int, bool, Any], None], end: Callable[[int], None], /) -> None: ...
 
 class Updates:
     def __init__(

@@ -39,25 +39,62 @@ _NOBODY_WAITS = int(Limit.none), 0, -1, -1
 _PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
 
 
+State = tuple[Engine, int] | None
+"""An engine, and when its `schedule` was entered."""
+
+
 class Steps:
-    """Turns a `SchedulerOutput` into records.
+    """Gives `schedule` its steps, and turns what it returns into records.
 
     Attributes:
+        before, after: What the hook on `schedule` does.
         scheduled: Records a step of an engine from when `schedule` was entered and what it returned.
     """
 
-    def __init__(self, engines: Engines, lookups: Lookups) -> None:
+    def __init__(self, engines: Engines, lookups: Lookups, ranges: Ranges | None = None) -> None:
         native, stream, packer = compiled(), engines.recorder.stream, engines.recorder.packer
+        self._schedulers, self._ranges = engines.by_scheduler, ranges
         self._emit_step = stream(STEP_SCHEDULE)
         self._emit_shares = engines.recorder.columns(STEP_REQUEST)
         self._emit_table = engines.recorder.columns(BLOCK_TABLE)
         self._emit_request = stream(REQUEST_EVENT)
         self._lookups = lookups
+        self.before: Callable[[Args, Kwargs], State] = self._before
+        self.after: Callable[[State, Any, Args, Kwargs], None] = self._after
         self.scheduled: Callable[[Engine, int, Any], None] = self._scheduled
         if native is not None:
             packers = packer(STEP_SCHEDULE), packer(STEP_REQUEST), packer(BLOCK_TABLE)
+            told = (None, None) if ranges is None else (ranges.begin_step, ranges.scheduled)
+            found = self._settle, self._share, self._limit
             codes = TableOp.set, TableOp.append, Limit.none
-            self.scheduled = native.Steps(*packers, self._settle, self._share, self._limit, *codes).scheduled
+            made = native.Steps(*packers, self._schedulers, STEP_ATTRIBUTE, *told, *found, *codes)
+            self.before, self.after, self.scheduled = made.before, made.after, made.scheduled
+
+    def _before(self, args: Args, kwargs: Kwargs) -> State:
+        engine = self._schedulers.get(id(args[0]))
+        if engine is None or engine.step < 0:
+            return None
+        start_ns = time.monotonic_ns()
+        engine.depth += 1
+        if engine.depth == 1:
+            engine.step += 1
+            engine.acting_step = engine.step
+            engine.preempted = 0
+            engine.refused = engine.lookup = None
+            if self._ranges is not None:
+                self._ranges.begin_step(engine, start_ns)
+        return engine, start_ns
+
+    def _after(self, state: State, output: Any, args: Args, kwargs: Kwargs) -> None:
+        if state is None:
+            return
+        engine, start_ns = state
+        engine.depth -= 1
+        if engine.depth == 0 and engine.step > 0:
+            setattr(output, STEP_ATTRIBUTE, (engine.pid, engine.step))
+            self.scheduled(engine, start_ns, output)
+            if self._ranges is not None:
+                self._ranges.scheduled(engine)
 
     def _settle(self, engine: Engine) -> None:
         self._lookups.settle(engine, admitted=False)
@@ -266,43 +303,13 @@ def _updates(engines: Engines) -> Updates:
 
 def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hook]:
     """The hooks on `Scheduler.schedule` and `Scheduler.update_from_output`."""
-    steps = Steps(engines, lookups)
-    schedulers = engines.by_scheduler
-    updates = _updates(engines)
-    now = time.monotonic_ns
-
-    def before_schedule(args: Args, kwargs: Kwargs) -> tuple[Engine, int] | None:
-        engine = schedulers.get(id(args[0]))
-        if engine is None or engine.step < 0:
-            return None
-        start_ns = now()
-        engine.depth += 1
-        if engine.depth == 1:
-            engine.step += 1
-            engine.acting_step = engine.step
-            engine.preempted = 0
-            engine.refused = engine.lookup = None
-            if ranges is not None:
-                ranges.begin_step(engine, start_ns)
-        return engine, start_ns
-
-    def after_schedule(state: tuple[Engine, int] | None, output: Any, args: Args, kwargs: Kwargs) -> None:
-        if state is None:
-            return
-        engine, start_ns = state
-        engine.depth -= 1
-        if engine.depth == 0 and engine.step > 0:
-            setattr(output, STEP_ATTRIBUTE, (engine.pid, engine.step))
-            steps.scheduled(engine, start_ns, output)
-            if ranges is not None:
-                ranges.scheduled(engine)
-
+    steps, updates = Steps(engines, lookups, ranges), _updates(engines)
     return [
         Hook(
             f"{SCHEDULER}.schedule",
             "steps and everything they hold, prefix lookups",
-            before=before_schedule,
-            after=after_schedule,
+            before=steps.before,
+            after=steps.after,
             off=engines.off(Engine.without_steps),
             needs=(
                 Need(SCHEDULER, "requests running max_num_scheduled_tokens max_num_running_reqs scheduler_config"),

@@ -36,27 +36,31 @@ _STEPLESS = "forward passes: kvtrace's mark on a step does not reach the worker"
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
 
 
+Begin = Callable[[int, bool, Any], None]
+"""Called with when a pass begins (0: a dummy), whether it is a dummy, and the scheduler's output."""
+End = Callable[[int], None]
+"""Called with a pass's number of tokens."""
+
+
 class Forwards:
     """What hooks do around a forward pass: record it.
 
     Args:
         recorder: Where to.
-        begin: Called before with when it begins (0: a dummy), whether it is a dummy, and the scheduler's output.
-        end: Called after with the number of tokens.
         missing: Called with a scheduler's output that has no mark, and how many had none in a row.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        begin: Callable[[int, bool, Any], None] | None,
-        end: Callable[[int], None] | None,
-        missing: Callable[[Any, int], None],
-    ) -> None:
+    def __init__(self, recorder: Recorder, missing: Callable[[Any, int], None]) -> None:
         self._emit = recorder.stream(FORWARD)
-        self._begin, self._end, self._missing = begin, end, missing
+        self._begin: Begin | None = None
+        self._end: End | None = None
+        self._missing = missing
         self._without = 0  # forward passes in a row without a mark
         self.mode = 0  # graph mode of the pass under way; 0 before it is known
+
+    def watch(self, begin: Begin, end: End) -> None:
+        """Call these around each forward pass from now on."""
+        self._begin, self._end = begin, end
 
     def before(self, args: Args, kwargs: Kwargs) -> int:
         """When it begins; 0: it is a dummy."""
@@ -94,7 +98,7 @@ def _mode(graph_mode: Any) -> int:
     return int(_MODES.get(graph_mode.name, 0))
 
 
-def _forwards(recorder: Recorder, begin: Any, end: Any) -> Forwards:
+def _forwards(recorder: Recorder) -> Forwards:
     """`Forwards`, in compiled code where there is some."""
     native, packer, lacks = compiled(), recorder.packer(FORWARD), Lacks(recorder)
 
@@ -103,8 +107,8 @@ def _forwards(recorder: Recorder, begin: Any, end: Any) -> Forwards:
             lacks.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
 
     if native is None:
-        return Forwards(recorder, begin, end, missing)
-    made: Forwards = native.Forwards(packer, STEP_ATTRIBUTE, begin, end, _mode, missing)
+        return Forwards(recorder, missing)
+    made: Forwards = native.Forwards(packer, STEP_ATTRIBUTE, _mode, missing)
     return made
 
 
@@ -126,8 +130,9 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.end_forward()
 
-    watched = layers is not None or ranges is not None
-    forwards = _forwards(recorder, begin if watched else None, end if watched else None)
+    forwards = _forwards(recorder)
+    if ranges is not None:
+        forwards.watch(begin, end)
 
     def before_full_graph(args: Args, kwargs: Kwargs) -> None:
         forwards.mode = forwards.mode or GraphMode.full
@@ -140,8 +145,8 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         recorder.note("rank", **_ranks(args[0]))
         if ranges is not None:
             ranges.start()
-        if layers is not None:
-            layers.attach(args[0])
+        if layers is not None and layers.attach(args[0]):
+            forwards.watch(begin, end)
 
     found = []
     for module in _RUNNERS:

@@ -42,10 +42,7 @@ static int add_to(PyObject *object, PyObject *name, long long by)
     long long number;
     if (read_int(object, name, INT64_MIN / 2, INT64_MAX / 2, &number) < 0)
         return -1;
-    PyObject *sum = PyLong_FromLongLong(number + by);
-    int failed = sum == NULL || PyObject_SetAttr(object, name, sum) < 0;
-    Py_XDECREF(sum);
-    return failed ? -1 : 0;
+    return write_int(object, name, number + by);
 }
 
 /* What a hash change's record says of its pool and engine. */

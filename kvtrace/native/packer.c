@@ -54,6 +54,14 @@ int read_int(PyObject *object, PyObject *name, long long least, long long most, 
     return 0;
 }
 
+int write_int(PyObject *object, PyObject *name, long long number)
+{
+    PyObject *value = PyLong_FromLongLong(number);
+    int failed = value == NULL || PyObject_SetAttr(object, name, value) < 0;
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
 static void let_go(Packer *self)
 {
     if (self->base != NULL)

@@ -25,6 +25,9 @@ typedef struct {
 /* An attribute within bounds; -1 with an exception set if it is not. `*out` is set otherwise. */
 int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out);
 
+/* Give an attribute a number. */
+int write_int(PyObject *object, PyObject *name, long long number);
+
 /* Append a record of `bytes` bytes, whose last is of no account. Python code may have run. */
 int packer_store(Packer *self, const char *record);
 

@@ -148,10 +148,19 @@ static PyObject *context(Forwards *self, PyObject *const *given, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
+static PyObject *watch(Forwards *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "begin and end are needed");
+    replace(&self->begin, Py_NewRef(given[0]));
+    replace(&self->end, Py_NewRef(given[1]));
+    Py_RETURN_NONE;
+}
+
 static int forwards_init(Forwards *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[6];
-    if (!PyArg_ParseTuple(args, "O!UOOOO", packer_type, &given[0], &given[1], &given[2], &given[3], &given[4], &given[5]))
+    PyObject *given[] = {NULL, NULL, Py_None, Py_None, NULL, NULL};
+    if (!PyArg_ParseTuple(args, "O!UOO", packer_type, &given[0], &given[1], &given[4], &given[5]))
         return -1;
     if (!packer_writes((Packer *)given[0], FORWARD_LAYOUT))
         return -1;
@@ -196,11 +205,12 @@ static PyMethodDef forwards_methods[] = {
     {"before", FAST(forward_begins), "Hook.before of execute_model."},
     {"after", FAST(forward_ends), "Hook.after of execute_model."},
     {"context", FAST(context), "Hook.before of set_forward_context."},
+    {"watch", FAST(watch), "watch(begin, end): what to call around each forward pass from now on."},
     {NULL},
 };
 
 static PyType_Slot forwards_slots[] = {
-    {Py_tp_doc, "Forwards(packer, mark, begin, end, name_mode, missing)"},
+    {Py_tp_doc, "Forwards(packer, mark, name_mode, missing)"},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, forwards_init},
     {Py_tp_dealloc, deallocate},
@@ -223,14 +233,6 @@ typedef struct {
     PyObject *mark, *missing, *first_tokens;
 } Updates;
 
-static int set_int(PyObject *object, PyObject *name, long long number)
-{
-    PyObject *value = PyLong_FromLongLong(number);
-    int failed = value == NULL || PyObject_SetAttr(object, name, value) < 0;
-    Py_XDECREF(value);
-    return failed ? -1 : 0;
-}
-
 static int is_true(PyObject *object, PyObject *name)
 {
     PyObject *value = PyObject_GetAttr(object, name);
@@ -249,15 +251,15 @@ static PyObject *update_begins(Updates *self, PyObject *const *given, Py_ssize_t
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     Py_INCREF(engine);
     long long pid, step = -1;
-    int failed = PyObject_SetAttr(engine, n_updating, Py_True) < 0 || set_int(engine, n_start, now_ns()) < 0
-        || set_int(engine, n_finished, 0) < 0;
+    int failed = PyObject_SetAttr(engine, n_updating, Py_True) < 0 || write_int(engine, n_start, now_ns()) < 0
+        || write_int(engine, n_finished, 0) < 0;
     if (!failed && (output = argument_of(given, 1, n_output)) != NULL) {
         int found = mark_of(output, self->mark, &pid, &step);
         PyObject *said = found ? NULL : PyObject_CallFunctionObjArgs(self->missing, engine, output, NULL);
         failed = found < 0 || (!found && said == NULL);
         Py_XDECREF(said);
     }
-    if (failed || PyErr_Occurred() || set_int(engine, n_acting, step) < 0)
+    if (failed || PyErr_Occurred() || write_int(engine, n_acting, step) < 0)
         Py_CLEAR(engine);
     return engine;
 }
@@ -296,7 +298,7 @@ static int record_update(Updates *self, PyObject *engine, PyObject *model_output
         || read_int(engine, n_step, INT32_MIN, INT32_MAX, &now_at) < 0)
         return -1;
     long long numbers[] = {start_ns, now_ns(), step, tokens, finished};
-    if (packer_numbers(self->packer, numbers) < 0 || set_int(engine, n_acting, now_at) < 0)
+    if (packer_numbers(self->packer, numbers) < 0 || write_int(engine, n_acting, now_at) < 0)
         return -1;
     return PyObject_SetAttr(engine, n_updating, Py_False);
 }

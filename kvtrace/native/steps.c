@@ -1,4 +1,4 @@
-/* What a scheduler's step chose: blocks added to tables, each request's share, and the step itself.
+/* Scheduler steps: their marks, and what each chose: blocks added to tables, each request's share, and the step itself.
  *
  * probes/steps.py is complete without this; what is not of the common kind is handed to it.
  */
@@ -33,6 +33,9 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Packer *steps, *shares, *tables;
+    PyObject *schedulers; /* id of a Scheduler -> Engine */
+    PyObject *mark; /* the attribute of its output that names a step */
+    PyObject *begun, *ended; /* (engine, start_ns), (engine): who else wants to know; None: nobody */
     PyObject *settle; /* (engine): a lookup that nothing came of */
     PyObject *share; /* (engine, start_ns, request id, computed tokens) -> (number, phase) */
     PyObject *limit; /* (engine, budget left, waiting) -> why the head of the queue waits */
@@ -50,7 +53,7 @@ typedef struct {
 static PyObject *n_lookup, *n_step, *n_requests, *n_request, *n_number, *n_table, *n_decode_from, *n_computed;
 static PyObject *n_new, *n_cached, *n_req_id, *n_req_ids, *n_block_ids, *n_new_ids, *n_resumed, *n_scheduled;
 static PyObject *n_scheduler, *n_block_pool, *n_budget, *n_total, *n_get_free, *n_blocks, *n_pool, *n_pool_cached;
-static PyObject *n_running, *n_queues, *n_preempted;
+static PyObject *n_running, *n_queues, *n_preempted, *n_depth, *n_acting, *n_refused, *n_pid;
 
 int steps_names(void)
 {
@@ -63,6 +66,7 @@ int steps_names(void)
         {&n_budget, "max_num_scheduled_tokens"}, {&n_total, "total_num_scheduled_tokens"},
         {&n_get_free, "get_num_free_blocks"}, {&n_blocks, "num_gpu_blocks"}, {&n_pool, "pool"}, {&n_pool_cached, "cached"},
         {&n_running, "running"}, {&n_queues, "queues"}, {&n_preempted, "preempted"},
+        {&n_depth, "depth"}, {&n_acting, "acting_step"}, {&n_refused, "refused"}, {&n_pid, "pid"},
     };
     return INTERN(names);
 }
@@ -331,19 +335,17 @@ static int record_step(Steps *self, Step *step, PyObject *scheduler, long long s
     return packer_numbers(self->steps, numbers);
 }
 
-static PyObject *scheduled(Steps *self, PyObject *const *given, Py_ssize_t count)
+static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *output)
 {
-    if (count != 3)
-        return PyErr_Format(PyExc_TypeError, "engine, start_ns and output are needed");
-    Step step = {.engine = given[0], .start_ns = given[1], .output = given[2]};
-    long long start_ns = PyLong_AsLongLong(given[1]), end_ns = now_ns();
-    PyObject *lookup = PyObject_GetAttr(step.engine, n_lookup), *scheduler = NULL, *settled = NULL;
+    Step step = {.engine = engine, .start_ns = start, .output = output};
+    long long start_ns = PyLong_AsLongLong(start), end_ns = now_ns();
+    PyObject *lookup = PyObject_GetAttr(engine, n_lookup), *scheduler = NULL, *settled = NULL;
     int failed = (start_ns == -1 && PyErr_Occurred()) || lookup == NULL;
     if (!failed && lookup != Py_None)
-        failed = (settled = PyObject_CallFunctionObjArgs(self->settle, step.engine, NULL)) == NULL;
-    failed = failed || read_int(step.engine, n_step, INT32_MIN, INT32_MAX, &step.step) < 0
-        || (step.live = PyObject_GetAttr(step.engine, n_requests)) == NULL
-        || (scheduler = PyObject_GetAttr(step.engine, n_scheduler)) == NULL;
+        failed = (settled = PyObject_CallFunctionObjArgs(self->settle, engine, NULL)) == NULL;
+    failed = failed || read_int(engine, n_step, INT32_MIN, INT32_MAX, &step.step) < 0
+        || (step.live = PyObject_GetAttr(engine, n_requests)) == NULL
+        || (scheduler = PyObject_GetAttr(engine, n_scheduler)) == NULL;
     if (!failed && !PyDict_Check(step.live)) {
         PyErr_SetString(PyExc_TypeError, "an engine's requests are not a dict");
         failed = 1;
@@ -355,20 +357,96 @@ static PyObject *scheduled(Steps *self, PyObject *const *given, Py_ssize_t count
     Py_XDECREF(step.live);
     Py_XDECREF(step.added);
     Py_XDECREF(scheduler);
-    return failed ? NULL : Py_NewRef(Py_None);
+    return failed ? -1 : 0;
+}
+
+static PyObject *scheduled(Steps *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "engine, start_ns and output are needed");
+    return record(self, given[0], given[1], given[2]) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static int begin_step(Steps *self, PyObject *engine, PyObject *start, long long number)
+{
+    if (write_int(engine, n_step, number) < 0 || write_int(engine, n_acting, number) < 0 || write_int(engine, n_preempted, 0) < 0
+        || PyObject_SetAttr(engine, n_refused, Py_None) < 0 || PyObject_SetAttr(engine, n_lookup, Py_None) < 0)
+        return -1;
+    if (self->begun == Py_None)
+        return 0;
+    PyObject *told = PyObject_CallFunctionObjArgs(self->begun, engine, start, NULL);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+static PyObject *schedule_begins(Steps *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 2 || !PyTuple_Check(given[0]))
+        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    PyObject *engine = known_by_id(self->schedulers, given[0]), *start, *state = NULL;
+    long long step, depth;
+    if (engine == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    Py_INCREF(engine);
+    if (read_int(engine, n_step, INT32_MIN, INT32_MAX - 1, &step) < 0 || step < 0) {
+        Py_DECREF(engine);
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    start = PyLong_FromLongLong(now_ns());
+    if (start != NULL && read_int(engine, n_depth, INT32_MIN, INT32_MAX - 1, &depth) == 0
+        && write_int(engine, n_depth, depth + 1) == 0 && (depth != 0 || begin_step(self, engine, start, step + 1) == 0))
+        state = PyTuple_Pack(2, engine, start);
+    Py_XDECREF(start);
+    Py_DECREF(engine);
+    return state;
+}
+
+static int end_step(Steps *self, PyObject *engine, PyObject *start, PyObject *output, long long step)
+{
+    PyObject *pid = PyObject_GetAttr(engine, n_pid), *number = pid ? PyLong_FromLongLong(step) : NULL;
+    PyObject *mark = number ? PyTuple_Pack(2, pid, number) : NULL;
+    int failed = mark == NULL || PyObject_SetAttr(output, self->mark, mark) < 0 || record(self, engine, start, output) < 0;
+    Py_XDECREF(mark);
+    Py_XDECREF(number);
+    Py_XDECREF(pid);
+    if (failed || self->ended == Py_None)
+        return failed ? -1 : 0;
+    PyObject *told = PyObject_CallFunctionObjArgs(self->ended, engine, NULL);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+static PyObject *schedule_ends(Steps *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (given[0] == Py_None)
+        Py_RETURN_NONE;
+    if (!PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 2)
+        return PyErr_Format(PyExc_TypeError, "a state is an engine and when the step began");
+    PyObject *engine = PyTuple_GetItem(given[0], 0);
+    long long step, depth;
+    if (read_int(engine, n_depth, INT32_MIN + 1, INT32_MAX, &depth) < 0 || write_int(engine, n_depth, depth - 1) < 0
+        || read_int(engine, n_step, INT32_MIN, INT32_MAX, &step) < 0)
+        return NULL;
+    if (depth == 1 && step > 0 && end_step(self, engine, PyTuple_GetItem(given[0], 1), given[1], step) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 static int init(Steps *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[6];
-    if (!PyArg_ParseTuple(args, "O!O!O!OOObbb", packer_type, &given[0], packer_type, &given[1], packer_type, &given[2], &given[3],
-                          &given[4], &given[5], &self->ops[SET], &self->ops[APPEND], &self->nobody_waits))
+    PyObject *given[10];
+    if (!PyArg_ParseTuple(args, "O!O!O!O!UOOOOObbb", packer_type, &given[0], packer_type, &given[1], packer_type, &given[2],
+                          &PyDict_Type, &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9],
+                          &self->ops[SET], &self->ops[APPEND], &self->nobody_waits))
         return -1;
     if (!packer_writes((Packer *)given[0], STEP_LAYOUT) || !packer_writes((Packer *)given[1], SHARE_LAYOUT)
         || !packer_writes((Packer *)given[2], TABLE_LAYOUT))
         return -1;
     PyObject **kept[] = {
-        (PyObject **)&self->steps, (PyObject **)&self->shares, (PyObject **)&self->tables, &self->settle, &self->share, &self->limit,
+        (PyObject **)&self->steps, (PyObject **)&self->shares, (PyObject **)&self->tables, &self->schedulers, &self->mark,
+        &self->begun, &self->ended, &self->settle, &self->share, &self->limit,
     };
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         replace(kept[i], Py_NewRef(given[i]));
@@ -381,6 +459,10 @@ static int traverse(Steps *self, visitproc visit, void *arg)
     Py_VISIT((PyObject *)self->steps);
     Py_VISIT((PyObject *)self->shares);
     Py_VISIT((PyObject *)self->tables);
+    Py_VISIT(self->schedulers);
+    Py_VISIT(self->mark);
+    Py_VISIT(self->begun);
+    Py_VISIT(self->ended);
     Py_VISIT(self->settle);
     Py_VISIT(self->share);
     Py_VISIT(self->limit);
@@ -392,6 +474,10 @@ static int clear(Steps *self)
     Py_CLEAR(self->steps);
     Py_CLEAR(self->shares);
     Py_CLEAR(self->tables);
+    Py_CLEAR(self->schedulers);
+    Py_CLEAR(self->mark);
+    Py_CLEAR(self->begun);
+    Py_CLEAR(self->ended);
     Py_CLEAR(self->settle);
     Py_CLEAR(self->share);
     Py_CLEAR(self->limit);
@@ -399,12 +485,14 @@ static int clear(Steps *self)
 }
 
 static PyMethodDef methods[] = {
+    {"before", FAST(schedule_begins), "Hook.before of schedule."},
+    {"after", FAST(schedule_ends), "Hook.after of schedule."},
     {"scheduled", FAST(scheduled), "scheduled(engine, start_ns, output): record a step from what `schedule` returned."},
     {NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Steps(steps, shares, tables, settle, share, limit, set, append, nobody_waits)"},
+    {Py_tp_doc, "Steps(steps, shares, tables, schedulers, mark, begun, ended, settle, share, limit, set, append, nobody_waits)"},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, init},
     {Py_tp_dealloc, deallocate},

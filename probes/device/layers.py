@@ -28,18 +28,18 @@ class LayerRecorder:
         self._alive = True
         self._branch: Branch
 
-    def attach(self, runner: Any) -> None:
-        """Put stamps into the model runner's layers. Does nothing without a CUDA device."""
+    def attach(self, runner: Any) -> bool:
+        """Put stamps into the model runner's layers. False: there is no CUDA device, or no CuPy."""
         import torch
 
-        if self._stamps is not None or not torch.cuda.is_available() or runner.device.type != "cuda":
-            return
+        if not torch.cuda.is_available() or runner.device.type != "cuda":
+            return False
         layers = kv_layers(runner)
         try:
             self._stamps = Stamps(len(layers))
         except ImportError:
             self._recorder.note("device", state="absent", detail="CuPy is not installed: pip install 'kvtrace[gpu]'")
-            return
+            return False
         self._branch = Branch()
         self._undo.append(self._branch.undo)
         try:
@@ -58,6 +58,7 @@ class LayerRecorder:
             memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
         )
         at_end(self.finish)
+        return True
 
     def _detach(self) -> None:
         while self._undo:

@@ -24,18 +24,19 @@ class DeviceRecorder:
         self._wanted = wanted
         self._active: LayerRecorder | TileRecorder | None = None
 
-    def attach(self, runner: Any) -> None:
-        """Choose by the model runner's layers, and get between them and their kernels."""
+    def attach(self, runner: Any) -> bool:
+        """Choose by the model runner's layers, and get between them and their kernels. False: there is no device."""
         if self._active is not None:
-            return
+            return True
         if self._wanted == "tile":
             tiles = TileRecorder(self._recorder)
             if tiles.attach(runner):
                 self._active = tiles
-                return
+                return True
         layers = LayerRecorder(self._recorder)
-        layers.attach(runner)
-        self._active = layers
+        if layers.attach(runner):
+            self._active = layers
+        return self._active is not None
 
     def begin(self, step: int, engine_pid: int) -> None:
         """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""

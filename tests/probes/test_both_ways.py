@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvtrace.capture import Recorder
 from kvtrace.events import BLOCK_TABLE, REQUEST_EVENT, STEP_REQUEST, STEP_SCHEDULE
-from kvtrace.probes.engine import NOT_ADMITTED, Engines, LiveRequest
+from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engines, LiveRequest
 from kvtrace.probes.lookups import Lookups, hooks
 from kvtrace.probes.steps import Steps
 from kvtrace.stream import NATIVE_VARIABLE
@@ -146,6 +146,49 @@ def test_steps_are_the_same_both_ways(
     assert compiled == python
     assert len(compiled[0][STEP_REQUEST.name]) == len(given)
     assert len(compiled[0][STEP_SCHEDULE.name]) == 1
+
+
+def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(both_ways: str, tmp_path: Path) -> None:
+    # GIVEN an engine of a scheduler whose `schedule` calls its parent's, and another that nobody follows
+    class Watching:
+        """Ranges, as for a profiler."""
+
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def begin_step(self, engine: Any, start_ns: int) -> None:
+            self.seen.append(("begin", engine.step, start_ns > 0))
+
+        def scheduled(self, engine: Any) -> None:
+            self.seen.append(("scheduled", engine.step))
+
+    engines, watching = Engines(Recorder(tmp_path)), Watching()
+    steps = Steps(engines, Lookups(engines), watching)  # type: ignore[arg-type]
+    one = {"scheduled": 1, "computed": 5, "decode_from": 0, "recompute_until": 0, "prompt": 3, "known": True}
+    given = {"r0": one | {"groups": 0, "blocks": None, "new": False, "resumed": False}}
+    engine, output = engine_of(given, []), output_of(given)
+    vars(engine).update(depth=0, acting_step=7, refused=("r1", 1, 2), preempted=3, pid=12)
+    stranger = SimpleNamespace()
+    engines.by_scheduler[id(engine.scheduler)] = engine  # type: ignore[assignment]
+
+    # WHEN both schedule
+    assert steps.before((stranger,), {}) is None
+    steps.after(None, output, (stranger,), {})
+    outer = steps.before((engine.scheduler,), {})
+    inner = steps.before((engine.scheduler,), {})
+    steps.after(inner, output, (engine.scheduler,), {})
+    assert not hasattr(output, STEP_ATTRIBUTE)
+    steps.after(outer, output, (engine.scheduler,), {})
+
+    # THEN there is one step, which says so to whoever wants to know
+    assert getattr(output, STEP_ATTRIBUTE) == (12, 8)
+    assert (engine.step, engine.acting_step, engine.depth, engine.refused, engine.preempted) == (8, 8, 0, None, 0)
+    assert watching.seen == [("begin", 8, True), ("scheduled", 8)]
+    assert [record[2] for record in records_of(tmp_path, STEP_SCHEDULE)[STEP_SCHEDULE.name]] == [8]
+
+    # AND none of an engine that cannot follow its steps
+    engine.step = -1
+    assert steps.before((engine.scheduler,), {}) is None
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def told(run: Path) -> list[str]:
 def test_a_forward_pass_is_recorded_with_its_step_and_graph_mode(tmp_path: Path) -> None:
     # GIVEN passes whose scheduler's output comes by position or by name
     seen: list[Any] = []
-    forwards = _forwards(Recorder(tmp_path), lambda *facts: seen.append(facts), seen.append)
+    forwards = _forwards(Recorder(tmp_path))
+    forwards.watch(lambda *facts: seen.append(facts), seen.append)
     before = time.monotonic_ns()
     for args, kwargs, mode in (
         ((None, marked((3, 7))), {}, "FULL"),
@@ -71,7 +72,7 @@ def test_a_forward_pass_is_recorded_with_its_step_and_graph_mode(tmp_path: Path)
 
 
 def test_many_graph_modes_keep_their_names(tmp_path: Path) -> None:
-    forwards = _forwards(Recorder(tmp_path), None, None)
+    forwards = _forwards(Recorder(tmp_path))
     modes = [SimpleNamespace(name=name) for name in ("NONE", "FULL", "PIECEWISE", "OTHER", "FULL", "NONE", "PIECEWISE")]
     found = []
     for mode in modes * 2:
@@ -88,7 +89,7 @@ def test_passes_of_no_step_are_not_recorded_and_said_if_they_go_on(tmp_path: Pat
     # GIVEN dummies, and as many passes without a mark as a warm-up has
     recorder = Recorder(tmp_path)
     recorder.note("role", opens=True)
-    forwards = _forwards(recorder, None, None)
+    forwards = _forwards(recorder)
     for args, kwargs in [((None, marked((1, 1)), None, True), {}), ((None, marked((1, 1))), {"dummy_run": True})]:
         assert forwards.before(args, kwargs) == 0
         forwards.after(0, None, args, kwargs)
@@ -109,7 +110,7 @@ def test_passes_of_no_step_are_not_recorded_and_said_if_they_go_on(tmp_path: Pat
 def test_what_a_pass_cannot_say_is_an_error(tmp_path: Path, output: Any) -> None:
     recorder = Recorder(tmp_path)
     recorder.note("role", opens=True)
-    forwards = _forwards(recorder, None, None)
+    forwards = _forwards(recorder)
     if output is None:
         output = SimpleNamespace()
         setattr(output, STEP_ATTRIBUTE, (1, 2))
