@@ -21,7 +21,7 @@ typedef struct {
 #pragma pack(pop)
 
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     PyObject *packer; /* of block events */
     PyObject *maps;   /* id of a map from hashes to blocks -> (map, Pool) */
     PyObject *inserted; /* the slow ways: Hook.after of insert and pop */
@@ -179,34 +179,13 @@ static PyObject *write_blocks(Writer *self, PyObject *args)
 
 static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *packer, *maps, *inserted, *popped;
-    if (!PyArg_ParseTuple(args, "O!O!OObb", packer_type, &packer, &PyDict_Type, &maps, &inserted, &popped, &self->cache, &self->evict))
+    PyObject *given[4];
+    if (!PyArg_ParseTuple(args, "O!O!OObb", packer_type, &given[0], &PyDict_Type, &given[1], &given[2], &given[3], &self->cache,
+                          &self->evict))
         return -1;
-    if (!packer_writes((Packer *)packer, LAYOUT))
+    if (!packer_writes((Packer *)given[0], LAYOUT))
         return -1;
-    replace(&self->packer, Py_NewRef(packer));
-    replace(&self->maps, Py_NewRef(maps));
-    replace(&self->inserted, Py_NewRef(inserted));
-    replace(&self->popped, Py_NewRef(popped));
-    return 0;
-}
-
-static int writer_traverse(Writer *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->packer);
-    Py_VISIT(self->maps);
-    Py_VISIT(self->inserted);
-    Py_VISIT(self->popped);
-    return 0;
-}
-
-static int writer_clear(Writer *self)
-{
-    Py_CLEAR(self->packer);
-    Py_CLEAR(self->maps);
-    Py_CLEAR(self->inserted);
-    Py_CLEAR(self->popped);
+    HOLD(self, given);
     return 0;
 }
 
@@ -220,11 +199,8 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Writer(packer, maps, after_insert, after_pop, cache, evict)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, writer_init},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, writer_traverse},
-    {Py_tp_clear, writer_clear},
     {Py_tp_methods, methods},
     {0, NULL},
 };

@@ -71,16 +71,15 @@ PyObject *known_by_id(PyObject *known, PyObject *args)
 enum { LOAD, SAVE, POLL, CALLS };
 
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     Packer *packer;
+    PyObject *part, *recorder, *name, *mark, *attach, *missing;
+    PyObject *before_save, *then[CALLS]; /* what an adapter does before and after a call, or None */
     long long pid, step; /* what `part.step` is */
     long long number; /* the interned name's, as of `followed` */
     unsigned int followed;
     int attached;
     unsigned char index, codes[CALLS];
-    PyObject *then[CALLS]; /* what an adapter does after a call, or None */
-    PyObject *before_save;
-    PyObject *part, *recorder, *name, *mark, *attach, *missing;
 } Calls;
 
 static int set_step(Calls *self, PyObject *step)
@@ -217,43 +216,9 @@ static int calls_init(Calls *self, PyObject *args, PyObject *kwargs)
         return -1;
     if (!packer_writes((Packer *)given[0], LAYOUT))
         return -1;
-    PyObject **kept[] = {
-        (PyObject **)&self->packer, &self->part, &self->recorder, &self->name, &self->mark, &self->attach, &self->missing,
-        &self->before_save, &self->then[LOAD], &self->then[SAVE], &self->then[POLL],
-    };
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        replace(kept[i], Py_NewRef(given[i]));
+    HOLD(self, given);
     self->followed = self->packer->followed - 1;
     self->step = -1;
-    return 0;
-}
-
-static int calls_traverse(Calls *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT((PyObject *)self->packer);
-    Py_VISIT(self->part);
-    Py_VISIT(self->recorder);
-    Py_VISIT(self->attach);
-    Py_VISIT(self->missing);
-    Py_VISIT(self->before_save);
-    for (int call = 0; call < CALLS; call++)
-        Py_VISIT(self->then[call]);
-    return 0;
-}
-
-static int calls_clear(Calls *self)
-{
-    Py_CLEAR(self->packer);
-    Py_CLEAR(self->part);
-    Py_CLEAR(self->recorder);
-    Py_CLEAR(self->name);
-    Py_CLEAR(self->mark);
-    Py_CLEAR(self->attach);
-    Py_CLEAR(self->missing);
-    Py_CLEAR(self->before_save);
-    for (int call = 0; call < CALLS; call++)
-        Py_CLEAR(self->then[call]);
     return 0;
 }
 
@@ -271,11 +236,8 @@ static PyMethodDef calls_methods[] = {
 static PyType_Slot calls_slots[] = {
     {Py_tp_doc, "Calls(packer, part, recorder, name, mark, attach, missing, before_save, after_load, after_save, after_poll, index, "
                 "load, save, poll)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, calls_init},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, calls_traverse},
-    {Py_tp_clear, calls_clear},
     {Py_tp_methods, calls_methods},
     {0, NULL},
 };
@@ -286,7 +248,7 @@ PyType_Spec calls_spec = {
 
 /* An attribute that has another value for the time of a call: kvtrace.probes.hooks.Around. */
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     PyObject *find; /* gives whose attribute it is, or None as long as nobody has it */
     PyObject *name, *value;
     PyObject *owner; /* once it was found */
@@ -321,30 +283,10 @@ static PyObject *around_after(Around *self, PyObject *const *given, Py_ssize_t c
 
 static int around_init(Around *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *find, *name, *value;
-    if (!PyArg_ParseTuple(args, "OUO", &find, &name, &value))
+    PyObject *given[4] = {NULL}; /* the last: nobody yet */
+    if (!PyArg_ParseTuple(args, "OUO", &given[0], &given[1], &given[2]))
         return -1;
-    replace(&self->find, Py_NewRef(find));
-    replace(&self->name, Py_NewRef(name));
-    replace(&self->value, Py_NewRef(value));
-    return 0;
-}
-
-static int around_traverse(Around *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->find);
-    Py_VISIT(self->value);
-    Py_VISIT(self->owner);
-    return 0;
-}
-
-static int around_clear(Around *self)
-{
-    Py_CLEAR(self->find);
-    Py_CLEAR(self->name);
-    Py_CLEAR(self->value);
-    Py_CLEAR(self->owner);
+    HOLD(self, given);
     return 0;
 }
 
@@ -356,11 +298,8 @@ static PyMethodDef around_methods[] = {
 
 static PyType_Slot around_slots[] = {
     {Py_tp_doc, "Around(find, name, value)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, around_init},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, around_traverse},
-    {Py_tp_clear, around_clear},
     {Py_tp_methods, around_methods},
     {0, NULL},
 };

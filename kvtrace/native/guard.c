@@ -5,7 +5,7 @@
 #include <structmember.h>
 
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     PyObject *dict; /* what functools.update_wrapper puts there */
     PyObject *original;
     PyObject *before, *after, *arguments; /* each may be None */
@@ -105,37 +105,10 @@ static PyObject *reduce(Guard *self, PyObject *none)
 
 static int init(Guard *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[6];
-    if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5]))
+    PyObject *given[7] = {NULL};
+    if (!PyArg_ParseTuple(args, "OOOOOO", &given[1], &given[2], &given[3], &given[4], &given[5], &given[6]))
         return -1;
-    PyObject **kept[] = {&self->original, &self->before, &self->after, &self->arguments, &self->fire, &self->disable};
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        replace(kept[i], Py_NewRef(given[i]));
-    return 0;
-}
-
-static int traverse(Guard *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->dict);
-    Py_VISIT(self->original);
-    Py_VISIT(self->before);
-    Py_VISIT(self->after);
-    Py_VISIT(self->arguments);
-    Py_VISIT(self->fire);
-    Py_VISIT(self->disable);
-    return 0;
-}
-
-static int clear(Guard *self)
-{
-    Py_CLEAR(self->dict);
-    Py_CLEAR(self->original);
-    Py_CLEAR(self->before);
-    Py_CLEAR(self->after);
-    Py_CLEAR(self->arguments);
-    Py_CLEAR(self->fire);
-    Py_CLEAR(self->disable);
+    HOLD(self, given);
     return 0;
 }
 
@@ -164,13 +137,10 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Guard(original, before, after, arguments, fire, disable)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, init},
     {Py_tp_call, call},
     {Py_tp_descr_get, get},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
     {Py_tp_members, members},
     {Py_tp_getset, accessors},
     {Py_tp_methods, methods},

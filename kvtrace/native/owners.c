@@ -8,7 +8,7 @@
 static PyObject *n_lookup, *n_requests, *n_request_id, *n_number, *n_owner;
 
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     PyObject *managers; /* id of a KVCacheManager -> Engine */
     PyObject *before, *after; /* the slow ways */
 } Owner;
@@ -76,29 +76,10 @@ static PyObject *owner_after(Owner *self, PyObject *const *given, Py_ssize_t cou
 
 static int owner_init(Owner *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *managers, *before, *after;
-    if (!PyArg_ParseTuple(args, "O!OO", &PyDict_Type, &managers, &before, &after))
+    PyObject *given[3];
+    if (!PyArg_ParseTuple(args, "O!OO", &PyDict_Type, &given[0], &given[1], &given[2]))
         return -1;
-    replace(&self->managers, Py_NewRef(managers));
-    replace(&self->before, Py_NewRef(before));
-    replace(&self->after, Py_NewRef(after));
-    return 0;
-}
-
-static int owner_traverse(Owner *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->managers);
-    Py_VISIT(self->before);
-    Py_VISIT(self->after);
-    return 0;
-}
-
-static int owner_clear(Owner *self)
-{
-    Py_CLEAR(self->managers);
-    Py_CLEAR(self->before);
-    Py_CLEAR(self->after);
+    HOLD(self, given);
     return 0;
 }
 
@@ -110,11 +91,8 @@ static PyMethodDef owner_methods[] = {
 
 static PyType_Slot owner_slots[] = {
     {Py_tp_doc, "Owner(managers, before, after)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, owner_init},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, owner_traverse},
-    {Py_tp_clear, owner_clear},
     {Py_tp_methods, owner_methods},
     {0, NULL},
 };

@@ -30,6 +30,34 @@ void deallocate(PyObject *self)
     Py_DECREF(type);
 }
 
+typedef struct {
+    HOLDER;
+    PyObject *references[];
+} Holder;
+
+void hold(PyObject *self, PyObject *const *given, size_t count)
+{
+    Holder *holder = (Holder *)self;
+    holder->held = (Py_ssize_t)count;
+    for (size_t i = 0; i < count; i++)
+        replace(&holder->references[i], Py_XNewRef(given[i]));
+}
+
+int holder_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    for (Py_ssize_t i = 0; i < ((Holder *)self)->held; i++)
+        Py_VISIT(((Holder *)self)->references[i]);
+    return 0;
+}
+
+int holder_clear(PyObject *self)
+{
+    for (Py_ssize_t i = 0; i < ((Holder *)self)->held; i++)
+        Py_CLEAR(((Holder *)self)->references[i]);
+    return 0;
+}
+
 int64_t now_ns(void)
 {
     struct timespec t;

@@ -66,6 +66,18 @@ PyObject *known_by_id(PyObject *known, PyObject *args);
 /* tp_dealloc of every type here: it lets go of what tp_clear does. */
 void deallocate(PyObject *self);
 
+/* What every type but Packer begins with: as many references as `held` says, one behind the other. NULL may be among them. */
+#define HOLDER PyObject_HEAD Py_ssize_t held
+
+/* Hold these from now on: new references to them. */
+void hold(PyObject *self, PyObject *const *given, size_t count);
+#define HOLD(self, given) hold((PyObject *)(self), given, sizeof(given) / sizeof *(given))
+
+int holder_traverse(PyObject *self, visitproc visit, void *arg);
+int holder_clear(PyObject *self);
+#define HOLDER_SLOTS                                                                                                       \
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_dealloc, deallocate}, {Py_tp_traverse, holder_traverse}, {Py_tp_clear, holder_clear}
+
 /* Put a reference that is given away in the place of another. */
 static inline void replace(PyObject **place, PyObject *by)
 {

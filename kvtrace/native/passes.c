@@ -40,12 +40,12 @@ static int mark_of(PyObject *output, PyObject *attribute, long long *pid, long l
 
 /* kvtrace.probes.worker.Forwards */
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     Packer *packer;
-    int mode, known, without;
+    PyObject *mark, *begin, *end, *name_mode, *missing;
     PyObject *modes[MODES]; /* members of vLLM's that were named, and what they are to us */
     unsigned char codes[MODES];
-    PyObject *mark, *begin, *end, *name_mode, *missing;
+    int mode, known, without;
 } Forwards;
 
 static PyObject *forward_begins(Forwards *self, PyObject *const *given, Py_ssize_t count)
@@ -159,40 +159,12 @@ static PyObject *watch(Forwards *self, PyObject *const *given, Py_ssize_t count)
 
 static int forwards_init(Forwards *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[] = {NULL, NULL, Py_None, Py_None, NULL, NULL};
+    PyObject *given[6 + MODES] = {NULL, NULL, Py_None, Py_None}; /* the last: no mode was named yet */
     if (!PyArg_ParseTuple(args, "O!UOO", packer_type, &given[0], &given[1], &given[4], &given[5]))
         return -1;
     if (!packer_writes((Packer *)given[0], FORWARD_LAYOUT))
         return -1;
-    PyObject **kept[] = {(PyObject **)&self->packer, &self->mark, &self->begin, &self->end, &self->name_mode, &self->missing};
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        replace(kept[i], Py_NewRef(given[i]));
-    return 0;
-}
-
-static int forwards_traverse(Forwards *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT((PyObject *)self->packer);
-    Py_VISIT(self->begin);
-    Py_VISIT(self->end);
-    Py_VISIT(self->name_mode);
-    Py_VISIT(self->missing);
-    for (int i = 0; i < self->known; i++)
-        Py_VISIT(self->modes[i]);
-    return 0;
-}
-
-static int forwards_clear(Forwards *self)
-{
-    Py_CLEAR(self->packer);
-    Py_CLEAR(self->mark);
-    Py_CLEAR(self->begin);
-    Py_CLEAR(self->end);
-    Py_CLEAR(self->name_mode);
-    Py_CLEAR(self->missing);
-    while (self->known > 0)
-        Py_CLEAR(self->modes[--self->known]);
+    HOLD(self, given);
     return 0;
 }
 
@@ -211,11 +183,8 @@ static PyMethodDef forwards_methods[] = {
 
 static PyType_Slot forwards_slots[] = {
     {Py_tp_doc, "Forwards(packer, mark, name_mode, missing)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, forwards_init},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, forwards_traverse},
-    {Py_tp_clear, forwards_clear},
     {Py_tp_members, forwards_members},
     {Py_tp_methods, forwards_methods},
     {0, NULL},
@@ -227,7 +196,7 @@ PyType_Spec forwards_spec = {
 
 /* kvtrace.probes.steps.Updates */
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     Packer *packer;
     PyObject *schedulers; /* id of a Scheduler -> Engine */
     PyObject *mark, *missing, *first_tokens;
@@ -322,29 +291,7 @@ static int updates_init(Updates *self, PyObject *args, PyObject *kwargs)
         return -1;
     if (!packer_writes((Packer *)given[0], UPDATE_LAYOUT))
         return -1;
-    PyObject **kept[] = {(PyObject **)&self->packer, &self->schedulers, &self->mark, &self->missing, &self->first_tokens};
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        replace(kept[i], Py_NewRef(given[i]));
-    return 0;
-}
-
-static int updates_traverse(Updates *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT((PyObject *)self->packer);
-    Py_VISIT(self->schedulers);
-    Py_VISIT(self->missing);
-    Py_VISIT(self->first_tokens);
-    return 0;
-}
-
-static int updates_clear(Updates *self)
-{
-    Py_CLEAR(self->packer);
-    Py_CLEAR(self->schedulers);
-    Py_CLEAR(self->mark);
-    Py_CLEAR(self->missing);
-    Py_CLEAR(self->first_tokens);
+    HOLD(self, given);
     return 0;
 }
 
@@ -356,11 +303,8 @@ static PyMethodDef updates_methods[] = {
 
 static PyType_Slot updates_slots[] = {
     {Py_tp_doc, "Updates(packer, schedulers, mark, missing, first_tokens)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, updates_init},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, updates_traverse},
-    {Py_tp_clear, updates_clear},
     {Py_tp_methods, updates_methods},
     {0, NULL},
 };

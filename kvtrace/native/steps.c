@@ -31,7 +31,7 @@ typedef struct {
 #pragma pack(pop)
 
 typedef struct {
-    PyObject_HEAD
+    HOLDER;
     Packer *steps, *shares, *tables;
     PyObject *schedulers; /* id of a Scheduler -> Engine */
     PyObject *mark; /* the attribute of its output that names a step */
@@ -444,43 +444,7 @@ static int init(Steps *self, PyObject *args, PyObject *kwargs)
     if (!packer_writes((Packer *)given[0], STEP_LAYOUT) || !packer_writes((Packer *)given[1], SHARE_LAYOUT)
         || !packer_writes((Packer *)given[2], TABLE_LAYOUT))
         return -1;
-    PyObject **kept[] = {
-        (PyObject **)&self->steps, (PyObject **)&self->shares, (PyObject **)&self->tables, &self->schedulers, &self->mark,
-        &self->begun, &self->ended, &self->settle, &self->share, &self->limit,
-    };
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        replace(kept[i], Py_NewRef(given[i]));
-    return 0;
-}
-
-static int traverse(Steps *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT((PyObject *)self->steps);
-    Py_VISIT((PyObject *)self->shares);
-    Py_VISIT((PyObject *)self->tables);
-    Py_VISIT(self->schedulers);
-    Py_VISIT(self->mark);
-    Py_VISIT(self->begun);
-    Py_VISIT(self->ended);
-    Py_VISIT(self->settle);
-    Py_VISIT(self->share);
-    Py_VISIT(self->limit);
-    return 0;
-}
-
-static int clear(Steps *self)
-{
-    Py_CLEAR(self->steps);
-    Py_CLEAR(self->shares);
-    Py_CLEAR(self->tables);
-    Py_CLEAR(self->schedulers);
-    Py_CLEAR(self->mark);
-    Py_CLEAR(self->begun);
-    Py_CLEAR(self->ended);
-    Py_CLEAR(self->settle);
-    Py_CLEAR(self->share);
-    Py_CLEAR(self->limit);
+    HOLD(self, given);
     return 0;
 }
 
@@ -493,11 +457,8 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Steps(steps, shares, tables, schedulers, mark, begun, ended, settle, share, limit, set, append, nobody_waits)"},
-    {Py_tp_new, PyType_GenericNew},
+    HOLDER_SLOTS,
     {Py_tp_init, init},
-    {Py_tp_dealloc, deallocate},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
     {Py_tp_methods, methods},
     {0, NULL},
 };
