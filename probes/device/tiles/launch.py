@@ -56,8 +56,8 @@ class Current:
 class Registers:
     """How many registers a thread of a Triton kernel takes, by its compile-time arguments.
 
-    A rewritten kernel with more would have fewer of its programs on an SM at once: attention would take a fifth longer at
-    256 sequences (docs/overhead.md).
+    A rewritten kernel with more would have fewer of its programs on an SM at once: attention would take a fifth longer
+    at 256 sequences (docs/overhead.md).
     """
 
     def __init__(self, kernel: Any) -> None:
