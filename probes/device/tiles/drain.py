@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -24,8 +25,7 @@ class TileDrain(threading.Thread):
 
     Attributes:
         rate_bytes: Bytes written to the recording so far; the rate limit looks at it.
-        recorded, lost, filtered: Steps written, dropped and left out by the filters so far. What is filtered never
-            gets to the device; who leaves it out counts it here.
+        recorded, lost, filtered: Steps written, dropped and left out by the filters so far.
     """
 
     def __init__(self, ring: Ring, recorder: Recorder, engine_pid: int, facts: dict[str, Any]) -> None:
@@ -46,12 +46,26 @@ class TileDrain(threading.Thread):
         self._drained = 0
         self._lost_before = 0
         self._reported = (0, 0)
+        self._opened: deque[tuple[int, int]] = deque()  # steps on the device, and how many were left out before each
         self.recorded = self.lost = self.filtered = self.tiles = 0
         self._over = threading.Event()
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream(priority=-1)
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         self._staged = self._staging.numpy()
+
+    def leave_out(self) -> None:
+        """A step is filtered: the device does not hear of it."""
+        self.filtered += 1
+
+    def opened(self, step: int) -> None:
+        """A step is on its way to the device."""
+        self._opened.append((step, self.filtered))
+
+    def _left_out_before(self, step: int) -> int:
+        while self._opened and self._opened[0][0] < step:  # those were lost
+            self._opened.popleft()
+        return self._opened.popleft()[1] if self._opened else self.filtered
 
     @property
     def rate_bytes(self) -> int:
@@ -112,11 +126,12 @@ class TileDrain(threading.Thread):
 
     def _chunk(self, step: Any, starts: list[int], counts: list[int]) -> Chunk:
         lost, filtered = self._reported
-        self._reported = self.lost, self.filtered
+        number = int(step[layout.STEP_WORD])
+        self._reported = self.lost, self._left_out_before(number)
         return Chunk(
             CHUNK_MARK,
             self._engine_pid,
-            int(step[layout.STEP_WORD]),
+            number,
             int(step[layout.TIME_WORD]),
             self._timer.offset_ns,
             (self._address(layout.TILES, starts) >> 1) & 0xFFFFFFFF,
@@ -124,7 +139,7 @@ class TileDrain(threading.Thread):
             counts[layout.TILES],
             counts[layout.WRITES],
             self.lost - lost,
-            self.filtered - filtered,
+            self._reported[1] - filtered,
         )
 
     def _address(self, section: int, starts: list[int]) -> int:

@@ -134,8 +134,10 @@ class TileRecorder:
             self._drain.start()
         wanted = bool(step) and self._options.wants(step) and self._limit.allows(self._drain.rate_bytes)
         self._current.left_out = bool(step) and not wanted
-        if step and not wanted:
-            self._drain.filtered += 1
+        if wanted:
+            self._drain.opened(step)
+        elif step:
+            self._drain.leave_out()
         if wanted or self._opened:  # between steps there is no room in the ring, and nobody records
             self._ring.open(self._stream(self._device), enabled=wanted)
         self._opened = wanted

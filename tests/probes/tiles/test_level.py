@@ -1,0 +1,80 @@
+"""Which steps a device opens: those that the filters keep, each until it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
+from kvtrace.probes.device.tiles.launch import Current
+from kvtrace.probes.device.tiles.level import TileRecorder
+from kvtrace.tile_options import TileOptions
+
+
+class Drain(TileDrain):
+    """Without a device."""
+
+    def __init__(self) -> None:
+        self.filtered, self._opened = 0, deque()
+
+    rate_bytes = 0
+
+
+class Ring:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def open(self, stream: int, *, enabled: bool) -> None:
+        self.told.append("open" if enabled else "forget")
+
+    def close(self, step: int, stream: int) -> None:
+        self.told.append(step)
+
+
+@pytest.fixture
+def level(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, value in TileOptions(every=3).to_environment().items():
+        monkeypatch.setenv(name, value)
+    made: Any = TileRecorder(None)  # type: ignore[arg-type]
+    made._ring, made._current, made._limit = Ring(), Current(None, -1), RateLimit(None)
+    made._drain = Drain()
+    made._stream, made._device, made._alive = (lambda device: 7), 0, True
+    return made
+
+
+def run(level: Any, step: int, *, ends: bool = True) -> bool:
+    """A pass of a step; whether its kernels may be vLLM's own."""
+    level.begin(step, 1)
+    left_out = bool(level._current.left_out)
+    if ends:
+        level.end()
+    return left_out
+
+
+def test_only_wanted_steps_get_to_the_device(level: Any) -> None:
+    assert [run(level, step) for step in range(1, 8)] == [True, True, False, True, True, False, True]
+    assert level._ring.told == ["open", 3, "open", 6]
+    assert level._drain.filtered == 5
+    # step 3 is lost: those left out before it count for the next
+    assert level._drain._left_out_before(6) == 4
+
+
+def test_a_dummy_run_is_no_step_and_compiles_what_steps_need(level: Any) -> None:
+    run(level, 3)
+    assert not run(level, 0)
+    assert level._ring.told == ["open", 3]
+    assert level._drain.filtered == 0
+
+
+@pytest.mark.parametrize("following", [0, 4])
+def test_a_step_that_did_not_end_is_forgotten(level: Any, following: int) -> None:
+    run(level, 3, ends=False)
+    run(level, following)
+    run(level, 6)
+    assert level._ring.told == ["open", "forget", "open", 6]
