@@ -160,10 +160,10 @@ def install(current: Current, kinds: frozenset[str], failed: Callable[[str], Non
             module = importlib.import_module(target.module)
             kernel = getattr(module, target.kernel)
             rewritten = load(kernel, target.rewrite)
+            registers = Registers(kernel) if target.kind == "read" else None
         except (MismatchError, ImportError, AttributeError, OSError) as error:
             done.problems.append(f"{target.kernel}: {error}")
             continue
-        registers = Registers(kernel) if target.kind == "read" else None
         done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed, registers))
         done.kinds.add(target.kind)
     return done
