@@ -76,6 +76,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         pins,
         requests,
         steps,
+        updates,
         worker,
     )
 
@@ -84,6 +85,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
     ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(environment) else None
     scheduling = [
         *steps.hooks(engines, pending, ranges),
+        *updates.hooks(engines),
         *requests.hooks(engines, ranges),
         *pins.hooks(engines),
     ]

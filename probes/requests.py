@@ -13,7 +13,7 @@ from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.lacks import ABSENT, Lacks
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.owners import REQUEST, SAMPLING, SCHEDULER
-from kvtrace.probes.steps import first_tokens
+from kvtrace.probes.updates import first_tokens
 
 _TAGS = "sessions and turns"
 _HALVES = "the halves of prefill/decode pairs"

@@ -1,6 +1,6 @@
 /* What runs once a step around the model: forward passes, and the return of their results.
  *
- * probes/worker.py and probes/steps.py say the same in Python.
+ * probes/worker.py and probes/updates.py say the same in Python.
  */
 
 #include "packer.h"
@@ -194,7 +194,7 @@ PyType_Spec forwards_spec = {
     "kvtrace._native.Forwards", sizeof(Forwards), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, forwards_slots,
 };
 
-/* kvtrace.probes.steps.Updates */
+/* kvtrace.probes.updates.Updates */
 typedef struct {
     HOLDER;
     Packer *packer;

@@ -19,7 +19,7 @@ from kvtrace.probes.connectors.part import STEP_ATTRIBUTE as METADATA_MARK
 from kvtrace.probes.connectors.part import Adapter
 from kvtrace.probes.connectors.worker_side import calls_of
 from kvtrace.probes.engine import STEP_ATTRIBUTE, Engines
-from kvtrace.probes.steps import _updates
+from kvtrace.probes.updates import _updates
 from kvtrace.probes.worker import _forwards
 from kvtrace.stream import compiled
 from tests.probes.records import records_of
