@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import socket
@@ -65,9 +66,19 @@ def vllm_environment(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody else is given: below those that the system hands out, others in each process of the tests."""
+    first = 20_000 + 500 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = first + next(_PORTS) % 500
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+_PORTS = itertools.count(os.getpid() % 500)
 
 
 def kvtrace(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
