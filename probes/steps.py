@@ -45,7 +45,6 @@ class Steps:
 
     Attributes:
         before, after: What the hook on `schedule` does.
-        scheduled: Records a step of an engine from when `schedule` was entered and what it returned.
     """
 
     def __init__(self, engines: Engines, lookups: Lookups, ranges: Ranges | None = None) -> None:
@@ -58,14 +57,13 @@ class Steps:
         self._lookups = lookups
         self.before: Callable[[Args, Kwargs], State] = self._before
         self.after: Callable[[State, Any, Args, Kwargs], None] = self._after
-        self.scheduled: Callable[[Engine, int, Any], None] = self._scheduled
         if native is not None:
             packers = packer(STEP_SCHEDULE), packer(STEP_REQUEST), packer(BLOCK_TABLE)
             told = (None, None) if ranges is None else (ranges.begin_step, ranges.scheduled)
             found = self._settle, self._share, self._limit
             codes = TableOp.set, TableOp.append, Limit.none
             made = native.Steps(*packers, self._schedulers, STEP_ATTRIBUTE, *told, *found, *codes)
-            self.before, self.after, self.scheduled = made.before, made.after, made.scheduled
+            self.before, self.after = made.before, made.after
 
     def _before(self, args: Args, kwargs: Kwargs) -> State:
         engine = self._schedulers.get(id(args[0]))
@@ -89,7 +87,7 @@ class Steps:
         engine.depth -= 1
         if engine.depth == 0 and engine.step > 0:
             setattr(output, STEP_ATTRIBUTE, (engine.pid, engine.step))
-            self.scheduled(engine, start_ns, output)
+            self._scheduled(engine, start_ns, output)
             if self._ranges is not None:
                 self._ranges.scheduled(engine)
 

@@ -360,13 +360,6 @@ static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *outp
     return failed ? -1 : 0;
 }
 
-static PyObject *scheduled(Steps *self, PyObject *const *given, Py_ssize_t count)
-{
-    if (count != 3)
-        return PyErr_Format(PyExc_TypeError, "engine, start_ns and output are needed");
-    return record(self, given[0], given[1], given[2]) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
 static int begin_step(Steps *self, PyObject *engine, PyObject *start, long long number)
 {
     if (write_int(engine, n_step, number) < 0 || write_int(engine, n_acting, number) < 0 || write_int(engine, n_preempted, 0) < 0
@@ -451,7 +444,6 @@ static int init(Steps *self, PyObject *args, PyObject *kwargs)
 static PyMethodDef methods[] = {
     {"before", FAST(schedule_begins), "Hook.before of schedule."},
     {"after", FAST(schedule_ends), "Hook.after of schedule."},
-    {"scheduled", FAST(scheduled), "scheduled(engine, start_ns, output): record a step from what `schedule` returned."},
     {NULL},
 };
 

@@ -84,6 +84,8 @@ def engine_of(given: dict[str, dict[str, Any]], waiting: list[str]) -> Engine:
         requests=live,
         scheduler=scheduler,
         step=7,
+        depth=1,
+        pid=12,
         follows_lookups=True,
         awaiting_first_token={},
         lookup=None,
@@ -128,7 +130,7 @@ def a_step(
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """A step's records but for when it ended, and what is then known of its requests."""
     steps, engine = a_way(run, way), engine_of(given, waiting)
-    steps.scheduled(engine, 11, output_of(given))  # type: ignore[arg-type]
+    steps.after((engine, 11), output_of(given), (), {})  # type: ignore[arg-type]
     records = records_of(run, *STEP_EVENTS)
     records[STEP_SCHEDULE.name] = [(start, *others) for start, _, *others in records[STEP_SCHEDULE.name]]
     return records, {name: (live.number, live.decode_from, live.table) for name, live in engine.requests.items()}
@@ -167,7 +169,7 @@ def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(b
     one = {"scheduled": 1, "computed": 5, "decode_from": 0, "recompute_until": 0, "prompt": 3, "known": True}
     given = {"r0": one | {"groups": 0, "blocks": None, "new": False, "resumed": False}}
     engine, output = engine_of(given, []), output_of(given)
-    vars(engine).update(depth=0, acting_step=7, refused=("r1", 1, 2), preempted=3, pid=12)
+    vars(engine).update(depth=0, acting_step=7, refused=("r1", 1, 2), preempted=3)
     stranger = SimpleNamespace()
     engines.by_scheduler[id(engine.scheduler)] = engine  # type: ignore[assignment]
 
@@ -207,7 +209,7 @@ def test_what_cannot_be_read_is_an_error_both_ways(
     steps, engine, output = a_way(tmp_path, both_ways), engine_of({}, []), output_of({})
     vars(output).update(wrong)
     with pytest.raises(error):
-        steps.scheduled(engine, 1, output)  # type: ignore[arg-type]
+        steps.after((engine, 1), output, (), {})  # type: ignore[arg-type]
 
 
 def test_the_owner_of_an_allocation_is_its_request(both_ways: str, tmp_path: Path) -> None:
