@@ -13,8 +13,8 @@ import duckdb
 _LOOKUP = """
 CREATE TEMP TABLE lookup AS
 SELECT l.engine_id, l.request, l.step, l.time_ns, l.resumed, l.enabled, e.prefix_caching,
-    l.queried_tokens, l.local_hit_tokens, l.external_hit_tokens,
-    l.local_hit_tokens + coalesce(l.external_hit_tokens, 0) AS hit_tokens,
+    l.queried_tokens::BIGINT AS queried_tokens, l.local_hit_tokens, l.external_hit_tokens,
+    l.local_hit_tokens::BIGINT + coalesce(l.external_hit_tokens, 0) AS hit_tokens,
     e.block_size_tokens AS block_tokens,
     coalesce(e.hash_block_tokens, e.block_size_tokens) AS hash_tokens,
     hit_tokens // block_tokens AS block,

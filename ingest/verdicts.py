@@ -56,12 +56,12 @@ PREFIX_MISS = Table(
         column("queried_tokens", INTEGER, "Tokens of the request."),
         column("local_hit_tokens", INTEGER, "Of them, found in the GPU prefix cache."),
         column("external_hit_tokens", INTEGER, "Of them, supplied by a KV connector; NULL if none was asked."),
-        column("block_position", INTEGER, "Index in the block table of the first block that had to be computed."),
+        column("block_position", BIGINT, "Index in the block table of the first block that had to be computed."),
         column("block_hash", HASH, "Its hash; NULL if it is not full or was not recorded."),
-        column("known_tokens", INTEGER, "Longest prefix, in whole blocks, that an earlier request had too (with "
+        column("known_tokens", BIGINT, "Longest prefix, in whole blocks, that an earlier request had too (with "
                                          "different_key: under another key); NULL if the cache was not read."),
-        column("recomputed_tokens", INTEGER, "Tokens that had to be computed."),
-        column("avoidable_tokens", INTEGER, "Of them, those an earlier request had too and vLLM could have reused."),
+        column("recomputed_tokens", BIGINT, "Tokens that had to be computed."),
+        column("avoidable_tokens", BIGINT, "Of them, those an earlier request had too and vLLM could have reused."),
         column("recompute_ns", BIGINT, "Price of recomputed_tokens by cost_model; NULL without one."),
         column("avoidable_ns", BIGINT, "Price of avoidable_tokens by cost_model; NULL without one."),
         column("stored_ns", BIGINT, "With evicted and reset: when the block was last stored; with "

@@ -29,7 +29,7 @@
 -- column: failure_mode inferred | flat, transfer_wall, admission_spike, linear_queueing, linear_service or unclear.
 -- column: slope_ms_per_turn [ms/turn] derived | Slope of a line through the turns' mean latencies (fitted).
 -- column: r2 [ratio] derived | Share of the variance of those means that the line explains; NULL with fewer than three.
--- column: peak_turn derived | The turn with the largest mean latency.
+-- column: peak_turn derived | The turn with the largest mean latency; of several, the first.
 -- column: peak_over_later [ratio] derived | Its mean latency over the mean of the turns after it.
 -- column: queue_share [ratio] derived | Share of last_ms - first_ms that is waiting for the first admission.
 -- column: transfer_share [ratio] derived | Share of the time with a transfer under way.
@@ -64,7 +64,9 @@ WITH turns AS (
 ), mean AS (
     SELECT turn_number, avg(latency_ns) AS latency_ns, avg(queue_ns) AS queue_ns FROM counted GROUP BY turn_number
 ), peak AS (
-    SELECT arg_max(turn_number, latency_ns) AS turn, max(latency_ns) AS latency_ns FROM mean
+    SELECT min(turn_number) AS turn, max(latency_ns) AS latency_ns
+    FROM mean
+    WHERE latency_ns = (SELECT max(latency_ns) FROM mean)
 ), later AS (
     SELECT avg(m.latency_ns) AS mean_ns, max(m.latency_ns) / min(m.latency_ns) AS spread
     FROM mean m, peak
