@@ -11,7 +11,9 @@ kind differ, too: with `off` more than once, it is their mean that the others ar
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
 it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round. Then,
 of each kind, the steps whose results came back latest or earliest against the untraced ones, in the median.
-`--keep` leaves the recordings there.
+`--keep` leaves the recordings there. How many of a batch's prompts are computed in its first step depends on how fast
+they arrive, and what they take together on that: some percent of TTFT. With `--together` none is scheduled before all
+are queued, so that each batch has the same steps.
 """
 
 from __future__ import annotations
@@ -57,16 +59,20 @@ def serve(options: Any) -> None:
     with Client(options.serve) as parent:
         parent.send("ready")
         while (asked := parent.recv()) is not None:
-            parent.send(batch(llm.llm_engine, parameters, *asked))
+            parent.send(batch(llm.llm_engine, parameters, *asked, together=options.together))
 
 
-def batch(engine: Any, parameters: Any, sequences: int, seed: int) -> Figures:
+def batch(engine: Any, parameters: Any, sequences: int, seed: int, *, together: bool = False) -> Figures:
     """Run one batch: tokens/s, latencies in ms, and after how many ms each of the engine's steps came back."""
     ids = [f"{seed}-{number}" for number in range(sequences)]
     start = time.perf_counter()
+    if together:
+        engine.engine_core.call_utility("pause_scheduler", "keep", False)  # nor clear its cache
     for number, request in enumerate(ids):
         prompt = [(number * 7 + position * (seed + 1) + sequences) % 500 + 3 for position in range(PROMPT_TOKENS)]
         engine.add_request(request, {"prompt_token_ids": prompt}, parameters)
+    if together:
+        engine.engine_core.call_utility("resume_scheduler")
     last: dict[str, float] = {}
     count = dict.fromkeys(ids, 0)
     first_ms: list[float] = []
@@ -108,6 +114,7 @@ class Engine:
         self._listener = Listener(address)
         command = [sys.executable, __file__, options.model, "--serve", address]
         command += ["--graphs", options.graphs, "--backend", options.backend, "--kv-gib", str(options.kv_gib)]
+        command += ["--together"] if options.together else []
         run = options.keep / f"{kind.replace('+', '-')}-{number}"
         level, *more = kind.split("+")
         if kind == "nsys":
@@ -163,6 +170,7 @@ def main() -> None:
     parser.add_argument("--graphs", default="FULL_AND_PIECEWISE")
     parser.add_argument("--backend", default="", help="an attention backend, such as TRITON_ATTN")
     parser.add_argument("--kv-gib", type=int, default=KV_GIB, help="GiB of KV cache of each engine")
+    parser.add_argument("--together", action="store_true", help="schedule none of a batch before all of it is queued")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()))
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -136,7 +136,7 @@ def child_environment(
         **environment,
         layout.RUN_DIR_VARIABLE: str(run_dir.absolute()),
         layout.KV_LEVEL_VARIABLE: kv_level,
-        **(tiles.to_environment() if tiles and kv_level == "tile" else {}),
+        **(tiles.to_environment() if tiles and kv_level != "host" else {}),
     }
     if nvtx:
         result[layout.NVTX_VARIABLE] = "1"

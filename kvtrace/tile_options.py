@@ -1,4 +1,7 @@
-"""What `--kv-level tile` shall record: the filters and limits, from the command line to vLLM's processes."""
+"""What `--kv-level tile` shall record: the filters and limits, from the command line to vLLM's processes.
+
+`layer` takes one of them: which layers.
+"""
 
 from __future__ import annotations
 

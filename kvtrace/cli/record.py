@@ -51,7 +51,9 @@ def register(app: typer.Typer) -> None:
                 "or written, by each head (Triton backend).",
             ),
         ] = KvLevel.layer,
-        layers: Annotated[str, typer.Option(metavar="LIST", help="tile: only these layers, such as 0,15,30-31.")] = "",
+        layers: Annotated[
+            str, typer.Option(metavar="LIST", help="layer, tile: only these layers, such as 0,15,30-31.")
+        ] = "",
         heads: Annotated[str, typer.Option(metavar="LIST", help="tile: only these KV heads.")] = "",
         every: Annotated[int, typer.Option(metavar="N", min=1, help="tile: only every Nth step.")] = 1,
         steps: Annotated[str, typer.Option(metavar="A:B", help="tile: only steps A to B.")] = "",
@@ -139,7 +141,9 @@ def register(app: typer.Typer) -> None:
             ring_mb=ring_mb,
             **parse_steps(steps),
         )
-        if kv_level is not KvLevel.tile and tiles != TileOptions():
+        if kv_level is KvLevel.host and tiles.layers:
+            raise KvtraceError("--layers needs --kv-level layer or tile", exit_code=2)
+        if kv_level is not KvLevel.tile and tiles != TileOptions(layers=tiles.layers):
             raise KvtraceError("the filters and limits of tiles need --kv-level tile", exit_code=2)
         code = run(
             Launch(

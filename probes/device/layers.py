@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from kvtrace.probes.device.drain import Drain
 from kvtrace.probes.device.ending import at_end
 from kvtrace.probes.device.model import backend_of, cache_facts, kv_layers
 from kvtrace.probes.device.stamps import ATTENTION_START, Stamps
+from kvtrace.tile_options import from_environment
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
@@ -35,6 +37,7 @@ class LayerRecorder:
         if not torch.cuda.is_available() or runner.device.type != "cuda":
             return False
         layers = kv_layers(runner)
+        wanted = from_environment(os.environ).layers
         try:
             self._stamps = Stamps(len(layers))
         except ImportError:
@@ -44,7 +47,8 @@ class LayerRecorder:
         self._undo.append(self._branch.undo)
         try:
             for index, (name, layer) in enumerate(layers):
-                self._wrap(index, layer.impl)
+                if not wanted or index in wanted:
+                    self._wrap(index, layer.impl)
                 self._recorder.note("layer", index=index, name=name, **cache_facts(layer))
         except Exception:
             self._detach()

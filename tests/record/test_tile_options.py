@@ -61,6 +61,14 @@ def test_filters_without_tiles_are_a_mistake(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_layers_are_for_layer_windows_too(tmp_path: Path) -> None:
+    done = record(tmp_path / "run", "--kv-level", "layer", "--layers", "0,2")
+    assert from_environment({"KVTRACE_TILES": done.stdout}) == TileOptions(layers=(0, 2))
+    done = record(tmp_path / "other", "--kv-level", "host", "--layers", "0,2")
+    assert done.returncode == 2
+    assert "--layers needs" in done.stderr
+
+
 @pytest.mark.parametrize("text", ["", "a", "3-1", "256", "1,,2", "-1"])
 def test_no_layers(text: str) -> None:
     with pytest.raises(KvtraceError, match="--layers"):
