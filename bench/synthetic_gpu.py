@@ -22,7 +22,7 @@ def _passes() -> tuple[str, ...]:
         f"""
         INSERT INTO kv_layer
         SELECT 2, l, 'model.layers.' || l || '.attn', 1000000 * l, '[2, {BLOCKS + 1}, 16, {KV_HEADS}, 128]', '[]',
-            'bfloat16'
+            'bfloat16', 'always'
         FROM range({LAYERS}) x(l)
         """,
         f"""
@@ -32,7 +32,7 @@ def _passes() -> tuple[str, ...]:
             FROM step_schedule, range({LAYERS}) x(l)
         )
         SELECT 2, unnest([ns, ns + 5000]), unnest([ns + 3000, ns + 40000 + roll(step, l, 5000)]), 1, step, l,
-            unnest(['write', 'attention'])::e_window_kind
+            unnest(['write', 'attention'])::e_window_kind, true
         FROM layer
         """,
     )

@@ -120,15 +120,43 @@ def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
     return int(row[0]) if row else 0
 
 
+def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill `kv_window` of layers without stamps in CUDA graphs.
+
+    Between two layers with stamps of a step, each window of the k-th of n layers is the first's, moved on by k n-ths of
+    what lies between the two. That holds as far as all these layers take as long as each other.
+    """
+    connection.execute(
+        """
+        INSERT INTO kv_window BY NAME
+        WITH untimed AS (
+            FROM kv_layer WHERE timed = 'outside_graphs'
+        ), pair AS (
+            SELECT process_id, engine_id, step, kind, layer, start_ns, end_ns, lead(layer) OVER later AS next_layer,
+                lead(start_ns) OVER later - start_ns AS start_step_ns, lead(end_ns) OVER later - end_ns AS end_step_ns
+            FROM kv_window SEMI JOIN untimed USING (process_id)
+            WINDOW later AS (PARTITION BY process_id, engine_id, step, kind ORDER BY start_ns)
+        )
+        SELECT p.process_id, p.engine_id, p.step, p.kind, u.layer, false AS observed,
+            p.start_ns + p.start_step_ns * (u.layer - p.layer) // (p.next_layer - p.layer) AS start_ns,
+            p.end_ns + p.end_step_ns * (u.layer - p.layer) // (p.next_layer - p.layer) AS end_ns
+        FROM pair p JOIN untimed u ON u.process_id = p.process_id AND u.layer > p.layer AND u.layer < p.next_layer
+        ORDER BY p.process_id, p.step, u.layer, p.kind
+        """
+    )
+
+
 def insert_tile_windows(connection: duckdb.DuckDBPyConnection, since_process: int = 1) -> None:
     """Fill `kv_window` of workers, from a key on, that recorded tiles: from a layer's first program to its last."""
     connection.execute(
         f"""
         INSERT INTO kv_window BY NAME
-        SELECT process_id, engine_id, step, layer, 'attention' AS kind, min(start_ns) AS start_ns, max(end_ns) AS end_ns
+        SELECT process_id, engine_id, step, layer, 'attention' AS kind, true AS observed,
+            min(start_ns) AS start_ns, max(end_ns) AS end_ns
         FROM gpu_program WHERE process_id >= {since_process} GROUP BY ALL
         UNION ALL BY NAME
-        SELECT process_id, engine_id, step, layer, 'write' AS kind, min(start_ns) AS start_ns, max(v_ns) AS end_ns
+        SELECT process_id, engine_id, step, layer, 'write' AS kind, true AS observed,
+            min(start_ns) AS start_ns, max(v_ns) AS end_ns
         FROM gpu_write WHERE process_id >= {since_process} GROUP BY ALL
         ORDER BY process_id, step, layer, kind
         """

@@ -159,6 +159,7 @@ def _fill(
     summary.streams = streams.import_events(connection, progress=progress)
     tile_warnings = streams.import_tiles(connection, progress, all_tiles=all_tiles)
     derive.insert_tile_windows(connection)
+    derive.insert_windows_between(connection)
     merge.correct_arrivals(connection)
     progress("requests and joins", summary.records, summary.records)
     derive.insert_requests(connection, streams.requests.internal_ids)

@@ -27,7 +27,7 @@ from kvtrace.ingest.tables import column as _column
 from kvtrace.ingest.tile_schema import TILE_TABLES
 from kvtrace.ingest.verdicts import VERDICTS
 
-TRACE_VERSION = 6
+TRACE_VERSION = 7
 """Of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(
@@ -174,6 +174,12 @@ KV_LAYER = Table(
         _column("shape", _TEXT, "Its shape, a JSON list."),
         _column("stride", _TEXT, "Its strides in elements, a JSON list."),
         _column("dtype", _TEXT, "Its element type."),
+        _column(
+            "timed",
+            _TEXT,
+            "When it has stamps: `always`, `outside_graphs` (in CUDA graphs its windows are derived from the layers "
+            "around it) or `never`; NULL: at `--kv-level tile`, or recorded before kvtrace said so.",
+        ),
     ),
 )
 

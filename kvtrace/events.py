@@ -467,7 +467,8 @@ BLOCK_TABLE = Event(
 KV_WINDOW = Event(
     "kv_window",
     "worker",
-    "A layer's KV write or attention, timed on the GPU by stamps around it on its own stream (observed).",
+    "A layer's KV write or attention, timed on the GPU by stamps around it on its own stream. Of a layer that has no "
+    "stamps in CUDA graphs (`kv_layer.timed`) its windows there are derived at ingest.",
     (
         Field("start_ns", TIME, "GPU global timer before the first kernel of the window."),
         Field("end_ns", TIME, "GPU global timer after the last."),
@@ -475,6 +476,7 @@ KV_WINDOW = Event(
         STEP,
         Field("layer", I32, "Index of the layer among those that own a KV cache, in the order of the model."),
         Field("kind", ENUM, "What the layer did.", WindowKind),
+        Field("observed", BOOL, "Its own stamps were observed; false: laid evenly between the layers that have some."),
     ),
 )
 

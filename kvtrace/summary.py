@@ -163,12 +163,19 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
             case "recording" if device.get("level") == "tile":
                 yield f"  GPU: {device.get('name')}, {_tiles(process)} of {len(process.layers)} layers"
             case "recording":
-                layers = f"KV windows of {len(process.layers)} layers ({device.get('backend')})"
-                yield f"  GPU: {device.get('name')}, {layers}"
+                yield f"  GPU: {device.get('name')}, KV windows of {_layers(process)} ({device.get('backend')})"
             case "overrun":
                 yield f"  GPU: {device.get('dropped_steps')} steps of KV windows came too fast to be copied"
             case "absent" | "stopped" as state:
                 yield f"  GPU: recording {state}: {device.get('detail')}"
+
+
+def _layers(process: ProcessRecording) -> str:
+    """Which layers have windows; those of recordings that do not say it all do."""
+    when = Counter(layer.get("timed", "always") for layer in process.layers)
+    if when["outside_graphs"]:
+        return f"{len(process.layers)} layers, in CUDA graphs of {when['always']}"
+    return f"{when['always']} of {len(process.layers)} layers" if when["never"] else f"{len(process.layers)} layers"
 
 
 def _tiles(process: ProcessRecording) -> str:

@@ -1,6 +1,6 @@
 -- What bandwidth do a layer's KV reads and writes achieve?
 --
--- One row a worker, layer, kind and batch, over its GPU windows. Bytes are derived: attention reads the K and V of every
+-- One row a worker, layer, kind and batch, over its GPU windows that were observed. Bytes are derived: attention reads the K and V of every
 -- token of the request up to its last one in this step, a KV write stores those of the tokens scheduled, in each layer; what
 -- a token takes follows from the layer's KV tensor (`kv_layer`: elements times bytes, over the slots). So the last block
 -- counts as far as it is filled. A block that several requests share counts once each, though the GPU may read it from its L2
@@ -53,6 +53,7 @@ WITH batch AS (
     JOIN batch b USING (engine_id, step)
     JOIN engine e USING (engine_id)
     JOIN tensor t ON t.process_id = w.process_id AND t.layer = w.layer
+    WHERE w.observed IS NOT false
 )
 SELECT
     process_id,

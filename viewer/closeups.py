@@ -25,12 +25,14 @@ OVERVIEW_FROM = 100_000
 GROUPS, BINS = 256, 1024
 
 _WINDOWS = """
-    SELECT layer, kind::VARCHAR AS kind, start_ns - {origin} AS start_ns, end_ns - {origin} AS end_ns
+    SELECT layer, kind::VARCHAR AS kind, start_ns - {origin} AS start_ns, end_ns - {origin} AS end_ns,
+        observed IS NOT false AS observed
     FROM kv_window WHERE engine_id = {engine} AND step = {step} ORDER BY start_ns
 """
 
 _LAYERS = """
-    SELECT layer, kind, min(start_ns) AS start_ns, max(end_ns) AS end_ns FROM accesses GROUP BY ALL ORDER BY start_ns
+    SELECT layer, kind, min(start_ns) AS start_ns, max(end_ns) AS end_ns, true AS observed
+    FROM accesses GROUP BY ALL ORDER BY start_ns
 """
 """Of a step with tiles there are no windows: a layer's are from its first access of a kind to its last."""
 

@@ -22,7 +22,7 @@ _JOINS = {
 }
 _WINDOWS = """
     SELECT count(k.step), count(*) FROM kv_window w LEFT JOIN kv_window_kernel k
-    USING (process_id, engine_id, step, layer, kind)
+    USING (process_id, engine_id, step, layer, kind) WHERE w.observed IS NOT false
 """
 _TRANSFERS = """
     SELECT count(c.transfer), count(*)

@@ -27,7 +27,8 @@ _BY_WINDOW = """
 INSERT INTO gpu_layer
 SELECT a.activity_id, w.layer, 'kv_window'
 FROM (FROM layer_kernel WHERE process_id IS NOT NULL) AS a
-    ASOF JOIN kv_window w ON w.process_id = a.process_id AND w.kind = a.kind AND w.start_ns <= a.middle_ns
+    ASOF JOIN (FROM kv_window WHERE observed IS NOT false) AS w
+    ON w.process_id = a.process_id AND w.kind = a.kind AND w.start_ns <= a.middle_ns
 WHERE a.middle_ns <= w.end_ns
 """
 

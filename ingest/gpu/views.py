@@ -226,6 +226,7 @@ KV_WINDOW_KERNEL = Table(
             w.end_ns - laid.kernel_end_ns AS end_delta_ns
         FROM kv_window w JOIN laid ON laid.process_id = w.process_id AND laid.engine_id = w.engine_id
             AND laid.step = w.step AND laid.layer = w.layer AND laid.kind = w.kind
+        WHERE w.observed IS NOT false
     """,
 )
 

@@ -52,7 +52,12 @@ def register(app: typer.Typer) -> None:
             ),
         ] = KvLevel.layer,
         layers: Annotated[
-            str, typer.Option(metavar="LIST", help="layer, tile: only these layers, such as 0,15,30-31.")
+            str,
+            typer.Option(
+                metavar="LIST",
+                help="layer, tile: only these layers, such as 0,15,30-31, or all. Without it, level layer times every "
+                "layer outside of CUDA graphs and one of four in them.",
+            ),
         ] = "",
         heads: Annotated[str, typer.Option(metavar="LIST", help="tile: only these KV heads.")] = "",
         every: Annotated[int, typer.Option(metavar="N", min=1, help="tile: only every Nth step.")] = 1,
@@ -132,6 +137,8 @@ def register(app: typer.Typer) -> None:
         from kvtrace.supervise import die_by
         from kvtrace.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps
 
+        if layers == "all":
+            layers = "0-255" if kv_level is KvLevel.layer else ""  # tiles are of all unless some are named
         tiles = TileOptions(
             layers=parse_indices(layers, "--layers", 256) if layers else (),
             heads=parse_indices(heads, "--heads", 64) if heads else (),

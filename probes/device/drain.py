@@ -45,6 +45,7 @@ class Drain(threading.Thread):
         self._rows["engine_id"] = engine_pid
         self._rows["layer"] = numpy.arange(self._windows) // 2
         self._rows["kind"] = numpy.tile([WindowKind.write, WindowKind.attention], stamps.layers)
+        self._rows["observed"] = True
 
     def run(self) -> None:
         """Poll until the end. Any failure ends the recording of windows, nothing else."""

@@ -1,9 +1,10 @@
-"""Stamps around every layer's KV write and attention, whatever the attention backend."""
+"""Stamps around layers' KV writes and attentions, whatever the attention backend; `model.timing` says of which."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -11,7 +12,7 @@ from kvtrace.probes.device.branch import Branch
 from kvtrace.probes.device.cuda import Launch
 from kvtrace.probes.device.drain import Drain
 from kvtrace.probes.device.ending import at_end
-from kvtrace.probes.device.model import backend_of, cache_facts, kv_layers
+from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
 from kvtrace.probes.device.stamps import ATTENTION_START, Stamps
 from kvtrace.tile_options import from_environment
 
@@ -37,7 +38,7 @@ class LayerRecorder:
         if not torch.cuda.is_available() or runner.device.type != "cuda":
             return False
         layers = kv_layers(runner)
-        wanted = from_environment(os.environ).layers
+        when = timing(len(layers), from_environment(os.environ).layers, alike=alike(runner, layers))
         try:
             self._stamps = Stamps(len(layers))
         except ImportError:
@@ -47,9 +48,9 @@ class LayerRecorder:
         self._undo.append(self._branch.undo)
         try:
             for index, (name, layer) in enumerate(layers):
-                if not wanted or index in wanted:
-                    self._wrap(index, layer.impl)
-                self._recorder.note("layer", index=index, name=name, **cache_facts(layer))
+                if when[index] != "never":
+                    self._wrap(index, layer.impl, in_graphs=when[index] == "always")
+                self._recorder.note("layer", index=index, name=name, timed=when[index], **cache_facts(layer))
         except Exception:
             self._detach()
             raise
@@ -69,26 +70,31 @@ class LayerRecorder:
             self._undo.pop()()
         self._stamps = None
 
-    def _wrap(self, layer: int, implementation: Any) -> None:
+    def _wrap(self, layer: int, implementation: Any, *, in_graphs: bool) -> None:
         assert self._stamps is not None
         write_start, write_end, attention_start, attention_end = (
             self._stamps.stamp(layer, place) for place in range(4)
         )
         # MLA attends to a batch in two calls, for its prefills and for its decodes: one window from first to last.
         attention_first = self._stamps.stamp(layer, ATTENTION_START, first=True)
+        between = partial(self._between, implementation, in_graphs=in_graphs)
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
-            self._between(implementation, "do_kv_cache_update", write_start, write_end, reads=False, follows=False)
+            between("do_kv_cache_update", write_start, write_end, reads=False, follows=False)
         for name in _ATTENTION_CALLS:
             if callable(getattr(implementation, name, None)):
                 follows = writes and name == "forward"
                 start = attention_start if name == "forward" else attention_first
-                self._between(implementation, name, start, attention_end, reads=True, follows=follows)
+                between(name, start, attention_end, reads=True, follows=follows)
 
-    def _between(self, owner: Any, name: str, before: Launch, after: Launch, *, reads: bool, follows: bool) -> None:
+    def _between(
+        self, owner: Any, name: str, before: Launch, after: Launch, *, reads: bool, follows: bool, in_graphs: bool
+    ) -> None:
         original = getattr(owner, name)
 
         def stamped(*args: Any, **kwargs: Any) -> Any:
+            if self._branch.capturing and not in_graphs:
+                return original(*args, **kwargs)
             # In one graph nothing runs between the write, whose end has a stamp, and the attention; launched from
             # Python, the attention starts when Python gets to it.
             if not (follows and self._branch.capturing):

@@ -16,6 +16,39 @@ def backend_of(layers: list[tuple[str, Any]]) -> str:
     return type(layers[0][1].impl).__name__ if layers else ""
 
 
+SPACING = 4
+"""In a CUDA graph, where a step takes a few milliseconds, the stamps of 32 layers take close to one percent of it."""
+
+
+def timing(count: int, wanted: tuple[int, ...], *, alike: bool) -> list[str]:
+    """When each of `count` layers has stamps: `always`, `outside_graphs` or `never`.
+
+    Those that are wanted always, if any are named. Else all outside of CUDA graphs; in them, of layers that are alike,
+    one of `SPACING` and the last: ingest lays the others' windows evenly between theirs.
+    """
+    if wanted:
+        return ["always" if index in wanted else "never" for index in range(count)]
+    stamped = {*range(0, count, SPACING if alike else 1), count - 1}
+    return ["always" if index in stamped else "outside_graphs" for index in range(count)]
+
+
+def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:
+    """Whether all layers own a KV cache and do the same with it, so that each takes as long as the next."""
+    if len(layers) != runner.model_config.get_num_layers(runner.parallel_config):
+        return False  # some have other state, or some are a draft model's
+    kinds = {
+        (
+            type(layer),
+            type(layer.impl),
+            getattr(layer, "sliding_window", None),
+            getattr(layer, "kv_sharing_target_layer_name", None),
+            *(str(cache_facts(layer)[fact]) for fact in ("shape", "dtype")),
+        )
+        for _, layer in layers
+    }
+    return len(kinds) == 1
+
+
 def cache_facts(layer: Any) -> dict[str, Any]:
     """Where a layer's KV lies: address, shape, strides and type, so that block and head give an address."""
     cache = layer.kv_cache

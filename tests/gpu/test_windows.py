@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bench.derived_windows import compare
 from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
 
 LLAMA_8B = {
@@ -78,6 +79,7 @@ MLA = {
 
 MODES: dict[str, dict[str, Any]] = {
     "full": {},
+    "full-all-layers": {},
     "piecewise": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
     "eager": {"enforce_eager": True},
     "triton": {"attention_backend": "TRITON_ATTN"},
@@ -87,6 +89,7 @@ MODES: dict[str, dict[str, Any]] = {
     "triton-mla": {"attention_backend": "TRITON_MLA"},
 }
 LAYERS = 32
+IN_GRAPHS = {*range(0, LAYERS, 4), LAYERS - 1}
 LATENT = 512 + 64
 
 
@@ -112,10 +115,11 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     config = {**WORKLOAD, "engine": engine, "kv_events_ports": [free_port(), free_port()]}
     script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
     environment = vllm_environment(VLLM_LOGGING_LEVEL="ERROR")
-    done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=300)
+    options = ["--layers", "all"] if "all-layers" in request.param else []
+    done = kvtrace("record", *options, "-o", folder / "run", "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
-    recorded.truth["latent"] = "mla" in request.param
+    recorded.truth |= {"latent": "mla" in request.param, "all_layers": "all-layers" in request.param}
     yield recorded
 
 
@@ -129,6 +133,31 @@ def test_every_step_has_both_windows_of_every_layer(recorded: Recorded) -> None:
     per_step = rows(recorded, "SELECT step, count(DISTINCT (layer, kind)), count(*) FROM kv_window GROUP BY step")
     assert len(per_step) == steps > 100
     assert {(distinct, count) for _, distinct, count in per_step} == {(2 * LAYERS, 2 * LAYERS)}
+
+
+def test_in_graphs_some_layers_are_observed_and_all_elsewhere(recorded: Recorded) -> None:
+    everywhere, in_graphs = set(range(LAYERS)), set(range(LAYERS)) if recorded.truth["all_layers"] else IN_GRAPHS
+    found = rows(
+        recorded,
+        """
+        SELECT f.graph_mode = 'full', w.step, list(DISTINCT w.layer) FILTER (w.observed), list(DISTINCT w.kind)
+        FROM kv_window w JOIN forward f USING (process_id, engine_id, step) GROUP BY ALL
+        """,
+    )
+    assert {(graph, *sorted(layers)) for graph, _, layers, _ in found} <= {
+        (True, *sorted(in_graphs)),
+        (False, *everywhere),
+    }
+    assert {len(kinds) for *_, kinds in found} == {2}
+
+
+def test_derived_windows_are_close_to_observed_ones(recorded: Recorded) -> None:
+    if not recorded.truth["all_layers"]:
+        pytest.skip("needs windows that were all observed")
+    for kind, count, duration, *far in compare(recorded.run / "trace.duckdb"):
+        print(kind, count, duration, far)
+        assert count > 1000
+        assert all(p50 < 2000 for p50, _ in far)
 
 
 def test_windows_follow_each_other_layer_by_layer(recorded: Recorded) -> None:
@@ -192,16 +221,26 @@ def test_nothing_failed(recorded: Recorded) -> None:
     assert rows(recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []
     assert rows(recorded, "SELECT * FROM stream WHERE dropped > 0 OR torn > 0") == []
     assert f"KV windows of {LAYERS} layers" in recorded.record_stderr
+    assert (f"in CUDA graphs of {len(IN_GRAPHS)}" in recorded.record_stderr) is not recorded.truth["all_layers"]
 
 
 def test_a_tokens_bytes_follow_from_the_kv_tensors(recorded: Recorded) -> None:
     """kv-bandwidth: a layer keeps 2 x 8 heads x 128 numbers of 2 bytes a token, or one latent vector."""
     token_bytes = 2 * (LATENT if recorded.truth["latent"] else 2 * LLAMA_8B["num_key_value_heads"] * 128)
-    [(tokens,)] = rows(recorded, "SELECT sum(computed_tokens + scheduled_tokens) FROM step_request")
+    tokens = dict(
+        rows(
+            recorded,
+            """
+            SELECT layer, sum(computed_tokens + scheduled_tokens)
+            FROM kv_window JOIN step_request USING (engine_id, step) WHERE observed AND kind = 'attention'
+            GROUP BY layer
+            """,
+        )
+    )
     found = recorded.trace.query("kv-bandwidth", format="arrow").to_pylist()
     read = {layer: sum(row["bytes"] for row in found if (row["layer"], row["kind"]) == (layer, "read"))
             for layer in range(LAYERS)}  # fmt: skip
-    assert read == dict.fromkeys(range(LAYERS), tokens * token_bytes)
+    assert read == {layer: tokens[layer] * token_bytes for layer in range(LAYERS)}
     assert all(0 < row["gb_per_s"] < 20_000 for row in found if row["batch"] == "decode")
 
 

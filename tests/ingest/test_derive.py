@@ -125,7 +125,8 @@ def test_what_a_worker_says_of_its_gpu_has_tables(run_dir: Path, query: Callable
     recorder.note("gpu_clock", offset_ns=-(1 << 60), uncertainty_ns=800, moved_ns=-3)
     recorder.note("gpu_memory", free_bytes=100, total_bytes=1 << 37, allocated_bytes=20, reserved_bytes=30)
     recorder.note("gpu_memory", free_bytes="much", total_bytes=1 << 37)
-    recorder.note("layer", index=0, name="attn.0", address=1 << 46, shape=[2, 3], stride=[3, 1], dtype="bfloat16")
+    facts = {"name": "attn.0", "address": 1 << 46, "shape": [2, 3], "stride": [3, 1], "dtype": "bfloat16"}
+    recorder.note("layer", index=0, timed="always", **facts)
     lines = [json.loads(line) for line in (recorder.directory / layout.JOURNAL).read_text().splitlines()]
     times = [line["monotonic_ns"] for line in lines if line["kind"].startswith("gpu_")]
 
@@ -138,7 +139,7 @@ def test_what_a_worker_says_of_its_gpu_has_tables(run_dir: Path, query: Callable
         (1, times[1] + offset_ns, 100, 1 << 37, 20, 30),
         (1, times[2] + offset_ns, None, 1 << 37, None, None),
     ]
-    assert select("FROM kv_layer") == [(1, 0, "attn.0", 1 << 46, "[2, 3]", "[3, 1]", "bfloat16")]
+    assert select("FROM kv_layer") == [(1, 0, "attn.0", 1 << 46, "[2, 3]", "[3, 1]", "bfloat16", "always")]
     assert any("free_bytes is 'much'" in warning for warning in summary.warnings)
 
 

@@ -64,6 +64,10 @@ def test_filters_without_tiles_are_a_mistake(tmp_path: Path) -> None:
 def test_layers_are_for_layer_windows_too(tmp_path: Path) -> None:
     done = record(tmp_path / "run", "--kv-level", "layer", "--layers", "0,2")
     assert from_environment({"KVTRACE_TILES": done.stdout}) == TileOptions(layers=(0, 2))
+    done = record(tmp_path / "all", "--layers", "all")
+    assert from_environment({"KVTRACE_TILES": done.stdout}).layers == tuple(range(256))
+    done = record(tmp_path / "tiles", "--kv-level", "tile", "--layers", "all")
+    assert from_environment({"KVTRACE_TILES": done.stdout}).layers == ()
     done = record(tmp_path / "other", "--kv-level", "host", "--layers", "0,2")
     assert done.returncode == 2
     assert "--layers needs" in done.stderr

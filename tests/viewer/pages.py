@@ -89,4 +89,5 @@ def insert_moves(path: Path) -> None:
         table = step | {"request": request, "kv_group": 0, "op": "set"}
         insert(connection, "block_table", [table | {"position": i, "block_id": 20 + i} for i in range(3)])
         layer = worker | step | {"start_ns": start, "end_ns": start + MS, "kind": "attention"}
-        insert(connection, "kv_window", [layer | {"layer": 0}, layer | {"layer": 1, "start_ns": start + MS // 2}])
+        later = layer | {"layer": 1, "start_ns": start + MS // 2, "observed": False}
+        insert(connection, "kv_window", [layer | {"layer": 0, "observed": True}, later])

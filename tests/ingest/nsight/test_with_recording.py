@@ -62,6 +62,7 @@ def run(tmp_path: Path) -> Path:
                     step=step,
                     layer=layer,
                     kind=kind,
+                    observed=True,
                 )
     return path
 

@@ -32,6 +32,7 @@ export async function showCloseUp(engine: Engine, step: number): Promise<void> {
   area.setAttribute("role", "group");
   area.setAttribute("aria-label", KEYS);
   about.setAttribute("role", "status");
+  const between = Array.from({ length: windows.rows }, (_, row) => windows.flag("observed", row)).includes(false);
   const turn = (by: number) => { const next = all[index + by]; if (next) void showCloseUp(engine, next.step); };
   const kinds = new Set([...picture.order, ...first ? Array.from({ length: first.rows }, (_, row) => kindOf(first, row)) : []]);
   const key = el("ul", "legend inline", ...Object.keys(KINDS).filter((kind) => kinds.has(kind)).map((kind) => {
@@ -43,7 +44,7 @@ export async function showCloseUp(engine: Engine, step: number): Promise<void> {
   dialog.replaceChildren(
     el("header", "", el("h2", "", `KV accesses of step ${count(step)}`), key,
       button("‹ Previous", () => { turn(-1); }, "Page up"), button("Next ›", () => { turn(1); }, "Page down"), button("Close", () => { dialog.close(); }, "Esc")),
-    el("p", "unit", `${observed ? "Observed on the GPU, tile by tile; all heads of a layer together." : "Derived: the layer's window (observed) over the blocks of its block tables."} ` +
+    el("p", "unit", `${observed ? "Observed on the GPU, tile by tile; all heads of a layer together." : `Derived: the layer's window (${between ? "observed; paler ones derived" : "observed"}) over the blocks of its block tables.`} ` +
       `${count(rows)} accesses of ${count(blocks.rows)} blocks. ${count(all.length)} of ${count(engine.contents.close_ups.total)} steps with accesses are in this page.`),
     area, about, el("p", "unit", KEYS),
   );
@@ -61,6 +62,7 @@ async function describe(about: HTMLElement, { columns, row, exact }: Spot, engin
   const parts: (Node | string)[] = [`${layer === null ? "" : `layer ${count(layer)}, `}${KINDS[kind]?.[0] ?? words(kind)}`, `${duration(end - start)} from +${duration(start - (shown?.first ?? start))}`];
   if (block !== null) parts.push(last !== null && last !== block ? `blocks ${count(block)} to ${count(last)}` : kept ? link(`block ${count(block)}`, () => { dialogOf().close(); selectBlock(engine, block, start); }) : `block ${count(block)}`);
   if (request !== null) parts.push(kept ? el("span", "", "for ", link(shorten(engine.name(request), 40), () => { dialogOf().close(); void selectRequest(engine, request); })) : `for ${shorten(engine.name(request), 40)}`);
+  if (columns === shown?.windows && columns.flag("observed", row) === false) parts.push("derived from the layers around it");
   if (columns.has("accesses")) parts.push(`${count(columns.at("accesses", row))} access${columns.at("accesses", row) === 1 ? "" : "es"}`);
   if (!exact) parts.push("zoom in for single accesses");
   about.replaceChildren(...parts.flatMap((part, at) => (at ? ["  ·  ", part] : [part])));

@@ -116,6 +116,7 @@ export class Picture {
       // A line a kind within a layer's row.
       const lines = this.order.length, tall = Math.max(1, each / lines), y = rank.get(windows.num("layer")[row]!)! * each + this.order.indexOf(kind) * each / lines;
       context.fillStyle = colour(KINDS[kind]?.[1] ?? "other");
+      context.globalAlpha = windows.flag("observed", row) === false ? 0.5 : 1;
       context.fillRect(x, y, Math.max(1, end - x), tall);
     }
     context.restore();

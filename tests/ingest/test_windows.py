@@ -1,0 +1,83 @@
+"""Windows of layers without stamps in CUDA graphs: which have stamps, and what ingest lays between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvtrace.ingest.derive import insert_windows_between
+from kvtrace.probes.device.model import timing
+from tests.ingest.traces import Events
+
+WINDOWS = "SELECT step, layer, kind::VARCHAR, start_ns, end_ns, observed FROM kv_window ORDER BY step, layer, kind"
+
+
+@pytest.mark.parametrize(
+    ("layers", "in_graphs"),
+    [(1, [0]), (2, [0, 1]), (5, [0, 4]), (32, [0, 4, 8, 12, 16, 20, 24, 28, 31])],
+)
+def test_of_layers_that_are_alike_some_have_stamps_in_graphs(layers: int, in_graphs: list[int]) -> None:
+    when = timing(layers, (), alike=True)
+    assert [layer for layer in range(layers) if when[layer] == "always"] == in_graphs
+    assert set(when) <= {"always", "outside_graphs"}
+
+
+def test_layers_that_differ_all_have_stamps_and_named_ones_alone() -> None:
+    assert timing(6, (), alike=False) == ["always"] * 6
+    assert timing(4, (1, 3, 9), alike=True) == ["never", "always", "never", "always"]
+
+
+def trace(when: list[str]) -> Events:
+    events = Events()
+    for layer, timed in enumerate(when):
+        events.add("kv_layer", process_id=2, layer=layer, timed=timed)
+    return events
+
+
+def window(events: Events, step: int, layer: int, kind: str, start: int, end: int) -> None:
+    more: dict[str, Any] = {"kind": kind, "start_ns": start, "end_ns": end, "observed": True}
+    events.add("kv_window", process_id=2, engine_id=1, step=step, layer=layer, **more)
+
+
+def test_in_a_graph_they_lie_evenly_between_the_layers_that_have_some() -> None:
+    events = trace(timing(5, (), alike=True))
+    for step, layers in ((1, (0, 4)), (2, range(5))):
+        for layer in layers:
+            window(events, step, layer, "write", 1000 + 100 * layer, 1010 + 100 * layer)
+            window(events, step, layer, "attention", 1010 + 100 * layer, 1050 + 110 * layer)
+    insert_windows_between(events.connection)
+    assert events.rows(WINDOWS) == [
+        (step, layer, kind, start + 100 * layer, end + 100 * layer + 10 * layer * (kind == "attention"),
+         step == 2 or layer in (0, 4))
+        for step in (1, 2)
+        for layer in range(5)
+        for kind, start, end in (("write", 1000, 1010), ("attention", 1010, 1050))
+    ]  # fmt: skip
+
+
+def test_nothing_is_derived_for_layers_that_were_not_asked_for() -> None:
+    events = trace(timing(5, (0, 4), alike=True))
+    for layer in (0, 4):
+        window(events, 1, layer, "attention", 1000 * layer, 1000 * layer + 10)
+    insert_windows_between(events.connection)
+    assert len(events.rows(WINDOWS)) == 2
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 20))
+def test_derived_windows_are_the_windows_where_layers_take_equally_long(
+    layers: int, write: int, attention: int, rest: int, gap: int
+) -> None:
+    events = trace(when := timing(layers, (), alike=True))
+    expected = []
+    for layer in range(layers):
+        start = 10**18 + layer * (write + gap + attention + rest)
+        for kind, begin, length in (("write", start, write), ("attention", start + write + gap, attention)):
+            expected.append((1, layer, kind, begin, begin + length, when[layer] == "always"))
+            if when[layer] == "always":
+                window(events, 1, layer, kind, begin, begin + length)
+    insert_windows_between(events.connection)
+    assert events.rows(WINDOWS) == expected
