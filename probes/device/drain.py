@@ -1,4 +1,4 @@
-"""From the device ring to the capture log: a thread that polls pinned memory and copies on a stream of its own."""
+"""From the device ring to the capture log: a thread that asks for new steps and copies them on a stream of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Drain(threading.Thread):
         self._stamps = stamps
         self._recorder = recorder
         self._device = torch.cuda.current_device()
-        self._published = stamps.published.numpy()
         self._drained = 0
         self._timer = GpuTimer(recorder)
         self._memory = MemoryMeter(recorder)
@@ -40,6 +39,7 @@ class Drain(threading.Thread):
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream(priority=-1)
             self._pinned = torch.empty((_AT_ONCE, stamps.words), dtype=torch.int64, pin_memory=True)
+            self._count = torch.zeros(1, dtype=torch.int64, pin_memory=True)
         self._windows = 2 * stamps.layers
         self._rows = numpy.zeros((_AT_ONCE, self._windows), dtype=_record_type(numpy))
         self._rows["engine_id"] = engine_pid
@@ -66,7 +66,8 @@ class Drain(threading.Thread):
         self.join(timeout=5)
 
     def _copy(self) -> None:
-        published, slots = int(self._published[0]), self._stamps.slots
+        self._fetch(self._count, self._stamps.appended)
+        published, slots = int(self._count[0]), self._stamps.slots
         if published - self._drained > slots - slots // 8:  # what is older may be overwritten while it is copied
             kept = published - slots // 2
             self._recorder.drop(KV_WINDOW, (kept - self._drained) * self._windows)
@@ -75,13 +76,13 @@ class Drain(threading.Thread):
         while self._drained < published:
             start = self._drained % slots
             count = min(published - self._drained, slots - start, _AT_ONCE)
-            self._stream_copy(start, count)
+            self._fetch(self._pinned[:count], self._stamps.ring[start : start + count])
             self._write(self._pinned[:count].numpy())
             self._drained += count
 
-    def _stream_copy(self, start: int, count: int) -> None:
+    def _fetch(self, target: Any, source: Any) -> None:
         with self._torch.cuda.stream(self._stream):
-            self._pinned[:count].copy_(self._stamps.ring[start : start + count], non_blocking=True)
+            target.copy_(source, non_blocking=True)
         self._stream.synchronize()
 
     def _write(self, steps: Any) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.device.branch import Branch
 from kvtrace.probes.device.cuda import Launch
 from kvtrace.probes.device.drain import Drain
 from kvtrace.probes.device.ending import at_end
@@ -29,7 +28,10 @@ class LayerRecorder:
         self._undo: list[Callable[[], None]] = []
         self._step = 0
         self._alive = True
-        self._branch: Branch
+        self._stale = True
+        self._always_stale = False
+        self._capturing: Callable[[], bool]
+        self._stream: Callable[[], int]
 
     def attach(self, runner: Any) -> bool:
         """Put stamps into the model runner's layers. False: there is no CUDA device, or no CuPy."""
@@ -44,8 +46,10 @@ class LayerRecorder:
         except ImportError:
             self._recorder.note("device", state="absent", detail="CuPy is not installed: pip install 'kvtrace[gpu]'")
             return False
-        self._branch = Branch()
-        self._undo.append(self._branch.undo)
+        # A draft model's layers have theirs after the step has been published.
+        self._always_stale = getattr(runner, "speculative_config", None) is not None
+        self._capturing = torch.cuda.is_current_stream_capturing
+        self._stream = partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
         try:
             for index, (name, layer) in enumerate(layers):
                 if when[index] != "never":
@@ -80,38 +84,37 @@ class LayerRecorder:
         between = partial(self._between, implementation, in_graphs=in_graphs)
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
-            between("do_kv_cache_update", write_start, write_end, reads=False, follows=False)
+            between("do_kv_cache_update", write_start, write_end)
         for name in _ATTENTION_CALLS:
             if callable(getattr(implementation, name, None)):
-                follows = writes and name == "forward"
                 start = attention_start if name == "forward" else attention_first
-                between(name, start, attention_end, reads=True, follows=follows)
+                between(name, start, attention_end, follows=writes and name == "forward")
 
     def _between(
-        self, owner: Any, name: str, before: Launch, after: Launch, *, reads: bool, follows: bool, in_graphs: bool
+        self, owner: Any, name: str, before: Launch, after: Launch, *, in_graphs: bool, follows: bool = False
     ) -> None:
         original = getattr(owner, name)
 
         def stamped(*args: Any, **kwargs: Any) -> Any:
-            if self._branch.capturing and not in_graphs:
+            capturing = self._capturing()
+            if capturing and not in_graphs:
                 return original(*args, **kwargs)
             # In one graph nothing runs between the write, whose end has a stamp, and the attention; launched from
             # Python, the attention starts when Python gets to it.
-            if not (follows and self._branch.capturing):
-                self._stamp(before, self._branch.side)
+            if not (capturing and follows):
+                self._stamp(before)
             result = original(*args, **kwargs)
-            # On a branch, the stamp after an attention delays the GEMM beside it by 3 us; in the main line it costs 1.
-            self._stamp(after, self._branch.main if reads else self._branch.side)
+            self._stamp(after)
             return result
 
         setattr(owner, name, stamped)
         self._undo.append(lambda: delattr(owner, name))
 
-    def _stamp(self, launch: Launch, stream: Callable[[], int]) -> None:
+    def _stamp(self, launch: Launch) -> None:
         if not self._alive:
             return
         try:
-            launch(stream())
+            launch(self._stream())
         except Exception as error:  # never the engine's problem
             self._alive = False
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
@@ -124,12 +127,15 @@ class LayerRecorder:
         if step and self._drain is None:  # not before the first real step: graphs are being captured until then
             self._drain = Drain(self._stamps, self._recorder, engine_pid)
             self._drain.start()
-        self._stamps.clear(self._branch.main())
+        if self._stale:
+            self._stamps.clear(self._stream())
+        self._stale = True
 
     def end(self) -> None:
         """The forward pass has been enqueued."""
         if self._stamps is not None and self._alive and self._step:
-            self._stamps.publish(self._step, self._branch.main())
+            self._stamps.publish(self._step, self._stream())
+            self._stale = self._always_stale
 
     def finish(self) -> None:
         """Bring home what is left on the device."""

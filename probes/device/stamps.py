@@ -1,8 +1,8 @@
 """The CUDA side: stamps of the global timer, a ring of steps in device memory, and their launch.
 
 A stamp is a one-thread kernel that stores the time in a place of its own, so stamps share nothing and wait for nothing.
-After the forward pass one kernel moves all of them into the ring as one step. On an H200 a stamp in a CUDA graph's main
-line costs 0.9 us; on a branch of its own beside the main line it costs nothing measurable (docs/overhead.md).
+After the forward pass one kernel moves all of them into the ring as one step. It tells the host nothing: that would
+make the GPU wait for the PCIe bus in every step; whoever drains the ring asks.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ extern "C" __global__ void kvt_clear(u64* places, unsigned int count) {
 }
 
 // Appends a step to the ring: its number, then start and end of each layer's write and attention; 0, 0 for one that
-// did not run. Then tells the host, through pinned memory, how many steps there are.
-extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, volatile u64* published, u64 step,
-                                       unsigned int layers, unsigned int slots) {
+// did not run. Leaves no stamp behind.
+extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, u64 step, unsigned int layers,
+                                       unsigned int slots) {
     u64 count = *appended;
     u64* slot = ring + (count % slots) * (1 + 4 * layers);
     for (unsigned int layer = threadIdx.x; layer < layers; layer += blockDim.x) {
@@ -57,12 +57,9 @@ extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, vo
         place[0] = place[1] = place[2] = place[3] = 0;
     }
     if (threadIdx.x == 0) slot[0] = step;
+    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) {
-        *appended = count + 1;
-        __threadfence_system();
-        *published = count + 1;
-    }
+    if (threadIdx.x == 0) *appended = count + 1;
 }
 """
 
@@ -89,7 +86,6 @@ class Stamps:
             self.places = torch.zeros(4 * layers, dtype=torch.int64, device=device)
             self.ring = torch.zeros((self.slots, self.words), dtype=torch.int64, device=device)
             self.appended = torch.zeros(1, dtype=torch.int64, device=device)
-            self.published = torch.zeros(1, dtype=torch.int64, pin_memory=True)
             torch.cuda.current_stream().synchronize()
         self._module = Module(SOURCE)
         self._step = word(0)
@@ -101,7 +97,6 @@ class Stamps:
             places,
             pointer(self.ring.data_ptr()),
             pointer(self.appended.data_ptr()),
-            pointer(self.published.data_ptr()),
             self._step,
             count(layers),
             count(self.slots),

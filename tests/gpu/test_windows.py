@@ -119,7 +119,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     done = kvtrace("record", *options, "-o", folder / "run", "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
-    recorded.truth |= {"latent": "mla" in request.param, "all_layers": "all-layers" in request.param}
+    recorded.truth.update(latent="mla" in request.param, all_layers="all-layers" in request.param)
     yield recorded
 
 
