@@ -5,8 +5,9 @@
 -- counts once a request. A pass runs from the first layer's window to the end of the last one's. A request's pass touches all
 -- its blocks in each layer, for as long as that layer's attention takes, and the blocks it writes for the layer's KV write
 -- too; while other layers and the rest of the model compute, the layer's KV idles. Between two passes of a request nothing
--- touches its blocks, however many passes of others go by. Windows are observed, which blocks they touch is derived, and
--- a window is longer than its accesses to one block: query tile-idle says how much.
+-- touches its blocks, however many passes of others go by. Windows are observed, or derived where a layer has no stamps in
+-- CUDA graphs (`kv_window.observed`); which blocks they touch is derived, and a window is longer than its accesses to
+-- one block: query tile-idle says how much.
 --
 -- Where passes are missing in the trace (tiles of every Nth step) the time between passes is known only where a request's
 -- next pass is there: passes without it count in passes and idle_within_share alone.
