@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace.ingest.derive import insert_windows_between
-from kvtrace.probes.device.model import timing
+from kvtrace.probes.device.model import alike, timing
 from tests.ingest.traces import Events
 
 WINDOWS = "SELECT step, layer, kind::VARCHAR, start_ns, end_ns, observed FROM kv_window ORDER BY step, layer, kind"
@@ -28,6 +29,42 @@ def test_of_layers_that_are_alike_some_have_stamps_in_graphs(layers: int, in_gra
 def test_layers_that_differ_all_have_stamps_and_named_ones_alone() -> None:
     assert timing(6, (), alike=False) == ["always"] * 6
     assert timing(4, (1, 3, 9), alike=True) == ["never", "always", "never", "always"]
+
+
+class Tensor:
+    """What is asked of a KV tensor."""
+
+    dtype = "torch.bfloat16"
+
+    def __init__(self, heads: int) -> None:
+        self.shape = (2, 100, 16, heads, 128)
+
+    def data_ptr(self) -> int:
+        return id(self)
+
+    def stride(self) -> tuple[int, ...]:
+        return (1,)
+
+
+@pytest.mark.parametrize(
+    ("last", "layers", "same"),
+    [
+        ({}, 4, True),
+        ({"sliding_window": 512}, 4, False),
+        ({"kv_sharing_target_layer_name": "model.layers.0.attn"}, 4, False),
+        ({"kv_cache": Tensor(4)}, 4, False),
+        ({"impl": "of another class"}, 4, False),
+        ({}, 6, False),  # two layers keep no KV: something else goes on between attentions
+        ({}, 3, False),  # one belongs to a draft model
+    ],
+)
+def test_layers_are_alike_if_they_do_the_same_with_all_there_are(last: dict[str, Any], layers: int, same: bool) -> None:
+    common = {"impl": object(), "kv_cache": Tensor(8), "sliding_window": None, "kv_sharing_target_layer_name": None}
+    owners: list[tuple[str, Any]] = [
+        (f"model.layers.{layer}.attn", SimpleNamespace(**common | (last if layer == 3 else {}))) for layer in range(4)
+    ]
+    model = SimpleNamespace(get_num_layers=lambda _: layers)
+    assert alike(SimpleNamespace(model_config=model, parallel_config=None), owners) is same
 
 
 def trace(when: list[str]) -> Events:
