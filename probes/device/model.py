@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -33,20 +34,41 @@ def timing(count: int, wanted: tuple[int, ...], *, alike: bool) -> list[str]:
 
 
 def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:
-    """Whether all layers own a KV cache and do the same with it, so that each takes as long as the next."""
+    """Whether all layers of the model own a KV cache, do the same with it and have the same weights besides.
+
+    Then each takes as long as the next.
+    """
     if len(layers) != runner.model_config.get_num_layers(runner.parallel_config):
         return False  # some have other state, or some are a draft model's
-    kinds = {
-        (
-            type(layer),
-            type(layer.impl),
-            getattr(layer, "sliding_window", None),
-            getattr(layer, "kv_sharing_target_layer_name", None),
-            *(str(cache_facts(layer)[fact]) for fact in ("shape", "dtype")),
-        )
-        for _, layer in layers
-    }
-    return len(kinds) == 1
+    try:
+        return len({_kind(runner, name, layer) for name, layer in layers}) == 1
+    except AttributeError:
+        return False
+
+
+def _kind(runner: Any, name: str, layer: Any) -> tuple[Any, ...]:
+    facts = cache_facts(layer)
+    return (
+        type(layer),
+        type(layer.impl),
+        getattr(layer, "sliding_window", None),
+        getattr(layer, "kv_sharing_target_layer_name", None),
+        str(facts["shape"]),
+        facts["dtype"],
+        _weights(runner.get_model(), name),
+    )
+
+
+def _weights(model: Any, attention: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of the weights of the model's layer, its MLP included, that has an attention of this name.
+
+    Raises:
+        AttributeError: The model has no layer of that name.
+    """
+    layer = re.match(r".*?\.\d+(?=\.)", attention)
+    if layer is None:
+        raise AttributeError(attention)
+    return tuple((name, tuple(weight.shape)) for name, weight in model.get_submodule(layer[0]).named_parameters())
 
 
 def cache_facts(layer: Any) -> dict[str, Any]:

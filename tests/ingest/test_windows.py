@@ -54,6 +54,8 @@ class Tensor:
         ({"kv_sharing_target_layer_name": "model.layers.0.attn"}, 4, False),
         ({"kv_cache": Tensor(4)}, 4, False),
         ({"impl": "of another class"}, 4, False),
+        ({"mlp": (64, 32)}, 4, False),
+        ({"mlp": None}, 4, False),
         ({}, 6, False),  # two layers keep no KV: something else goes on between attentions
         ({}, 3, False),  # one belongs to a draft model
     ],
@@ -61,10 +63,22 @@ class Tensor:
 def test_layers_are_alike_if_they_do_the_same_with_all_there_are(last: dict[str, Any], layers: int, same: bool) -> None:
     common = {"impl": object(), "kv_cache": Tensor(8), "sliding_window": None, "kv_sharing_target_layer_name": None}
     owners: list[tuple[str, Any]] = [
-        (f"model.layers.{layer}.attn", SimpleNamespace(**common | (last if layer == 3 else {}))) for layer in range(4)
+        (f"model.layers.{layer}.self_attn.attn", SimpleNamespace(**common | (last if layer == 3 else {})))
+        for layer in range(4)
     ]
-    model = SimpleNamespace(get_num_layers=lambda _: layers)
-    assert alike(SimpleNamespace(model_config=model, parallel_config=None), owners) is same
+
+    def get_submodule(name: str) -> Any:
+        shape = last.get("mlp", (32, 32)) if name == "model.layers.3" else (32, 32)
+        if shape is None:
+            raise AttributeError(name)
+        return SimpleNamespace(named_parameters=lambda: [("mlp.up.weight", SimpleNamespace(shape=shape))])
+
+    runner = SimpleNamespace(
+        model_config=SimpleNamespace(get_num_layers=lambda _: layers),
+        parallel_config=None,
+        get_model=lambda: SimpleNamespace(get_submodule=get_submodule),
+    )
+    assert alike(runner, owners) is same
 
 
 def trace(when: list[str]) -> Events:
