@@ -44,8 +44,8 @@ def compare(trace: Path) -> list[Row]:
         connection.execute(f"ATTACH '{trace}' AS trace (READ_ONLY)")
         for table in ("kv_window", "kv_layer", "forward"):
             connection.execute(f"INSERT INTO {table} BY NAME FROM trace.{table}")
-        connection.execute("CREATE TEMP TABLE count AS SELECT process_id, count(*) AS n FROM kv_layer GROUP BY ALL")
-        for process, layers in connection.execute("FROM count").fetchall():
+        counted = connection.execute("SELECT process_id, count(*) FROM kv_layer GROUP BY process_id").fetchall()
+        for process, layers in counted:
             for layer, when in enumerate(timing(layers, (), alike=True)):
                 connection.execute(
                     "UPDATE kv_layer SET timed = ? WHERE process_id = ? AND layer = ?", [when, process, layer]
