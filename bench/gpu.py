@@ -11,9 +11,11 @@ kind differ, too: with `off` more than once, it is their mean that the others ar
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
 it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round. Then,
 of each kind, the steps whose results came back latest or earliest against the untraced ones, in the median.
-`--keep` leaves the recordings there. How many of a batch's prompts are computed in its first step depends on how fast
-they arrive, and what they take together on that: some percent of TTFT. With `--together` none is scheduled before all
-are queued, so that each batch has the same steps.
+`--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells of the complete rounds.
+
+How many of a batch's prompts are computed in its first step depends on how fast they arrive, and what they take
+together on that: some percent of TTFT. With `--together` none is scheduled before all are queued, so that each batch
+has the same steps.
 """
 
 from __future__ import annotations
@@ -181,6 +183,18 @@ def main() -> None:
     kinds = options.kinds.split(",")
     plan = [(int(size), int(rounds)) for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))]
     found: dict[int, list[list[Figures]]] = {size: [[] for _ in kinds] for size, _ in plan}
+    try:
+        measure(options, kinds, plan, found)
+    except KeyboardInterrupt:
+        print("interrupted; what follows is of the rounds that were complete", flush=True)
+    for sequences, runs in found.items():
+        complete = min(len(run) for run in runs)
+        if complete:
+            report(sequences, kinds, [run[:complete] for run in runs])
+
+
+def measure(options: Any, kinds: list[str], plan: list[tuple[int, int]], found: dict[int, list[list[Figures]]]) -> None:
+    """Start the engines and let them take turns: appends to `found`, by sequences and engine, each batch's figures."""
     for start in range(options.starts):
         with tempfile.TemporaryDirectory() as folder:
             engines = [Engine(kinds[0], options, Path(folder), start * len(kinds))]
@@ -200,8 +214,6 @@ def main() -> None:
                             found[sequences][number].append(figures)
             for engine in engines:
                 print("\n".join(engine.stop()), flush=True)
-    for sequences, runs in found.items():
-        report(sequences, kinds, runs)
 
 
 def report(sequences: int, kinds: list[str], runs: list[list[Figures]]) -> None:
