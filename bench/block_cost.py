@@ -22,6 +22,7 @@ from kvtrace.capture import Recorder
 from kvtrace.probes import blocks
 from kvtrace.probes.engine import Engines, Pool
 from kvtrace.probes.hooks import Patches
+from kvtrace.probes.state import EngineState
 from kvtrace.stream import NATIVE_VARIABLE
 
 BLOCKS, CALLS, KEY = 32, 2_000, bytes(range(36))
@@ -60,7 +61,7 @@ def calls(hooked: bool, native: bool, folder: Path) -> dict[str, Callable[[], No
     if hooked:
         os.environ[NATIVE_VARIABLE] = str(int(native))
         engines, patches = Engines(Recorder(folder)), Patches(lambda *_: None)
-        engine: Any = SimpleNamespace(acting_step=1, owner=1, pins=SimpleNamespace(holder=None))
+        engine: Any = type("Engine", (EngineState,), {"pins": SimpleNamespace(holder=None)})()
         engines.pools[id(pool)] = Pool(engine, pool, 0)
         for hook in blocks.hooks(engines):
             owner = HashMap if hook.path[0] == "BlockHashToBlockMap" else BlockPool

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kvtrace.probes.engine import Pool
+from kvtrace.probes.engine import Engine, LiveRequest, Pool
 from kvtrace.probes.hooks import After, Args, Kwargs
 from kvtrace.stream import Stream
 
@@ -11,19 +11,40 @@ class Packer:
     def columns(self, rows: int, *values: Any) -> None: ...
     def follow(self, map_: Any, first: int, /) -> int: ...
 
+class EngineState:
+    requests: dict[str, LiveRequest]
+    lookup: tuple[int, Any, int] | None
+    acting_step: int
+    owner: int
+
+class PoolState:
+    engine: Engine
+    tier: Any
+    index: int
+    cached: int
+    evicted: int
+
+class RequestState:
+    number: int
+    decode_from: int
+
 class Writer:
     def __init__(
         self,
         packer: Packer,
         maps: dict[int, tuple[Any, Pool]],
+        pools: dict[int, Pool],
         inserted: After,
         popped: After,
+        allocated: After,
         cache: int,
         evict: int,
+        allocate: int,
         /,
     ) -> None: ...
     def after_insert(self, state: None, result: None, args: Args, kwargs: Kwargs, /) -> None: ...
     def after_pop(self, state: None, block: Any, args: Args, kwargs: Kwargs, /) -> None: ...
+    def after_allocate(self, state: None, blocks: Iterable[Any], args: Args, kwargs: Kwargs, /) -> None: ...
     def write_blocks(
         self, blocks: Iterable[Any], block_pool: Any, time_ns: int, step: int, op: int, request: int, pool: int, /
     ) -> None: ...

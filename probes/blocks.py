@@ -20,40 +20,52 @@ _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 def hooks(engines: Engines) -> list[Hook]:
     """The hooks on `BlockPool` and on its map from hashes to blocks."""
     inserted, popped = _hash_changes(engines)
-    writer = _native(engines, inserted, popped)
-    if writer is not None:
-        inserted, popped = writer.after_insert, writer.after_pop
-    return [*_pool_hooks(engines, writer), *_hash_hooks(engines, inserted, popped)]
+    allocated = _recorder_of(engines, BlockOp.allocate, _write_blocks(engines))
+
+    def after_allocate(_: None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
+        allocated(args[0], blocks)
+
+    writer = _native(engines, inserted, popped, after_allocate)
+    if writer is None:
+        return [*_pool_hooks(engines, after_allocate, _write_blocks(engines)), *_hash_hooks(engines, inserted, popped)]
+    return [
+        *_pool_hooks(engines, writer.after_allocate, writer.write_blocks),
+        *_hash_hooks(engines, writer.after_insert, writer.after_pop),
+    ]
 
 
-def _native(engines: Engines, inserted: After, popped: After) -> Writer | None:
+def _native(engines: Engines, inserted: After, popped: After, allocated: After) -> Writer | None:
     """What writes the records of this module in compiled code, or None: see `kvtrace/native/blocks.c`."""
     packer = engines.recorder.packer(BLOCK_EVENT)
     if packer is None:
         return None
     from kvtrace._native import Writer as Native  # where there is a packer there is this
 
-    return Native(packer, engines.maps, inserted, popped, int(BlockOp.cache), int(BlockOp.evict))
+    ops = (int(op) for op in (BlockOp.cache, BlockOp.evict, BlockOp.allocate))
+    return Native(packer, engines.maps, engines.pools, inserted, popped, allocated, *ops)
 
 
-def _pool_hooks(engines: Engines, writer: Writer | None) -> list[Hook]:
+def _recorder_of(engines: Engines, op: BlockOp, write_blocks: Callable[..., None]) -> Callable[[Any, Any], None]:
+    """Records what happened to blocks of a pool."""
+    code, now = int(op), time.monotonic_ns
+
+    def record(block_pool: Any, blocks: Iterable[Any]) -> None:
+        pool = engines.pool(block_pool)
+        if pool is None:
+            return
+        if pool.tier is not None:
+            pool.tier.changed(op, blocks)
+            return
+        engine = pool.engine
+        write_blocks(blocks, block_pool, now(), engine.acting_step, code, engine.owner, pool.index)
+
+    return record
+
+
+def _pool_hooks(engines: Engines, after_allocate: After, write_blocks: Callable[..., None]) -> list[Hook]:
     emit, now = engines.recorder.stream(BLOCK_EVENT), time.monotonic_ns
-    write_blocks = _write_blocks(engines) if writer is None else writer.write_blocks
-
-    def recorder_of(op: BlockOp) -> Callable[[Any, Iterable[Any]], None]:
-        code = int(op)
-
-        def record(block_pool: Any, blocks: Iterable[Any]) -> None:
-            pool = engines.pool(block_pool)
-            if pool is None:
-                return
-            if pool.tier is not None:
-                pool.tier.changed(op, blocks)
-                return
-            engine = pool.engine
-            write_blocks(blocks, block_pool, now(), engine.acting_step, code, engine.owner, pool.index)
-
-        return record
+    hit = _recorder_of(engines, BlockOp.hit, write_blocks)
+    freed = _recorder_of(engines, BlockOp.free, write_blocks)
 
     def after_reset(_: None, done: bool, args: Args, kwargs: Kwargs) -> None:
         pool = engines.pool(args[0]) if done else None
@@ -64,9 +76,6 @@ def _pool_hooks(engines: Engines, writer: Writer | None) -> list[Hook]:
                 pool.tier.emptied()
                 return
             emit(now(), pool.engine.acting_step, -1, BlockOp.reset, 0, 0, 0, 0, pool.index)
-
-    def after_allocate(_: None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
-        allocated(args[0], blocks)
 
     def after_touch(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
         blocks = argument(args, kwargs, 1, "blocks")
@@ -83,7 +92,6 @@ def _pool_hooks(engines: Engines, writer: Writer | None) -> list[Hook]:
         if (pins := engines.holding(args[0])) is not None:
             pins.freed(args[1])
 
-    allocated, hit, freed = recorder_of(BlockOp.allocate), recorder_of(BlockOp.hit), recorder_of(BlockOp.free)
     return [
         Hook(f"{BLOCK_POOL}.get_new_blocks", "block allocations", after=after_allocate, needs=(_BLOCK,)),
         Hook(f"{BLOCK_POOL}.touch", "references by prefix-cache hits", after=after_touch, needs=(_BLOCK,)),

@@ -14,6 +14,7 @@ from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
 from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.pins import Pins
+from kvtrace.probes.state import EngineState, PoolState, RequestState
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
@@ -35,16 +36,14 @@ UNCOUNTED = -1 << 40
 """`Pool.cached` once a hook that keeps it up to date is off: what the others add to it leaves it negative."""
 
 
-class LiveRequest:
+class LiveRequest(RequestState):
     """A request the scheduler knows."""
 
     __slots__ = (
-        "decode_from",
         "external_hit",
         "finished",
         "local_hit",
         "lookups",
-        "number",
         "preempted",
         "recompute_until",
         "table",
@@ -62,7 +61,7 @@ class LiveRequest:
         self.external_hit = 0
 
 
-class Pool:
+class Pool(PoolState):
     """A block pool. `index` 0 is the scheduler's own."""
 
     def __init__(self, engine: Engine, block_pool: Any, index: int) -> None:
@@ -74,7 +73,7 @@ class Pool:
         self.tier: Any = None  # records the blocks of a pool that is an offload tier's, in its own way
 
 
-class Engine:
+class Engine(EngineState):
     """A scheduler's state as the probes follow it."""
 
     def __init__(self, scheduler: Any, recorder: Recorder, lacks: Lacks) -> None:

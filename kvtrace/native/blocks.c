@@ -5,6 +5,7 @@
  */
 
 #include "packer.h"
+#include "state.h"
 
 #define LAYOUT "qiiBiIQBB"
 
@@ -24,66 +25,75 @@ typedef struct {
     HOLDER;
     PyObject *packer; /* of block events */
     PyObject *maps;   /* id of a map from hashes to blocks -> (map, Pool) */
-    PyObject *inserted; /* the slow ways: Hook.after of insert and pop */
-    PyObject *popped;
-    unsigned char cache, evict;
+    PyObject *pools;  /* id of a block pool -> Pool */
+    PyObject *inserted, *popped, *allocated; /* the slow ways: Hook.after of insert, pop and get_new_blocks */
+    PyObject *plain;  /* the type of the latest block that had no `pool`, where no other block of its type has one either */
+    unsigned char cache, evict, allocate;
 } Writer;
 
-static PyObject *n_tier, *n_engine, *n_acting_step, *n_owner, *n_index;
-static PyObject *n_cached, *n_evicted, *n_block_id, *n_ref_cnt, *n_is_null, *n_pool;
+static PyObject *n_block_id, *n_ref_cnt, *n_is_null, *n_pool, *n_dict;
 
-static int append(Writer *self, const Record *record)
+/* A record that is complete but for its block. */
+static int append_block(Writer *self, Record *record, PyObject *block)
 {
+    long long block_id, references;
+    if (read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0
+        || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0)
+        return -1;
+    record->block_id = (int32_t)block_id;
+    record->ref_count = (int32_t)references;
     return packer_store((Packer *)self->packer, (const char *)record);
 }
 
-static int add_to(PyObject *object, PyObject *name, long long by)
+/* What a record says of its pool and engine. */
+static int describe(const PoolState *pool, Record *record)
 {
-    long long number;
-    if (read_int(object, name, INT64_MIN / 2, INT64_MAX / 2, &number) < 0)
+    const EngineState *engine = engine_state(pool->engine);
+    if (engine == NULL || !is_within(engine->acting_step, INT32_MIN, INT32_MAX, "acting_step")
+        || !is_within(engine->owner, 0, UINT32_MAX, "owner") || !is_within(pool->index, 0, UINT8_MAX, "index"))
         return -1;
-    return write_int(object, name, number + by);
-}
-
-/* What a hash change's record says of its pool and engine. */
-static int describe(PyObject *pool, Record *record)
-{
-    long long step, owner, index;
-    PyObject *engine = PyObject_GetAttr(pool, n_engine);
-    if (engine == NULL)
-        return -1;
-    int failed = read_int(engine, n_acting_step, INT32_MIN, INT32_MAX, &step) < 0
-        || read_int(engine, n_owner, 0, UINT32_MAX, &owner) < 0 || read_int(pool, n_index, 0, UINT8_MAX, &index) < 0;
-    Py_DECREF(engine);
-    if (failed)
-        return -1;
-    record->step = (int32_t)step;
-    record->request = (uint32_t)owner;
-    record->pool = (uint8_t)index;
+    record->step = (int32_t)engine->acting_step;
+    record->request = (uint32_t)engine->owner;
+    record->pool = (uint8_t)pool->index;
     return 0;
 }
 
+/* A pool, if it is known and no tier's. NULL: it is not, or an exception is set. */
+static PoolState *own_pool(PyObject *known)
+{
+    PoolState *pool = known ? pool_state(known) : NULL;
+    return pool && is_none(pool->tier) ? pool : NULL;
+}
+
 /* A map's pool, borrowed, if the quick way can be gone: the map is known and its pool is no tier's. NULL: it cannot. */
-static PyObject *quick_pool(Writer *self, PyObject *args, Py_ssize_t count, PyObject *kwargs)
+static PoolState *quick_pool(Writer *self, PyObject *args, Py_ssize_t count, PyObject *kwargs)
 {
     if (PyTuple_Size(args) != count || PyDict_Size(kwargs) != 0)
         return NULL;
-    PyObject *id = PyLong_FromVoidPtr(PyTuple_GetItem(args, 0));
-    PyObject *known = id ? PyDict_GetItemWithError(self->maps, id) : NULL;
-    Py_XDECREF(id);
-    PyObject *pool = known && PyTuple_Check(known) ? PyTuple_GetItem(known, 1) : NULL;
-    PyObject *tier = pool ? PyObject_GetAttr(pool, n_tier) : NULL;
-    Py_XDECREF(tier);
-    return tier == Py_None ? pool : NULL;
+    PyObject *known = known_by_id(self->maps, args);
+    return own_pool(known && PyTuple_Check(known) ? PyTuple_GetItem(known, 1) : NULL);
+}
+
+static int is_call(PyObject *const *args, Py_ssize_t count)
+{
+    if (count == 4 && PyTuple_Check(args[2]) && PyDict_Check(args[3]))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "state, result, args and kwargs are needed");
+    return 0;
+}
+
+static PyObject *go_slowly(PyObject *way, PyObject *const *args)
+{
+    return PyObject_CallFunctionObjArgs(way, args[0], args[1], args[2], args[3], NULL);
 }
 
 static PyObject *changed(Writer *self, PyObject *const *args, Py_ssize_t count, int evicts)
 {
-    if (count != 4 || !PyTuple_Check(args[2]) || !PyDict_Check(args[3]))
-        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (!is_call(args, count))
+        return NULL;
     if (evicts && args[1] == Py_None)
         Py_RETURN_NONE;
-    PyObject *pool = quick_pool(self, args[2], 3, args[3]);
+    PoolState *pool = quick_pool(self, args[2], 3, args[3]);
     if (PyErr_Occurred())
         return NULL;
     PyObject *key = pool ? PyTuple_GetItem(args[2], 1) : NULL;
@@ -91,25 +101,19 @@ static PyObject *changed(Writer *self, PyObject *const *args, Py_ssize_t count, 
     Py_ssize_t length;
     if (key == NULL || !PyBytes_Check(key) || PyBytes_AsStringAndSize(key, &bytes, &length) < 0 || length < 12) {
         PyErr_Clear();
-        return PyObject_CallFunctionObjArgs(evicts ? self->popped : self->inserted, args[0], args[1], args[2], args[3], NULL);
+        return go_slowly(evicts ? self->popped : self->inserted, args);
     }
     PyObject *block = evicts ? args[1] : PyTuple_GetItem(args[2], 2);
-    Record record = {0};
-    long long block_id, references;
-    if (add_to(pool, n_cached, evicts ? -1 : 1) < 0 || (evicts && add_to(pool, n_evicted, 1) < 0)
-        || read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0
-        || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0 || describe(pool, &record) < 0)
+    Record record = {.op = evicts ? self->evict : self->cache};
+    pool->cached += evicts ? -1 : 1;
+    pool->evicted += evicts;
+    if (describe(pool, &record) < 0)
         return NULL;
     for (int i = 0; i < 8; i++) /* a key ends with the group in four bytes; before it the hash's low bytes */
         record.block_hash = record.block_hash << 8 | (unsigned char)bytes[length - 12 + i];
     record.group = (uint8_t)bytes[length - 1];
-    record.op = evicts ? self->evict : self->cache;
-    record.block_id = (int32_t)block_id;
-    record.ref_count = (int32_t)references;
     record.time_ns = now_ns();
-    if (append(self, &record) < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    return append_block(self, &record, block) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *after_insert(Writer *self, PyObject *const *args, Py_ssize_t count)
@@ -141,6 +145,35 @@ static int is_ours(PyObject *block, PyObject *block_pool, int knows_pool)
     return ours;
 }
 
+/* Whether a block knows its own pool. To ask one that does not takes longer than to record it. */
+static int knows_own_pool(Writer *self, PyObject *block)
+{
+    PyObject *type = (PyObject *)Py_TYPE(block);
+    if (type == self->plain || PyObject_HasAttr(block, n_pool))
+        return type != self->plain;
+    if (!PyObject_HasAttr(block, n_dict)) /* nor will any other of its type, then */
+        replace(&self->plain, Py_NewRef(type));
+    return 0;
+}
+
+/* A record for each of these blocks; everything but the block is in `record`. */
+static int append_each(Writer *self, Record *record, PyObject *blocks, PyObject *block_pool)
+{
+    PyObject *list = PySequence_List(blocks); /* its own: nothing can change it meanwhile */
+    if (list == NULL)
+        return -1;
+    int knows_pool = -1, failed = 0;
+    for (Py_ssize_t i = 0, count = PyList_Size(list); i < count && !failed; i++) {
+        PyObject *block = PyList_GetItem(list, i);
+        if (knows_pool < 0)
+            knows_pool = knows_own_pool(self, block);
+        int ours = is_ours(block, block_pool, knows_pool);
+        failed = ours < 0 || (ours && append_block(self, record, block) < 0);
+    }
+    Py_DECREF(list);
+    return failed ? -1 : 0;
+}
+
 static PyObject *write_blocks(Writer *self, PyObject *args)
 {
     PyObject *blocks, *block_pool;
@@ -149,39 +182,28 @@ static PyObject *write_blocks(Writer *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOLiBIB", &blocks, &block_pool, &moment, &record.step, &record.op, &record.request, &record.pool))
         return NULL;
     record.time_ns = moment;
-    PyObject *list = PySequence_List(blocks); /* its own: nothing can change it meanwhile */
-    if (list == NULL)
+    return append_each(self, &record, blocks, block_pool) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *after_allocate(Writer *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_call(args, count))
         return NULL;
-    int knows_pool = -1;
-    for (Py_ssize_t i = 0, count = PyList_Size(list); i < count; i++) {
-        PyObject *block = PyList_GetItem(list, i);
-        if (knows_pool < 0)
-            knows_pool = PyObject_HasAttrString(block, "pool");
-        int ours = is_ours(block, block_pool, knows_pool);
-        long long block_id, references;
-        if (ours > 0
-            && (read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0
-                || read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0))
-            ours = -1;
-        if (ours > 0) {
-            record.block_id = (int32_t)block_id;
-            record.ref_count = (int32_t)references;
-            ours = append(self, &record) < 0 ? -1 : 1;
-        }
-        if (ours < 0) {
-            Py_DECREF(list);
-            return NULL;
-        }
-    }
-    Py_DECREF(list);
-    Py_RETURN_NONE;
+    PoolState *pool = own_pool(known_by_id(self->pools, args[2]));
+    if (pool == NULL)
+        return PyErr_Occurred() ? NULL : go_slowly(self->allocated, args);
+    Record record = {.op = self->allocate};
+    if (describe(pool, &record) < 0)
+        return NULL;
+    record.time_ns = now_ns();
+    return append_each(self, &record, args[1], PyTuple_GetItem(args[2], 0)) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[4];
-    if (!PyArg_ParseTuple(args, "O!O!OObb", packer_type, &given[0], &PyDict_Type, &given[1], &given[2], &given[3], &self->cache,
-                          &self->evict))
+    PyObject *given[7] = {NULL};
+    if (!PyArg_ParseTuple(args, "O!O!O!OOObbb", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type, &given[2],
+                          &given[3], &given[4], &given[5], &self->cache, &self->evict, &self->allocate))
         return -1;
     if (!packer_writes((Packer *)given[0], LAYOUT))
         return -1;
@@ -192,13 +214,14 @@ static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 static PyMethodDef methods[] = {
     {"after_insert", FAST(after_insert), "Hook.after of the map's insert."},
     {"after_pop", FAST(after_pop), "Hook.after of the map's pop."},
+    {"after_allocate", FAST(after_allocate), "Hook.after of the pool's get_new_blocks."},
     {"write_blocks", (PyCFunction)write_blocks, METH_VARARGS,
      "write_blocks(blocks, block_pool, time_ns, step, op, request, pool): a record for each block."},
     {NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Writer(packer, maps, after_insert, after_pop, cache, evict)"},
+    {Py_tp_doc, "Writer(packer, maps, pools, after_insert, after_pop, after_allocate, cache, evict, allocate)"},
     HOLDER_SLOTS,
     {Py_tp_init, writer_init},
     {Py_tp_methods, methods},
@@ -212,9 +235,7 @@ PyType_Spec writer_spec = {
 int blocks_names(void)
 {
     const Name names[] = {
-        {&n_tier, "tier"}, {&n_engine, "engine"}, {&n_acting_step, "acting_step"}, {&n_owner, "owner"},
-        {&n_index, "index"}, {&n_cached, "cached"}, {&n_evicted, "evicted"}, {&n_block_id, "block_id"},
-        {&n_ref_cnt, "ref_cnt"}, {&n_is_null, "is_null"}, {&n_pool, "pool"},
+        {&n_block_id, "block_id"}, {&n_ref_cnt, "ref_cnt"}, {&n_is_null, "is_null"}, {&n_pool, "pool"}, {&n_dict, "__dict__"},
     };
     return INTERN(names);
 }

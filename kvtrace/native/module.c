@@ -1,6 +1,7 @@
 /* What runs often inside the engine, in C. Python's ways beside it do the same, slower. Everything runs under the GIL. */
 
 #include "packer.h"
+#include "state.h"
 
 static PyMethodDef functions[] = {
     {"argument", FAST(argument),
@@ -16,19 +17,22 @@ PyMODINIT_FUNC PyInit__native(void)
         const char *name;
         PyType_Spec *of;
         int (*names)(void);
+        PyTypeObject **is;
     } types[] = {
-        {"Packer", &packer_spec, packer_names}, {"Writer", &writer_spec, blocks_names}, {"Guard", &guard_spec, guard_names},
+        {"Packer", &packer_spec, packer_names, &packer_type}, {"EngineState", &EngineState_spec, NULL, &engine_type},
+        {"PoolState", &PoolState_spec, NULL, &pool_type}, {"RequestState", &RequestState_spec, NULL, &request_type},
+        {"Writer", &writer_spec, blocks_names}, {"Guard", &guard_spec, guard_names},
         {"Owner", &owner_spec, owners_names}, {"Steps", &steps_spec, steps_names},
         {"Calls", &calls_spec, calls_names}, {"Around", &around_spec, calls_names},
         {"Forwards", &forwards_spec, passes_names}, {"Updates", &updates_spec, passes_names},
     };
     PyObject *made = PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {
-        PyObject *type = types[i].names() < 0 ? NULL : PyType_FromSpec(types[i].of);
+        PyObject *type = types[i].names && types[i].names() < 0 ? NULL : PyType_FromSpec(types[i].of);
         if (type == NULL || PyModule_AddObjectRef(made, types[i].name, type) < 0)
             Py_CLEAR(made);
-        else if (types[i].of == &packer_spec)
-            packer_type = (PyTypeObject *)Py_NewRef(type);
+        else if (types[i].is != NULL)
+            *types[i].is = (PyTypeObject *)Py_NewRef(type);
         Py_XDECREF(type);
     }
     return made;

@@ -4,8 +4,9 @@
  */
 
 #include "packer.h"
+#include "state.h"
 
-static PyObject *n_lookup, *n_requests, *n_request_id, *n_number, *n_owner;
+static PyObject *n_request_id;
 
 typedef struct {
     HOLDER;
@@ -13,48 +14,34 @@ typedef struct {
     PyObject *before, *after; /* the slow ways */
 } Owner;
 
-/* Is there an attribute that is not None? -1: there is none at all. */
-static int is_set(PyObject *object, PyObject *name)
+/* The number of a request that the engine follows; -1: it is not known, or an exception is set. */
+static long long known_number(const EngineState *engine, PyObject *request)
 {
-    PyObject *value = PyObject_GetAttr(object, name);
-    if (value == NULL)
-        return -1;
-    Py_DECREF(value);
-    return value != Py_None;
-}
-
-/* The number of a request that the engine follows, as a new reference. NULL without an exception: it is not known. */
-static PyObject *known_number(PyObject *engine, PyObject *request)
-{
-    PyObject *live = PyObject_GetAttr(engine, n_requests), *id = live ? PyObject_GetAttr(request, n_request_id) : NULL;
-    PyObject *found = id && PyDict_Check(live) ? PyDict_GetItemWithError(live, id) : NULL;
-    PyObject *number = found ? PyObject_GetAttr(found, n_number) : NULL;
-    Py_XDECREF(live);
+    PyObject *id = PyObject_GetAttr(request, n_request_id);
+    PyObject *found = id && engine->requests && PyDict_Check(engine->requests) ? PyDict_GetItemWithError(engine->requests, id) : NULL;
+    const RequestState *live = found ? request_state(found) : NULL;
     Py_XDECREF(id);
-    return number;
+    return live ? live->number : -1;
 }
 
 static PyObject *owner_before(Owner *self, PyObject *const *given, Py_ssize_t count)
 {
     if (count != 2 || !PyTuple_Check(given[0]))
         return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
-    PyObject *engine = known_by_id(self->managers, given[0]);
-    if (engine == NULL)
+    PyObject *known = known_by_id(self->managers, given[0]);
+    if (known == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    Py_INCREF(engine);
-    int looks_up = is_set(engine, n_lookup);
-    PyObject *number = NULL;
-    if (looks_up == 0 && PyTuple_Size(given[0]) > 1)
+    Py_INCREF(known);
+    EngineState *engine = engine_state(known);
+    long long number = -1;
+    if (engine != NULL && is_none(engine->lookup) && PyTuple_Size(given[0]) > 1)
         number = known_number(engine, PyTuple_GetItem(given[0], 1));
-    if (number == NULL) {
-        Py_DECREF(engine);
+    if (number < 0) {
+        Py_DECREF(known);
         return PyErr_Occurred() ? NULL : PyObject_CallFunctionObjArgs(self->before, given[0], given[1], NULL);
     }
-    int failed = PyObject_SetAttr(engine, n_owner, number);
-    Py_DECREF(number);
-    if (failed)
-        Py_CLEAR(engine);
-    return engine;
+    engine->owner = number;
+    return known;
 }
 
 static PyObject *owner_after(Owner *self, PyObject *const *given, Py_ssize_t count)
@@ -63,15 +50,13 @@ static PyObject *owner_after(Owner *self, PyObject *const *given, Py_ssize_t cou
         return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
     if (given[0] == Py_None)
         return Py_NewRef(Py_None);
-    int looks_up = is_set(given[0], n_lookup);
-    if (looks_up < 0)
+    EngineState *engine = engine_state(given[0]);
+    if (engine == NULL)
         return NULL;
-    if (given[1] == Py_None || looks_up)
+    if (given[1] == Py_None || !is_none(engine->lookup))
         return PyObject_CallFunctionObjArgs(self->after, given[0], given[1], given[2], given[3], NULL);
-    PyObject *nobody = PyLong_FromLong(0);
-    int failed = nobody == NULL || PyObject_SetAttr(given[0], n_owner, nobody) < 0;
-    Py_XDECREF(nobody);
-    return failed ? NULL : Py_NewRef(Py_None);
+    engine->owner = 0;
+    return Py_NewRef(Py_None);
 }
 
 static int owner_init(Owner *self, PyObject *args, PyObject *kwargs)
@@ -103,9 +88,6 @@ PyType_Spec owner_spec = {
 
 int owners_names(void)
 {
-    const Name names[] = {
-        {&n_lookup, "lookup"}, {&n_requests, "requests"}, {&n_request_id, "request_id"}, {&n_number, "number"},
-        {&n_owner, "owner"},
-    };
+    const Name names[] = {{&n_request_id, "request_id"}};
     return INTERN(names);
 }

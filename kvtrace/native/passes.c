@@ -4,6 +4,7 @@
  */
 
 #include "packer.h"
+#include "state.h"
 #include <stddef.h>
 #include <structmember.h>
 
@@ -12,14 +13,14 @@
 #define MODES 4
 
 static PyObject *n_tokens, *n_scheduled, *n_graph_mode, *n_dummy, *n_output;
-static PyObject *n_updating, *n_start, *n_finished, *n_acting, *n_step, *n_awaiting, *n_model_output, *n_sampled;
+static PyObject *n_updating, *n_start, *n_finished, *n_step, *n_awaiting, *n_model_output, *n_sampled;
 
 int passes_names(void)
 {
     const Name names[] = {
         {&n_tokens, "total_num_scheduled_tokens"}, {&n_scheduled, "num_scheduled_tokens"}, {&n_dummy, "dummy_run"},
         {&n_graph_mode, "cudagraph_runtime_mode"}, {&n_output, "scheduler_output"}, {&n_updating, "updating"},
-        {&n_start, "update_start"}, {&n_finished, "finished"}, {&n_acting, "acting_step"}, {&n_step, "step"},
+        {&n_start, "update_start"}, {&n_finished, "finished"}, {&n_step, "step"},
         {&n_awaiting, "awaiting_first_token"}, {&n_model_output, "model_runner_output"}, {&n_sampled, "sampled_token_ids"},
     };
     return INTERN(names);
@@ -228,8 +229,11 @@ static PyObject *update_begins(Updates *self, PyObject *const *given, Py_ssize_t
         failed = found < 0 || (!found && said == NULL);
         Py_XDECREF(said);
     }
-    if (failed || PyErr_Occurred() || write_int(engine, n_acting, step) < 0)
+    EngineState *state = failed || PyErr_Occurred() ? NULL : engine_state(engine);
+    if (state == NULL)
         Py_CLEAR(engine);
+    else
+        state->acting_step = step;
     return engine;
 }
 
@@ -255,10 +259,12 @@ static long long tokens_in(PyObject *model_output)
 
 static int record_update(Updates *self, PyObject *engine, PyObject *model_output)
 {
-    long long start_ns, step, finished, now_at, tokens;
-    int awaits = is_true(engine, n_awaiting);
-    if (awaits < 0 || read_int(engine, n_acting, INT32_MIN, INT32_MAX, &step) < 0)
+    long long start_ns, finished, now_at, tokens;
+    EngineState *state = engine_state(engine);
+    int awaits = state ? is_true(engine, n_awaiting) : -1;
+    if (awaits < 0)
         return -1;
+    long long step = state->acting_step;
     PyObject *done = awaits ? PyObject_CallFunctionObjArgs(self->first_tokens, engine, NULL) : NULL;
     Py_XDECREF(done);
     if ((awaits && done == NULL) || (tokens = tokens_in(model_output)) < 0
@@ -267,8 +273,9 @@ static int record_update(Updates *self, PyObject *engine, PyObject *model_output
         || read_int(engine, n_step, INT32_MIN, INT32_MAX, &now_at) < 0)
         return -1;
     long long numbers[] = {start_ns, now_ns(), step, tokens, finished};
-    if (packer_numbers(self->packer, numbers) < 0 || write_int(engine, n_acting, now_at) < 0)
+    if (packer_numbers(self->packer, numbers) < 0)
         return -1;
+    state->acting_step = now_at;
     return PyObject_SetAttr(engine, n_updating, Py_False);
 }
 

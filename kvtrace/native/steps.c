@@ -4,6 +4,7 @@
  */
 
 #include "packer.h"
+#include "state.h"
 
 #define STEP_LAYOUT "qqiiiiiiiiiiiiiiiiiBIii"
 #define SHARE_LAYOUT "iIBiii"
@@ -50,23 +51,21 @@ typedef struct {
     long long step, requests[PHASES], tokens[PHASES];
 } Step;
 
-static PyObject *n_lookup, *n_step, *n_requests, *n_request, *n_number, *n_table, *n_decode_from, *n_computed;
+static PyObject *n_step, *n_requests, *n_request, *n_table, *n_computed;
 static PyObject *n_new, *n_cached, *n_req_id, *n_req_ids, *n_block_ids, *n_new_ids, *n_resumed, *n_scheduled;
-static PyObject *n_scheduler, *n_block_pool, *n_budget, *n_total, *n_get_free, *n_blocks, *n_pool, *n_pool_cached;
-static PyObject *n_running, *n_queues, *n_preempted, *n_depth, *n_acting, *n_refused, *n_pid;
+static PyObject *n_scheduler, *n_block_pool, *n_budget, *n_total, *n_get_free, *n_blocks, *n_pool;
+static PyObject *n_running, *n_queues, *n_preempted, *n_depth, *n_refused, *n_pid;
 
 int steps_names(void)
 {
     const Name names[] = {
-        {&n_lookup, "lookup"}, {&n_step, "step"}, {&n_requests, "requests"}, {&n_request, "request"}, {&n_number, "number"},
-        {&n_table, "table"}, {&n_decode_from, "decode_from"}, {&n_computed, "num_computed_tokens"},
-        {&n_new, "scheduled_new_reqs"}, {&n_cached, "scheduled_cached_reqs"}, {&n_req_id, "req_id"}, {&n_req_ids, "req_ids"},
-        {&n_block_ids, "block_ids"}, {&n_new_ids, "new_block_ids"}, {&n_resumed, "resumed_req_ids"},
-        {&n_scheduled, "num_scheduled_tokens"}, {&n_scheduler, "scheduler"}, {&n_block_pool, "block_pool"},
-        {&n_budget, "max_num_scheduled_tokens"}, {&n_total, "total_num_scheduled_tokens"},
-        {&n_get_free, "get_num_free_blocks"}, {&n_blocks, "num_gpu_blocks"}, {&n_pool, "pool"}, {&n_pool_cached, "cached"},
-        {&n_running, "running"}, {&n_queues, "queues"}, {&n_preempted, "preempted"},
-        {&n_depth, "depth"}, {&n_acting, "acting_step"}, {&n_refused, "refused"}, {&n_pid, "pid"},
+        {&n_step, "step"}, {&n_requests, "requests"}, {&n_request, "request"}, {&n_table, "table"},
+        {&n_computed, "num_computed_tokens"}, {&n_new, "scheduled_new_reqs"}, {&n_cached, "scheduled_cached_reqs"},
+        {&n_req_id, "req_id"}, {&n_req_ids, "req_ids"}, {&n_block_ids, "block_ids"}, {&n_new_ids, "new_block_ids"},
+        {&n_resumed, "resumed_req_ids"}, {&n_scheduled, "num_scheduled_tokens"}, {&n_scheduler, "scheduler"},
+        {&n_block_pool, "block_pool"}, {&n_budget, "max_num_scheduled_tokens"}, {&n_total, "total_num_scheduled_tokens"},
+        {&n_get_free, "get_num_free_blocks"}, {&n_blocks, "num_gpu_blocks"}, {&n_pool, "pool"}, {&n_running, "running"},
+        {&n_queues, "queues"}, {&n_preempted, "preempted"}, {&n_depth, "depth"}, {&n_refused, "refused"}, {&n_pid, "pid"},
     };
     return INTERN(names);
 }
@@ -129,14 +128,15 @@ static int record_table(Steps *self, Step *step, PyObject *id, PyObject *block_i
     Entry entry = {.step = (int32_t)step->step, .op = self->ops[op]};
     PyObject *live = live_request(step, id);
     Py_ssize_t groups = live ? PyObject_Size(block_ids) : -1;
-    long long number, total = 0;
-    PyObject *ends = groups < 0 ? NULL : ends_of_table(live, groups, op);
-    int failed = ends == NULL || read_int(live, n_number, 0, UINT32_MAX, &number) < 0;
+    long long total = 0;
+    const RequestState *state = live ? request_state(live) : NULL;
+    PyObject *ends = groups < 0 || !state ? NULL : ends_of_table(live, groups, op);
+    int failed = ends == NULL || !is_within(state->number, 0, UINT32_MAX, "number");
     for (Py_ssize_t group = 0; group < groups && !failed; group++) {
         long long first = PyLong_AsLongLong(PyList_GetItem(ends, group));
         PyObject *blocks = PySequence_GetItem(block_ids, group);
         entry.group = (uint8_t)group;
-        entry.request = (uint32_t)number;
+        entry.request = (uint32_t)state->number;
         long long end = blocks ? record_group(self, &entry, first, blocks) : -1;
         PyObject *ends_at = end < 0 ? NULL : PyLong_FromLongLong(end);
         failed = ends_at == NULL || PyList_SetItem(ends, group, ends_at) < 0;
@@ -200,18 +200,15 @@ static int record_longer_tables(Steps *self, Step *step)
 /* A request's number and phase: of one that decodes at once, of another as `share` says. */
 static int describe(Steps *self, Step *step, PyObject *id, Share *share)
 {
-    long long from, number, phase;
-    PyObject *live = PyDict_GetItemWithError(step->live, id);
+    long long number, phase;
+    PyObject *known = PyDict_GetItemWithError(step->live, id);
+    const RequestState *live = known ? request_state(known) : NULL;
     if (live == NULL && PyErr_Occurred())
         return -1;
-    if (live != NULL) {
-        if (read_int(live, n_decode_from, INT64_MIN, INT64_MAX, &from) < 0
-            || read_int(live, n_number, 0, UINT32_MAX, &number) < 0)
-            return -1;
-        share->request = (uint32_t)number;
+    if (live != NULL && share->computed_tokens >= live->decode_from) {
+        share->request = (uint32_t)live->number;
         share->phase = DECODE;
-        if (share->computed_tokens >= from)
-            return 0;
+        return is_within(live->number, 0, UINT32_MAX, "number") ? 0 : -1;
     }
     PyObject *computed = PyLong_FromLong(share->computed_tokens);
     PyObject *said = computed ? PyObject_CallFunctionObjArgs(self->share, step->engine, step->start_ns, id, computed, NULL) : NULL;
@@ -307,9 +304,11 @@ static int read_pool(PyObject *engine, long long *free, long long *all, long lon
 {
     PyObject *block_pool = PyObject_GetAttr(engine, n_block_pool), *pool = block_pool ? PyObject_GetAttr(engine, n_pool) : NULL;
     PyObject *counted = pool ? PyObject_CallMethodObjArgs(block_pool, n_get_free, NULL) : NULL;
+    const PoolState *state = NULL;
     *free = counted ? PyLong_AsLongLong(counted) : -1;
     int failed = (*free == -1 && PyErr_Occurred())
-        || read_int(block_pool, n_blocks, 0, INT32_MAX, all) < 0 || read_int(pool, n_pool_cached, INT64_MIN, INT64_MAX, cached) < 0;
+        || read_int(block_pool, n_blocks, 0, INT32_MAX, all) < 0 || (state = pool_state(pool)) == NULL;
+    *cached = state ? state->cached : -1;
     *all -= 1;
     Py_XDECREF(counted);
     Py_XDECREF(pool);
@@ -339,20 +338,20 @@ static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *outp
 {
     Step step = {.engine = engine, .start_ns = start, .output = output};
     long long start_ns = PyLong_AsLongLong(start), end_ns = now_ns();
-    PyObject *lookup = PyObject_GetAttr(engine, n_lookup), *scheduler = NULL, *settled = NULL;
-    int failed = (start_ns == -1 && PyErr_Occurred()) || lookup == NULL;
-    if (!failed && lookup != Py_None)
+    PyObject *scheduler = NULL, *settled = NULL;
+    EngineState *state = engine_state(engine);
+    int failed = (start_ns == -1 && PyErr_Occurred()) || state == NULL;
+    if (!failed && !is_none(state->lookup))
         failed = (settled = PyObject_CallFunctionObjArgs(self->settle, engine, NULL)) == NULL;
     failed = failed || read_int(engine, n_step, INT32_MIN, INT32_MAX, &step.step) < 0
-        || (step.live = PyObject_GetAttr(engine, n_requests)) == NULL
         || (scheduler = PyObject_GetAttr(engine, n_scheduler)) == NULL;
-    if (!failed && !PyDict_Check(step.live)) {
+    if (!failed && !(state->requests && PyDict_Check(state->requests))) {
         PyErr_SetString(PyExc_TypeError, "an engine's requests are not a dict");
         failed = 1;
     }
+    step.live = failed ? NULL : Py_NewRef(state->requests);
     failed = failed || record_new_tables(self, &step) < 0 || record_longer_tables(self, &step) < 0
         || record_shares(self, &step, scheduler) < 0 || record_step(self, &step, scheduler, start_ns, end_ns) < 0;
-    Py_XDECREF(lookup);
     Py_XDECREF(settled);
     Py_XDECREF(step.live);
     Py_XDECREF(step.added);
@@ -362,9 +361,12 @@ static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *outp
 
 static int begin_step(Steps *self, PyObject *engine, PyObject *start, long long number)
 {
-    if (write_int(engine, n_step, number) < 0 || write_int(engine, n_acting, number) < 0 || write_int(engine, n_preempted, 0) < 0
-        || PyObject_SetAttr(engine, n_refused, Py_None) < 0 || PyObject_SetAttr(engine, n_lookup, Py_None) < 0)
+    EngineState *state = engine_state(engine);
+    if (state == NULL || write_int(engine, n_step, number) < 0 || write_int(engine, n_preempted, 0) < 0
+        || PyObject_SetAttr(engine, n_refused, Py_None) < 0)
         return -1;
+    state->acting_step = number;
+    replace(&state->lookup, Py_NewRef(Py_None));
     if (self->begun == Py_None)
         return 0;
     PyObject *told = PyObject_CallFunctionObjArgs(self->begun, engine, start, NULL);

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.events import Event
+from kvtrace.probes.state import EngineState
 from kvtrace.recording import open_recording
 
 
@@ -19,3 +20,11 @@ def records_of(run: Path, *events: Event) -> dict[str, list[Any]]:
                 whole = segment.count()[0] * segment.record_bytes
                 found[event.name] += event.struct.iter_unpack(data[:whole])
     return found
+
+
+class EngineWith(EngineState):
+    """As much of an engine as a test needs."""
+
+    def __init__(self, **facts: Any) -> None:
+        for name, value in facts.items():
+            setattr(self, name, value)

@@ -15,9 +15,10 @@ from kvtrace.capture import Recorder
 from kvtrace.events import BLOCK_TABLE, REQUEST_EVENT, STEP_REQUEST, STEP_SCHEDULE
 from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engines, LiveRequest
 from kvtrace.probes.lookups import Lookups, hooks
+from kvtrace.probes.state import PoolState
 from kvtrace.probes.steps import Steps
 from kvtrace.stream import NATIVE_VARIABLE
-from tests.probes.records import records_of
+from tests.probes.records import EngineWith, records_of
 
 pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
 
@@ -43,7 +44,7 @@ request = st.fixed_dictionaries(
 STEP_EVENTS = STEP_SCHEDULE, STEP_REQUEST, BLOCK_TABLE, REQUEST_EVENT
 
 
-class Engine(SimpleNamespace):
+class Engine(EngineWith):
     """As much of an engine as its steps need."""
 
     def request(self, request_id: str) -> LiveRequest:
@@ -54,6 +55,12 @@ class Engine(SimpleNamespace):
 
     def head(self) -> Any:
         return next(iter(self.scheduler.waiting), None)
+
+
+def a_pool(cached: int) -> PoolState:
+    pool = PoolState()
+    pool.cached = cached
+    return pool
 
 
 def engine_of(given: dict[str, dict[str, Any]], waiting: list[str]) -> Engine:
@@ -92,7 +99,7 @@ def engine_of(given: dict[str, dict[str, Any]], waiting: list[str]) -> Engine:
         queues=["waiting"],
         refused=None,
         preempted=0,
-        pool=SimpleNamespace(cached=-5),
+        pool=a_pool(cached=-5),
         block_pool=SimpleNamespace(get_num_free_blocks=lambda: 11, num_gpu_blocks=40),
     )
 
@@ -169,7 +176,7 @@ def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(b
     one = {"scheduled": 1, "computed": 5, "decode_from": 0, "recompute_until": 0, "prompt": 3, "known": True}
     given = {"r0": one | {"groups": 0, "blocks": None, "new": False, "resumed": False}}
     engine, output = engine_of(given, []), output_of(given)
-    vars(engine).update(depth=0, acting_step=7, refused=("r1", 1, 2), preempted=3)
+    engine.depth, engine.acting_step, engine.refused, engine.preempted = 0, 7, ("r1", 1, 2), 3
     stranger = SimpleNamespace()
     engines.by_scheduler[id(engine.scheduler)] = engine  # type: ignore[assignment]
 
@@ -221,7 +228,7 @@ def test_the_owner_of_an_allocation_is_its_request(both_ways: str, tmp_path: Pat
     assert hook.after is not None
     live = LiveRequest(5)
     owners: list[Any] = []
-    engine: Any = SimpleNamespace(requests={"a": live}, lookup=None, owner=0, refused=None, need_blocks=3)
+    engine: Any = Engine(requests={"a": live}, lookup=None, owner=0, refused=None, need_blocks=3)
     engine.acts_for = lambda request: owners.append(request) or setattr(engine, "owner", 9)
     engine.block_pool = SimpleNamespace(get_num_free_blocks=lambda: 2)
     manager: Any = type("Manager", (), {})()

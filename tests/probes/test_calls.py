@@ -22,7 +22,7 @@ from kvtrace.probes.engine import STEP_ATTRIBUTE, Engines
 from kvtrace.probes.updates import _updates
 from kvtrace.probes.worker import _forwards
 from kvtrace.stream import compiled
-from tests.probes.records import records_of
+from tests.probes.records import EngineWith, records_of
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -120,7 +120,7 @@ def test_what_a_pass_cannot_say_is_an_error(tmp_path: Path, output: Any) -> None
 
 
 def engine_at(step: int) -> Any:
-    return SimpleNamespace(step=step, updating=False, awaiting_first_token={}, acting_step=step, finished=3)
+    return EngineWith(step=step, updating=False, awaiting_first_token={}, acting_step=step, finished=3)
 
 
 def test_results_are_recorded_for_the_step_they_belong_to(tmp_path: Path) -> None:
