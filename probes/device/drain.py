@@ -8,11 +8,12 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
 from kvtrace.probes.device.memory import MemoryMeter
+from kvtrace.probes.device.pace import Pace
 from kvtrace.probes.device.stamps import Stamps
 from kvtrace.probes.device.timer import GpuTimer
 
-POLL_SECONDS = 0.05
-"""Some ten steps are taken home at once: while this thread runs Python, the engine's cannot."""
+LOOK_SECONDS = 0.1
+"""Some ten or twenty steps are taken home at once: it takes hardly longer than one."""
 
 _AT_ONCE = 256
 
@@ -21,6 +22,9 @@ class Drain(threading.Thread):
     """Drains one device's ring until `finish` is called.
 
     Steps that the ring lost before they could be copied are counted as dropped, whole.
+
+    Attributes:
+        pace: Is to be told of steps.
     """
 
     def __init__(self, stamps: Stamps, recorder: Recorder, engine_pid: int) -> None:
@@ -35,7 +39,7 @@ class Drain(threading.Thread):
         self._drained = 0
         self._timer = GpuTimer(recorder)
         self._memory = MemoryMeter(recorder)
-        self._over = threading.Event()
+        self.pace = Pace(LOOK_SECONDS)
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream(priority=-1)
             self._pinned = torch.empty((_AT_ONCE, stamps.words), dtype=torch.int64, pin_memory=True)
@@ -48,11 +52,12 @@ class Drain(threading.Thread):
         self._rows["observed"] = True
 
     def run(self) -> None:
-        """Poll until the end. Any failure ends the recording of windows, nothing else."""
+        """Look until the end. Any failure ends the recording of windows, nothing else."""
         try:
             with self._torch.inference_mode(False):
                 self._torch.cuda.set_device(self._device)
-                while not self._over.wait(POLL_SECONDS):
+                self._torch.cuda.set_stream(self._stream)
+                while self.pace.wait():
                     self._timer.keep(self._stream)
                     self._memory.keep()
                     self._copy()
@@ -62,7 +67,7 @@ class Drain(threading.Thread):
 
     def finish(self) -> None:
         """Copy what is left and end."""
-        self._over.set()
+        self.pace.end()
         self.join(timeout=5)
 
     def _copy(self) -> None:
@@ -81,8 +86,7 @@ class Drain(threading.Thread):
             self._drained += count
 
     def _fetch(self, target: Any, source: Any) -> None:
-        with self._torch.cuda.stream(self._stream):
-            target.copy_(source, non_blocking=True)
+        target.copy_(source, non_blocking=True)
         self._stream.synchronize()
 
     def _write(self, steps: Any) -> None:

@@ -136,6 +136,8 @@ class LayerRecorder:
         if self._stamps is not None and self._alive and self._step:
             self._stamps.publish(self._step, self._stream())
             self._stale = self._always_stale
+            if self._drain is not None:
+                self._drain.pace.enqueued()
 
     def finish(self) -> None:
         """Bring home what is left on the device."""

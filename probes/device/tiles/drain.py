@@ -9,6 +9,7 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.probes.device.memory import MemoryMeter
+from kvtrace.probes.device.pace import Pace
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.files import TileFiles
 from kvtrace.probes.device.tiles.layout import SECTIONS
@@ -16,7 +17,6 @@ from kvtrace.probes.device.tiles.ring import STEP_SLOTS, Ring
 from kvtrace.probes.device.timer import GpuTimer
 from kvtrace.tiles import CHUNK_MARK, Chunk, padded
 
-POLL_SECONDS = 0.01
 STAGING_BYTES = 32 << 20
 
 
@@ -24,6 +24,7 @@ class TileDrain(threading.Thread):
     """Drains one device's ring until `finish` is called.
 
     Attributes:
+        pace: Is to be told of steps.
         rate_bytes: Bytes written to the recording so far; the rate limit looks at it.
         recorded, lost, filtered: Steps written, dropped and left out by the filters so far.
     """
@@ -48,7 +49,7 @@ class TileDrain(threading.Thread):
         self._reported = (0, 0)
         self._opened: deque[tuple[int, int]] = deque()  # steps on the device, and how many were left out before each
         self.recorded = self.lost = self.filtered = self.tiles = 0
-        self._over = threading.Event()
+        self.pace = Pace(0)
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream(priority=-1)
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
@@ -73,11 +74,12 @@ class TileDrain(threading.Thread):
         return self._files.bytes_written
 
     def run(self) -> None:
-        """Poll until the end. Any failure ends the recording of tiles, nothing else."""
+        """Look until the end. Any failure ends the recording of tiles, nothing else."""
         try:
             with self._torch.inference_mode(False):
                 self._torch.cuda.set_device(self._device)
-                while not self._over.wait(POLL_SECONDS):
+                self._torch.cuda.set_stream(self._stream)
+                while self.pace.wait():
                     self._timer.keep(self._stream)
                     self._memory.keep()
                     self._follow()
@@ -89,7 +91,7 @@ class TileDrain(threading.Thread):
 
     def finish(self) -> None:
         """Copy what is left and end; say what was recorded."""
-        self._over.set()
+        self.pace.end()
         self.join(timeout=30)
         self._recorder.note(
             "tiles",
@@ -155,10 +157,9 @@ class TileDrain(threading.Thread):
             left = count * size
             while left:
                 part = min(left, STAGING_BYTES - used)
-                with self._torch.cuda.stream(self._stream):
-                    self._staging[used : used + part].copy_(
-                        self._ring.memory[section][first : first + part], non_blocking=True
-                    )
+                self._staging[used : used + part].copy_(
+                    self._ring.memory[section][first : first + part], non_blocking=True
+                )
                 used, first, left = used + part, first + part, left - part
                 if left:
                     used = self._flush(used)

@@ -147,6 +147,7 @@ class TileRecorder:
         if self._alive and self._opened:
             self._opened = False
             self._ring.close(self._step, self._stream(self._device))
+            self._drain.pace.enqueued()
 
     def finish(self) -> None:
         """Bring home what is left on the device."""

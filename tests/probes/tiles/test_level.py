@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from kvtrace.probes.device.pace import Pace
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
 from kvtrace.probes.device.tiles.launch import Current
 from kvtrace.probes.device.tiles.level import TileRecorder
@@ -19,7 +20,7 @@ class Drain(TileDrain):
     """Without a device."""
 
     def __init__(self) -> None:
-        self.filtered, self._opened = 0, deque()
+        self.filtered, self._opened, self.pace = 0, deque(), Pace(0)
 
     rate_bytes = 0
 
