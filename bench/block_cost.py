@@ -20,7 +20,8 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.probes import blocks
-from kvtrace.probes.engine import Engines, Pool
+from kvtrace.probes.engine import Pool
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Patches
 from kvtrace.probes.state import EngineState
 from kvtrace.stream import NATIVE_VARIABLE

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.events import BLOCK_EVENT, BlockOp, PinCause
-from kvtrace.probes.engine import Engine, Engines, Pool
+from kvtrace.probes.engine import Engine, Pool
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, BLOCK_MAP, BLOCK_POOL
 

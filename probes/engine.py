@@ -1,16 +1,13 @@
-"""What kvtrace keeps about each scheduler of this process, and how a vLLM object leads to it."""
+"""What kvtrace keeps about a scheduler, its pools and its requests."""
 
 from __future__ import annotations
 
 import os
-import time
 import weakref
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.events import BLOCK_EVENT, BlockOp
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
+from kvtrace.probes.hooks import Need
 from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.pins import Pins
@@ -26,6 +23,14 @@ _SIZES = "how many tokens a block holds"
 _WAITING = "how many requests wait, and why"
 _EXTERNAL = "external hits; lookups, transfers and tiers of KV connectors"
 _HASHED = "block hashes of requests"
+ENGINE_NEEDS = (
+    Need(KV_CACHE_MANAGER, "block_pool"),
+    Need(SCHEDULER, "block_size", _SIZES),
+    Need(SCHEDULER, "connector", _EXTERNAL),
+    Need(SCHEDULER, "waiting skipped_waiting|kv_holding_waiting", _WAITING),
+    Need(BLOCK_POOL, "hash_block_size", _HASHED),
+)
+
 MOST_REQUESTS = 1 << 12
 """So many requests are followed before those that the scheduler no longer has are looked for."""
 
@@ -193,129 +198,3 @@ class Engine(EngineState):
     def without_hashes(self) -> None:
         """Nothing counts the blocks that can be found any more."""
         self.pool.cached = UNCOUNTED
-
-
-class Engines:
-    """Finds an `Engine` or `Pool` by the vLLM object at hand."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.lacks = Lacks(recorder)
-        self.by_scheduler: dict[int, Engine] = {}
-        self.by_manager: dict[int, Engine] = {}
-        self.pools: dict[int, Pool] = {}
-        self.tiers: dict[int, tuple[Any, Any]] = {}  # pools of offload tiers, and what records them
-        self.maps: dict[int, tuple[Any, Pool]] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
-        self._without: list[Callable[[Engine], None]] = []
-        self._latest: Engine | None = None
-        self._last_step = 0  # of engines that are gone
-        os.register_at_fork(after_in_child=self._after_fork)
-
-    def add(self, scheduler: Any) -> Engine:
-        """Start to follow a scheduler that has just been built.
-
-        An engine that was made after another in the same process goes on with its steps, for it is the same engine in
-        the recording, and begins with an empty cache.
-        """
-        engine = Engine(scheduler, self.recorder, self.lacks)
-        engine.step = engine.acting_step = max([self._last_step, *(other.step for other in self.by_scheduler.values())])
-        if self._latest is not None or self._last_step:
-            emit = self.recorder.stream(BLOCK_EVENT)
-            emit(time.monotonic_ns(), engine.step, -1, BlockOp.reset, 0, 0, 0, 0, 0)
-        for lose in self._without:
-            lose(engine)
-        self.by_scheduler[id(scheduler)] = engine
-        self.by_manager[id(scheduler.kv_cache_manager)] = engine
-        self.pools[id(engine.block_pool)] = engine.pool
-        self._latest = engine
-        weakref.finalize(scheduler, self._remove, engine, id(scheduler)).atexit = False
-        return engine
-
-    def off(self, lose: Callable[[Engine], None]) -> Callable[[], None]:
-        """What a hook is to call when it is off: all engines, and those to come, `lose` what it kept up."""
-
-        def lost() -> None:
-            self._without.append(lose)
-            for engine in list(self.by_scheduler.values()):
-                lose(engine)
-
-        return lost
-
-    def _after_fork(self) -> None:
-        """A forked engine's steps are its own, not those of the process it was forked from."""
-        for engine in self.by_scheduler.values():
-            engine.pid = os.getpid()
-
-    def _remove(self, engine: Engine, scheduler_id: int) -> None:
-        """Forget an engine whose scheduler is gone, and every object of vLLM's that is kept for it."""
-        self.by_scheduler.pop(scheduler_id, None)
-        for key in [key for key, other in list(self.by_manager.items()) if other is engine]:
-            del self.by_manager[key]
-        for key in [key for key, pool in list(self.pools.items()) if pool.engine is engine]:
-            del self.pools[key]
-            self.tiers.pop(key, None)
-        self.maps.clear()  # the others are found again
-        self._last_step = max(self._last_step, engine.step)
-        if self._latest is engine:
-            self._latest = None
-
-    def holding(self, block_pool: Any) -> Pins | None:
-        """The pins of an engine in whose own pool something else than a request takes or releases blocks just now."""
-        pool = self.pools.get(id(block_pool))
-        if pool is None or pool.engine.pins.holder is None or pool.index:
-            return None
-        return pool.engine.pins
-
-    def pool(self, block_pool: Any) -> Pool | None:
-        """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""
-        pool = self.pools.get(id(block_pool))
-        if pool is None and self._latest is not None:
-            index = sum(1 for other in list(self.pools.values()) if other.engine is self._latest)
-            pool = self.pools[id(block_pool)] = Pool(self._latest, block_pool, index)
-            pool.tier = self.tiers.get(id(block_pool), (None, None))[1]
-        return pool
-
-
-def hooks(
-    engines: Engines, patches: Patches, overridable: Callable[[], Iterable[Hook]], added: Callable[[], None]
-) -> list[Hook]:
-    """The hook that starts to follow a scheduler.
-
-    `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
-    `added` is called after the recording knows of the engine.
-    """
-    from kvtrace.probes import ttl_pins  # they need this module
-    from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
-
-    def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        scheduler = args[0]
-        if id(scheduler) in engines.by_scheduler:
-            return
-        engine = engines.add(scheduler)
-        engines.recorder.note("role", opens=True, role="engine")
-        engines.recorder.note("engine", **facts_of(scheduler, engine))
-        _follow_overrides(type(scheduler), patches, overridable())
-        ttl_pins.follow(engine, scheduler, patches)
-        added()
-
-    needs = (
-        Need(SCHEDULER, "kv_cache_manager vllm_config"),
-        Need(KV_CACHE_MANAGER, "block_pool"),
-        Need(SCHEDULER, "block_size", _SIZES),
-        Need(SCHEDULER, "connector", _EXTERNAL),
-        Need(SCHEDULER, "waiting skipped_waiting|kv_holding_waiting", _WAITING),
-        Need(BLOCK_POOL, "hash_block_size", _HASHED),
-        *FACT_NEEDS,
-    )
-    return [Hook(f"{SCHEDULER}.__init__", "everything about scheduling and blocks", after=after_init, needs=needs)]
-
-
-def _follow_overrides(scheduler_class: type, patches: Patches, overridable: Iterable[Hook]) -> None:
-    hooks = [hook for hook in overridable if hook.target.startswith(SCHEDULER)]
-    for name in dict.fromkeys(hook.path[-1] for hook in hooks):
-        declaring = [owner for owner in scheduler_class.__mro__ if name in vars(owner)]
-        for owner in declaring:
-            if not hasattr(vars(owner)[name], "__wrapped__"):
-                for hook in hooks:
-                    if hook.path[-1] == name:
-                        patches.patch(owner, name, hook)

@@ -7,7 +7,8 @@ from typing import Any
 
 from kvtrace.events import PREFIX_LOOKUP, PinCause
 from kvtrace.probes.chains import CHAIN_NEEDS, Chains
-from kvtrace.probes.engine import Engine, Engines
+from kvtrace.probes.engine import Engine
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
 from kvtrace.stream import compiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.probes.engine import Engines
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 

@@ -13,7 +13,8 @@ from kvtrace.probes.owners import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
 _FAILED = "that a load failed"
 
 if TYPE_CHECKING:
-    from kvtrace.probes.engine import Engine, Engines
+    from kvtrace.probes.engine import Engine
+    from kvtrace.probes.engines import Engines
 
 
 class Holder:

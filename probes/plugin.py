@@ -68,7 +68,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
     from kvtrace.probes import (
         blocks,
         connectors,
-        engine,
+        engines,
         frontend,
         lookups,
         nvtx,
@@ -80,24 +80,24 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         worker,
     )
 
-    engines = engine.Engines(recorder)
-    pending = lookups.Lookups(engines)
+    followed = engines.Engines(recorder)
+    pending = lookups.Lookups(followed)
     ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(environment) else None
     scheduling = [
-        *steps.hooks(engines, pending, ranges),
-        *updates.hooks(engines),
-        *requests.hooks(engines, ranges),
-        *pins.hooks(engines),
+        *steps.hooks(followed, pending, ranges),
+        *updates.hooks(followed),
+        *requests.hooks(followed, ranges),
+        *pins.hooks(followed),
     ]
     return [
-        *engine.hooks(engines, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
+        *engines.hooks(followed, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
         *scheduling,
-        *lookups.hooks(engines, pending),
-        *blocks.hooks(engines),
+        *lookups.hooks(followed, pending),
+        *blocks.hooks(followed),
         *worker.hooks(recorder, ranges),
         *frontend.hooks(recorder),
-        *(nvtx_hooks.hooks(engines, ranges) if ranges is not None else []),
-        *connectors.hooks(engines, patches),
+        *(nvtx_hooks.hooks(followed, ranges) if ranges is not None else []),
+        *connectors.hooks(followed, patches),
     ]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE, FinishReason, RemotePart, RequestOp
-from kvtrace.probes.engine import NOT_ADMITTED, Engine, Engines
+from kvtrace.probes.engine import NOT_ADMITTED, Engine
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.lacks import ABSENT, Lacks
 from kvtrace.probes.nvtx import Ranges

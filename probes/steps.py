@@ -16,7 +16,8 @@ from kvtrace.events import (
     RequestOp,
     TableOp,
 )
-from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engine, Engines, LiveRequest
+from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engine, LiveRequest
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
 from kvtrace.probes.lookups import Lookups
 from kvtrace.probes.nvtx import Ranges

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from kvtrace.events import REQUEST_EVENT, STEP_UPDATE, RequestOp
-from kvtrace.probes.engine import STEP_ATTRIBUTE, Engine, Engines
+from kvtrace.probes.engine import STEP_ATTRIBUTE, Engine
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import MODEL_OUTPUT, REQUEST, SCHEDULER
 from kvtrace.stream import compiled

@@ -1,6 +1,6 @@
-/* What is recorded once a block: hash changes and rows of blocks.
+/* What is recorded once a block: allocations, hash changes, other rows of blocks.
  *
- * probes/blocks.py is complete without this, four times slower; what cannot be done quickly here is handed to it. Records
+ * probes/blocks.py is complete without this, five times slower; what cannot be done quickly here is handed to it. Records
  * are BLOCK_EVENT's (kvtrace/events.py), whose layout is checked when a Writer is made. Everything runs under the GIL.
  */
 

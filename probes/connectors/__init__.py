@@ -10,7 +10,7 @@ from typing import Any
 
 from kvtrace.probes.connectors import by_slots, offload_tiers, offloading, scheduler_side, simple_cpu, worker_side
 from kvtrace.probes.connectors.part import Adapter, Part
-from kvtrace.probes.engine import Engines
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument
 from kvtrace.probes.lacks import Lacks
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from kvtrace.capture import Recorder
 from kvtrace.events import Direction, Tier
-from kvtrace.probes.engine import Engine, Engines
+from kvtrace.probes.engine import Engine
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
 from kvtrace.probes.lacks import Lacks
 

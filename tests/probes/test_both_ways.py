@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kvtrace.capture import Recorder
 from kvtrace.events import BLOCK_TABLE, REQUEST_EVENT, STEP_REQUEST, STEP_SCHEDULE
-from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, Engines, LiveRequest
+from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, LiveRequest
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.lookups import Lookups, hooks
 from kvtrace.probes.state import PoolState
 from kvtrace.probes.steps import Steps

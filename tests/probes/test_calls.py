@@ -18,7 +18,8 @@ from kvtrace.probes import hooks
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE as METADATA_MARK
 from kvtrace.probes.connectors.part import Adapter
 from kvtrace.probes.connectors.worker_side import calls_of
-from kvtrace.probes.engine import STEP_ATTRIBUTE, Engines
+from kvtrace.probes.engine import STEP_ATTRIBUTE
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.updates import _updates
 from kvtrace.probes.worker import _forwards
 from kvtrace.stream import compiled

@@ -15,7 +15,8 @@ from kvtrace.events import TRANSFER_END, PinCause
 from kvtrace.layout import JOURNAL
 from kvtrace.probes.connectors.by_slots import BySlots
 from kvtrace.probes.connectors.part import Part
-from kvtrace.probes.engine import MOST_REQUESTS, Engine, Engines
+from kvtrace.probes.engine import MOST_REQUESTS, Engine
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Hook, Patches, wrap
 from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.requests import _tags

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from kvtrace.capture import Recorder
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes import blocks
-from kvtrace.probes.engine import Engines, Pool
+from kvtrace.probes.engine import Pool
+from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Hook, Patches
 from kvtrace.recording import open_recording
 from kvtrace.stream import NATIVE_VARIABLE
