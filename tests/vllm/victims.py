@@ -1,12 +1,15 @@
 """Engines to be killed: imports vLLM once, then forks an engine for every line on standard input.
 
-A line names a run directory. The child records there, says `up PID` once it generates, and goes on until it is killed.
+A line names a run directory. The child records there, says `up PID` once it generates, and goes on until it is killed,
+or whoever writes the lines is gone.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,12 @@ def reply(text: str) -> None:
     os.write(REPLIES, text.encode() + b"\n")
 
 
+def end_with_the_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def generate_for_ever(run: str, engine: dict[str, Any]) -> None:
+    end_with_the_parent()
     os.environ["KVTRACE_RUN_DIR"] = run
     from kvtrace.probes import plugin
 
@@ -38,6 +46,7 @@ def generate_for_ever(run: str, engine: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    end_with_the_parent()
     import vllm.entrypoints.llm  # noqa: F401 - once, before the forks
 
     engine = json.loads(sys.argv[1])
