@@ -95,6 +95,15 @@ class Recorded:
                     one.pool = (None, self.pool, self)[i % 3]
             self.pool_class.get_new_blocks(self.pool, [block, *others])
 
+    def as_ever(self, kind: str, block: Any) -> None:
+        """Change a block, and see that the engine gets what it would without hooks."""
+        if kind == "insert":
+            self.map.insert(bytes(12), block)
+        elif kind == "pop":
+            assert self.map.pop(bytes(12), 1) is block
+        else:
+            assert self.pool_class.get_new_blocks(self.pool, [block]) == [block]
+
     def records(self) -> Iterator[tuple[int, ...]]:
         """What was recorded, without times."""
         [process] = open_recording(self.run).processes
@@ -180,14 +189,23 @@ def test_an_attribute_that_is_gone_switches_the_hook_off(
     way.map.found = block = SimpleNamespace(block_id=1, ref_cnt=1, is_null=False)
     delattr(block, gone)
     for _ in range(2):
-        if kind == "insert":
-            way.map.insert(bytes(12), block)
-        elif kind == "pop":
-            assert way.map.pop(bytes(12), 1) is block
-        else:
-            assert way.pool_class.get_new_blocks(way.pool, [block]) == [block]
+        way.as_ever(kind, block)
     assert len(way.disabled) == 1
     assert gone in way.disabled[0]
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["insert", "pop", "allocate"])
+def test_a_pool_without_an_engine_switches_the_hook_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool, kind: str
+) -> None:
+    way = Recorded(tmp_path, native, monkeypatch)
+    way.do((kind, 1, 0, bytes(12), 1, 1, False))
+    way.map.found = block = SimpleNamespace(block_id=1, ref_cnt=1, is_null=False)
+    del way.state.engine
+    for _ in range(2):
+        way.as_ever(kind, block)
+    assert len(way.disabled) == 1
 
 
 @pytest.mark.parametrize("change", [("insert", 1 << 31, 0), ("insert", 1, 1 << 32), ("allocate", 1 << 31, 0)])
