@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
-from kvtrace.probes.device.memory import MemoryMeter
-from kvtrace.probes.device.pace import Pace
+from kvtrace.probes.device.pace import Drain
 from kvtrace.probes.device.stamps import Stamps
-from kvtrace.probes.device.timer import GpuTimer
 
 LOOK_SECONDS = 0.1
 """Some ten or twenty steps are taken home at once: it takes hardly longer than one."""
@@ -18,30 +15,20 @@ LOOK_SECONDS = 0.1
 _AT_ONCE = 256
 
 
-class Drain(threading.Thread):
-    """Drains one device's ring until `finish` is called.
+class WindowDrain(Drain):
+    """Drains one device's ring of windows.
 
     Steps that the ring lost before they could be copied are counted as dropped, whole.
-
-    Attributes:
-        pace: Is to be told of steps.
     """
 
     def __init__(self, stamps: Stamps, recorder: Recorder, engine_pid: int) -> None:
-        super().__init__(name="kvtrace-drain", daemon=True)
+        super().__init__("kvtrace-drain", recorder, LOOK_SECONDS)
         import numpy
         import torch
 
-        self._torch = torch
         self._stamps = stamps
-        self._recorder = recorder
-        self._device = torch.cuda.current_device()
         self._drained = 0
-        self._timer = GpuTimer(recorder)
-        self._memory = MemoryMeter(recorder)
-        self.pace = Pace(LOOK_SECONDS)
         with torch.inference_mode(False):
-            self._stream = torch.cuda.Stream(priority=-1)
             self._pinned = torch.empty((_AT_ONCE, stamps.words), dtype=torch.int64, pin_memory=True)
             self._count = torch.zeros(1, dtype=torch.int64, pin_memory=True)
         self._windows = 2 * stamps.layers
@@ -51,26 +38,8 @@ class Drain(threading.Thread):
         self._rows["kind"] = numpy.tile([WindowKind.write, WindowKind.attention], stamps.layers)
         self._rows["observed"] = True
 
-    def run(self) -> None:
-        """Look until the end. Any failure ends the recording of windows, nothing else."""
-        try:
-            with self._torch.inference_mode(False):
-                self._torch.cuda.set_device(self._device)
-                self._torch.cuda.set_stream(self._stream)
-                while self.pace.wait():
-                    self._timer.keep(self._stream)
-                    self._memory.keep()
-                    self._copy()
-                self._copy()
-        except Exception as error:
-            self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
-
-    def finish(self) -> None:
-        """Copy what is left and end."""
-        self.pace.end()
-        self.join(timeout=5)
-
-    def _copy(self) -> None:
+    def look(self) -> None:
+        """The windows of new steps into the log."""
         self._fetch(self._count, self._stamps.appended)
         published, slots = int(self._count[0]), self._stamps.slots
         if published - self._drained > slots - slots // 8:  # what is older may be overwritten while it is copied

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.probes.device.cuda import Launch
-from kvtrace.probes.device.drain import Drain
+from kvtrace.probes.device.drain import WindowDrain
 from kvtrace.probes.device.ending import at_end
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
 from kvtrace.probes.device.stamps import ATTENTION_START, Stamps
@@ -24,7 +24,7 @@ class LayerRecorder:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._stamps: Stamps | None = None
-        self._drain: Drain | None = None
+        self._drain: WindowDrain | None = None
         self._undo: list[Callable[[], None]] = []
         self._step = 0
         self._alive = True
@@ -125,7 +125,7 @@ class LayerRecorder:
             return
         self._step = step
         if step and self._drain is None:  # not before the first real step: graphs are being captured until then
-            self._drain = Drain(self._stamps, self._recorder, engine_pid)
+            self._drain = WindowDrain(self._stamps, self._recorder, engine_pid)
             self._drain.start()
         if self._stale:
             self._stamps.clear(self._stream())
@@ -142,4 +142,4 @@ class LayerRecorder:
     def finish(self) -> None:
         """Bring home what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
-            self._drain.finish()
+            self._drain.finish(5)

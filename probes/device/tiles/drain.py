@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.device.memory import MemoryMeter
-from kvtrace.probes.device.pace import Pace
+from kvtrace.probes.device.pace import Drain
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.files import TileFiles
 from kvtrace.probes.device.tiles.layout import SECTIONS
 from kvtrace.probes.device.tiles.ring import STEP_SLOTS, Ring
-from kvtrace.probes.device.timer import GpuTimer
 from kvtrace.tiles import CHUNK_MARK, Chunk, padded
 
 STAGING_BYTES = 32 << 20
 
 
-class TileDrain(threading.Thread):
-    """Drains one device's ring until `finish` is called.
+class TileDrain(Drain):
+    """Drains one device's ring of tiles.
 
     Attributes:
-        pace: Is to be told of steps.
         rate_bytes: Bytes written to the recording so far; the rate limit looks at it.
         recorded, lost, filtered: Steps written, dropped and left out by the filters so far.
     """
 
     def __init__(self, ring: Ring, recorder: Recorder, engine_pid: int, facts: dict[str, Any]) -> None:
-        super().__init__(name="kvtrace-tiles", daemon=True)
+        super().__init__("kvtrace-tiles", recorder, seconds=0)
         import torch
 
-        self._torch = torch
         self._ring = ring
-        self._recorder = recorder
         self._engine_pid = engine_pid
-        self._device = torch.cuda.current_device()
-        self._timer = GpuTimer(recorder)
-        self._memory = MemoryMeter(recorder)
         self._files = TileFiles(recorder, facts)
         self._steps = ring.steps.numpy()
         self._published = ring.published.numpy()
@@ -49,9 +40,7 @@ class TileDrain(threading.Thread):
         self._reported = (0, 0)
         self._opened: deque[tuple[int, int]] = deque()  # steps on the device, and how many were left out before each
         self.recorded = self.lost = self.filtered = self.tiles = 0
-        self.pace = Pace(0)
         with torch.inference_mode(False):
-            self._stream = torch.cuda.Stream(priority=-1)
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         self._staged = self._staging.numpy()
 
@@ -73,26 +62,13 @@ class TileDrain(threading.Thread):
         """Bytes written to the recording so far."""
         return self._files.bytes_written
 
-    def run(self) -> None:
-        """Look until the end. Any failure ends the recording of tiles, nothing else."""
-        try:
-            with self._torch.inference_mode(False):
-                self._torch.cuda.set_device(self._device)
-                self._torch.cuda.set_stream(self._stream)
-                while self.pace.wait():
-                    self._timer.keep(self._stream)
-                    self._memory.keep()
-                    self._follow()
-                self._follow()
-        except Exception as error:
-            self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
-        finally:
-            self._files.close()
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close()
 
-    def finish(self) -> None:
+    def finish(self, seconds: float) -> None:
         """Copy what is left and end; say what was recorded."""
-        self.pace.end()
-        self.join(timeout=30)
+        super().finish(seconds)
         self._recorder.note(
             "tiles",
             steps=self.recorded,
@@ -102,7 +78,8 @@ class TileDrain(threading.Thread):
             bytes=self.rate_bytes,
         )
 
-    def _follow(self) -> None:
+    def look(self) -> None:
+        """Copy the steps that the device has closed."""
         published = int(self._published[0])
         while self._drained < published:
             self._take(self._steps[self._drained % STEP_SLOTS])

@@ -152,7 +152,7 @@ class TileRecorder:
     def finish(self) -> None:
         """Bring home what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
-            self._drain.finish()
+            self._drain.finish(30)
 
 
 def _ring_mb(runner: Any, layers: list[tuple[str, Any]], options: TileOptions) -> int:
