@@ -182,19 +182,21 @@ def times(step: StepTiles) -> TileTimes:
     programs = step.programs
     counts = programs["tiles"].astype(np.int64)
     begins = np.cumsum(counts) - counts
-    program = np.repeat(np.arange(len(programs)), counts)
-    inside = np.arange(len(program)) - begins[program]
+    number = np.arange(counts.sum())
     at = (programs["at"] - np.uint32(step.chunk.tile_origin)).astype(np.int64)
-    ticks = step.ticks[at[program] + inside]
-    to_k = np.cumsum(ticks[:, 0], dtype=np.int64)
-    since_start = to_k - (to_k[begins] - ticks[begins, 0])[program]
-    start = step.since_opened(programs["start"])[program]
-    k_ns = start + since_start * TICK_NS
-    v_ns = k_ns + ticks[:, 1].astype(np.int64) * TICK_NS
+    ticks = step.ticks.reshape(-1).view("<u2")[number + np.repeat(at - begins, counts)]
+    start = step.since_opened(programs["start"])
+    k_ns = (ticks & 0xFF).astype(np.int64) << TICK_SHIFT
+    first = k_ns[begins]
+    np.cumsum(k_ns, out=k_ns)  # over all programs: what is of those before is taken off
+    k_ns += np.repeat(start + first - k_ns[begins], counts)
+    v_ns = k_ns + ((ticks >> 8).astype(np.int64) << TICK_SHIFT)
     k_start = np.empty_like(k_ns)
     k_start[1:] = v_ns[:-1]
-    k_start[begins] = start[begins]
-    return TileTimes(program, programs["first_tile"][program] + inside, k_start, k_ns, v_ns)
+    k_start[begins] = start
+    program = np.repeat(np.arange(len(programs)), counts)
+    tile = number + np.repeat(programs["first_tile"] - begins, counts)
+    return TileTimes(program, tile, k_start, k_ns, v_ns)
 
 
 def tile_tokens(programs: Array) -> Array:

@@ -46,7 +46,8 @@ ENGINE = {
     "max_num_seqs": 8,
     "max_num_batched_tokens": 512,
     "num_gpu_blocks_override": 72,
-    "gpu_memory_utilization": 0.5,
+    "gpu_memory_utilization": 0.15,  # several of these fit on one GPU
+    "kv_cache_memory_bytes": 1 << 30,
     "disable_log_stats": False,
 }
 WORKLOAD = {"sessions": 8, "turns": 3, "shared_tokens": 400, "output_tokens": 64}
