@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace.ingest import columns
+from kvtrace.segment import LARGEST_CLOCK_NS
 
 
 class Join(NamedTuple):
@@ -123,26 +124,52 @@ def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
 def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
     """Fill `kv_window` of layers without stamps in CUDA graphs.
 
-    Between two layers with stamps of a step, each window of the k-th of n layers is the first's, moved on by k n-ths of
-    what lies between the two. That holds as far as all these layers take as long as each other.
+    In the time between two layers with stamps, the layers between them take turns with what is computed between layers:
+    each as long as the step's layers with stamps in the median, and the rest evenly. That holds as far as all these
+    layers take as long as each other. If a layer with stamps took longer, because another process had the GPU for some
+    time, that moves no window, and derived windows never overlap others.
     """
     connection.execute(
         """
         INSERT INTO kv_window BY NAME
         WITH untimed AS (
             FROM kv_layer WHERE timed = 'outside_graphs'
-        ), pair AS (
-            SELECT process_id, engine_id, step, kind, layer, start_ns, end_ns, lead(layer) OVER later AS next_layer,
-                lead(start_ns) OVER later - start_ns AS start_step_ns, lead(end_ns) OVER later - end_ns AS end_step_ns
+        ), own AS (  -- a damaged one may have any times
             FROM kv_window SEMI JOIN untimed USING (process_id)
-            WINDOW later AS (PARTITION BY process_id, engine_id, step, kind ORDER BY start_ns)
+            WHERE start_ns >= 0 AND end_ns BETWEEN start_ns AND $latest_ns
+        ), timed AS (
+            SELECT process_id, engine_id, step, layer, min(start_ns) AS start_ns, max(end_ns) AS end_ns
+            FROM own GROUP BY ALL
+        ), pair AS (
+            SELECT process_id, engine_id, step, layer, lead(layer) OVER later - layer AS layers,
+                end_ns AS since_ns, greatest(0, lead(start_ns) OVER later - end_ns) AS between_ns
+            FROM timed WINDOW later AS (PARTITION BY process_id, engine_id, step ORDER BY layer)
+        ), shape AS (
+            SELECT process_id, engine_id, step, kind,
+                quantile_disc(w.start_ns - t.start_ns, 0.5) AS start_ns,
+                quantile_disc(w.end_ns - t.start_ns, 0.5) AS end_ns
+            FROM own w JOIN timed t USING (process_id, engine_id, step, layer) GROUP BY ALL
+        ), span AS (
+            SELECT process_id, engine_id, step, quantile_disc(end_ns - start_ns, 0.5) AS layer_ns
+            FROM timed GROUP BY ALL
+        ), turn AS (
+            SELECT p.*, layer_ns, least(layer_ns, between_ns // (layers - 1)) AS turn_ns,
+                between_ns - (layers - 1) * turn_ns AS rest_ns
+            FROM pair p JOIN span USING (process_id, engine_id, step) WHERE layers > 1
+        ), derived AS (
+            SELECT t.process_id, t.engine_id, t.step, u.layer, layer_ns, turn_ns,
+                since_ns + (rest_ns::HUGEINT * (u.layer - t.layer) // layers)::BIGINT
+                    + turn_ns * (u.layer - t.layer - 1) AS at_ns
+            FROM turn t JOIN untimed u
+                ON u.process_id = t.process_id AND u.layer > t.layer AND u.layer < t.layer + t.layers
         )
-        SELECT p.process_id, p.engine_id, p.step, p.kind, u.layer, false AS observed,
-            p.start_ns + p.start_step_ns * (u.layer - p.layer) // (p.next_layer - p.layer) AS start_ns,
-            p.end_ns + p.end_step_ns * (u.layer - p.layer) // (p.next_layer - p.layer) AS end_ns
-        FROM pair p JOIN untimed u ON u.process_id = p.process_id AND u.layer > p.layer AND u.layer < p.next_layer
-        ORDER BY p.process_id, p.step, u.layer, p.kind
-        """
+        SELECT d.process_id, d.engine_id, d.step, s.kind, d.layer, false AS observed,
+            at_ns + coalesce(s.start_ns::HUGEINT * turn_ns // nullif(layer_ns, 0), 0)::BIGINT AS start_ns,
+            at_ns + coalesce(s.end_ns::HUGEINT * turn_ns // nullif(layer_ns, 0), 0)::BIGINT AS end_ns
+        FROM derived d JOIN shape s USING (process_id, engine_id, step)
+        ORDER BY d.process_id, d.step, d.layer, s.kind
+        """,
+        {"latest_ns": LARGEST_CLOCK_NS},
     )
 
 

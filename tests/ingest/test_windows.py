@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,15 +99,30 @@ def test_in_a_graph_they_lie_evenly_between_the_layers_that_have_some() -> None:
     for step, layers in ((1, (0, 4)), (2, range(5))):
         for layer in layers:
             window(events, step, layer, "write", 1000 + 100 * layer, 1010 + 100 * layer)
-            window(events, step, layer, "attention", 1010 + 100 * layer, 1050 + 110 * layer)
+            window(events, step, layer, "attention", 1010 + 100 * layer, 1050 + 100 * layer)
     insert_windows_between(events.connection)
     assert events.rows(WINDOWS) == [
-        (step, layer, kind, start + 100 * layer, end + 100 * layer + 10 * layer * (kind == "attention"),
-         step == 2 or layer in (0, 4))
+        (step, layer, kind, start + 100 * layer, end + 100 * layer, step == 2 or layer in (0, 4))
         for step in (1, 2)
         for layer in range(5)
         for kind, start, end in (("write", 1000, 1010), ("attention", 1010, 1050))
-    ]  # fmt: skip
+    ]
+
+
+def test_a_layer_that_was_held_up_moves_no_window() -> None:
+    """Another process had the GPU during the first layer's attention."""
+    events = trace(timing(17, (), alike=True))
+    for layer in (0, 8, 16):
+        held_up = 5000 * (layer == 0)
+        start = 100 * layer + 5000 * (layer > 0)
+        window(events, 1, layer, "write", start, start + 10)
+        window(events, 1, layer, "attention", start + 10, start + 50 + held_up)
+    insert_windows_between(events.connection)
+    assert [row[2:] for row in events.rows(WINDOWS) if not row[-1]] == [
+        (kind, start + 5000 + 100 * layer, end + 5000 + 100 * layer, False)
+        for layer in (*range(1, 8), *range(9, 16))
+        for kind, start, end in (("write", 0, 10), ("attention", 10, 50))
+    ]
 
 
 def test_nothing_is_derived_for_layers_that_were_not_asked_for() -> None:
@@ -132,3 +148,33 @@ def test_derived_windows_are_the_windows_where_layers_take_equally_long(
                 window(events, 1, layer, kind, begin, begin + length)
     insert_windows_between(events.connection)
     assert events.rows(WINDOWS) == expected
+
+
+@settings(deadline=None)
+@given(st.integers(2, 33), st.data())
+def test_windows_never_overlap(layers: int, data: st.DataObject) -> None:
+    """However long the layers with stamps took, and what was between them."""
+    events = trace(when := timing(layers, (), alike=True))
+    time = 10**18
+    for layer in range(layers):
+        if when[layer] == "always":
+            for kind in ("write", "attention"):
+                start = time + data.draw(st.integers(0, 1000))
+                time = start + data.draw(st.integers(0, 1000))
+                window(events, 1, layer, kind, start, time)
+    insert_windows_between(events.connection)
+    found = events.rows(WINDOWS)
+    assert [row[1:3] for row in found] == [(n, kind) for n in range(layers) for kind in ("write", "attention")]
+    times = [time for row in found for time in row[3:5]]
+    assert times == sorted(times)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([0, 1 << 30, 1 << 62, -(1 << 62), (1 << 63) - 1, -(1 << 63)]), min_size=8, max_size=8))
+def test_no_time_stops_ingest(times: list[int]) -> None:
+    """A damaged record may have any."""
+    events = trace(timing(9, (), alike=True))
+    for number, (layer, kind) in enumerate(itertools.product((0, 8), ("write", "attention"))):
+        window(events, 1, layer, kind, *times[2 * number : 2 * number + 2])
+    insert_windows_between(events.connection)
+    assert [row for row in events.rows(WINDOWS) if not row[-1] and not 0 <= row[3] <= row[4] <= 1 << 62] == []
