@@ -19,7 +19,7 @@ from kvtrace.probes.device.model import timing
 _FORGET = """
     DELETE FROM kv_window w USING kv_layer l, forward f
     WHERE l.timed = 'outside_graphs' AND l.process_id = w.process_id AND l.layer = w.layer
-        AND f.process_id = w.process_id AND f.step = w.step AND f.graph_mode = 'full'
+        AND f.process_id = w.process_id AND f.step = w.step AND f.graph_mode IN ('full', 'piecewise')
 """
 _COMPARE = """
     SELECT d.kind, count(*), quantile_cont(o.end_ns - o.start_ns, 0.5),

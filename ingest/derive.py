@@ -122,7 +122,7 @@ def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
 
 
 def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill `kv_window` of layers without stamps in CUDA graphs.
+    """Fill `kv_window` of layers that have no stamps in passes with CUDA graphs.
 
     In the time between two layers with stamps, the layers between them take turns with what is computed between layers:
     each as long as the step's layers with stamps in the median, and the rest evenly. That holds as far as all these

@@ -177,8 +177,9 @@ KV_LAYER = Table(
         _column(
             "timed",
             _TEXT,
-            "When it has stamps: `always`, `outside_graphs` (in CUDA graphs its windows are derived from the layers "
-            "around it) or `never`; NULL: at `--kv-level tile`, or recorded before kvtrace said so.",
+            "When it has stamps: `always`, `outside_graphs` (with full or piecewise CUDA graphs its windows are "
+            "derived from the layers around it) or `never`; NULL: at `--kv-level tile`, or recorded before that was "
+            "said.",
         ),
     ),
 )

@@ -114,8 +114,12 @@ def _forwards(recorder: Recorder) -> Forwards:
 
 def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     """The hooks on both model runners. CPU runners inherit the first."""
-    layers = DeviceRecorder(recorder, level()) if level() != "host" else None
-    announced: set[int] = set()
+    forwards, announced = _forwards(recorder), set[int]()
+
+    def in_pieces() -> bool:
+        return forwards.mode == GraphMode.piecewise
+
+    layers = DeviceRecorder(recorder, level(), in_pieces) if level() != "host" else None
 
     def begin(start_ns: int, dummy: bool, scheduler_output: Any) -> None:
         step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
@@ -130,7 +134,6 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.end_forward()
 
-    forwards = _forwards(recorder)
     if ranges is not None:
         forwards.watch(begin, end)
 

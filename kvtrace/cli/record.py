@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 metavar="LIST",
                 help="layer, tile: only these layers, such as 0,15,30-31, or all. Without it, level layer times every "
-                "layer outside of CUDA graphs and one of eight in them.",
+                "layer in steps without CUDA graphs and one of eight in those with.",
             ),
         ] = "",
         heads: Annotated[str, typer.Option(metavar="LIST", help="tile: only these KV heads.")] = "",

@@ -19,10 +19,16 @@ _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
 
 class LayerRecorder:
-    """Wraps the attention implementations of a worker's layers; names steps on the device."""
+    """Wraps the attention implementations of a worker's layers; names steps on the device.
 
-    def __init__(self, recorder: Recorder) -> None:
+    Args:
+        recorder: Where to.
+        in_pieces: Whether the pass under way runs piecewise CUDA graphs, between which Python calls attention.
+    """
+
+    def __init__(self, recorder: Recorder, in_pieces: Callable[[], bool]) -> None:
         self._recorder = recorder
+        self._in_pieces = in_pieces
         self._stamps: Stamps | None = None
         self._drain: WindowDrain | None = None
         self._undo: list[Callable[[], None]] = []
@@ -97,7 +103,7 @@ class LayerRecorder:
 
         def stamped(*args: Any, **kwargs: Any) -> Any:
             capturing = self._capturing()
-            if capturing and not in_graphs:
+            if not in_graphs and (capturing or self._in_pieces()):
                 return original(*args, **kwargs)
             # In one graph nothing runs between the write, whose end has a stamp, and the attention; launched from
             # Python, the attention starts when Python gets to it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -17,11 +18,18 @@ def level() -> str:
 
 
 class DeviceRecorder:
-    """Records at the level asked for; at `layer` where `tile` cannot be had."""
+    """Records at the level asked for; at `layer` where `tile` cannot be had.
 
-    def __init__(self, recorder: Recorder, wanted: str) -> None:
+    Args:
+        recorder: Where to.
+        wanted: The level.
+        in_pieces: Whether the pass under way runs piecewise CUDA graphs.
+    """
+
+    def __init__(self, recorder: Recorder, wanted: str, in_pieces: Callable[[], bool]) -> None:
         self._recorder = recorder
         self._wanted = wanted
+        self._in_pieces = in_pieces
         self._active: LayerRecorder | TileRecorder | None = None
 
     def attach(self, runner: Any) -> bool:
@@ -33,7 +41,7 @@ class DeviceRecorder:
             if tiles.attach(runner):
                 self._active = tiles
                 return True
-        layers = LayerRecorder(self._recorder)
+        layers = LayerRecorder(self._recorder, self._in_pieces)
         if layers.attach(runner):
             self._active = layers
         return self._active is not None
