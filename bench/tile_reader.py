@@ -18,6 +18,9 @@ from kvtrace.ingest import tiles
 def describe(directory: Path) -> None:
     """Print what the headers of a process's steps say."""
     steps, torn = tiles.headers(directory)
+    if not steps:
+        print(f"{directory.name}: no whole step, torn {torn}")
+        return
     seconds = (steps[-1].opened_gpu_ns - steps[0].opened_gpu_ns) / 1e9
     places = sum(step.tiles for step in steps)
     size = sum(path.stat().st_size for path in directory.glob("tiles.*.kvt"))
