@@ -11,6 +11,7 @@ from kvtrace.events import EVENTS
 from kvtrace.ingest import capture, tile_tables, tiles
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 from kvtrace.ingest.owners import Owners
+from kvtrace.kept import TILES
 from kvtrace.recording import ProcessRecording, Segment
 
 Progress = Callable[[str, int, int], None]
@@ -78,13 +79,15 @@ class Streams:
         """Fill the tables of tiles; returns warnings."""
         warnings = []
         for number, (process, offset_ns) in enumerate(zip(self._processes, self._offsets_ns, strict=True), 1):
-            if not tiles.has_tiles(process.directory):
+            lost = _lost_tile_steps(process)
+            if not tiles.has_tiles(process.directory) and not lost:
                 continue
             engines = self._pids[number - 1]
             most = None if all_tiles else tile_tables.DEFAULT_TILES
             counts = tile_tables.import_tiles(
                 connection, process.directory, engines.get, number, offset_ns, most_tiles=most, progress=progress
             )
+            counts = counts._replace(lost_steps=max(counts.lost_steps, lost))  # files do not say of those at the end
             warnings += [f"{process.directory.name}: {text}" for text in counts.warnings()]
         return warnings
 
@@ -99,6 +102,12 @@ class Streams:
             for event, found in by_event.items():
                 warnings.extend(_field_warnings(process, event, found))
         return warnings + self._owners.warnings()
+
+
+def _lost_tile_steps(process: ProcessRecording) -> int:
+    """How many steps' tiles a process lost by its own last words; 0 if their files were let go, or it was killed."""
+    lost = process.tiles.get("lost_steps")
+    return lost if isinstance(lost, int) and TILES not in process.kept.streams else 0
 
 
 def _field_warnings(process: ProcessRecording, event: str, segments: list[Segment]) -> list[str]:
