@@ -12,7 +12,9 @@ import os
 import time
 from pathlib import Path
 
+from kvtrace import layout
 from kvtrace.ingest import tiles
+from kvtrace.recording import tile_files
 
 
 def describe(directory: Path) -> None:
@@ -23,7 +25,7 @@ def describe(directory: Path) -> None:
         return
     seconds = (steps[-1].opened_gpu_ns - steps[0].opened_gpu_ns) / 1e9
     places = sum(step.tiles for step in steps)
-    size = sum(path.stat().st_size for path in directory.glob("tiles.*.kvt"))
+    size = sum(path.stat().st_size for _, path in tile_files(directory))
     print(
         f"{directory.name}: {len(steps):,} steps in {seconds:.1f} s, lost {sum(step.lost_steps for step in steps):,}, "
         f"left out {sum(step.filtered_steps for step in steps):,}, torn {torn}; {size:,} bytes, "
@@ -57,7 +59,7 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=500_000_000, help="how many to decode at most, of each process")
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    for directory in sorted(path.parent for path in options.run.glob("processes/*/tiles.00000.kvt")):
+    for directory in filter(tiles.has_tiles, sorted((options.run / layout.PROCESSES).iterdir())):
         describe(directory)
         read(directory, options.tiles)
 

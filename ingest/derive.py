@@ -142,20 +142,18 @@ def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
             FROM own GROUP BY ALL
         ), pair AS (
             SELECT process_id, engine_id, step, layer, lead(layer) OVER later - layer AS layers,
-                end_ns AS since_ns, greatest(0, lead(start_ns) OVER later - end_ns) AS between_ns
+                end_ns AS since_ns, greatest(0, lead(start_ns) OVER later - end_ns) AS between_ns,
+                quantile_disc(end_ns - start_ns, 0.5) OVER (PARTITION BY process_id, engine_id, step) AS layer_ns
             FROM timed WINDOW later AS (PARTITION BY process_id, engine_id, step ORDER BY layer)
         ), shape AS (
             SELECT process_id, engine_id, step, kind,
                 quantile_disc(w.start_ns - t.start_ns, 0.5) AS start_ns,
                 quantile_disc(w.end_ns - t.start_ns, 0.5) AS end_ns
             FROM own w JOIN timed t USING (process_id, engine_id, step, layer) GROUP BY ALL
-        ), span AS (
-            SELECT process_id, engine_id, step, quantile_disc(end_ns - start_ns, 0.5) AS layer_ns
-            FROM timed GROUP BY ALL
         ), turn AS (
-            SELECT p.*, layer_ns, least(layer_ns, between_ns // (layers - 1)) AS turn_ns,
+            SELECT *, least(layer_ns, between_ns // (layers - 1)) AS turn_ns,
                 between_ns - (layers - 1) * turn_ns AS rest_ns
-            FROM pair p JOIN span USING (process_id, engine_id, step) WHERE layers > 1
+            FROM pair WHERE layers > 1
         ), derived AS (
             SELECT t.process_id, t.engine_id, t.step, u.layer, layer_ns, turn_ns,
                 since_ns + (rest_ns::HUGEINT * (u.layer - t.layer) // layers)::BIGINT
@@ -164,8 +162,8 @@ def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
                 ON u.process_id = t.process_id AND u.layer > t.layer AND u.layer < t.layer + t.layers
         )
         SELECT d.process_id, d.engine_id, d.step, s.kind, d.layer, false AS observed,
-            at_ns + coalesce(s.start_ns::HUGEINT * turn_ns // nullif(layer_ns, 0), 0)::BIGINT AS start_ns,
-            at_ns + coalesce(s.end_ns::HUGEINT * turn_ns // nullif(layer_ns, 0), 0)::BIGINT AS end_ns
+            at_ns + (s.start_ns::HUGEINT * turn_ns // greatest(1, layer_ns))::BIGINT AS start_ns,
+            at_ns + (s.end_ns::HUGEINT * turn_ns // greatest(1, layer_ns))::BIGINT AS end_ns
         FROM derived d JOIN shape s USING (process_id, engine_id, step)
         ORDER BY d.process_id, d.step, d.layer, s.kind
         """,

@@ -114,7 +114,8 @@ def _forwards(recorder: Recorder) -> Forwards:
 
 def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     """The hooks on both model runners. CPU runners inherit the first."""
-    forwards, announced = _forwards(recorder), set[int]()
+    forwards = _forwards(recorder)
+    announced: set[int] = set()
 
     def in_pieces() -> bool:
         return forwards.mode == GraphMode.piecewise

@@ -79,7 +79,6 @@ class Drain(threading.Thread):
 
     def close(self) -> None:
         """Nothing will be taken home any more. Of this thread."""
-        return
 
     def run(self) -> None:
         """Look until the end, then once more."""

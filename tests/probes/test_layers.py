@@ -45,11 +45,11 @@ class Implementation:
 )
 def test_where_a_layer_has_stamps(capturing: bool, in_pieces: bool, in_graphs: bool, places: list[int]) -> None:
     made: Any = LayerRecorder(None, lambda: in_pieces)  # type: ignore[arg-type]
-    made._stamps, made._stream, made._capturing = Launches(), lambda: 7, lambda: capturing
+    made._stamps = launches = Launches()
+    made._stream, made._capturing = lambda: 7, lambda: capturing
     implementation = Implementation()
     made._wrap(5, implementation, in_graphs=in_graphs)
     assert (implementation.do_kv_cache_update(), implementation.forward()) == ("written", "attended")
-    assert made._stamps.made == [(5, place) for place in places]
-    made._undo.pop()()
-    made._undo.pop()()
+    assert launches.made == [(5, place) for place in places]
+    made._detach()
     assert "forward" not in vars(implementation)
