@@ -83,7 +83,9 @@ def allocate(path: Path, size: int) -> mmap.mmap:
     try:
         try:
             os.posix_fallocate(descriptor, 0, size)
-            return mmap.mmap(descriptor, size)
+            map_ = mmap.mmap(descriptor, size)
+            map_.madvise(mmap.MADV_RANDOM)  # or the first write reads ahead: milliseconds, in the engine's time
+            return map_
         except (OSError, ValueError):
             os.unlink(path)
             raise
