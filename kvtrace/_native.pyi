@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kvtrace.probes.engine import Engine, LiveRequest, Pool
@@ -141,3 +141,12 @@ class Updates:
     def after(self, engine: Any, result: Any, args: Args, kwargs: Kwargs, /) -> None: ...
 
 def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None, /) -> Any: ...
+def write_chain(
+    packer: Packer | None,
+    step: int,
+    request: int,
+    hashes: Sequence[bytes],
+    first: int,
+    plain: Sequence[bytes] | None,
+    /,
+) -> None: ...

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,8 @@ class Recorder:
         if not any(texts):
             return [0] * len(texts)
         with self.lock:
-            self.open()
+            if self.directory is self.run_dir:
+                self.open()
             if self.stopped:
                 return [0] * len(texts)
             lines, numbers = "", []
@@ -140,7 +142,7 @@ class Recorder:
                 number = self._strings.get(text) if text else 0
                 if number is None:
                     number = self._next_string()
-                    lines += f"[{number}, {json.dumps(text)}]\n"
+                    lines += f"[{number}, {encode_basestring_ascii(text)}]\n"
                     if remember:
                         self._strings[text] = number
                     self._interned += 1

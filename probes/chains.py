@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -17,6 +19,7 @@ from kvtrace.events import REQUEST_HASH, REQUEST_KEY
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.owners import REQUEST
+from kvtrace.stream import compiled
 
 GENERATION = 1 << 16
 """Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
@@ -32,9 +35,24 @@ CHAIN_NEEDS = (
 )
 
 
-def _low_hashes(chain: list[bytes]) -> list[int]:
+def _low_hashes(chain: Sequence[bytes]) -> list[int]:
     """The low 64 bits of each hash."""
     return list(struct.unpack(f">{len(chain)}Q", b"".join([block[-8:] for block in chain])))
+
+
+def _writer(recorder: Recorder) -> Callable[[int, int, Sequence[bytes], int, Sequence[bytes] | None], None]:
+    """What records a request's hashes from `first` on, beside those without keys, if it has keys."""
+    native, packer = compiled(), recorder.packer(REQUEST_HASH)
+    if native is not None:
+        return partial(native.write_chain, packer)
+    emit = recorder.columns(REQUEST_HASH)
+
+    def write(step: int, number: int, hashes: Sequence[bytes], first: int, plain: Sequence[bytes] | None) -> None:
+        chain = _low_hashes(hashes[first:])
+        places = list(range(first, first + len(chain)))
+        emit(len(chain), step, number, places, chain, 0 if plain is None else _low_hashes(plain))
+
+    return write
 
 
 class _Keyless:
@@ -56,7 +74,7 @@ class Chains:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._emit_hashes = recorder.columns(REQUEST_HASH)
+        self._write = _writer(recorder)
         self._emit_key = recorder.stream(REQUEST_KEY)
         self._keyless: dict[bytes, bytes] = {}
         self._older: dict[bytes, bytes] = {}
@@ -80,10 +98,8 @@ class Chains:
         keyed = self._record_keys(engine.step, number, request)
         if len(hashes) <= first:
             return
-        missing = hashes[first:]
-        chain = _low_hashes(missing)
-        plain: Any = _low_hashes(self._without_keys(engine, request, first)) if keyed else 0
-        self._emit_hashes(len(chain), engine.step, number, list(range(first, first + len(chain))), chain, plain)
+        plain = self._without_keys(engine, request, first) if keyed else None
+        self._write(engine.step, number, hashes, first, plain)
 
     def _record_keys(self, step: int, number: int, request: Any) -> bool:
         """Record the keys, if there are any; whether the tokens have hashes without them."""

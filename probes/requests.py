@@ -11,7 +11,7 @@ from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE, Finish
 from kvtrace.probes.engine import NOT_ADMITTED, Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.lacks import ABSENT, Lacks
+from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.owners import REQUEST, SAMPLING, SCHEDULER
 from kvtrace.probes.updates import first_tokens
@@ -48,7 +48,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             request.num_prompt_tokens,
             -1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
             _in_range(request.priority, 63),
-            *recorder.intern_once(session),  # not remembered: there is no end to sessions
+            recorder.intern_once(session)[0] if session else 0,  # not remembered: there is no end to sessions
             turn,
         )
         note_remote(number, request)
@@ -161,15 +161,20 @@ def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
 
 def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
     """The session and turn a client passed along, or ("", -1)."""
-    parameters = request.sampling_params or request.pooling_params
-    found = [getattr(parameters, name, ABSENT) for name in ("extra_args", "extra_kwargs")]  # the latter of pooling
-    if found == [ABSENT, ABSENT]:
-        lacks.tell(parameters, "extra_args", _TAGS)
-    extra: dict[str, Any] = next((given for given in found if given and given is not ABSENT), {})
+    extra = _extra(request, lacks)
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
+    if not extra:
+        return "" if session is None else str(session), -1
     turn = str(extra.get("kvtrace_turn"))
     is_number = turn.isascii() and turn.isdigit() and len(turn) < 10
     return ("" if session is None else str(session)), (int(turn) if is_number else -1)
+
+
+def _extra(request: Any, lacks: Lacks) -> dict[str, Any]:
+    """What a client passed along beside what vLLM knows."""
+    if request.sampling_params is not None:
+        return lacks.read(request.sampling_params, "extra_args", _TAGS) or {}
+    return lacks.read(request.pooling_params, "extra_kwargs", _TAGS) or {}
 
 
 def _in_range(value: int, bits: int) -> int:

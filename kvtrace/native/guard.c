@@ -10,8 +10,11 @@ typedef struct {
     PyObject *original;
     PyObject *before, *after, *arguments; /* each may be None */
     PyObject *fire, *disable;
+    PyObject *none; /* keyword arguments of calls that have none */
     char fired, failed;
 } Guard;
+
+typedef PyObject *(*Fast)(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* Has an exception of ours been raised? It is taken away then, and the hook is switched off. An interruption stays. */
 static int switched_off(Guard *self)
@@ -34,6 +37,15 @@ static int switched_off(Guard *self)
     return 1;
 }
 
+/* Call what comes before or after; without a detour what is compiled. */
+static PyObject *ask(PyObject *function, PyObject *const *given, Py_ssize_t count)
+{
+    if (PyCFunction_CheckExact(function) && PyCFunction_GetFlags(function) == METH_FASTCALL)
+        return ((Fast)(void (*)(void))PyCFunction_GetFunction(function))(PyCFunction_GetSelf(function), given, count);
+    return count == 2 ? PyObject_CallFunctionObjArgs(function, given[0], given[1], NULL)
+                      : PyObject_CallFunctionObjArgs(function, given[0], given[1], given[2], given[3], NULL);
+}
+
 /* Run what comes before. 1: that failed. -1: an interruption. `*args` and `*kwargs` are new references to those of the original. */
 static int run_before(Guard *self, PyObject **args, PyObject **kwargs, PyObject **state)
 {
@@ -52,12 +64,20 @@ static int run_before(Guard *self, PyObject **args, PyObject **kwargs, PyObject 
         replace(kwargs, named);
     }
     if (self->before != Py_None) {
-        PyObject *found = PyObject_CallFunctionObjArgs(self->before, *args, *kwargs, NULL);
+        PyObject *given[] = {*args, *kwargs}, *found = ask(self->before, given, 2);
         if (found == NULL)
             return switched_off(self) ? 1 : -1;
         replace(state, found);
     }
     return 0;
+}
+
+/* Empty keyword arguments, borrowed: the same ones for each call. Nobody should add to them; should somebody have, others. */
+static PyObject *no_names(Guard *self)
+{
+    if (self->none == NULL || PyDict_Size(self->none) != 0)
+        replace(&self->none, PyDict_New());
+    return self->none;
 }
 
 static PyObject *call(Guard *self, PyObject *args, PyObject *kwargs)
@@ -73,12 +93,14 @@ static PyObject *call(Guard *self, PyObject *args, PyObject *kwargs)
     }
     PyObject *state = Py_NewRef(Py_None), *result = NULL;
     Py_INCREF(args);
-    kwargs = kwargs != NULL ? Py_NewRef(kwargs) : PyDict_New();
+    if (kwargs == NULL)
+        kwargs = no_names(self);
+    Py_XINCREF(kwargs);
     int failed = kwargs != NULL ? run_before(self, &args, &kwargs, &state) : -1;
     if (failed >= 0)
         result = PyObject_Call(self->original, args, kwargs);
     if (result != NULL && !failed && self->after != Py_None) {
-        PyObject *done = PyObject_CallFunctionObjArgs(self->after, state, result, args, kwargs, NULL);
+        PyObject *given[] = {state, result, args, kwargs}, *done = ask(self->after, given, 4);
         if (done == NULL && !switched_off(self))
             Py_CLEAR(result);
         Py_XDECREF(done);
@@ -105,7 +127,7 @@ static PyObject *reduce(Guard *self, PyObject *none)
 
 static int init(Guard *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[7] = {NULL};
+    PyObject *given[8] = {NULL};
     if (!PyArg_ParseTuple(args, "OOOOOO", &given[1], &given[2], &given[3], &given[4], &given[5], &given[6]))
         return -1;
     HOLD(self, given);

@@ -6,6 +6,8 @@
 static PyMethodDef functions[] = {
     {"argument", FAST(argument),
      "argument(args, kwargs, position, name, default=None): one that callers may pass by position or by name."},
+    {"write_chain", (PyCFunction)write_chain, METH_VARARGS,
+     "write_chain(packer, step, request, hashes, first, plain): a record for each hash from `first` on."},
     {NULL},
 };
 

@@ -92,3 +92,4 @@ extern PyType_Spec packer_spec, writer_spec, guard_spec, owner_spec, steps_spec,
 int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
 int passes_names(void);
 PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *write_chain(PyObject *module, PyObject *args);
