@@ -93,6 +93,10 @@ class Forwards:
         if graph_mode is not None and not self.mode:
             self.mode = _mode(graph_mode)
 
+    def in_pieces(self) -> bool:
+        """Whether the pass under way runs piecewise CUDA graphs."""
+        return self.mode == GraphMode.piecewise
+
 
 def _mode(graph_mode: Any) -> int:
     return int(_MODES.get(graph_mode.name, 0))
@@ -108,7 +112,7 @@ def _forwards(recorder: Recorder) -> Forwards:
 
     if native is None:
         return Forwards(recorder, missing)
-    made: Forwards = native.Forwards(packer, STEP_ATTRIBUTE, _mode, missing)
+    made: Forwards = native.Forwards(packer, STEP_ATTRIBUTE, _mode, missing, GraphMode.piecewise)
     return made
 
 
@@ -117,10 +121,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     forwards = _forwards(recorder)
     announced: set[int] = set()
 
-    def in_pieces() -> bool:
-        return forwards.mode == GraphMode.piecewise
-
-    layers = DeviceRecorder(recorder, level(), in_pieces) if level() != "host" else None
+    layers = DeviceRecorder(recorder, level(), forwards.in_pieces) if level() != "host" else None
 
     def begin(start_ns: int, dummy: bool, scheduler_output: Any) -> None:
         step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)

@@ -16,8 +16,7 @@ typedef struct {
 
 typedef PyObject *(*Fast)(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
-/* Has an exception of ours been raised? It is taken away then, and the hook is switched off. An interruption stays. */
-static int switched_off(Guard *self)
+int taken_away(PyObject *tell)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return 0;
@@ -26,8 +25,7 @@ static int switched_off(Guard *self)
     PyErr_NormalizeException(&type, &value, &traceback);
     if (traceback != NULL)
         PyException_SetTraceback(value, traceback);
-    self->failed = 1;
-    PyObject *done = PyObject_CallFunctionObjArgs(self->disable, value, NULL);
+    PyObject *done = PyObject_CallFunctionObjArgs(tell, value, NULL);
     if (done == NULL)
         PyErr_Clear(); /* the engine must not see this fail */
     Py_XDECREF(done);
@@ -35,6 +33,14 @@ static int switched_off(Guard *self)
     Py_XDECREF(value);
     Py_XDECREF(traceback);
     return 1;
+}
+
+/* Has an exception of ours been raised? Then the hook is switched off. */
+static int switched_off(Guard *self)
+{
+    int ours = PyErr_ExceptionMatches(PyExc_Exception);
+    self->failed |= ours; /* before anything is told: that may come back here */
+    return ours && taken_away(self->disable);
 }
 
 /* Call what comes before or after; without a detour what is compiled. */

@@ -27,6 +27,7 @@ PyMODINIT_FUNC PyInit__native(void)
         {"Owner", &owner_spec, owners_names}, {"Steps", &steps_spec, steps_names},
         {"Calls", &calls_spec, calls_names}, {"Around", &around_spec, calls_names},
         {"Forwards", &forwards_spec, passes_names}, {"Updates", &updates_spec, passes_names},
+        {"Launch", &launch_spec, NULL}, {"Stamped", &stamped_spec, NULL},
     };
     PyObject *made = PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {

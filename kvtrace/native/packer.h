@@ -61,6 +61,9 @@ PyObject *argument_of(PyObject *const *given, Py_ssize_t position, PyObject *nam
 /* What a dict has under the id of the first argument, borrowed. NULL: nothing, or an exception is set. */
 PyObject *known_by_id(PyObject *known, PyObject *args);
 
+/* If an exception is set that an `except Exception` would catch: take it away, call `tell` with it, and return 1. */
+int taken_away(PyObject *tell);
+
 #define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
 
 /* tp_dealloc of every type here: it lets go of what tp_clear does. */
@@ -89,6 +92,7 @@ static inline void replace(PyObject **place, PyObject *by)
 /* Every file's part of the module: types, and the names that they read. Packers come first. */
 extern PyTypeObject *packer_type;
 extern PyType_Spec packer_spec, writer_spec, guard_spec, owner_spec, steps_spec, calls_spec, around_spec, forwards_spec, updates_spec;
+extern PyType_Spec launch_spec, stamped_spec;
 int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
 int passes_names(void);
 PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count);

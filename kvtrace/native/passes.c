@@ -46,7 +46,7 @@ typedef struct {
     PyObject *mark, *begin, *end, *name_mode, *missing;
     PyObject *modes[MODES]; /* members of vLLM's that were named, and what they are to us */
     unsigned char codes[MODES];
-    int mode, known, without;
+    int mode, piecewise, known, without;
 } Forwards;
 
 static PyObject *forward_begins(Forwards *self, PyObject *const *given, Py_ssize_t count)
@@ -158,10 +158,15 @@ static PyObject *watch(Forwards *self, PyObject *const *given, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+static PyObject *in_pieces(Forwards *self, PyObject *none)
+{
+    return PyBool_FromLong(self->mode == self->piecewise);
+}
+
 static int forwards_init(Forwards *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[6 + MODES] = {NULL, NULL, Py_None, Py_None}; /* the last: no mode was named yet */
-    if (!PyArg_ParseTuple(args, "O!UOO", packer_type, &given[0], &given[1], &given[4], &given[5]))
+    if (!PyArg_ParseTuple(args, "O!UOOi", packer_type, &given[0], &given[1], &given[4], &given[5], &self->piecewise))
         return -1;
     if (!packer_writes((Packer *)given[0], FORWARD_LAYOUT))
         return -1;
@@ -178,12 +183,13 @@ static PyMethodDef forwards_methods[] = {
     {"before", FAST(forward_begins), "Hook.before of execute_model."},
     {"after", FAST(forward_ends), "Hook.after of execute_model."},
     {"context", FAST(context), "Hook.before of set_forward_context."},
+    {"in_pieces", (PyCFunction)in_pieces, METH_NOARGS, "Whether the pass under way runs piecewise CUDA graphs."},
     {"watch", FAST(watch), "watch(begin, end): what to call around each forward pass from now on."},
     {NULL},
 };
 
 static PyType_Slot forwards_slots[] = {
-    {Py_tp_doc, "Forwards(packer, mark, name_mode, missing)"},
+    {Py_tp_doc, "Forwards(packer, mark, name_mode, missing, piecewise)"},
     HOLDER_SLOTS,
     {Py_tp_init, forwards_init},
     {Py_tp_members, forwards_members},

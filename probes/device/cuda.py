@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
+
+from kvtrace.stream import compiled
 
 pointer, count, word = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
 
 
-class Launch:
-    """A kernel with its arguments packed once, to be launched on any stream as one block."""
+def launcher(driver: Any, function: int, threads: int, arguments: tuple[Any, ...]) -> Callable[[int], None]:
+    """What launches a kernel as one block on the stream it is called with; in compiled code where there is some.
 
-    def __init__(self, driver: Any, function: int, threads: int, arguments: tuple[Any, ...]) -> None:
-        self._launch = driver.launchKernel
-        self._function = function
-        self._threads = threads
-        self._arguments = arguments  # kept alive: the driver reads them at each launch
-        self._pointers = (ctypes.c_void_p * len(arguments))(
-            *(ctypes.cast(ctypes.pointer(argument), ctypes.c_void_p).value for argument in arguments)
-        )
-        self._address = ctypes.addressof(self._pointers)
+    Args:
+        driver: `cupy.cuda.driver`.
+        function: The kernel's handle.
+        threads: Of the block.
+        arguments: ctypes values, which may be changed between launches: the driver reads them at each.
+    """
+    pointers = (ctypes.c_void_p * len(arguments))(
+        *(ctypes.cast(ctypes.pointer(argument), ctypes.c_void_p).value for argument in arguments)
+    )
+    kept, address = (arguments, pointers), ctypes.addressof(pointers)
+    native, entry = compiled(), _entry()
+    if native is not None and entry:
+        made: Callable[[int], None] = native.Launch(entry, function, threads, address, kept)
+        return made
 
-    def __call__(self, stream: int) -> None:
-        """Launch on a stream, given by its handle."""
-        self._launch(self._function, 1, 1, 1, self._threads, 1, 1, 0, stream, self._address, 0)
+    def launch(stream: int, _: Any = kept) -> None:
+        driver.launchKernel(function, 1, 1, 1, threads, 1, 1, 0, stream, address, 0)
+
+    return launch
+
+
+def _entry() -> int:
+    """The address of the driver's cuLaunchKernel; 0: it is not to be had."""
+    try:
+        return ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
 
 
 class Module:
@@ -39,6 +56,6 @@ class Module:
         self._module = cupy.RawModule(code=source, options=("-std=c++17",))
         self._driver = cupy.cuda.driver
 
-    def launch(self, kernel: str, threads: int, *arguments: Any) -> Launch:
+    def launch(self, kernel: str, threads: int, *arguments: Any) -> Callable[[int], None]:
         """A kernel of the module with its arguments: ctypes values that may be changed between launches."""
-        return Launch(self._driver, self._module.get_function(kernel).kernel.ptr, threads, arguments)
+        return launcher(self._driver, self._module.get_function(kernel).kernel.ptr, threads, arguments)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.device.cuda import Launch
+from kvtrace.probes.device.around import Launch, stamped
 from kvtrace.probes.device.drain import WindowDrain
 from kvtrace.probes.device.ending import at_end
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
@@ -100,28 +100,14 @@ class LayerRecorder:
         self, owner: Any, name: str, before: Launch, after: Launch, *, in_graphs: bool, follows: bool = False
     ) -> None:
         original = getattr(owner, name)
-
-        def stamped(*args: Any, **kwargs: Any) -> Any:
-            capturing = self._capturing()
-            if not in_graphs and (capturing or self._in_pieces()):
-                return original(*args, **kwargs)
-            # In one graph nothing runs between the write, whose end has a stamp, and the attention; launched from
-            # Python, the attention starts when Python gets to it.
-            if not (capturing and follows):
-                self._stamp(before)
-            result = original(*args, **kwargs)
-            self._stamp(after)
-            return result
-
-        setattr(owner, name, stamped)
+        around = stamped(
+            original, before, after, self._stream, self._in_pieces, self._capturing, self._stop, in_graphs, follows
+        )
+        setattr(owner, name, around)
         self._undo.append(lambda: delattr(owner, name))
 
-    def _stamp(self, launch: Launch) -> None:
-        if not self._alive:
-            return
-        try:
-            launch(self._stream())
-        except Exception as error:  # never the engine's problem
+    def _stop(self, error: Exception) -> None:
+        if self._alive:
             self._alive = False
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 

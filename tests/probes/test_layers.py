@@ -1,15 +1,29 @@
-"""Which calls of an attention implementation have stamps, by how the pass runs."""
+"""Which calls of an attention implementation have stamps, by how the pass runs; in C as in Python."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+from kvtrace.probes.device import cuda
 from kvtrace.probes.device.layers import LayerRecorder
+from kvtrace.stream import NATIVE_VARIABLE
+
+STREAM = (1 << 63) + 7  # handles are addresses
+
+
+@pytest.fixture(params=["C", "Python"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "C":
+        pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
+    monkeypatch.setenv(NATIVE_VARIABLE, "1" if request.param == "C" else "0")
+    return str(request.param)
 
 
 class Launches:
@@ -17,19 +31,43 @@ class Launches:
 
     def __init__(self) -> None:
         self.made: list[tuple[int, int]] = []
+        self.broken = False
 
     def stamp(self, layer: int, place: int, *, first: bool = False) -> Callable[[int], None]:
-        return lambda stream: self.made.append((layer, place))
+        def launch(stream: int) -> None:
+            if self.broken:
+                raise RuntimeError("no such kernel")
+            assert stream == STREAM
+            self.made.append((layer, place))
+
+        return launch
+
+
+class Notes:
+    """Stands for a `Recorder`."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, kind: str, **facts: Any) -> None:
+        self.said.append(f"{kind} {facts['state']}: {facts['detail']}")
 
 
 class Implementation:
     """What vLLM calls in each layer."""
 
-    def do_kv_cache_update(self) -> str:
-        return "written"
+    def do_kv_cache_update(self, layer: str, *, slots: int) -> str:
+        return f"{layer} {slots} written"
 
-    def forward(self) -> str:
-        return "attended"
+    def forward(self, query: int) -> float:
+        return 1 / query
+
+
+def recorder(capturing: bool, in_pieces: bool) -> tuple[Any, Launches, Notes]:
+    notes, launches = Notes(), Launches()
+    made: Any = LayerRecorder(notes, lambda: in_pieces)  # type: ignore[arg-type]
+    made._stamps, made._stream, made._capturing = launches, lambda: STREAM, lambda: capturing
+    return made, launches, notes
 
 
 @pytest.mark.parametrize(
@@ -44,12 +82,61 @@ class Implementation:
     ],
 )
 def test_where_a_layer_has_stamps(capturing: bool, in_pieces: bool, in_graphs: bool, places: list[int]) -> None:
-    made: Any = LayerRecorder(None, lambda: in_pieces)  # type: ignore[arg-type]
-    made._stamps = launches = Launches()
-    made._stream, made._capturing = lambda: 7, lambda: capturing
+    made, launches, _ = recorder(capturing, in_pieces)
     implementation = Implementation()
     made._wrap(5, implementation, in_graphs=in_graphs)
-    assert (implementation.do_kv_cache_update(), implementation.forward()) == ("written", "attended")
+    assert implementation.do_kv_cache_update("model.layers.5", slots=3) == "model.layers.5 3 written"
+    assert implementation.forward(2) == 0.5
     assert launches.made == [(5, place) for place in places]
     made._detach()
     assert "forward" not in vars(implementation)
+
+
+def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> None:
+    made, launches, notes = recorder(capturing=False, in_pieces=False)
+    implementation = Implementation()
+    made._wrap(5, implementation, in_graphs=True)
+    launches.broken = True
+    assert implementation.forward(2) == 0.5
+    assert implementation.do_kv_cache_update("a", slots=1) == "a 1 written"
+    launches.broken = False
+    assert implementation.forward(4) == 0.25
+    assert launches.made == []
+    assert notes.said == ["device stopped: RuntimeError: no such kernel"]
+
+
+def test_the_engines_own_exceptions_are_its_own() -> None:
+    made, launches, notes = recorder(capturing=False, in_pieces=False)
+    implementation = Implementation()
+    made._wrap(5, implementation, in_graphs=True)
+    with pytest.raises(ZeroDivisionError):
+        implementation.forward(0)
+    with pytest.raises(TypeError, match="query"):
+        implementation.forward()  # type: ignore[call-arg]
+    assert implementation.forward(2) == 0.5
+    assert launches.made == [(5, 2), (5, 2), (5, 2), (5, 3)]
+    assert notes.said == []
+
+
+def test_what_a_launch_tells_the_driver(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, ...]] = []
+    error = 0
+
+    def launch_kernel(*given: Any) -> int:
+        arguments = ctypes.cast(given[9], ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
+        told.append((*given[:9], arguments[0][0], arguments[1][0], given[10] or 0))
+        return error
+
+    word, handle = ctypes.c_uint, ctypes.c_void_p
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int, handle, *[word] * 7, handle, handle, handle)
+    entry = prototype(launch_kernel)
+    monkeypatch.setattr(cuda, "_entry", lambda: ctypes.cast(entry, handle).value)
+    step = cuda.word(1)
+    launch = cuda.launcher(SimpleNamespace(launchKernel=launch_kernel), 99, 128, (step, cuda.pointer(1 << 40)))
+    for step.value in 1, 2:
+        launch(STREAM)
+    assert told == [(99, 1, 1, 1, 128, 1, 1, 0, STREAM, number, 1 << 40, 0) for number in (1, 2)]
+    if way == "C":  # CuPy raises by itself
+        error = 700
+        with pytest.raises(RuntimeError, match="700"):
+            launch(STREAM)
