@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ def group_of(node_id: str) -> str:
         return "tests/vllm"
     folder = file.rpartition("/")[0]
     return folder if folder == "tests/vllm/offload" else file
+
+
+def pytest_configure() -> None:
+    # What a shell runs in the background ignores Ctrl-C, and so do its children, where tests press it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -58,6 +58,7 @@ def interrupted(directory: Path, cells: int, number: signal.Signals) -> tuple[in
         assert time.monotonic() < deadline
         time.sleep(0.1)
     while not [run for run in directory.glob("cells/*/run") if not (run.parent / "result.json").exists()]:
+        assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(number)
