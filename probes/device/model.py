@@ -21,15 +21,15 @@ SPACING = 8
 """With CUDA graphs a step takes a few milliseconds, and the stamps of 32 layers close to one percent of it or more."""
 
 
-def timing(count: int, wanted: tuple[int, ...], *, alike: bool) -> list[str]:
+def timing(count: int, wanted: tuple[int, ...], *, alike: bool, spacing: int = SPACING) -> list[str]:
     """When each of `count` layers has stamps: `always`, `outside_graphs` or `never`.
 
     Those that are wanted always, if any are named. Else all in passes without CUDA graphs; in those with full or
-    piecewise ones, of layers that are alike, one of `SPACING` and the last: ingest lays the others' windows between.
+    piecewise ones, of layers that are alike, one of `spacing` and the last: ingest lays the others' windows between.
     """
     if wanted:
         return ["always" if index in wanted else "never" for index in range(count)]
-    stamped = {*range(0, count, SPACING if alike else 1), count - 1}
+    stamped = {*range(0, count, spacing if alike else 1), count - 1}
     return ["always" if index in stamped else "outside_graphs" for index in range(count)]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from bench.derived_windows import compare
+from kvtrace.probes.device.model import SPACING
 from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
 
 LLAMA_8B = {
@@ -82,6 +83,7 @@ MODES: dict[str, dict[str, Any]] = {
     "full": {},
     "full-all-layers": {},
     "piecewise": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
+    "piecewise-all-layers": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
     "eager": {"enforce_eager": True},
     "triton": {"attention_backend": "TRITON_ATTN"},
     "flex": {"attention_backend": "FLEX_ATTENTION"},
@@ -120,7 +122,8 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     done = kvtrace("record", *options, "-o", folder / "run", "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
-    recorded.truth.update(latent="mla" in request.param, all_layers="all-layers" in request.param)
+    mode = "piecewise" if "piecewise" in request.param else "full"
+    recorded.truth.update(latent="mla" in request.param, all_layers="all-layers" in request.param, mode=mode)
     yield recorded
 
 
@@ -156,9 +159,11 @@ def test_in_graphs_some_layers_are_observed_and_all_elsewhere(recorded: Recorded
 def test_derived_windows_are_close_to_observed_ones(recorded: Recorded) -> None:
     if not recorded.truth["all_layers"]:
         pytest.skip("needs windows that were all observed")
-    for kind, count, duration, *far in compare(recorded.run / "trace.duckdb"):
-        print(kind, count, duration, far)
-        assert count > 1000
+    found = compare(recorded.run / "trace.duckdb", SPACING)
+    print(*found, sep="\n")
+    assert {row[1] for row in found} == {"attention", "write"}
+    for mode, _, count, _, *far in found:
+        assert count > 1000 or mode != recorded.truth["mode"]
         assert all(p50 < 2000 for p50, _ in far)
 
 
