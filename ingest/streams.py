@@ -79,15 +79,16 @@ class Streams:
         """Fill the tables of tiles; returns warnings."""
         warnings = []
         for number, (process, offset_ns) in enumerate(zip(self._processes, self._offsets_ns, strict=True), 1):
-            lost = _lost_tile_steps(process)
-            if not tiles.has_tiles(process.directory) and not lost:
+            lost, unwritten = _said_of_tiles(process, "lost_steps"), _said_of_tiles(process, "unwritten_steps")
+            if not tiles.has_tiles(process.directory) and not lost and not unwritten:
                 continue
             engines = self._pids[number - 1]
             most = None if all_tiles else tile_tables.DEFAULT_TILES
             counts = tile_tables.import_tiles(
                 connection, process.directory, engines.get, number, offset_ns, most_tiles=most, progress=progress
             )
-            counts = counts._replace(lost_steps=max(counts.lost_steps, lost))  # files do not say of those at the end
+            # Files do not say of those at the end.
+            counts = counts._replace(lost_steps=max(counts.lost_steps, lost), unwritten_steps=unwritten)
             warnings += [f"{process.directory.name}: {text}" for text in counts.warnings()]
         return warnings
 
@@ -104,10 +105,10 @@ class Streams:
         return warnings + self._owners.warnings()
 
 
-def _lost_tile_steps(process: ProcessRecording) -> int:
-    """How many steps' tiles a process lost by its own last words; 0 if their files were let go, or it was killed."""
-    lost = process.tiles.get("lost_steps")
-    return lost if isinstance(lost, int) and TILES not in process.kept.streams else 0
+def _said_of_tiles(process: ProcessRecording, what: str) -> int:
+    """A count of steps by a process's own last words; 0 if files of tiles were let go, or it was killed."""
+    count = process.tiles.get(what)
+    return count if isinstance(count, int) and TILES not in process.kept.streams else 0
 
 
 def _field_warnings(process: ProcessRecording, event: str, segments: list[Segment]) -> list[str]:

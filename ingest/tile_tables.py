@@ -31,6 +31,7 @@ class TileCounts(NamedTuple):
     lost_steps: int
     filtered_steps: int
     torn: int
+    unwritten_steps: int = 0
 
     def warnings(self) -> Iterator[str]:
         """What is missing of the tiles, and why."""
@@ -41,6 +42,8 @@ class TileCounts(NamedTuple):
             )
         if self.lost_steps:
             yield f"tiles of {self.lost_steps:,} steps were dropped whole: the ring was full; --ring-mb makes it larger"
+        if self.unwritten_steps:
+            yield f"tiles of the last {self.unwritten_steps:,} steps could not be written"
         if self.torn:
             yield "the last step's tiles are torn and were left out: the process died while it wrote them"
 

@@ -186,6 +186,8 @@ def _tiles(process: ProcessRecording) -> str:
     text = f"{tiles.get('tiles', 0):,} tiles in {tiles.get('steps', 0):,} steps, {tiles.get('bytes', 0) / 1e6:,.0f} MB"
     if lost := tiles.get("lost_steps"):
         text += f" ({lost:,} more steps did not fit in the ring and were dropped whole)"
+    if unwritten := tiles.get("unwritten_steps"):
+        text += f" ({unwritten:,} more steps could not be written)"
     return text
 
 

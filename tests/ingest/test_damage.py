@@ -167,8 +167,11 @@ class TestJournals:
         assert any("strings.jsonl" in warning and "torn" in warning for warning in ingest(small_run).warnings)
 
     def test_tiles_that_were_all_lost_are_told_of(self, run_dir: Path, small_run: Path) -> None:
-        Recorder(run_dir).note("tiles", opens=True, steps=0, lost_steps=12, filtered_steps=0, tiles=0, bytes=0)
-        assert any("tiles of 12 steps were dropped whole" in warning for warning in ingest(small_run).warnings)
+        none = {"steps": 0, "filtered_steps": 0, "tiles": 0, "bytes": 0}
+        Recorder(run_dir).note("tiles", opens=True, lost_steps=12, unwritten_steps=3, **none)
+        warnings = " ".join(ingest(small_run).warnings)
+        assert "tiles of 12 steps were dropped whole" in warnings
+        assert "tiles of the last 3 steps could not be written" in warnings
 
     @pytest.mark.parametrize("name", [layout.JOURNAL, layout.STRINGS])
     def test_a_damaged_line_is_named(self, small_run: Path, process_dir: Callable, name: str) -> None:

@@ -22,7 +22,8 @@ class TileDrain(Drain):
 
     Attributes:
         rate_bytes: Bytes written to the recording so far; the rate limit looks at it.
-        recorded, lost, filtered: Steps written, dropped and left out by the filters so far.
+        recorded, lost, unwritten, filtered: Steps so far that were written, dropped for want of room in the ring,
+            dropped because they could not be written, and left out by the filters.
     """
 
     def __init__(self, ring: Ring, recorder: Recorder, engine_pid: int, facts: dict[str, Any]) -> None:
@@ -39,7 +40,7 @@ class TileDrain(Drain):
         self._lost_before = 0
         self._reported = (0, 0)
         self._opened: deque[tuple[int, int]] = deque()  # steps on the device, and how many were left out before each
-        self.recorded = self.lost = self.filtered = self.tiles = 0
+        self.recorded = self.lost = self.unwritten = self.filtered = self.tiles = 0
         with torch.inference_mode(False):
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         self._staged = self._staging.numpy()
@@ -73,6 +74,7 @@ class TileDrain(Drain):
             "tiles",
             steps=self.recorded,
             lost_steps=self.lost,
+            unwritten_steps=self.unwritten,
             filtered_steps=self.filtered,
             tiles=self.tiles,
             bytes=self.rate_bytes,
@@ -92,16 +94,23 @@ class TileDrain(Drain):
         state = int(step[layout.STATE_WORD])
         starts = [int(step[layout.START_WORD + section]) for section in range(len(SECTIONS))]
         counts = [int(step[layout.COUNT_WORD + section]) for section in range(len(SECTIONS))]
-        if state == layout.RECORDED and self._files.failed is None:
-            self._files.begin(self._chunk(step, starts, counts))
-            self._copy(starts, counts)
+        if state != layout.RECORDED:
+            self.lost += 1
+            counts = [0] * len(SECTIONS)
+        elif self._write(self._chunk(step, starts, counts), starts, counts):
             self.recorded += 1
             self.tiles += counts[layout.TILES]
         else:
-            self.lost += 1
-            counts = counts if state == layout.RECORDED else [0] * len(SECTIONS)
+            self.unwritten += 1
         for section, (start, count) in enumerate(zip(starts, counts, strict=True)):
             self._released[section] = start + count
+
+    def _write(self, chunk: Chunk, starts: list[int], counts: list[int]) -> bool:
+        """Whether the file has the step."""
+        if self._files.failed is None:
+            self._files.begin(chunk)
+            self._copy(starts, counts)
+        return self._files.failed is None
 
     def _chunk(self, step: Any, starts: list[int], counts: list[int]) -> Chunk:
         lost, filtered = self._reported
