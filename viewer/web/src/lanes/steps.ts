@@ -165,8 +165,8 @@ export class LimitsLane extends StepLane {
   constructor(engine: Engine) {
     super(engine, "limits", "Admission limit", "What kept the head of the waiting queue from being admitted");
     const limits = engine.totals.limits;
-    this.explain("why its head waited", LIMITS.filter(([limit]) => limits[limit])
-      .map(([limit, name, tone]) => [`${name}: ${count(limits[limit])} step${limits[limit] === 1 ? "" : "s"}`, tone]));
+    this.explain("steps, by why its head waited", LIMITS.filter(([limit]) => limits[limit])
+      .map(([limit, name, tone]) => [`${name}: ${count(limits[limit])}`, tone]));
   }
 
   override paint(): void {
