@@ -10,7 +10,7 @@ have no stamps, and between which two numbers it is with 95% (batches drawn with
 
 - `none`: level `host`, and nothing else
 - `layer`: as recorded
-- `16 apart`, `ends`: fewer layers with stamps
+- `8 apart`, `ends`: one layer of eight and the last, or the first and the last
 - `bare`: as recorded, but nothing stands in for the calls of layers without stamps
 """
 
@@ -35,13 +35,14 @@ DRAWS = 1000
 
 
 class Call(NamedTuple):
-    """A call of a layer's attention implementation, and what stands in for it."""
+    """A call of a layer's attention implementation, and what stands in for it without and with stamps."""
 
     layer: int
     owner: Any
     name: str
-    stand_in: Callable[..., Any]
-    timed: bool
+    bare: Callable[..., Any]
+    timed: Callable[..., Any]
+    recorded: bool
 
 
 def gather() -> tuple[list[Any], list[Call]]:
@@ -53,10 +54,11 @@ def gather() -> tuple[list[Any], list[Call]]:
     make, wrap = layers.stamped, layers.LayerRecorder._wrap
     current = 0
 
-    def made(original: Any, *given: Any) -> Any:
-        stand_in = make(original, *given)
-        calls.append(Call(current, original.__self__, original.__name__, stand_in, given[-2]))
-        return stand_in
+    def made(original: Any, *given: Any, pieces: bool, follows: bool, **flags: bool) -> Any:
+        bare = make(original, *given, full=False, pieces=False, follows=follows)
+        timed = make(original, *given, full=True, pieces=True, follows=follows)
+        calls.append(Call(current, original.__self__, original.__name__, bare, timed, pieces))
+        return make(original, *given, pieces=pieces, follows=follows, **flags)
 
     def wrapped(self: Any, layer: int, *args: Any, **kwargs: Any) -> None:
         nonlocal current
@@ -68,19 +70,20 @@ def gather() -> tuple[list[Any], list[Call]]:
     return recorders, calls
 
 
-def chosen(kind: str, last: int) -> Callable[[Call], bool]:
-    """Which calls have a stand-in in steps of a kind."""
-    if kind == "none":
-        return lambda call: False
-    if kind == "layer":
-        return lambda call: True
-    if kind == "bare":
-        return lambda call: call.timed
-    few = {0, last} | (set(range(0, last, 16)) if kind == "16 apart" else set())
-    return lambda call: not call.timed or call.layer in few
+def stand_in(kind: str, call: Call, last: int) -> Callable[..., Any] | None:
+    """What stands in for a call in steps of a kind."""
+    if kind == "none" or (kind == "bare" and not call.recorded):
+        return None
+    stamped = {
+        "layer": call.recorded,
+        "bare": True,
+        "8 apart": call.layer % 8 == 0 or call.layer == last,
+        "ends": call.layer in (0, last),
+    }
+    return call.timed if stamped[kind] else call.bare
 
 
-KINDS = "none", "layer", "16 apart", "ends", "bare"
+KINDS = "none", "layer", "8 apart", "ends", "bare"
 
 
 def batches(model: str, count: int) -> list[list[tuple[str, float]]]:
@@ -107,15 +110,15 @@ def batches(model: str, count: int) -> list[list[tuple[str, float]]]:
         raise SystemExit("no layer has stamps: there is no CUDA device, or no CuPy")
     parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
     last = max(call.layer for call in calls)
-    have = {kind: chosen(kind, last) for kind in KINDS}
+    stand_ins = {kind: [stand_in(kind, call, last) for call in calls] for kind in KINDS}
     rng = random.Random(0)
 
     def dress(kind: str) -> None:
         recorders[0]._alive = kind != "none"
-        for call in calls:
+        for call, found in zip(calls, stand_ins[kind], strict=True):
             vars(call.owner).pop(call.name, None)
-            if have[kind](call):
-                setattr(call.owner, call.name, call.stand_in)
+            if found is not None:
+                setattr(call.owner, call.name, found)
 
     def batch(number: int) -> list[tuple[str, float]]:
         for n in range(SEQUENCES):

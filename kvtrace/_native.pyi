@@ -156,7 +156,8 @@ class Stamped:
         in_pieces: Callable[[], bool],
         capturing: Callable[[], bool],
         failed: Callable[[Exception], None],
-        in_graphs: bool,
+        full: bool,
+        pieces: bool,
         follows: bool,
         /,
     ) -> None: ...

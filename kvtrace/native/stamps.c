@@ -55,7 +55,7 @@ PyType_Spec launch_spec = {"kvtrace._native.Launch", sizeof(Launch), 0, Py_TPFLA
 typedef struct {
     HOLDER;
     PyObject *original, *before, *after, *stream, *in_pieces, *capturing, *failed;
-    int in_graphs, follows, over;
+    int full, pieces, follows, over;
 } Stamped;
 
 static int is_so(PyObject *question)
@@ -69,12 +69,15 @@ static int is_so(PyObject *question)
 /* Which stamps a call gets: 2 before and after, 1 only after, 0 none; -1: an exception is set. */
 static int stamps_of(Stamped *self)
 {
-    if (self->in_graphs && !self->follows)
-        return 2;
-    int without = self->in_graphs ? 0 : is_so(self->in_pieces);
-    if (!without)
-        without = is_so(self->capturing);
-    return without < 0 ? -1 : !without ? 2 : self->in_graphs ? 1 : 0;
+    int without, captured = 0;
+    if (!self->full && (without = is_so(self->in_pieces)) != 0)
+        return without < 0 ? -1 : 0; /* most calls of a pass with piecewise graphs end here */
+    if (!self->pieces || self->follows)
+        captured = is_so(self->capturing);
+    if (captured)
+        return captured < 0 ? -1 : !self->full ? 0 : self->follows ? 1 : 2;
+    without = self->pieces || !self->full ? 0 : is_so(self->in_pieces);
+    return without < 0 ? -1 : without ? 0 : 2;
 }
 
 /* An exception of ours is told of, and there are no stamps any more. -1: it is none of ours, it stays. */
@@ -106,15 +109,15 @@ static PyObject *stamped_call(Stamped *self, PyObject *args, PyObject *kwargs)
 static int stamped_init(Stamped *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[7];
-    if (!PyArg_ParseTuple(args, "OOOOOOOpp", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                          &self->in_graphs, &self->follows))
+    if (!PyArg_ParseTuple(args, "OOOOOOOppp", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                          &self->full, &self->pieces, &self->follows))
         return -1;
     HOLD(self, given);
     return 0;
 }
 
 static PyType_Slot stamped_slots[] = {
-    {Py_tp_doc, "Stamped(original, before, after, stream, in_pieces, capturing, failed, in_graphs, follows)"},
+    {Py_tp_doc, "Stamped(original, before, after, stream, in_pieces, capturing, failed, full, pieces, follows)"},
     HOLDER_SLOTS,
     {Py_tp_init, stamped_init},
     {Py_tp_call, stamped_call},

@@ -19,7 +19,9 @@ def stamped(
     in_pieces: Callable[[], bool],
     capturing: Callable[[], bool],
     failed: Callable[[Exception], None],
-    in_graphs: bool,
+    *,
+    full: bool,
+    pieces: bool,
     follows: bool,
 ) -> Callable[..., Any]:
     """A layer's call with its stamps; in compiled code where there is some.
@@ -32,14 +34,15 @@ def stamped(
         in_pieces: Whether the pass under way runs piecewise CUDA graphs, between which Python makes this call.
         capturing: Whether the call is being captured into a graph.
         failed: Called with the exception if a launch fails; there are no stamps around this call any more then.
-        in_graphs: Whether there are stamps in passes with CUDA graphs, full or piecewise, too.
+        full: Whether there are stamps in full CUDA graphs, too.
+        pieces: Whether there are stamps in passes with piecewise CUDA graphs, too; only if there are in full ones.
         follows: Whether a call with stamps comes right before this one. In one graph nothing runs between the two, and
             the end of the first is the start of this one; launched from Python, it starts when Python gets to it.
     """
     native = compiled()
     if native is not None:
         made: Callable[..., Any] = native.Stamped(
-            original, before, after, stream, in_pieces, capturing, failed, in_graphs, follows
+            original, before, after, stream, in_pieces, capturing, failed, full, pieces, follows
         )
         return made
     over = False
@@ -53,9 +56,12 @@ def stamped(
             failed(error)
 
     def around(*args: Any, **kwargs: Any) -> Any:
-        if over or (not in_graphs and (in_pieces() or capturing())):
+        if over or (not full and in_pieces()):  # most calls of a pass with piecewise graphs end here
             return original(*args, **kwargs)
-        if not (follows and capturing()):
+        captured = capturing()
+        if not full if captured else not pieces and in_pieces():
+            return original(*args, **kwargs)
+        if not (follows and captured):
             launched(before)
         result = original(*args, **kwargs)
         if not over:

@@ -59,7 +59,7 @@ class LayerRecorder:
         try:
             for index, (name, layer) in enumerate(layers):
                 if when[index] != "never":
-                    self._wrap(index, layer.impl, in_graphs=when[index] == "always")
+                    self._wrap(index, layer.impl, when[index])
                 self._recorder.note("layer", index=index, name=name, timed=when[index], **cache_facts(layer))
         except Exception:
             self._detach()
@@ -80,14 +80,14 @@ class LayerRecorder:
             self._undo.pop()()
         self._stamps = None
 
-    def _wrap(self, layer: int, implementation: Any, *, in_graphs: bool) -> None:
+    def _wrap(self, layer: int, implementation: Any, when: str) -> None:
         assert self._stamps is not None
         write_start, write_end, attention_start, attention_end = (
             self._stamps.stamp(layer, place) for place in range(4)
         )
         # MLA attends to a batch in two calls, for its prefills and for its decodes: one window from first to last.
         attention_first = self._stamps.stamp(layer, ATTENTION_START, first=True)
-        between = partial(self._between, implementation, in_graphs=in_graphs)
+        between = partial(self._between, implementation, when)
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
             between("do_kv_cache_update", write_start, write_end)
@@ -97,11 +97,20 @@ class LayerRecorder:
                 between(name, start, attention_end, follows=writes and name == "forward")
 
     def _between(
-        self, owner: Any, name: str, before: Launch, after: Launch, *, in_graphs: bool, follows: bool = False
+        self, owner: Any, when: str, name: str, before: Launch, after: Launch, *, follows: bool = False
     ) -> None:
         original = getattr(owner, name)
         around = stamped(
-            original, before, after, self._stream, self._in_pieces, self._capturing, self._stop, in_graphs, follows
+            original,
+            before,
+            after,
+            self._stream,
+            self._in_pieces,
+            self._capturing,
+            self._stop,
+            full=when != "outside_graphs",
+            pieces=when == "always",
+            follows=follows,
         )
         setattr(owner, name, around)
         self._undo.append(lambda: delattr(owner, name))

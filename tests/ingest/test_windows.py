@@ -14,17 +14,26 @@ from kvtrace.ingest.derive import insert_windows_between
 from kvtrace.probes.device.model import alike, timing
 from tests.ingest.traces import Events
 
+IN_GRAPHS = st.sampled_from([{"always"}, {"always", "outside_pieces"}])  # piecewise ones, full ones
 WINDOWS = "SELECT step, layer, kind::VARCHAR, start_ns, end_ns, observed FROM kv_window ORDER BY step, layer, kind"
 
 
 @pytest.mark.parametrize(
-    ("layers", "in_graphs"),
-    [(1, [0]), (2, [0, 1]), (5, [0, 4]), (9, [0, 8]), (32, [0, 8, 16, 24, 31])],
+    ("layers", "full", "pieces"),
+    [
+        (1, [0], [0]),
+        (2, [0, 1], [0, 1]),
+        (5, [0, 4], [0, 4]),
+        (9, [0, 8], [0, 8]),
+        (17, [0, 8, 16], [0, 16]),
+        (32, [0, 8, 16, 24, 31], [0, 16, 31]),
+    ],
 )
-def test_of_layers_that_are_alike_some_have_stamps_in_graphs(layers: int, in_graphs: list[int]) -> None:
+def test_of_layers_that_are_alike_some_have_stamps_in_graphs(layers: int, full: list[int], pieces: list[int]) -> None:
     when = timing(layers, (), alike=True)
-    assert [layer for layer in range(layers) if when[layer] == "always"] == in_graphs
-    assert set(when) <= {"always", "outside_graphs"}
+    assert [layer for layer in range(layers) if when[layer] == "always"] == pieces
+    assert [layer for layer in range(layers) if when[layer] in ("always", "outside_pieces")] == full
+    assert set(when) <= {"always", "outside_pieces", "outside_graphs"}
 
 
 def test_layers_that_differ_all_have_stamps_and_named_ones_alone() -> None:
@@ -134,30 +143,30 @@ def test_nothing_is_derived_for_layers_that_were_not_asked_for() -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 20))
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 20), IN_GRAPHS)
 def test_derived_windows_are_the_windows_where_layers_take_equally_long(
-    layers: int, write: int, attention: int, rest: int, gap: int
+    layers: int, write: int, attention: int, rest: int, gap: int, stamped: set[str]
 ) -> None:
     events = trace(when := timing(layers, (), alike=True))
     expected = []
     for layer in range(layers):
         start = 10**18 + layer * (write + gap + attention + rest)
         for kind, begin, length in (("write", start, write), ("attention", start + write + gap, attention)):
-            expected.append((1, layer, kind, begin, begin + length, when[layer] == "always"))
-            if when[layer] == "always":
+            expected.append((1, layer, kind, begin, begin + length, when[layer] in stamped))
+            if when[layer] in stamped:
                 window(events, 1, layer, kind, begin, begin + length)
     insert_windows_between(events.connection)
     assert events.rows(WINDOWS) == expected
 
 
 @settings(deadline=None)
-@given(st.integers(2, 33), st.data())
-def test_windows_never_overlap(layers: int, data: st.DataObject) -> None:
+@given(st.integers(2, 33), IN_GRAPHS, st.data())
+def test_windows_never_overlap(layers: int, stamped: set[str], data: st.DataObject) -> None:
     """However long the layers with stamps took, and what was between them."""
     events = trace(when := timing(layers, (), alike=True))
     time = 10**18
     for layer in range(layers):
-        if when[layer] == "always":
+        if when[layer] in stamped:
             for kind in ("write", "attention"):
                 start = time + data.draw(st.integers(0, 1000))
                 time = start + data.draw(st.integers(0, 1000))

@@ -71,31 +71,35 @@ def recorder(capturing: bool, in_pieces: bool) -> tuple[Any, Launches, Notes]:
 
 
 @pytest.mark.parametrize(
-    ("capturing", "in_pieces", "in_graphs", "places"),
-    [
-        (False, False, True, [0, 1, 2, 3]),
-        (False, False, False, [0, 1, 2, 3]),
-        (False, True, True, [0, 1, 2, 3]),
-        (False, True, False, []),
-        (True, False, True, [0, 1, 3]),  # the write's end is the attention's start
-        (True, False, False, []),
+    ("when", "eager", "between_pieces", "captured"),
+    [  # captured, the write's end is the attention's start
+        ("always", [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 3]),
+        ("outside_pieces", [0, 1, 2, 3], [], [0, 1, 3]),
+        ("outside_graphs", [0, 1, 2, 3], [], []),
     ],
 )
-def test_where_a_layer_has_stamps(capturing: bool, in_pieces: bool, in_graphs: bool, places: list[int]) -> None:
-    made, launches, _ = recorder(capturing, in_pieces)
-    implementation = Implementation()
-    made._wrap(5, implementation, in_graphs=in_graphs)
-    assert implementation.do_kv_cache_update("model.layers.5", slots=3) == "model.layers.5 3 written"
-    assert implementation.forward(2) == 0.5
-    assert launches.made == [(5, place) for place in places]
-    made._detach()
-    assert "forward" not in vars(implementation)
+def test_where_a_layer_has_stamps(when: str, eager: list[int], between_pieces: list[int], captured: list[int]) -> None:
+    # The last: a full graph is captured after piecewise ones, and nothing has said so.
+    for capturing, in_pieces, places in (
+        (False, False, eager),
+        (False, True, between_pieces),
+        (True, False, captured),
+        (True, True, captured),
+    ):
+        made, launches, _ = recorder(capturing, in_pieces)
+        implementation = Implementation()
+        made._wrap(5, implementation, when)
+        assert implementation.do_kv_cache_update("model.layers.5", slots=3) == "model.layers.5 3 written"
+        assert implementation.forward(2) == 0.5
+        assert launches.made == [(5, place) for place in places]
+        made._detach()
+        assert "forward" not in vars(implementation)
 
 
 def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> None:
     made, launches, notes = recorder(capturing=False, in_pieces=False)
     implementation = Implementation()
-    made._wrap(5, implementation, in_graphs=True)
+    made._wrap(5, implementation, "always")
     launches.broken = True
     assert implementation.forward(2) == 0.5
     assert implementation.do_kv_cache_update("a", slots=1) == "a 1 written"
@@ -108,7 +112,7 @@ def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> N
 def test_the_engines_own_exceptions_are_its_own() -> None:
     made, launches, notes = recorder(capturing=False, in_pieces=False)
     implementation = Implementation()
-    made._wrap(5, implementation, in_graphs=True)
+    made._wrap(5, implementation, "always")
     with pytest.raises(ZeroDivisionError):
         implementation.forward(0)
     with pytest.raises(TypeError, match="query"):
