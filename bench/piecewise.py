@@ -5,8 +5,8 @@
 Between piecewise graphs Python launches attention, and stamps, so that a step takes as long as the processor does; it
 differs by more between two engines, or two minutes, than a recording costs. Here one engine decodes, in the process
 that measures, 32 sequences a batch, and which layers have stamps is chosen for each step anew, at random. A step's time
-is the difference to its neighbours'; what is given is the mean difference, without the farthest tenth, to steps that
-have no stamps, and between which two numbers it is with 95% (batches drawn with replacement).
+is the difference to its neighbours'; what is given is how far the mean of the middle half of these is from that of
+steps without stamps, and between which two numbers it is with 95% (batches drawn with replacement).
 
 - `none`: level `host`, and nothing else
 - `layer`: as recorded
@@ -30,7 +30,6 @@ import numpy as np
 SEQUENCES, PROMPT_TOKENS, OUTPUT_TOKENS = 32, 512, 128
 AROUND = 12  # as many steps to both sides are a step's neighbours
 FIRST, LAST = 8, 3  # steps of a batch that are left out: prefills, and the end
-FARTHEST = 0.1
 DRAWS = 1000
 
 
@@ -151,7 +150,7 @@ def more(steps: Sequence[tuple[str, str, float]]) -> dict[str, float]:
     """By kind, how much longer a step takes than without stamps: it and the one after it."""
 
     def mean(found: list[float]) -> float:
-        cut = int(len(found) * FARTHEST / 2)
+        cut = len(found) // 4
         return statistics.fmean(sorted(found)[cut : len(found) - cut])
 
     of = {
