@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -107,6 +108,14 @@ def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> N
     assert implementation.forward(4) == 0.25
     assert launches.made == []
     assert notes.said == ["device stopped: RuntimeError: no such kernel"]
+
+
+def test_a_copy_of_a_layer_has_what_the_layer_has() -> None:
+    made, launches, _ = recorder(capturing=False, in_pieces=False)
+    implementation = Implementation()
+    made._wrap(5, implementation, "always")
+    assert copy.deepcopy(implementation).forward(2) == 0.5
+    assert launches.made == [(5, 2), (5, 3)]
 
 
 def test_the_engines_own_exceptions_are_its_own() -> None:
