@@ -159,9 +159,11 @@ def test_derived_windows_are_close_to_observed_ones(recorded: Recorded) -> None:
     found = compare(recorded.run / "trace.duckdb")
     print(*found, sep="\n")
     assert {row[1] for row in found} == {"attention", "write"}
+    # Piecewise graphs are launched one by one, not as evenly as the GPU goes through a full one.
+    within_ns = {"full": 2000, "piecewise": 5000}
     for mode, _, count, _, *far in found:
         assert count > 1000 or mode != recorded.truth["mode"]
-        assert all(p50 < 2000 for p50, _ in far)
+        assert all(p50 < within_ns[mode] for p50, _ in far)
 
 
 def test_windows_follow_each_other_layer_by_layer(recorded: Recorded) -> None:
