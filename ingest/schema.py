@@ -394,6 +394,7 @@ ALL_ENUMS: tuple[EnumType, ...] = (*ENUMS, *GPU_ENUMS)
 
 def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Create all enums, tables and views of an empty trace, with comments."""
+    connection.execute("BEGIN")  # a thousand statements, each of which would write to the file
     for members in ALL_ENUMS:
         labels = ", ".join(f"'{member.name}'" for member in members)
         connection.execute(f"CREATE TYPE e_{_snake(members.__name__)} AS ENUM ({labels})")
@@ -406,6 +407,7 @@ def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
             connection.execute(f"CREATE VIEW {table.name} AS {table.view}")
             connection.execute(f"COMMENT ON VIEW {table.name} IS {_quote(table.doc)}")
             _comment_columns(connection, table.name, table.fields)
+    connection.execute("COMMIT")
 
 
 def _create_table(connection: duckdb.DuckDBPyConnection, name: str, doc: str, fields: tuple[Field, ...]) -> None:
