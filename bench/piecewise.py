@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import throughput
 
 SEQUENCES, PROMPT_TOKENS, OUTPUT_TOKENS = 32, 512, 128
 AROUND = 12  # as many steps to both sides are a step's neighbours
@@ -87,9 +88,11 @@ KINDS = "none", "layer", "8 apart", "ends", "bare"
 
 def batches(model: str, count: int) -> list[list[tuple[str, float]]]:
     """The kind and the time, in us, of each decode step, batch by batch."""
-    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_PLUGINS="")
-    os.environ.update(KVTRACE_RUN_DIR=tempfile.mkdtemp(), KVTRACE_KV_LEVEL="layer")
+    throughput.prepare("")
+    from kvtrace.layout import KV_LEVEL_VARIABLE, RUN_DIR_VARIABLE
     from kvtrace.probes import plugin
+
+    os.environ.update({RUN_DIR_VARIABLE: tempfile.mkdtemp(), KV_LEVEL_VARIABLE: "layer"})
 
     recorders, calls = gather()
     plugin.load()
@@ -154,8 +157,8 @@ def more(steps: Sequence[tuple[str, str, float]]) -> dict[str, float]:
         return statistics.fmean(sorted(found)[cut : len(found) - cut])
 
     of = {
-        kind: mean([more for now, _, more in steps if now == kind])
-        + mean([more for _, before, more in steps if before == kind])
+        kind: mean([longer for now, _, longer in steps if now == kind])
+        + mean([longer for _, before, longer in steps if before == kind])
         for kind in KINDS
     }
     return {kind: of[kind] - of["none"] for kind in KINDS}

@@ -38,9 +38,10 @@ int taken_away(PyObject *tell)
 /* Has an exception of ours been raised? Then the hook is switched off. */
 static int switched_off(Guard *self)
 {
-    int ours = PyErr_ExceptionMatches(PyExc_Exception);
-    self->failed |= ours; /* before anything is told: that may come back here */
-    return ours && taken_away(self->disable);
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return 0;
+    self->failed = 1; /* before anything is told: that may come back here */
+    return taken_away(self->disable);
 }
 
 /* Call what comes before or after; without a detour what is compiled. */

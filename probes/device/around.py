@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kvtrace.probes.device.cuda import Launch
 from kvtrace.stream import compiled
-
-Launch = Callable[[int], None]
-"""Launches a kernel on a stream, given by its handle."""
 
 
 def stamped(
@@ -59,7 +57,8 @@ def stamped(
         if over or (not full and in_pieces()):  # most calls of a pass with piecewise graphs end here
             return original(*args, **kwargs)
         captured = capturing()
-        if not full if captured else not pieces and in_pieces():
+        without = not full if captured else not pieces and in_pieces()
+        if without:
             return original(*args, **kwargs)
         if not (follows and captured):
             launched(before)

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.device.around import Launch, stamped
+from kvtrace.probes.device.around import stamped
+from kvtrace.probes.device.cuda import Launch
 from kvtrace.probes.device.drain import WindowDrain
 from kvtrace.probes.device.ending import at_end
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing

@@ -40,12 +40,12 @@ def timing(
     """
     if wanted:
         return ["always" if index in wanted else "never" for index in range(count)]
-    found = ["outside_graphs" if alike else "always"] * count
-    if alike:
-        found[::spacing] = ["outside_pieces"] * len(found[::spacing])
-        found[::spacing_in_pieces] = ["always"] * len(found[::spacing_in_pieces])
-        found[-1] = "always"
-    return found
+    always = {*range(0, count, spacing_in_pieces if alike else 1), count - 1}
+    in_full_graphs = range(0, count, spacing)
+    return [
+        "always" if index in always else "outside_pieces" if index in in_full_graphs else "outside_graphs"
+        for index in range(count)
+    ]
 
 
 def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:

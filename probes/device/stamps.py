@@ -7,8 +7,7 @@ make the GPU wait for the PCIe bus in every step; whoever drains the ring asks.
 
 from __future__ import annotations
 
-from kvtrace.probes.device.around import Launch
-from kvtrace.probes.device.cuda import Module, count, pointer, word
+from kvtrace.probes.device.cuda import Launch, Module, count, pointer, word
 
 RING_BYTES = 8 << 20
 

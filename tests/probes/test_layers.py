@@ -14,17 +14,11 @@ pytest.importorskip("torch")
 
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.layers import LayerRecorder
-from kvtrace.stream import NATIVE_VARIABLE
 
 STREAM = (1 << 63) + 7  # handles are addresses
 
 
-@pytest.fixture(params=["C", "Python"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "C":
-        pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
-    monkeypatch.setenv(NATIVE_VARIABLE, "1" if request.param == "C" else "0")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 class Launches:
@@ -131,7 +125,7 @@ def test_the_engines_own_exceptions_are_its_own() -> None:
     assert notes.said == []
 
 
-def test_what_a_launch_tells_the_driver(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_launch_tells_the_driver(both_ways: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[Any, ...]] = []
     error = 0
 
@@ -149,7 +143,7 @@ def test_what_a_launch_tells_the_driver(way: str, monkeypatch: pytest.MonkeyPatc
     for step.value in 1, 2:
         launch(STREAM)
     assert told == [(99, 1, 1, 1, 128, 1, 1, 0, STREAM, number, 1 << 40, 0) for number in (1, 2)]
-    if way == "C":  # CuPy raises by itself
+    if both_ways == "1":  # CuPy raises by itself
         error = 700
         with pytest.raises(RuntimeError, match="700"):
             launch(STREAM)
