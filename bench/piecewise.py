@@ -4,14 +4,17 @@
 
 Between piecewise graphs Python launches attention, and stamps, so that a step takes as long as the processor does; it
 differs by more between two engines, or two minutes, than a recording costs. Here one engine decodes, in the process
-that measures, 32 sequences a batch, and which layers have stamps is chosen for each step anew, at random. A step's time
-is the difference to its neighbours'; what is given is how far the mean of the middle half of these is from that of
-steps without stamps, and between which two numbers it is with 95% (batches drawn with replacement).
+that measures, 32 sequences a batch, and which layers have stamps changes every few steps, at random. Two figures:
 
-- `none`: level `host`, and nothing else
+- `in calls`: what the recorder's calls take in a step, by the clock: those around the pass, and the stand-ins for
+  attention less what they stand in for. A step that waits for Python is longer by as much.
+- `in steps`: how much longer steps are, which also has what the recorder does to everything else, and all noise.
+
+Both are less those of steps at level `host`, means of the middle half, with the two numbers between which they are with
+95% (batches drawn with replacement).
+
 - `layer`: as recorded
 - `8 apart`, `ends`: one layer of eight and the last, or the first and the last
-- `bare`: as recorded, but nothing stands in for the calls of layers without stamps
 """
 
 from __future__ import annotations
@@ -22,30 +25,53 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import throughput
 
 SEQUENCES, PROMPT_TOKENS, OUTPUT_TOKENS = 32, 512, 128
-AROUND = 12  # as many steps to both sides are a step's neighbours
 FIRST, LAST = 8, 3  # steps of a batch that are left out: prefills, and the end
+BLOCK = 10  # steps of a kind in a row; the first is left out: it waits for results of another kind
 DRAWS = 1000
+KINDS = "host", "layer", "8 apart", "ends"
 
 
 class Call(NamedTuple):
-    """A call of a layer's attention implementation, and what stands in for it without and with stamps."""
+    """A call of a layer's attention implementation, and what stands in for it with stamps and as recorded; clocked."""
 
     layer: int
     owner: Any
     name: str
-    bare: Callable[..., Any]
+    original: Callable[..., Any]
     timed: Callable[..., Any]
-    recorded: bool
+    recorded: Callable[..., Any]
 
 
-def gather() -> tuple[list[Any], list[Call]]:
+class Step(NamedTuple):
+    kind: str
+    in_steps: float
+    in_calls: float
+
+
+class Clock:
+    """Time spent in some calls less that in others, ns."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+    def around(self, call: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
+        def clocked(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter_ns()
+            result = call(*args, **kwargs)
+            self.spent += sign * (time.perf_counter_ns() - start)
+            return result
+
+        return clocked
+
+
+def gather(clock: Clock) -> tuple[list[Any], list[Call]]:
     """Where the recorder and its stand-ins will be found once an engine has been started."""
     from kvtrace.probes.device import layers
 
@@ -54,11 +80,13 @@ def gather() -> tuple[list[Any], list[Call]]:
     make, wrap = layers.stamped, layers.LayerRecorder._wrap
     current = 0
 
-    def made(original: Any, *given: Any, pieces: bool, follows: bool, **flags: bool) -> Any:
-        bare = make(original, *given, full=False, pieces=False, follows=follows)
-        timed = make(original, *given, full=True, pieces=True, follows=follows)
-        calls.append(Call(current, original.__self__, original.__name__, bare, timed, pieces))
-        return make(original, *given, pieces=pieces, follows=follows, **flags)
+    def made(original: Any, *given: Any, full: bool, pieces: bool, follows: bool) -> Any:
+        inner = clock.around(original, -1)
+        timed = make(inner, *given, full=True, pieces=True, follows=follows)
+        recorded = make(inner, *given, full=full, pieces=pieces, follows=follows)
+        clocked = map(clock.around, (inner, timed, recorded))
+        calls.append(Call(current, original.__self__, original.__name__, *clocked))
+        return make(original, *given, full=full, pieces=pieces, follows=follows)
 
     def wrapped(self: Any, layer: int, *args: Any, **kwargs: Any) -> None:
         nonlocal current
@@ -70,31 +98,24 @@ def gather() -> tuple[list[Any], list[Call]]:
     return recorders, calls
 
 
-def stand_in(kind: str, call: Call, last: int) -> Callable[..., Any] | None:
-    """What stands in for a call in steps of a kind."""
-    if kind == "none" or (kind == "bare" and not call.recorded):
-        return None
-    stamped = {
-        "layer": call.recorded,
-        "bare": True,
-        "8 apart": call.layer % 8 == 0 or call.layer == last,
-        "ends": call.layer in (0, last),
-    }
-    return call.timed if stamped[kind] else call.bare
+def kinds(rng: random.Random) -> Iterator[tuple[str, bool]]:
+    """The kind of one step after another, and whether it is the first of a block."""
+    while True:
+        for kind in rng.sample(KINDS, len(KINDS)):
+            for n in range(BLOCK):
+                yield kind, n == 0
 
 
-KINDS = "none", "layer", "8 apart", "ends", "bare"
-
-
-def batches(model: str, count: int) -> list[list[tuple[str, float]]]:
-    """The kind and the time, in us, of each decode step, batch by batch."""
+def batches(model: str, count: int) -> list[list[Step]]:
+    """Decode steps, batch by batch."""
     throughput.prepare("")
     from kvtrace.layout import KV_LEVEL_VARIABLE, RUN_DIR_VARIABLE
     from kvtrace.probes import plugin
 
     os.environ.update({RUN_DIR_VARIABLE: tempfile.mkdtemp(), KV_LEVEL_VARIABLE: "layer"})
 
-    recorders, calls = gather()
+    clock = Clock()
+    recorders, calls = gather(clock)
     plugin.load()
     from vllm import LLM, SamplingParams
 
@@ -110,71 +131,75 @@ def batches(model: str, count: int) -> list[list[tuple[str, float]]]:
     ).llm_engine
     if not calls:
         raise SystemExit("no layer has stamps: there is no CUDA device, or no CuPy")
-    parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
+    recorder, parameters = recorders[0], SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
+    recorder.begin, recorder.end = clock.around(recorder.begin), clock.around(recorder.end)
     last = max(call.layer for call in calls)
-    stand_ins = {kind: [stand_in(kind, call, last) for call in calls] for kind in KINDS}
+    apart = {call.layer for call in calls if call.layer % 8 == 0 or call.layer == last}
+    stamped = {"host": set(), "8 apart": apart, "ends": {0, last}}
+    of_interest = [call for call in calls if call.layer in apart]
     rng = random.Random(0)
 
     def dress(kind: str) -> None:
-        recorders[0]._alive = kind != "none"
-        for call, found in zip(calls, stand_ins[kind], strict=True):
-            vars(call.owner).pop(call.name, None)
-            if found is not None:
-                setattr(call.owner, call.name, found)
+        recorder._alive = kind != "host"
+        for call in of_interest:
+            found = call.recorded if kind == "layer" else call.timed if call.layer in stamped[kind] else call.original
+            setattr(call.owner, call.name, found)
 
-    def batch(number: int) -> list[tuple[str, float]]:
+    def batch(number: int) -> list[Step]:
         for n in range(SEQUENCES):
             prompt = [(n * 7 + p * (number + 1)) % 500 + 3 for p in range(PROMPT_TOKENS)]
             engine.add_request(f"{number}-{n}", {"prompt_token_ids": prompt}, parameters)
         found = []
+        sequence = kinds(rng)
         while engine.has_unfinished_requests():
-            kind = rng.choice(KINDS)
-            dress(kind)
-            start = time.perf_counter_ns()
+            kind, fresh = next(sequence)
+            if fresh:
+                dress(kind)
+            start, clock.spent = time.perf_counter_ns(), 0
             engine.step()
-            found.append((kind, (time.perf_counter_ns() - start) / 1e3))
-        return found
+            took = time.perf_counter_ns() - start
+            found.append(Step("" if fresh else kind, took / 1e3, clock.spent / 1e3))
+        return [step for step in found[FIRST:-LAST] if step.kind]
 
     for number in range(3):
         batch(number)
     return [batch(3 + number) for number in range(count)]
 
 
-def differences(batch: Sequence[tuple[str, float]]) -> list[tuple[str, str, float]]:
-    """Of each step: its kind, that of the step before it, whose results it waits for, and how much longer it took."""
-    times = [took for _, took in batch]
-    return [
-        (batch[i][0], batch[i - 1][0], times[i] - statistics.median(times[max(FIRST, i - AROUND) : i + AROUND]))
-        for i in range(FIRST, len(batch) - LAST)
-    ]
+def middle(found: list[float]) -> float:
+    """The mean of the middle half."""
+    cut = len(found) // 4
+    return statistics.fmean(sorted(found)[cut : len(found) - cut])
 
 
-def more(steps: Sequence[tuple[str, str, float]]) -> dict[str, float]:
-    """By kind, how much longer a step takes than without stamps: it and the one after it."""
-
-    def mean(found: list[float]) -> float:
-        cut = len(found) // 4
-        return statistics.fmean(sorted(found)[cut : len(found) - cut])
-
+def more(found: list[Step]) -> dict[str, tuple[float, float]]:
+    """By kind, in steps and in calls, how much longer than at level `host`."""
     of = {
-        kind: mean([longer for now, _, longer in steps if now == kind])
-        + mean([longer for _, before, longer in steps if before == kind])
+        kind: (
+            middle([step.in_steps for step in found if step.kind == kind]),
+            middle([step.in_calls for step in found if step.kind == kind]),
+        )
         for kind in KINDS
     }
-    return {kind: of[kind] - of["none"] for kind in KINDS}
+    return {kind: (of[kind][0] - of["host"][0], of[kind][1] - of["host"][1]) for kind in KINDS[1:]}
 
 
 def main(model: str, count: int = 40) -> None:
     found = batches(model, count)
-    apart = [differences(batch) for batch in found]
+    decode = statistics.median(step.in_steps for batch in found for step in batch if step.kind == "host")
+    apart = []
+    for batch in found:
+        usual = statistics.median(step.in_steps for step in batch)
+        apart.append([step._replace(in_steps=step.in_steps - usual) for step in batch])
     rng = random.Random(0)
     drawn = [more([step for batch in rng.choices(apart, k=len(apart)) for step in batch]) for _ in range(DRAWS)]
     said = more([step for batch in apart for step in batch])
-    decode = statistics.median(took for batch in found for kind, took in batch[FIRST:-LAST] if kind == "none")
-    print(f"{count} batches of {SEQUENCES}; a step without stamps takes {decode:,.0f} us in the median")
+    print(f"{count} batches of {SEQUENCES}; a step at level host takes {decode:,.0f} us in the median")
     for kind in KINDS[1:]:
-        low, high = np.quantile([draw[kind] for draw in drawn], [0.025, 0.975])
-        print(f"{kind:10} {said[kind]:8.1f} us more ({low:.1f} to {high:.1f}): {decode / (decode + said[kind]):.4f}")
+        for which, name in enumerate(("in steps", "in calls")):
+            low, high = np.quantile([draw[kind][which] for draw in drawn], [0.025, 0.975])
+            longer = said[kind][which]
+            print(f"{kind:8} {name} {longer:7.1f} us ({low:.1f} to {high:.1f}): {decode / (decode + longer):.4f}")
 
 
 if __name__ == "__main__":

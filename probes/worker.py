@@ -40,6 +40,8 @@ Begin = Callable[[int, bool, Any], None]
 """Called with when a pass begins (0: a dummy), whether it is a dummy, and the scheduler's output."""
 End = Callable[[int], None]
 """Called with a pass's number of tokens."""
+Turn = Callable[[bool], None]
+"""Called when passes turn to piecewise CUDA graphs, or to something else, before the model runs."""
 
 
 class Forwards:
@@ -54,13 +56,15 @@ class Forwards:
         self._emit = recorder.stream(FORWARD)
         self._begin: Begin | None = None
         self._end: End | None = None
+        self._turn: Turn | None = None
+        self._in_pieces = False
         self._missing = missing
         self._without = 0  # forward passes in a row without a mark
         self.mode = 0  # graph mode of the pass under way; 0 before it is known
 
-    def watch(self, begin: Begin, end: End) -> None:
-        """Call these around each forward pass from now on."""
-        self._begin, self._end = begin, end
+    def watch(self, begin: Begin, end: End, turn: Turn) -> None:
+        """Call these around each forward pass from now on, and when passes turn to other graphs."""
+        self._begin, self._end, self._turn = begin, end, turn
 
     def before(self, args: Args, kwargs: Kwargs) -> int:
         """When it begins; 0: it is a dummy."""
@@ -92,10 +96,9 @@ class Forwards:
         graph_mode = kwargs.get("cudagraph_runtime_mode")
         if graph_mode is not None and not self.mode:
             self.mode = _mode(graph_mode)
-
-    def in_pieces(self) -> bool:
-        """Whether the pass under way runs piecewise CUDA graphs."""
-        return self.mode == GraphMode.piecewise
+            if self._turn is not None and self._in_pieces != (self.mode == GraphMode.piecewise):
+                self._in_pieces = not self._in_pieces
+                self._turn(self._in_pieces)
 
 
 def _mode(graph_mode: Any) -> int:
@@ -121,7 +124,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     forwards = _forwards(recorder)
     announced: set[int] = set()
 
-    layers = DeviceRecorder(recorder, level(), forwards.in_pieces) if level() != "host" else None
+    layers = DeviceRecorder(recorder, level()) if level() != "host" else None
 
     def begin(start_ns: int, dummy: bool, scheduler_output: Any) -> None:
         step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
@@ -136,8 +139,12 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.end_forward()
 
+    def turn(in_pieces: bool) -> None:
+        if layers is not None:
+            layers.turn(in_pieces)
+
     if ranges is not None:
-        forwards.watch(begin, end)
+        forwards.watch(begin, end, turn)
 
     def before_full_graph(args: Args, kwargs: Kwargs) -> None:
         forwards.mode = forwards.mode or GraphMode.full
@@ -151,7 +158,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.start()
         if layers is not None and layers.attach(args[0]):
-            forwards.watch(begin, end)
+            forwards.watch(begin, end, turn)
 
     found = []
     for module in _RUNNERS:

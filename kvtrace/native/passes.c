@@ -43,10 +43,10 @@ static int mark_of(PyObject *output, PyObject *attribute, long long *pid, long l
 typedef struct {
     HOLDER;
     Packer *packer;
-    PyObject *mark, *begin, *end, *name_mode, *missing;
+    PyObject *mark, *begin, *end, *turn, *name_mode, *missing;
     PyObject *modes[MODES]; /* members of vLLM's that were named, and what they are to us */
     unsigned char codes[MODES];
-    int mode, piecewise, known, without;
+    int mode, piecewise, in_pieces, known, without;
 } Forwards;
 
 static PyObject *forward_begins(Forwards *self, PyObject *const *given, Py_ssize_t count)
@@ -145,28 +145,28 @@ static PyObject *context(Forwards *self, PyObject *const *given, Py_ssize_t coun
         if (code < 0)
             return NULL;
         self->mode = code;
+        if (self->turn != Py_None && self->in_pieces != (code == self->piecewise)) {
+            self->in_pieces = !self->in_pieces;
+            return PyObject_CallFunctionObjArgs(self->turn, self->in_pieces ? Py_True : Py_False, NULL);
+        }
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *watch(Forwards *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2)
-        return PyErr_Format(PyExc_TypeError, "begin and end are needed");
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "begin, end and turn are needed");
     replace(&self->begin, Py_NewRef(given[0]));
     replace(&self->end, Py_NewRef(given[1]));
+    replace(&self->turn, Py_NewRef(given[2]));
     Py_RETURN_NONE;
-}
-
-static PyObject *in_pieces(Forwards *self, PyObject *none)
-{
-    return PyBool_FromLong(self->mode == self->piecewise);
 }
 
 static int forwards_init(Forwards *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[6 + MODES] = {NULL, NULL, Py_None, Py_None}; /* the last: no mode was named yet */
-    if (!PyArg_ParseTuple(args, "O!UOOi", packer_type, &given[0], &given[1], &given[4], &given[5], &self->piecewise))
+    PyObject *given[7 + MODES] = {NULL, NULL, Py_None, Py_None, Py_None}; /* the last: no mode was named yet */
+    if (!PyArg_ParseTuple(args, "O!UOOi", packer_type, &given[0], &given[1], &given[5], &given[6], &self->piecewise))
         return -1;
     if (!packer_writes((Packer *)given[0], FORWARD_LAYOUT))
         return -1;
@@ -183,8 +183,7 @@ static PyMethodDef forwards_methods[] = {
     {"before", FAST(forward_begins), "Hook.before of execute_model."},
     {"after", FAST(forward_ends), "Hook.after of execute_model."},
     {"context", FAST(context), "Hook.before of set_forward_context."},
-    {"in_pieces", (PyCFunction)in_pieces, METH_NOARGS, "Whether the pass under way runs piecewise CUDA graphs."},
-    {"watch", FAST(watch), "watch(begin, end): what to call around each forward pass from now on."},
+    {"watch", FAST(watch), "watch(begin, end, turn): what to call from now on."},
     {NULL},
 };
 

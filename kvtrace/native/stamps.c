@@ -69,14 +69,10 @@ static int is_so(PyObject *question)
 /* Which stamps a call gets: 2 before and after, 1 only after, 0 none; -1: an exception is set. */
 static int stamps_of(Stamped *self)
 {
-    int without, captured = 0;
-    if (!self->full && (without = is_so(self->in_pieces)) != 0)
-        return without < 0 ? -1 : 0; /* most calls of a pass with piecewise graphs end here */
-    if (!self->pieces || self->follows)
-        captured = is_so(self->capturing);
+    int captured = self->pieces && !self->follows ? 0 : is_so(self->capturing);
     if (captured)
         return captured < 0 ? -1 : !self->full ? 0 : self->follows ? 1 : 2;
-    without = self->pieces || !self->full ? 0 : is_so(self->in_pieces);
+    int without = self->pieces ? 0 : is_so(self->in_pieces);
     return without < 0 ? -1 : without ? 0 : 2;
 }
 

@@ -54,11 +54,9 @@ def stamped(
             failed(error)
 
     def around(*args: Any, **kwargs: Any) -> Any:
-        if over or (not full and in_pieces()):  # most calls of a pass with piecewise graphs end here
-            return original(*args, **kwargs)
         captured = capturing()
         without = not full if captured else not pieces and in_pieces()
-        if without:
+        if over or without:
             return original(*args, **kwargs)
         if not (follows and captured):
             launched(before)

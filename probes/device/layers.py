@@ -24,12 +24,12 @@ class LayerRecorder:
 
     Args:
         recorder: Where to.
-        in_pieces: Whether the pass under way runs piecewise CUDA graphs, between which Python calls attention.
     """
 
-    def __init__(self, recorder: Recorder, in_pieces: Callable[[], bool]) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._in_pieces = in_pieces
+        self._in_pieces = False
+        self._outside_graphs: list[tuple[Any, str, Callable[..., Any]]] = []
         self._stamps: Stamps | None = None
         self._drain: WindowDrain | None = None
         self._undo: list[Callable[[], None]] = []
@@ -106,7 +106,7 @@ class LayerRecorder:
             before,
             after,
             self._stream,
-            self._in_pieces,
+            lambda: self._in_pieces,
             self._capturing,
             self._stop,
             full=when != "outside_graphs",
@@ -114,12 +114,27 @@ class LayerRecorder:
             follows=follows,
         )
         setattr(owner, name, around)
-        self._undo.append(lambda: delattr(owner, name))
+        self._undo.append(lambda: vars(owner).pop(name, None))
+        if when == "outside_graphs":
+            self._outside_graphs.append((owner, name, around))
 
     def _stop(self, error: Exception) -> None:
         if self._alive:
             self._alive = False
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
+
+    def turn(self, in_pieces: bool) -> None:
+        """From the pass under way on Python calls attention between piecewise CUDA graphs, or does not.
+
+        Each microsecond of Python is one of the step there: what would only pass a call on is taken out. Layers with
+        stamps in full graphs keep theirs, for nobody tells when one is about to be captured.
+        """
+        self._in_pieces = in_pieces
+        for owner, name, around in self._outside_graphs:
+            if in_pieces:
+                vars(owner).pop(name, None)
+            else:
+                setattr(owner, name, around)
 
     def begin(self, step: int, engine_pid: int) -> None:
         """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""

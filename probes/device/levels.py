@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -23,13 +22,11 @@ class DeviceRecorder:
     Args:
         recorder: Where to.
         wanted: The level.
-        in_pieces: Whether the pass under way runs piecewise CUDA graphs.
     """
 
-    def __init__(self, recorder: Recorder, wanted: str, in_pieces: Callable[[], bool]) -> None:
+    def __init__(self, recorder: Recorder, wanted: str) -> None:
         self._recorder = recorder
         self._wanted = wanted
-        self._in_pieces = in_pieces
         self._active: LayerRecorder | TileRecorder | None = None
 
     def attach(self, runner: Any) -> bool:
@@ -41,7 +38,7 @@ class DeviceRecorder:
             if tiles.attach(runner):
                 self._active = tiles
                 return True
-        layers = LayerRecorder(self._recorder, self._in_pieces)
+        layers = LayerRecorder(self._recorder)
         if layers.attach(runner):
             self._active = layers
         return self._active is not None
@@ -55,3 +52,8 @@ class DeviceRecorder:
         """The forward pass has been enqueued."""
         if self._active is not None:
             self._active.end()
+
+    def turn(self, in_pieces: bool) -> None:
+        """From the pass under way on the model runs piecewise CUDA graphs, or does not."""
+        if isinstance(self._active, LayerRecorder):
+            self._active.turn(in_pieces)

@@ -46,7 +46,7 @@ def test_a_forward_pass_is_recorded_with_its_step_and_graph_mode(tmp_path: Path)
     # GIVEN passes whose scheduler's output comes by position or by name
     seen: list[Any] = []
     forwards = _forwards(Recorder(tmp_path))
-    forwards.watch(lambda *facts: seen.append(facts), seen.append)
+    forwards.watch(lambda *facts: seen.append(facts), seen.append, lambda _: None)
     before = time.monotonic_ns()
     for args, kwargs, mode in (
         ((None, marked((3, 7))), {}, "FULL"),
@@ -70,6 +70,24 @@ def test_a_forward_pass_is_recorded_with_its_step_and_graph_mode(tmp_path: Path)
     assert all(before <= start <= end <= time.monotonic_ns() for start, end, *_ in records)
     assert [facts[1] for facts in seen[::2]] == [False, False, False]
     assert seen[1::2] == [5, 9, 5]
+
+
+def test_when_passes_turn_to_piecewise_graphs_is_told_before_the_model_runs(tmp_path: Path) -> None:
+    forwards, turned = _forwards(Recorder(tmp_path)), []
+    forwards.watch(lambda *_: None, lambda _: None, turned.append)
+    for mode, told_of in (
+        ("FULL", []),
+        ("PIECEWISE", [True]),
+        ("PIECEWISE", []),
+        ("NONE", [False]),
+        ("PIECEWISE", [True]),
+        ("FULL", [False]),
+    ):
+        forwards.before((None, marked((1, 1))), {})
+        for name in (mode, "PIECEWISE"):  # a draft model's is of no account
+            forwards.context((), {"cudagraph_runtime_mode": SimpleNamespace(name=name)})
+        assert turned == told_of, mode
+        turned.clear()
 
 
 def test_many_graph_modes_keep_their_names(tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ class Implementation:
         return 1 / query
 
 
-def recorder(capturing: bool, in_pieces: bool) -> tuple[Any, Launches, Notes]:
+def recorder(*, capturing: bool = False) -> tuple[Any, Launches, Notes]:
     notes, launches = Notes(), Launches()
-    made: Any = LayerRecorder(notes, lambda: in_pieces)  # type: ignore[arg-type]
+    made: Any = LayerRecorder(notes)  # type: ignore[arg-type]
     made._stamps, made._stream, made._capturing = launches, lambda: STREAM, lambda: capturing
     return made, launches, notes
 
@@ -81,9 +81,10 @@ def test_where_a_layer_has_stamps(when: str, eager: list[int], between_pieces: l
         (True, False, captured),
         (True, True, captured),
     ):
-        made, launches, _ = recorder(capturing, in_pieces)
+        made, launches, _ = recorder(capturing=capturing)
         implementation = Implementation()
         made._wrap(5, implementation, when)
+        made.turn(in_pieces)
         assert implementation.do_kv_cache_update("model.layers.5", slots=3) == "model.layers.5 3 written"
         assert implementation.forward(2) == 0.5
         assert launches.made == [(5, place) for place in places]
@@ -91,8 +92,23 @@ def test_where_a_layer_has_stamps(when: str, eager: list[int], between_pieces: l
         assert "forward" not in vars(implementation)
 
 
+def test_between_pieces_nothing_stands_in_for_calls_that_would_be_passed_on() -> None:
+    made, launches, _ = recorder()
+    implementation = Implementation()
+    made._wrap(5, implementation, "outside_graphs")
+    for _ in range(2):
+        made.turn(True)
+        assert vars(implementation) == {}
+        made.turn(False)
+        implementation.forward(2)
+    assert launches.made == [(5, 2), (5, 3)] * 2
+    made.turn(True)
+    made._detach()
+    assert vars(implementation) == {}
+
+
 def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> None:
-    made, launches, notes = recorder(capturing=False, in_pieces=False)
+    made, launches, notes = recorder()
     implementation = Implementation()
     made._wrap(5, implementation, "always")
     launches.broken = True
@@ -105,7 +121,7 @@ def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> N
 
 
 def test_a_copy_of_a_layer_has_what_the_layer_has() -> None:
-    made, launches, _ = recorder(capturing=False, in_pieces=False)
+    made, launches, _ = recorder()
     implementation = Implementation()
     made._wrap(5, implementation, "always")
     assert copy.deepcopy(implementation).forward(2) == 0.5
@@ -113,7 +129,7 @@ def test_a_copy_of_a_layer_has_what_the_layer_has() -> None:
 
 
 def test_the_engines_own_exceptions_are_its_own() -> None:
-    made, launches, notes = recorder(capturing=False, in_pieces=False)
+    made, launches, notes = recorder()
     implementation = Implementation()
     made._wrap(5, implementation, "always")
     with pytest.raises(ZeroDivisionError):
