@@ -107,6 +107,10 @@ def p99(values: list[float]) -> float:
     return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
+class EngineError(Exception):
+    """An engine ended within a batch."""
+
+
 class Engine:
     """One kind's engine, in a process of its own."""
 
@@ -146,7 +150,11 @@ class Engine:
     def run(self, sequences: int, seed: int) -> Figures:
         assert self._connection is not None
         self._connection.send((sequences, seed))
-        figures: Figures = self._connection.recv()
+        try:
+            figures: Figures = self._connection.recv()
+        except EOFError:
+            said = f"the {self.kind!r} engine ended with exit code {self._process.wait()}:\n{self._said()[-4000:]}"
+            raise EngineError(said) from None
         return figures
 
     def stop(self) -> list[str]:
@@ -185,8 +193,8 @@ def main() -> None:
     found: dict[int, list[list[Figures]]] = {size: [[] for _ in kinds] for size, _ in plan}
     try:
         measure(options, kinds, plan, found)
-    except KeyboardInterrupt:
-        print("interrupted; what follows is of the rounds that were complete", flush=True)
+    except (KeyboardInterrupt, EngineError) as error:
+        print(f"interrupted {error}; what follows is of the rounds that were complete", flush=True)
     for sequences, runs in found.items():
         complete = min(len(run) for run in runs)
         if complete:
