@@ -3,7 +3,7 @@
 TRACE is of a recording with `kvtrace record --kv-level layer --layers all`. In its steps with CUDA graphs, full or
 piecewise, the windows of layers that have no stamps there without `--layers` are forgotten, derived again as ingest
 does, and compared: of each kind, how far derived starts, ends and durations are from observed ones. SPACING: as if one
-layer of so many, and the last, had stamps with either kind of graph.
+layer of so many, and the last, had stamps there.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import duckdb
 
 from kvtrace.ingest.derive import insert_windows_between
 from kvtrace.ingest.schema import create_schema
-from kvtrace.probes.device.model import SPACING, SPACING_IN_PIECES, timing
+from kvtrace.probes.device.model import SPACING, timing
 
 _FORGET = """
     DELETE FROM kv_window w USING kv_layer l, forward f
     WHERE l.process_id = w.process_id AND l.layer = w.layer AND f.process_id = w.process_id AND f.step = w.step
-        AND ((l.timed = 'outside_graphs' AND f.graph_mode IN ('full', 'piecewise'))
-             OR (l.timed = 'outside_pieces' AND f.graph_mode = 'piecewise'))
+        AND l.timed = 'outside_graphs' AND f.graph_mode IN ('full', 'piecewise')
 """
 _COMPARE = """
     SELECT f.graph_mode, d.kind, count(*), quantile_cont(o.end_ns - o.start_ns, 0.5),
@@ -35,7 +34,7 @@ Quantiles = tuple[float, float]
 Row = tuple[str, str, int, float, Quantiles, Quantiles, Quantiles]
 
 
-def compare(trace: Path, spacing: int = SPACING, in_pieces: int = SPACING_IN_PIECES) -> list[Row]:
+def compare(trace: Path, spacing: int = SPACING) -> list[Row]:
     """Compare a trace's windows.
 
     Returns:
@@ -49,7 +48,7 @@ def compare(trace: Path, spacing: int = SPACING, in_pieces: int = SPACING_IN_PIE
             connection.execute(f"INSERT INTO {table} BY NAME FROM trace.{table}")
         counted = connection.execute("SELECT process_id, count(*) FROM kv_layer GROUP BY process_id").fetchall()
         for process, layers in counted:
-            for layer, when in enumerate(timing(layers, (), alike=True, spacing=spacing, spacing_in_pieces=in_pieces)):
+            for layer, when in enumerate(timing(layers, (), alike=True, spacing=spacing)):
                 connection.execute(
                     "UPDATE kv_layer SET timed = ? WHERE process_id = ? AND layer = ?", [when, process, layer]
                 )
@@ -59,7 +58,7 @@ def compare(trace: Path, spacing: int = SPACING, in_pieces: int = SPACING_IN_PIE
 
 
 def main(trace: str, *spacing: int) -> None:
-    for mode, kind, count, duration, *far in compare(Path(trace), *spacing, *spacing):
+    for mode, kind, count, duration, *far in compare(Path(trace), *spacing):
         texts = (
             f"{name} {p50:.0f}, {p99:.0f}" for name, (p50, p99) in zip(("start", "end", "duration"), far, strict=True)
         )

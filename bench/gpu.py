@@ -3,15 +3,17 @@
     python bench/gpu.py MODEL_DIR [--kinds off,layer,nsys,off] [--starts 2] [--rounds 32:9,256:5]
     python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile+every=10
 
-Every kind's engine is started once per `--starts` and stays on the GPU; in each round each of them runs the same batch,
-in an order that turns, while the others wait. A kind is `off`, a level of `kvtrace record --kv-level` with options
-after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph tracing. Two engines of the same
-kind differ, too: with `off` more than once, it is their mean that the others are compared with.
+Every kind's engine is started once per `--starts`, each time in another order, and stays on the GPU; in each round
+each of them runs the same batch, in an order that turns, while the others wait. A kind is `off`, a level of `kvtrace
+record --kv-level` with options after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph
+tracing. Two engines of the same kind differ, too: with `off` more than once, it is their mean that the others are
+compared with.
 
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
-it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round. Then,
-of each kind, the steps whose results came back latest or earliest against the untraced ones, in the median.
-`--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells of the complete rounds.
+it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round; their
+medians by start, too, for engines differ. Then, of each kind, the steps whose results came back latest or earliest
+against the untraced ones, in the median. `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s
+INT`), it tells of the complete rounds.
 
 How many of a batch's prompts are computed in its first step depends on how fast they arrive, and what they take
 together on that: some percent of TTFT. With `--together` none is scheduled before all are queued, so that each batch
@@ -21,6 +23,7 @@ has the same steps.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -35,7 +38,7 @@ from typing import Any
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
 LARGEST = 256
-KV_GIB = 24  # 256 sequences of 640 tokens take 21.5 GB with this model, 32 a bit over 2.6
+KV_GIB = 21  # 256 sequences of 640 tokens take 20 GiB with this model, 32 a bit over 2.5
 MOST_TELLING = 8
 Figures = dict[str, Any]
 
@@ -163,6 +166,9 @@ class Engine:
         self._connection.send(None)
         if self.kind == "nsys":
             self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(20)
+            self._process.kill()
         self._process.wait()
         self._listener.close()
         return [line for line in self._said().splitlines() if line.startswith("kvtrace:")]
@@ -198,45 +204,51 @@ def main() -> None:
     for sequences, runs in found.items():
         complete = min(len(run) for run in runs)
         if complete:
-            report(sequences, kinds, [run[:complete] for run in runs])
+            report(sequences, kinds, [run[:complete] for run in runs], dict(plan)[sequences])
 
 
 def measure(options: Any, kinds: list[str], plan: list[tuple[int, int]], found: dict[int, list[list[Figures]]]) -> None:
     """Start the engines and let them take turns: appends to `found`, by sequences and engine, each batch's figures."""
     for start in range(options.starts):
         with tempfile.TemporaryDirectory() as folder:
-            engines = [Engine(kinds[0], options, Path(folder), start * len(kinds))]
-            engines[0].wait()  # its compilation is found by the others
-            engines += [
-                Engine(kind, options, Path(folder), start * len(kinds) + n) for n, kind in enumerate(kinds[1:], 1)
-            ]
-            for engine in engines[1:]:
+            numbers = [(start + n) % len(kinds) for n in range(len(kinds))]
+            order: list[tuple[Engine, int]] = []
+            for number in numbers:
+                order.append((Engine(kinds[number], options, Path(folder), start * len(kinds) + number), number))
+                if len(order) == 1:
+                    order[0][0].wait()  # its compilation is found by the others
+            for engine, _ in order[1:]:
                 engine.wait()
-            order = list(zip(engines, range(len(kinds)), strict=True))
             for sequences, rounds in plan:
                 for round_ in range(-1, rounds):  # one to warm up
-                    turn = round_ % len(engines)
+                    turn = round_ % len(order)
                     for engine, number in order[turn:] + order[:turn]:
                         figures = engine.run(sequences, 1000 * start + round_ + 2)
                         if round_ >= 0:
                             found[sequences][number].append(figures)
-            for engine in engines:
+            for engine, _ in order:
                 print("\n".join(engine.stop()), flush=True)
 
 
-def report(sequences: int, kinds: list[str], runs: list[list[Figures]]) -> None:
-    """Print what was found at one number of sequences: for each engine, its batches in the order of the rounds."""
+def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: int) -> None:
+    """Print what was found at one number of sequences: for each kind, its batches in the order of starts and rounds."""
     print(f"{sequences:4} sequences, n={len(runs[0]):<8}" + "".join(f"{kind:>32}" for kind in kinds))
     untraced = [found for kind, found in zip(kinds, runs, strict=True) if kind == kinds[0]]
     for name in [name for name in runs[0][0] if name != "steps"]:
         base = [statistics.mean(run[name] for run in round_) for round_ in zip(*untraced, strict=True)]
-        cells = []
+        cells, by_start = [], []
         for found in runs:
             values = [run[name] for run in found]
             ratios = [value / other for value, other in zip(values, base, strict=True)]
             spread = f"{statistics.median(ratios):.4f} ({min(ratios):.3f}-{max(ratios):.3f})"
             cells.append(f"{statistics.median(values):10.2f}{spread:>22}")
+            starts = [ratios[first : first + rounds] for first in range(0, len(ratios), rounds)]
+            by_start.append(" ".join(f"{statistics.median(start):.4f}" for start in starts))
         print(f"{'':5}{name:21}" + "".join(cells))
+        if len(runs[0]) > rounds:
+            print(
+                f"{'':8}by start: " + ", ".join(f"{kind} {found}" for kind, found in zip(kinds, by_start, strict=True))
+            )
     steps = min(len(run["steps"]) for found in runs for run in found)
     usual = [statistics.median(run["steps"][step] for found in untraced for run in found) for step in range(steps)]
     for kind, found in zip(kinds, runs, strict=True):

@@ -39,14 +39,14 @@ KINDS = "host", "layer", "8 apart", "ends"
 
 
 class Call(NamedTuple):
-    """A call of a layer's attention implementation, and what stands in for it with stamps and as recorded; clocked."""
+    """A call of a layer's attention implementation, and what stands in for it where the layer has stamps; clocked."""
 
     layer: int
     owner: Any
     name: str
     original: Callable[..., Any]
     timed: Callable[..., Any]
-    recorded: Callable[..., Any]
+    recorded: bool
 
 
 class Step(NamedTuple):
@@ -80,13 +80,12 @@ def gather(clock: Clock) -> tuple[list[Any], list[Call]]:
     make, wrap = layers.stamped, layers.LayerRecorder._wrap
     current = 0
 
-    def made(original: Any, *given: Any, full: bool, pieces: bool, follows: bool) -> Any:
+    def made(original: Any, *given: Any, in_graphs: bool, follows: bool) -> Any:
         inner = clock.around(original, -1)
-        timed = make(inner, *given, full=True, pieces=True, follows=follows)
-        recorded = make(inner, *given, full=full, pieces=pieces, follows=follows)
-        clocked = map(clock.around, (inner, timed, recorded))
-        calls.append(Call(current, original.__self__, original.__name__, *clocked))
-        return make(original, *given, full=full, pieces=pieces, follows=follows)
+        timed = clock.around(make(inner, *given, in_graphs=True, follows=follows))
+        owner, name = original.__self__, original.__name__
+        calls.append(Call(current, owner, name, clock.around(inner), timed, in_graphs))
+        return make(original, *given, in_graphs=in_graphs, follows=follows)
 
     def wrapped(self: Any, layer: int, *args: Any, **kwargs: Any) -> None:
         nonlocal current
@@ -135,15 +134,15 @@ def batches(model: str, count: int) -> list[list[Step]]:
     recorder.begin, recorder.end = clock.around(recorder.begin), clock.around(recorder.end)
     last = max(call.layer for call in calls)
     apart = {call.layer for call in calls if call.layer % 8 == 0 or call.layer == last}
-    stamped = {"host": set(), "8 apart": apart, "ends": {0, last}}
+    recorded = {call.layer for call in calls if call.recorded}
+    stamped = {"host": set(), "layer": recorded, "8 apart": apart, "ends": {0, last}}
     of_interest = [call for call in calls if call.layer in apart]
     rng = random.Random(0)
 
     def dress(kind: str) -> None:
         recorder._alive = kind != "host"
         for call in of_interest:
-            found = call.recorded if kind == "layer" else call.timed if call.layer in stamped[kind] else call.original
-            setattr(call.owner, call.name, found)
+            setattr(call.owner, call.name, call.timed if call.layer in stamped[kind] else call.original)
 
     def batch(number: int) -> list[Step]:
         for n in range(SEQUENCES):

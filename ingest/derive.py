@@ -133,7 +133,7 @@ def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
         """
         INSERT INTO kv_window BY NAME
         WITH untimed AS (
-            FROM kv_layer WHERE timed IN ('outside_graphs', 'outside_pieces')
+            FROM kv_layer WHERE timed = 'outside_graphs'
         ), own AS (  -- a damaged one may have any times
             FROM kv_window SEMI JOIN untimed USING (process_id)
             WHERE start_ns >= 0 AND end_ns BETWEEN start_ns AND $latest_ns

@@ -177,9 +177,8 @@ KV_LAYER = Table(
         _column(
             "timed",
             _TEXT,
-            "When it has stamps: `always`, `outside_pieces` (with piecewise CUDA graphs its windows are derived from "
-            "the layers around it), `outside_graphs` (with full ones, too) or `never`; NULL: at `--kv-level tile`, or "
-            "recorded before that was said.",
+            "When it has stamps: `always`, `outside_graphs` (with CUDA graphs its windows are derived from the layers "
+            "around it) or `never`; NULL: at `--kv-level tile`, or recorded before that was said.",
         ),
     ),
 )

@@ -154,11 +154,9 @@ class Stamped:
         before: Callable[[int], None],
         after: Callable[[int], None],
         stream: Callable[[], int],
-        in_pieces: Callable[[], bool],
         capturing: Callable[[], bool],
         failed: Callable[[Exception], None],
-        full: bool,
-        pieces: bool,
+        in_graphs: bool,
         follows: bool,
         /,
     ) -> None: ...

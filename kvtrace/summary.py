@@ -174,8 +174,7 @@ def _layers(process: ProcessRecording) -> str:
     """Which layers have windows; those of recordings that do not say it all do."""
     when = Counter(layer.get("timed", "always") for layer in process.layers)
     if when["outside_graphs"]:
-        full = when["always"] + when["outside_pieces"]
-        return f"{len(process.layers)} layers, with full CUDA graphs of {full}, with piecewise ones of {when['always']}"
+        return f"{len(process.layers)} layers, with CUDA graphs of {when['always']}"
     return f"{when['always']} of {len(process.layers)} layers" if when["never"] else f"{len(process.layers)} layers"
 
 

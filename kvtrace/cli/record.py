@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 metavar="LIST",
                 help="layer, tile: only these layers, such as 0,15,30-31, or all. Without it, level layer times every "
-                "layer in steps without CUDA graphs, one of eight in full ones, one of sixteen with piecewise ones.",
+                "layer in steps without CUDA graphs and one of sixteen in others.",
             ),
         ] = "",
         heads: Annotated[str, typer.Option(metavar="LIST", help="tile: only these KV heads.")] = "",

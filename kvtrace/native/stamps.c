@@ -54,8 +54,8 @@ PyType_Spec launch_spec = {"kvtrace._native.Launch", sizeof(Launch), 0, Py_TPFLA
 
 typedef struct {
     HOLDER;
-    PyObject *original, *before, *after, *stream, *in_pieces, *capturing, *failed;
-    int full, pieces, follows, over;
+    PyObject *original, *before, *after, *stream, *capturing, *failed;
+    int in_graphs, follows, over;
 } Stamped;
 
 static int is_so(PyObject *question)
@@ -69,11 +69,10 @@ static int is_so(PyObject *question)
 /* Which stamps a call gets: 2 before and after, 1 only after, 0 none; -1: an exception is set. */
 static int stamps_of(Stamped *self)
 {
-    int captured = self->pieces && !self->follows ? 0 : is_so(self->capturing);
+    int captured = self->in_graphs && !self->follows ? 0 : is_so(self->capturing);
     if (captured)
-        return captured < 0 ? -1 : !self->full ? 0 : self->follows ? 1 : 2;
-    int without = self->pieces ? 0 : is_so(self->in_pieces);
-    return without < 0 ? -1 : without ? 0 : 2;
+        return captured < 0 ? -1 : !self->in_graphs ? 0 : 1;
+    return 2;
 }
 
 /* An exception of ours is told of, and there are no stamps any more. -1: it is none of ours, it stays. */
@@ -104,9 +103,9 @@ static PyObject *stamped_call(Stamped *self, PyObject *args, PyObject *kwargs)
 
 static int stamped_init(Stamped *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[7];
-    if (!PyArg_ParseTuple(args, "OOOOOOOppp", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                          &self->full, &self->pieces, &self->follows))
+    PyObject *given[6];
+    if (!PyArg_ParseTuple(args, "OOOOOOpp", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
+                          &self->in_graphs, &self->follows))
         return -1;
     HOLD(self, given);
     return 0;
@@ -123,7 +122,7 @@ static PyMethodDef stamped_methods[] = {
 };
 
 static PyType_Slot stamped_slots[] = {
-    {Py_tp_doc, "Stamped(original, before, after, stream, in_pieces, capturing, failed, full, pieces, follows)"},
+    {Py_tp_doc, "Stamped(original, before, after, stream, capturing, failed, in_graphs, follows)"},
     HOLDER_SLOTS,
     {Py_tp_init, stamped_init},
     {Py_tp_call, stamped_call},

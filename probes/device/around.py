@@ -14,12 +14,10 @@ def stamped(
     before: Launch,
     after: Launch,
     stream: Callable[[], int],
-    in_pieces: Callable[[], bool],
     capturing: Callable[[], bool],
     failed: Callable[[Exception], None],
     *,
-    full: bool,
-    pieces: bool,
+    in_graphs: bool,
     follows: bool,
 ) -> Callable[..., Any]:
     """A layer's call with its stamps; in compiled code where there is some.
@@ -29,18 +27,16 @@ def stamped(
         before: Launches the stamp of its start.
         after: Launches the stamp of its end.
         stream: The handle of the stream that the call is to run on.
-        in_pieces: Whether the pass under way runs piecewise CUDA graphs, between which Python makes this call.
         capturing: Whether the call is being captured into a graph.
         failed: Called with the exception if a launch fails; there are no stamps around this call any more then.
-        full: Whether there are stamps in full CUDA graphs, too.
-        pieces: Whether there are stamps in passes with piecewise CUDA graphs, too; only if there are in full ones.
+        in_graphs: Whether there are stamps in full CUDA graphs, too.
         follows: Whether a call with stamps comes right before this one. In one graph nothing runs between the two, and
             the end of the first is the start of this one; launched from Python, it starts when Python gets to it.
     """
     native = compiled()
     if native is not None:
         made: Callable[..., Any] = native.Stamped(
-            original, before, after, stream, in_pieces, capturing, failed, full, pieces, follows
+            original, before, after, stream, capturing, failed, in_graphs, follows
         )
         return made
     over = False
@@ -55,8 +51,7 @@ def stamped(
 
     def around(*args: Any, **kwargs: Any) -> Any:
         captured = capturing()
-        without = not full if captured else not pieces and in_pieces()
-        if over or without:
+        if over or (captured and not in_graphs):
             return original(*args, **kwargs)
         if not (follows and captured):
             launched(before)

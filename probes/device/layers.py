@@ -28,7 +28,6 @@ class LayerRecorder:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._in_pieces = False
         self._outside_graphs: list[tuple[Any, str, Callable[..., Any]]] = []
         self._stamps: Stamps | None = None
         self._drain: WindowDrain | None = None
@@ -106,11 +105,9 @@ class LayerRecorder:
             before,
             after,
             self._stream,
-            lambda: self._in_pieces,
             self._capturing,
             self._stop,
-            full=when != "outside_graphs",
-            pieces=when == "always",
+            in_graphs=when == "always",
             follows=follows,
         )
         setattr(owner, name, around)
@@ -126,10 +123,8 @@ class LayerRecorder:
     def turn(self, in_pieces: bool) -> None:
         """From the pass under way on Python calls attention between piecewise CUDA graphs, or does not.
 
-        Each microsecond of Python is one of the step there: what would only pass a call on is taken out. Layers with
-        stamps in full graphs keep theirs, for nobody tells when one is about to be captured.
+        Each microsecond of Python is one of the step there: what would only pass a call on is taken out.
         """
-        self._in_pieces = in_pieces
         for owner, name, around in self._outside_graphs:
             if in_pieces:
                 vars(owner).pop(name, None)

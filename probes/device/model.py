@@ -17,35 +17,21 @@ def backend_of(layers: list[tuple[str, Any]]) -> str:
     return type(layers[0][1].impl).__name__ if layers else ""
 
 
-SPACING = 8
-"""With CUDA graphs a step takes a few milliseconds, and the stamps of 32 layers close to one percent of it or more."""
-
-SPACING_IN_PIECES = 16
-"""Between piecewise graphs it is Python that launches stamps, in steps that may take as long as Python does."""
+SPACING = 16
+"""With CUDA graphs a step takes a few milliseconds, and the stamps of 32 layers close to one percent of it; between
+piecewise ones Python launches them, in steps that may take as long as Python does."""
 
 
-def timing(
-    count: int,
-    wanted: tuple[int, ...],
-    *,
-    alike: bool,
-    spacing: int = SPACING,
-    spacing_in_pieces: int = SPACING_IN_PIECES,
-) -> list[str]:
-    """When each of `count` layers has stamps: `always`, `outside_pieces`, `outside_graphs` or `never`.
+def timing(count: int, wanted: tuple[int, ...], *, alike: bool, spacing: int = SPACING) -> list[str]:
+    """When each of `count` layers has stamps: `always`, `outside_graphs` or `never`.
 
-    Those that are wanted always, if any are named. Else all in passes without CUDA graphs; of layers that are alike one
-    of `spacing` and the last in full graphs, of these one of `spacing_in_pieces` and the last with piecewise ones, too.
-    Ingest lays the others' windows between.
+    Those that are wanted always, if any are named. Else all in passes without CUDA graphs, and of layers that are alike
+    one of `spacing` and the last in others, too. Ingest lays the others' windows between.
     """
     if wanted:
         return ["always" if index in wanted else "never" for index in range(count)]
-    always = {*range(0, count, spacing_in_pieces if alike else 1), count - 1}
-    in_full_graphs = range(0, count, spacing)
-    return [
-        "always" if index in always else "outside_pieces" if index in in_full_graphs else "outside_graphs"
-        for index in range(count)
-    ]
+    always = {*range(0, count, spacing if alike else 1), count - 1}
+    return ["always" if index in always else "outside_graphs" for index in range(count)]
 
 
 def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:

@@ -15,26 +15,18 @@ from kvtrace.ingest.derive import insert_windows_between
 from kvtrace.probes.device.model import alike, timing
 from tests.ingest.traces import Events
 
-IN_GRAPHS = st.sampled_from([{"always"}, {"always", "outside_pieces"}])  # piecewise ones, full ones
+SPACINGS = st.integers(1, 16)
 WINDOWS = "SELECT step, layer, kind::VARCHAR, start_ns, end_ns, observed FROM kv_window ORDER BY step, layer, kind"
 
 
 @pytest.mark.parametrize(
-    ("layers", "full", "pieces"),
-    [
-        (1, [0], [0]),
-        (2, [0, 1], [0, 1]),
-        (5, [0, 4], [0, 4]),
-        (9, [0, 8], [0, 8]),
-        (17, [0, 8, 16], [0, 16]),
-        (32, [0, 8, 16, 24, 31], [0, 16, 31]),
-    ],
+    ("layers", "in_graphs"),
+    [(1, [0]), (2, [0, 1]), (5, [0, 4]), (17, [0, 16]), (18, [0, 16, 17]), (32, [0, 16, 31])],
 )
-def test_of_layers_that_are_alike_some_have_stamps_in_graphs(layers: int, full: list[int], pieces: list[int]) -> None:
+def test_of_layers_that_are_alike_some_have_stamps_in_graphs(layers: int, in_graphs: list[int]) -> None:
     when = timing(layers, (), alike=True)
-    assert [layer for layer in range(layers) if when[layer] == "always"] == pieces
-    assert [layer for layer in range(layers) if when[layer] in ("always", "outside_pieces")] == full
-    assert set(when) <= {"always", "outside_pieces", "outside_graphs"}
+    assert [layer for layer in range(layers) if when[layer] == "always"] == in_graphs
+    assert set(when) <= {"always", "outside_graphs"}
 
 
 def test_layers_that_differ_all_have_stamps_and_named_ones_alone() -> None:
@@ -129,7 +121,7 @@ def test_in_a_graph_they_lie_evenly_between_the_layers_that_have_some() -> None:
 
 def test_a_layer_that_was_held_up_moves_no_window() -> None:
     """Another process had the GPU during the first layer's attention."""
-    events = trace(timing(17, (), alike=True))
+    events = trace(timing(17, (), alike=True, spacing=8))
     for layer in (0, 8, 16):
         held_up = 5000 * (layer == 0)
         start = 100 * layer + 5000 * (layer > 0)
@@ -152,30 +144,30 @@ def test_nothing_is_derived_for_layers_that_were_not_asked_for() -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 20), IN_GRAPHS)
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 20), SPACINGS)
 def test_derived_windows_are_the_windows_where_layers_take_equally_long(
-    layers: int, write: int, attention: int, rest: int, gap: int, stamped: set[str]
+    layers: int, write: int, attention: int, rest: int, gap: int, spacing: int
 ) -> None:
-    events = trace(when := timing(layers, (), alike=True))
+    events = trace(when := timing(layers, (), alike=True, spacing=spacing))
     expected = []
     for layer in range(layers):
         start = 10**18 + layer * (write + gap + attention + rest)
         for kind, begin, length in (("write", start, write), ("attention", start + write + gap, attention)):
-            expected.append((1, layer, kind, begin, begin + length, when[layer] in stamped))
-            if when[layer] in stamped:
+            expected.append((1, layer, kind, begin, begin + length, when[layer] == "always"))
+            if when[layer] == "always":
                 window(events, 1, layer, kind, begin, begin + length)
     insert_windows_between(events.connection)
     assert events.rows(WINDOWS) == expected
 
 
 @settings(deadline=None)
-@given(st.integers(2, 33), IN_GRAPHS, st.data())
-def test_windows_never_overlap(layers: int, stamped: set[str], data: st.DataObject) -> None:
+@given(st.integers(2, 33), SPACINGS, st.data())
+def test_windows_never_overlap(layers: int, spacing: int, data: st.DataObject) -> None:
     """However long the layers with stamps took, and what was between them."""
-    events = trace(when := timing(layers, (), alike=True))
+    events = trace(when := timing(layers, (), alike=True, spacing=spacing))
     time = 10**18
     for layer in range(layers):
-        if when[layer] in stamped:
+        if when[layer] == "always":
             for kind in ("write", "attention"):
                 start = time + data.draw(st.integers(0, 1000))
                 time = start + data.draw(st.integers(0, 1000))

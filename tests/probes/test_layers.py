@@ -69,7 +69,6 @@ def recorder(*, capturing: bool = False) -> tuple[Any, Launches, Notes]:
     ("when", "eager", "between_pieces", "captured"),
     [  # captured, the write's end is the attention's start
         ("always", [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 3]),
-        ("outside_pieces", [0, 1, 2, 3], [], [0, 1, 3]),
         ("outside_graphs", [0, 1, 2, 3], [], []),
     ],
 )
