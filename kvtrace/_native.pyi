@@ -127,7 +127,12 @@ class Forwards:
     def after(self, start_ns: int, result: Any, args: Args, kwargs: Kwargs, /) -> None: ...
     def context(self, args: Args, kwargs: Kwargs, /) -> None: ...
     def watch(
-        self, begin: Callable[[int, bool, Any], None], end: Callable[[int], None], turn: Callable[[bool], None], /
+        self,
+        begin: Callable[[int, bool, Any], None],
+        end: Callable[[int], None],
+        turn: Callable[[bool], None],
+        other: Callable[[], None],
+        /,
     ) -> None: ...
 
 class Updates:

@@ -42,6 +42,8 @@ End = Callable[[int], None]
 """Called with a pass's number of tokens."""
 Turn = Callable[[bool], None]
 """Called when passes turn to piecewise CUDA graphs, or to something else, before the model runs."""
+Other = Callable[[], None]
+"""Called when the model is about to run for something else than a pass, such as a dummy beside other ranks."""
 
 
 class Forwards:
@@ -57,14 +59,15 @@ class Forwards:
         self._begin: Begin | None = None
         self._end: End | None = None
         self._turn: Turn | None = None
+        self._other: Other | None = None
         self._in_pieces = False
         self._missing = missing
         self._without = 0  # forward passes in a row without a mark
         self.mode = 0  # graph mode of the pass under way; 0 before it is known
 
-    def watch(self, begin: Begin, end: End, turn: Turn) -> None:
-        """Call these around each forward pass from now on, and when passes turn to other graphs."""
-        self._begin, self._end, self._turn = begin, end, turn
+    def watch(self, begin: Begin, end: End, turn: Turn, other: Other) -> None:
+        """Call these from now on."""
+        self._begin, self._end, self._turn, self._other = begin, end, turn, other
 
     def before(self, args: Args, kwargs: Kwargs) -> int:
         """When it begins; 0: it is a dummy."""
@@ -94,7 +97,10 @@ class Forwards:
     def context(self, args: Args, kwargs: Kwargs) -> None:
         """Before `set_forward_context`, whose arguments name the graph mode."""
         graph_mode = kwargs.get("cudagraph_runtime_mode")
-        if graph_mode is not None and not self.mode:
+        if self.mode:
+            if self._other is not None:
+                self._other()
+        elif graph_mode is not None:
             self.mode = _mode(graph_mode)
             if self._turn is not None and self._in_pieces != (self.mode == GraphMode.piecewise):
                 self._in_pieces = not self._in_pieces
@@ -130,8 +136,11 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
         if ranges is not None and step:
             ranges.begin_forward(step[1], start_ns)
-        if layers is not None and (dummy or scheduler_output.total_num_scheduled_tokens):  # else nothing runs
-            layers.begin(step[1] if step else 0, step[0] if step else 0)
+        if layers is not None:
+            if dummy or scheduler_output.total_num_scheduled_tokens:
+                layers.begin(step[1] if step else 0, step[0] if step else 0)
+            else:  # nothing runs, or vLLM's own dummy
+                layers.other()
 
     def end(tokens: int) -> None:
         if layers is not None and tokens:
@@ -143,8 +152,12 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if layers is not None:
             layers.turn(in_pieces)
 
+    def other() -> None:
+        if layers is not None:
+            layers.other()
+
     if ranges is not None:
-        forwards.watch(begin, end, turn)
+        forwards.watch(begin, end, turn, other)
 
     def before_full_graph(args: Args, kwargs: Kwargs) -> None:
         forwards.mode = forwards.mode or GraphMode.full
@@ -158,7 +171,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.start()
         if layers is not None and layers.attach(args[0]):
-            forwards.watch(begin, end, turn)
+            forwards.watch(begin, end, turn, other)
 
     found = []
     for module in _RUNNERS:

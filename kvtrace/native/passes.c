@@ -43,7 +43,7 @@ static int mark_of(PyObject *output, PyObject *attribute, long long *pid, long l
 typedef struct {
     HOLDER;
     Packer *packer;
-    PyObject *mark, *begin, *end, *turn, *name_mode, *missing;
+    PyObject *mark, *begin, *end, *turn, *other, *name_mode, *missing;
     PyObject *modes[MODES]; /* members of vLLM's that were named, and what they are to us */
     unsigned char codes[MODES];
     int mode, piecewise, in_pieces, known, without;
@@ -137,10 +137,12 @@ static PyObject *context(Forwards *self, PyObject *const *given, Py_ssize_t coun
 {
     if (count != 2 || !PyDict_Check(given[1]))
         return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    if (self->mode)
+        return self->other == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(self->other);
     PyObject *mode = PyDict_GetItemWithError(given[1], n_graph_mode);
     if (mode == NULL && PyErr_Occurred())
         return NULL;
-    if (mode != NULL && mode != Py_None && !self->mode) {
+    if (mode != NULL && mode != Py_None) {
         int code = mode_of(self, mode);
         if (code < 0)
             return NULL;
@@ -155,18 +157,19 @@ static PyObject *context(Forwards *self, PyObject *const *given, Py_ssize_t coun
 
 static PyObject *watch(Forwards *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 3)
-        return PyErr_Format(PyExc_TypeError, "begin, end and turn are needed");
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "begin, end, turn and other are needed");
     replace(&self->begin, Py_NewRef(given[0]));
     replace(&self->end, Py_NewRef(given[1]));
     replace(&self->turn, Py_NewRef(given[2]));
+    replace(&self->other, Py_NewRef(given[3]));
     Py_RETURN_NONE;
 }
 
 static int forwards_init(Forwards *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[7 + MODES] = {NULL, NULL, Py_None, Py_None, Py_None}; /* the last: no mode was named yet */
-    if (!PyArg_ParseTuple(args, "O!UOOi", packer_type, &given[0], &given[1], &given[5], &given[6], &self->piecewise))
+    PyObject *given[8 + MODES] = {NULL, NULL, Py_None, Py_None, Py_None, Py_None}; /* the last: no mode was named yet */
+    if (!PyArg_ParseTuple(args, "O!UOOi", packer_type, &given[0], &given[1], &given[6], &given[7], &self->piecewise))
         return -1;
     if (!packer_writes((Packer *)given[0], FORWARD_LAYOUT))
         return -1;
@@ -183,7 +186,7 @@ static PyMethodDef forwards_methods[] = {
     {"before", FAST(forward_begins), "Hook.before of execute_model."},
     {"after", FAST(forward_ends), "Hook.after of execute_model."},
     {"context", FAST(context), "Hook.before of set_forward_context."},
-    {"watch", FAST(watch), "watch(begin, end, turn): what to call from now on."},
+    {"watch", FAST(watch), "watch(begin, end, turn, other): what to call from now on."},
     {NULL},
 };
 

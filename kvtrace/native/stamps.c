@@ -70,9 +70,7 @@ static int is_so(PyObject *question)
 static int stamps_of(Stamped *self)
 {
     int captured = self->in_graphs && !self->follows ? 0 : is_so(self->capturing);
-    if (captured)
-        return captured < 0 ? -1 : !self->in_graphs ? 0 : 1;
-    return 2;
+    return captured == 0 ? 2 : captured < 0 ? -1 : self->in_graphs;
 }
 
 /* An exception of ours is told of, and there are no stamps any more. -1: it is none of ours, it stays. */

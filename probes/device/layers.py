@@ -131,6 +131,10 @@ class LayerRecorder:
             else:
                 setattr(owner, name, around)
 
+    def other(self) -> None:
+        """The model is about to run for something else than a pass: its stamps are to be forgotten."""
+        self._stale = True
+
     def begin(self, step: int, engine_pid: int) -> None:
         """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
         if self._stamps is None or not self._alive:

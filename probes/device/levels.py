@@ -57,3 +57,8 @@ class DeviceRecorder:
         """From the pass under way on the model runs piecewise CUDA graphs, or does not."""
         if isinstance(self._active, LayerRecorder):
             self._active.turn(in_pieces)
+
+    def other(self) -> None:
+        """The model is about to run for something else than a pass."""
+        if isinstance(self._active, LayerRecorder):
+            self._active.other()

@@ -46,7 +46,7 @@ def test_a_forward_pass_is_recorded_with_its_step_and_graph_mode(tmp_path: Path)
     # GIVEN passes whose scheduler's output comes by position or by name
     seen: list[Any] = []
     forwards = _forwards(Recorder(tmp_path))
-    forwards.watch(lambda *facts: seen.append(facts), seen.append, lambda _: None)
+    forwards.watch(lambda *facts: seen.append(facts), seen.append, lambda _: None, lambda: None)
     before = time.monotonic_ns()
     for args, kwargs, mode in (
         ((None, marked((3, 7))), {}, "FULL"),
@@ -74,7 +74,7 @@ def test_a_forward_pass_is_recorded_with_its_step_and_graph_mode(tmp_path: Path)
 
 def test_when_passes_turn_to_piecewise_graphs_is_told_before_the_model_runs(tmp_path: Path) -> None:
     forwards, turned = _forwards(Recorder(tmp_path)), []
-    forwards.watch(lambda *_: None, lambda _: None, turned.append)
+    forwards.watch(lambda *_: None, lambda _: None, turned.append, lambda: turned.append("other"))
     for mode, told_of in (
         ("FULL", []),
         ("PIECEWISE", [True]),
@@ -84,9 +84,9 @@ def test_when_passes_turn_to_piecewise_graphs_is_told_before_the_model_runs(tmp_
         ("FULL", [False]),
     ):
         forwards.before((None, marked((1, 1))), {})
-        for name in (mode, "PIECEWISE"):  # a draft model's is of no account
+        for name in (mode, "PIECEWISE"):  # the second is not the pass's
             forwards.context((), {"cudagraph_runtime_mode": SimpleNamespace(name=name)})
-        assert turned == told_of, mode
+        assert turned == [*told_of, "other"], mode
         turned.clear()
 
 

@@ -26,6 +26,7 @@ class Launches:
 
     def __init__(self) -> None:
         self.made: list[tuple[int, int]] = []
+        self.steps: list[int | str] = []
         self.broken = False
 
     def stamp(self, layer: int, place: int, *, first: bool = False) -> Callable[[int], None]:
@@ -36,6 +37,12 @@ class Launches:
             self.made.append((layer, place))
 
         return launch
+
+    def clear(self, stream: int) -> None:
+        self.steps.append("clear")
+
+    def publish(self, step: int, stream: int) -> None:
+        self.steps.append(step)
 
 
 class Notes:
@@ -104,6 +111,20 @@ def test_between_pieces_nothing_stands_in_for_calls_that_would_be_passed_on() ->
     made.turn(True)
     made._detach()
     assert vars(implementation) == {}
+
+
+def test_stamps_of_other_runs_of_the_model_are_forgotten() -> None:
+    made, launches, _ = recorder()
+    made._drain = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None))
+    for step in (1, 2):
+        made.begin(step, 7)
+        made.end()
+    made.other()  # a dummy, so that other ranks are not alone
+    made.begin(3, 7)
+    made.end()
+    made.begin(0, 0)  # a dummy that is a pass
+    made.begin(4, 7)
+    assert launches.steps == ["clear", 1, 2, "clear", 3, "clear"]
 
 
 def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> None:
