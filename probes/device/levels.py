@@ -8,7 +8,10 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.layout import KV_LEVEL_VARIABLE
 from kvtrace.probes.device.layers import LayerRecorder
+from kvtrace.probes.device.model import in_microbatches
 from kvtrace.probes.device.tiles.level import TileRecorder
+
+_MICROBATCHES = "vLLM runs steps in microbatches (--enable-dbo, --ubatch-size); what each did cannot be told apart"
 
 
 def level() -> str:
@@ -33,6 +36,9 @@ class DeviceRecorder:
         """Choose by the model runner's layers, and get between them and their kernels. False: there is no device."""
         if self._active is not None:
             return True
+        if in_microbatches(runner):  # a layer is called for each of them, with the requests counted from its first
+            self._recorder.note("device", state="absent", detail=_MICROBATCHES)
+            return False
         if self._wanted == "tile":
             tiles = TileRecorder(self._recorder)
             if tiles.attach(runner):

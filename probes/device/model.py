@@ -34,6 +34,12 @@ def timing(count: int, wanted: tuple[int, ...], *, alike: bool, spacing: int = S
     return ["always" if index in always else "outside_graphs" for index in range(count)]
 
 
+def in_microbatches(runner: Any) -> bool:
+    """Whether vLLM may run a step's batch in two or more parts that take turns, layer by layer."""
+    config = getattr(getattr(runner, "vllm_config", None), "parallel_config", None)
+    return bool(getattr(config, "enable_dbo", False) or getattr(config, "use_ubatching", False))
+
+
 def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:
     """Whether all layers of the model own a KV cache, do the same with it and have the same weights besides.
 

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.layers import LayerRecorder
+from kvtrace.probes.device.levels import DeviceRecorder
 
 STREAM = (1 << 63) + 7  # handles are addresses
 
@@ -125,6 +126,17 @@ def test_stamps_of_other_runs_of_the_model_are_forgotten() -> None:
     made.begin(0, 0)  # a dummy that is a pass
     made.begin(4, 7)
     assert launches.steps == ["clear", 1, 2, "clear", 3, "clear"]
+
+
+@pytest.mark.parametrize("level", ["layer", "tile"])
+@pytest.mark.parametrize("option", ["enable_dbo", "use_ubatching"])
+def test_microbatches_are_not_recorded_as_if_there_were_none(level: str, option: str) -> None:
+    notes = Notes()
+    runner = SimpleNamespace(vllm_config=SimpleNamespace(parallel_config=SimpleNamespace(**{option: True})))
+    recorder: Any = DeviceRecorder(notes, level)  # type: ignore[arg-type]
+    assert recorder.attach(runner) is False
+    assert len(notes.said) == 1
+    assert "--enable-dbo" in notes.said[0]
 
 
 def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> None:
