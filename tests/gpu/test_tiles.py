@@ -2,7 +2,8 @@
 
     python -m pytest tests/gpu/test_tiles.py
 
-Triton's backend in FULL graphs, with prefix caching, chunked prefill, preemption and mixed batches.
+Triton's backend in FULL graphs, with prefix caching, chunked prefill, preemption and mixed batches, and both of vLLM's
+model runners.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, WORKLOAD, has_gpu, rows
-from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
+from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, WORKLOAD, gpu_environment, has_gpu, rows, runners_of
+from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs a CUDA device, vLLM and CuPy")]
 
@@ -29,13 +30,13 @@ NEEDED = """
 """
 
 
-def record(folder: Path, ring_mb: int) -> Recorded:
+def record(folder: Path, ring_mb: int, runner: str = "v2") -> Recorded:
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
     engine = {**ENGINE, "model": str(folder / "model"), "attention_backend": "TRITON_ATTN"}
     config = {**WORKLOAD, "engine": engine, "kv_events_ports": [free_port(), free_port()]}
     script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
-    environment = vllm_environment(VLLM_LOGGING_LEVEL="ERROR")
+    environment = gpu_environment(runner)
     arguments = ["record", "-o", folder / "run", "--kv-level", "tile", "--ring-mb", str(ring_mb), "--", *script]
     done = kvtrace(*arguments, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -43,9 +44,11 @@ def record(folder: Path, ring_mb: int) -> Recorded:
     return ingested(folder / "run", truth, done.stderr, "--all-tiles")
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    return record(tmp_path_factory.mktemp("tiles"), 512)
+@pytest.fixture(scope="module", params=["v2", "v1"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    recorded = record(tmp_path_factory.mktemp("tiles"), 512, request.param)
+    assert runners_of(recorded) == {request.param}
+    return recorded
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""On a GPU with vLLM: what `--kv-level layer` records, in every graph mode, against the engine's own word.
+"""On a GPU with vLLM: what `--kv-level layer` records, by graph mode and model runner, against the engine's own word.
 
     python -m pytest tests/gpu
 
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from bench.derived_windows import compare
+from kvtrace.recording import open_recording
 from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
 
 LLAMA_8B = {
@@ -89,7 +90,11 @@ MODES: dict[str, dict[str, Any]] = {
     "flashinfer": {"attention_backend": "FLASHINFER"},
     "mla": {"attention_backend": "FLASH_ATTN_MLA"},
     "triton-mla": {"attention_backend": "TRITON_MLA"},
+    "v1": {},
+    "v1-piecewise": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
+    "v1-mla": {"attention_backend": "FLASH_ATTN_MLA"},
 }
+RUNNERS = {"v1": "vllm.v1.worker.gpu_model_runner", "v2": "vllm.v1.worker.gpu.model_runner"}
 LAYERS = 32
 IN_GRAPHS = {0, 16, LAYERS - 1}
 LATENT = 512 + 64
@@ -116,19 +121,35 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     engine = {**ENGINE, "model": str(folder / "model"), **MODES[request.param]}
     config = {**WORKLOAD, "engine": engine, "kv_events_ports": [free_port(), free_port()]}
     script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(folder / "truth.json")]
-    environment = vllm_environment(VLLM_LOGGING_LEVEL="ERROR")
+    environment = gpu_environment("v1" if "v1" in request.param else "v2")
     options = ["--layers", "all"] if "all-layers" in request.param else []
     done = kvtrace("record", *options, "-o", folder / "run", "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
     mode = "piecewise" if "piecewise" in request.param else "full"
     recorded.truth.update(latent="mla" in request.param, all_layers="all-layers" in request.param, mode=mode)
+    recorded.truth.update(runner="v1" if "v1" in request.param else "v2")
     yield recorded
+
+
+def gpu_environment(runner: str) -> dict[str, str]:
+    """Of a launch with one of vLLM's two model runners."""
+    return vllm_environment(VLLM_LOGGING_LEVEL="ERROR", VLLM_USE_V2_MODEL_RUNNER=str(int(runner == "v2")))
+
+
+def runners_of(recorded: Recorded) -> set[str]:
+    """The model runners that ran."""
+    fired = {hook for process in open_recording(recorded.run).processes for hook in process.fired}
+    return {name for name, module in RUNNERS.items() if f"{module}:GPUModelRunner.execute_model" in fired}
 
 
 def rows(recorded: Recorded, sql: str) -> list[tuple[Any, ...]]:
     columns = recorded.trace.sql(sql, format="arrow").columns
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def test_the_model_runner_that_was_asked_for_ran(recorded: Recorded) -> None:
+    assert runners_of(recorded) == {recorded.truth["runner"]}
 
 
 def test_every_step_has_both_windows_of_every_layer(recorded: Recorded) -> None:
