@@ -11,9 +11,10 @@ compared with.
 
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
 it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round; their
-medians by start, too, for engines differ. Then, of each kind, the steps whose results came back latest or earliest
-against the untraced ones, in the median. `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s
-INT`), it tells of the complete rounds.
+medians by start, too, for engines differ. A batch's 99th percentile is that of a step or two, so that of all batches
+together is given as well. Then, of each kind, the steps whose results came back latest or earliest against the
+untraced ones, in the median. `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells
+of the complete rounds.
 
 How many of a batch's prompts are computed in its first step depends on how fast they arrive, and what they take
 together on that: some percent of TTFT. With `--together` none is scheduled before all are queued, so that each batch
@@ -68,7 +69,7 @@ def serve(options: Any) -> None:
 
 
 def batch(engine: Any, parameters: Any, sequences: int, seed: int, *, together: bool = False) -> Figures:
-    """Run one batch: tokens/s, latencies in ms, and after how many ms each of the engine's steps came back."""
+    """Run one batch: figures, and in ms every inter-token latency and how long after the last each step came back."""
     ids = [f"{seed}-{number}" for number in range(sequences)]
     start = time.perf_counter()
     if together:
@@ -102,6 +103,7 @@ def batch(engine: Any, parameters: Any, sequences: int, seed: int, *, together: 
         "TTFT p99 ms": p99(first_ms),
         "inter-token p50 ms": statistics.median(gaps_ms),
         "inter-token p99 ms": p99(gaps_ms),
+        "gaps": gaps_ms,
         "steps": [after - before for before, after in itertools.pairwise([0.0, *steps_ms])],
     }
 
@@ -234,7 +236,7 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
     """Print what was found at one number of sequences: for each kind, its batches in the order of starts and rounds."""
     print(f"{sequences:4} sequences, n={len(runs[0]):<8}" + "".join(f"{kind:>32}" for kind in kinds))
     untraced = [found for kind, found in zip(kinds, runs, strict=True) if kind == kinds[0]]
-    for name in [name for name in runs[0][0] if name != "steps"]:
+    for name in [name for name in runs[0][0] if name not in ("gaps", "steps")]:
         base = [statistics.mean(run[name] for run in round_) for round_ in zip(*untraced, strict=True)]
         cells, by_start = [], []
         for found in runs:
@@ -249,6 +251,10 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
             print(
                 f"{'':8}by start: " + ", ".join(f"{kind} {found}" for kind, found in zip(kinds, by_start, strict=True))
             )
+    pooled = [p99([gap for run in found for gap in run.pop("gaps")]) for found in runs]
+    usual_p99 = statistics.mean(value for kind, value in zip(kinds, pooled, strict=True) if kind == kinds[0])
+    said = (f"{kind} {value:.2f} {value / usual_p99:.4f}" for kind, value in zip(kinds, pooled, strict=True))
+    print(f"{'':5}inter-token p99 of all batches, ms: {', '.join(said)}")
     steps = min(len(run["steps"]) for found in runs for run in found)
     usual = [statistics.median(run["steps"][step] for found in untraced for run in found) for step in range(steps)]
     for kind, found in zip(kinds, runs, strict=True):
