@@ -154,10 +154,10 @@ class Engine:
 
     def run(self, sequences: int, seed: int) -> Figures:
         assert self._connection is not None
-        self._connection.send((sequences, seed))
         try:
+            self._connection.send((sequences, seed))
             figures: Figures = self._connection.recv()
-        except EOFError:
+        except (EOFError, OSError):
             said = f"the {self.kind!r} engine ended with exit code {self._process.wait()}:\n{self._said()[-4000:]}"
             raise EngineError(said) from None
         return figures
@@ -172,8 +172,13 @@ class Engine:
                 self._process.wait(20)
             self._process.kill()
         self._process.wait()
-        self._listener.close()
         return [line for line in self._said().splitlines() if line.startswith("kvtrace:")]
+
+    def close(self) -> None:
+        """Listen no more; an engine that still runs ends."""
+        self._listener.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _said(self) -> str:
         return self._log.read_text()
@@ -199,26 +204,31 @@ def main() -> None:
     kinds = options.kinds.split(",")
     plan = [(int(size), int(rounds)) for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))]
     found: dict[int, list[list[Figures]]] = {size: [[] for _ in kinds] for size, _ in plan}
+    died = None
     try:
         measure(options, kinds, plan, found)
     except (KeyboardInterrupt, EngineError) as error:
+        died = error if isinstance(error, EngineError) else None
         print(f"interrupted {error}; what follows is of the rounds that were complete", flush=True)
     for sequences, runs in found.items():
         complete = min(len(run) for run in runs)
         if complete:
             report(sequences, kinds, [run[:complete] for run in runs], dict(plan)[sequences])
+    if died:
+        raise SystemExit(1)
 
 
 def measure(options: Any, kinds: list[str], plan: list[tuple[int, int]], found: dict[int, list[list[Figures]]]) -> None:
     """Start the engines and let them take turns: appends to `found`, by sequences and engine, each batch's figures."""
     for start in range(options.starts):
-        with tempfile.TemporaryDirectory() as folder:
-            numbers = [(start + n) % len(kinds) for n in range(len(kinds))]
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_engines:
             order: list[tuple[Engine, int]] = []
-            for number in numbers:
-                order.append((Engine(kinds[number], options, Path(folder), start * len(kinds) + number), number))
+            for number in [(start + n) % len(kinds) for n in range(len(kinds))]:
+                engine = Engine(kinds[number], options, Path(folder), start * len(kinds) + number)
+                open_engines.callback(engine.close)
+                order.append((engine, number))
                 if len(order) == 1:
-                    order[0][0].wait()  # its compilation is found by the others
+                    engine.wait()  # its compilation is found by the others
             for engine, _ in order[1:]:
                 engine.wait()
             for sequences, rounds in plan:
