@@ -3,7 +3,7 @@
 TRACE is of a recording with `kvtrace record --kv-level layer --layers all`. In its steps with CUDA graphs, full or
 piecewise, the windows of layers that have no stamps there without `--layers` are forgotten, derived again as ingest
 does, and compared: of each kind, how far derived starts, ends and durations are from observed ones. SPACING: as if one
-layer of so many, and the last, had stamps there.
+layer of so many, and the last, had stamps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kvtrace.probes.device.model import SPACING, timing
 
 _FORGET = """
     DELETE FROM kv_window w USING kv_layer l, forward f
-    WHERE l.process_id = w.process_id AND l.layer = w.layer AND f.process_id = w.process_id AND f.step = w.step
-        AND l.timed = 'outside_graphs' AND f.graph_mode IN ('full', 'piecewise')
+    WHERE l.timed = 'outside_graphs' AND l.process_id = w.process_id AND l.layer = w.layer
+        AND f.process_id = w.process_id AND f.step = w.step AND f.graph_mode IN ('full', 'piecewise')
 """
 _COMPARE = """
     SELECT f.graph_mode, d.kind, count(*), quantile_cont(o.end_ns - o.start_ns, 0.5),
@@ -34,7 +34,7 @@ Quantiles = tuple[float, float]
 Row = tuple[str, str, int, float, Quantiles, Quantiles, Quantiles]
 
 
-def compare(trace: Path, spacing: int = SPACING) -> list[Row]:
+def compare(trace: Path, spacing: int) -> list[Row]:
     """Compare a trace's windows.
 
     Returns:
@@ -57,8 +57,8 @@ def compare(trace: Path, spacing: int = SPACING) -> list[Row]:
         return connection.execute(_COMPARE).fetchall()
 
 
-def main(trace: str, *spacing: int) -> None:
-    for mode, kind, count, duration, *far in compare(Path(trace), *spacing):
+def main(trace: str, spacing: int = SPACING) -> None:
+    for mode, kind, count, duration, *far in compare(Path(trace), spacing):
         texts = (
             f"{name} {p50:.0f}, {p99:.0f}" for name, (p50, p99) in zip(("start", "end", "duration"), far, strict=True)
         )

@@ -204,12 +204,12 @@ def main() -> None:
     kinds = options.kinds.split(",")
     plan = [(int(size), int(rounds)) for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))]
     found: dict[int, list[list[Figures]]] = {size: [[] for _ in kinds] for size, _ in plan}
-    died = None
+    died = False
     try:
         measure(options, kinds, plan, found)
     except (KeyboardInterrupt, EngineError) as error:
-        died = error if isinstance(error, EngineError) else None
-        print(f"interrupted {error}; what follows is of the rounds that were complete", flush=True)
+        died = isinstance(error, EngineError)
+        print(f"{str(error) or 'interrupted'}; what follows is of the rounds that were complete", flush=True)
     for sequences, runs in found.items():
         complete = min(len(run) for run in runs)
         if complete:
@@ -261,7 +261,7 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
             print(
                 f"{'':8}by start: " + ", ".join(f"{kind} {found}" for kind, found in zip(kinds, by_start, strict=True))
             )
-    pooled = [p99([gap for run in found for gap in run.pop("gaps")]) for found in runs]
+    pooled = [p99([gap for run in found for gap in run["gaps"]]) for found in runs]
     usual_p99 = statistics.mean(value for kind, value in zip(kinds, pooled, strict=True) if kind == kinds[0])
     said = (f"{kind} {value:.2f} {value / usual_p99:.4f}" for kind, value in zip(kinds, pooled, strict=True))
     print(f"{'':5}inter-token p99 of all batches, ms: {', '.join(said)}")
@@ -273,7 +273,8 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
         print(
             f"{'':5}{kind}: ms later, by step: " + ", ".join(f"{step}: {later[step]:+.2f}" for step in sorted(telling))
         )
-    print(json.dumps({"sequences": sequences, "kinds": kinds, "runs": runs}))
+    told = [[{name: value for name, value in run.items() if name != "gaps"} for run in found] for found in runs]
+    print(json.dumps({"sequences": sequences, "kinds": kinds, "runs": told}))
 
 
 if __name__ == "__main__":

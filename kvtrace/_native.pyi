@@ -130,8 +130,8 @@ class Forwards:
         self,
         begin: Callable[[int, bool, Any], None],
         end: Callable[[int], None],
-        turn: Callable[[bool], None],
-        other: Callable[[], None],
+        turn: Callable[[bool], None] | None,
+        other: Callable[[], None] | None,
         /,
     ) -> None: ...
 

@@ -65,7 +65,7 @@ class Forwards:
         self._without = 0  # forward passes in a row without a mark
         self.mode = 0  # graph mode of the pass under way; 0 before it is known
 
-    def watch(self, begin: Begin, end: End, turn: Turn, other: Other) -> None:
+    def watch(self, begin: Begin, end: End, turn: Turn | None, other: Other | None) -> None:
         """Call these from now on."""
         self._begin, self._end, self._turn, self._other = begin, end, turn, other
 
@@ -148,16 +148,8 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.end_forward()
 
-    def turn(in_pieces: bool) -> None:
-        if layers is not None:
-            layers.turn(in_pieces)
-
-    def other() -> None:
-        if layers is not None:
-            layers.other()
-
     if ranges is not None:
-        forwards.watch(begin, end, turn, other)
+        forwards.watch(begin, end, None, None)
 
     def before_full_graph(args: Args, kwargs: Kwargs) -> None:
         forwards.mode = forwards.mode or GraphMode.full
@@ -171,7 +163,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.start()
         if layers is not None and layers.attach(args[0]):
-            forwards.watch(begin, end, turn, other)
+            forwards.watch(begin, end, layers.turn, layers.other)
 
     found = []
     for module in _RUNNERS:

@@ -59,7 +59,7 @@ class LayerRecorder:
         try:
             for index, (name, layer) in enumerate(layers):
                 if when[index] != "never":
-                    self._wrap(index, layer.impl, when[index])
+                    self._wrap(index, layer.impl, in_graphs=when[index] == "always")
                 self._recorder.note("layer", index=index, name=name, timed=when[index], **cache_facts(layer))
         except Exception:
             self._detach()
@@ -80,14 +80,14 @@ class LayerRecorder:
             self._undo.pop()()
         self._stamps = None
 
-    def _wrap(self, layer: int, implementation: Any, when: str) -> None:
+    def _wrap(self, layer: int, implementation: Any, *, in_graphs: bool) -> None:
         assert self._stamps is not None
         write_start, write_end, attention_start, attention_end = (
             self._stamps.stamp(layer, place) for place in range(4)
         )
         # MLA attends to a batch in two calls, for its prefills and for its decodes: one window from first to last.
         attention_first = self._stamps.stamp(layer, ATTENTION_START, first=True)
-        between = partial(self._between, implementation, when)
+        between = partial(self._between, implementation, in_graphs=in_graphs)
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
             between("do_kv_cache_update", write_start, write_end)
@@ -97,7 +97,7 @@ class LayerRecorder:
                 between(name, start, attention_end, follows=writes and name == "forward")
 
     def _between(
-        self, owner: Any, when: str, name: str, before: Launch, after: Launch, *, follows: bool = False
+        self, owner: Any, name: str, before: Launch, after: Launch, *, in_graphs: bool, follows: bool = False
     ) -> None:
         original = getattr(owner, name)
         around = stamped(
@@ -107,12 +107,12 @@ class LayerRecorder:
             self._stream,
             self._capturing,
             self._stop,
-            in_graphs=when == "always",
+            in_graphs=in_graphs,
             follows=follows,
         )
         setattr(owner, name, around)
         self._undo.append(lambda: vars(owner).pop(name, None))
-        if when == "outside_graphs":
+        if not in_graphs:
             self._outside_graphs.append((owner, name, around))
 
     def _stop(self, error: Exception) -> None:

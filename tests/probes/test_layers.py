@@ -74,13 +74,15 @@ def recorder(*, capturing: bool = False) -> tuple[Any, Launches, Notes]:
 
 
 @pytest.mark.parametrize(
-    ("when", "eager", "between_pieces", "captured"),
+    ("in_graphs", "eager", "between_pieces", "captured"),
     [  # captured, the write's end is the attention's start
-        ("always", [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 3]),
-        ("outside_graphs", [0, 1, 2, 3], [], []),
+        (True, [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 3]),
+        (False, [0, 1, 2, 3], [], []),
     ],
 )
-def test_where_a_layer_has_stamps(when: str, eager: list[int], between_pieces: list[int], captured: list[int]) -> None:
+def test_where_a_layer_has_stamps(
+    in_graphs: bool, eager: list[int], between_pieces: list[int], captured: list[int]
+) -> None:
     # The last: a full graph is captured after piecewise ones, and nothing has said so.
     for capturing, in_pieces, places in (
         (False, False, eager),
@@ -90,7 +92,7 @@ def test_where_a_layer_has_stamps(when: str, eager: list[int], between_pieces: l
     ):
         made, launches, _ = recorder(capturing=capturing)
         implementation = Implementation()
-        made._wrap(5, implementation, when)
+        made._wrap(5, implementation, in_graphs=in_graphs)
         made.turn(in_pieces)
         assert implementation.do_kv_cache_update("model.layers.5", slots=3) == "model.layers.5 3 written"
         assert implementation.forward(2) == 0.5
@@ -102,7 +104,7 @@ def test_where_a_layer_has_stamps(when: str, eager: list[int], between_pieces: l
 def test_between_pieces_nothing_stands_in_for_calls_that_would_be_passed_on() -> None:
     made, launches, _ = recorder()
     implementation = Implementation()
-    made._wrap(5, implementation, "outside_graphs")
+    made._wrap(5, implementation, in_graphs=False)
     for _ in range(2):
         made.turn(True)
         assert vars(implementation) == {}
@@ -142,7 +144,7 @@ def test_microbatches_are_not_recorded_as_if_there_were_none(level: str, option:
 def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> None:
     made, launches, notes = recorder()
     implementation = Implementation()
-    made._wrap(5, implementation, "always")
+    made._wrap(5, implementation, in_graphs=True)
     launches.broken = True
     assert implementation.forward(2) == 0.5
     assert implementation.do_kv_cache_update("a", slots=1) == "a 1 written"
@@ -155,7 +157,7 @@ def test_a_launch_that_fails_is_told_of_once_and_costs_the_engine_nothing() -> N
 def test_a_copy_of_a_layer_has_what_the_layer_has() -> None:
     made, launches, _ = recorder()
     implementation = Implementation()
-    made._wrap(5, implementation, "always")
+    made._wrap(5, implementation, in_graphs=True)
     assert copy.deepcopy(implementation).forward(2) == 0.5
     assert launches.made == [(5, 2), (5, 3)]
 
@@ -163,7 +165,7 @@ def test_a_copy_of_a_layer_has_what_the_layer_has() -> None:
 def test_the_engines_own_exceptions_are_its_own() -> None:
     made, launches, notes = recorder()
     implementation = Implementation()
-    made._wrap(5, implementation, "always")
+    made._wrap(5, implementation, in_graphs=True)
     with pytest.raises(ZeroDivisionError):
         implementation.forward(0)
     with pytest.raises(TypeError, match="query"):
