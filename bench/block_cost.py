@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from kvtrace.capture import Recorder
@@ -62,7 +61,7 @@ def calls(hooked: bool, native: bool, folder: Path) -> dict[str, Callable[[], No
     if hooked:
         os.environ[NATIVE_VARIABLE] = str(int(native))
         engines, patches = Engines(Recorder(folder)), Patches(lambda *_: None)
-        engine: Any = type("Engine", (EngineState,), {"pins": SimpleNamespace(holder=None)})()
+        engine: Any = type("Engine", (EngineState,), {})()
         engines.pools[id(pool)] = Pool(engine, pool, 0)
         for hook in blocks.hooks(engines):
             owner = HashMap if hook.path[0] == "BlockHashToBlockMap" else BlockPool

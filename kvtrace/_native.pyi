@@ -3,6 +3,7 @@ from typing import Any
 
 from kvtrace.probes.engine import Engine, LiveRequest, Pool
 from kvtrace.probes.hooks import After, Args, Kwargs
+from kvtrace.probes.pins import Holder
 from kvtrace.stream import Stream
 
 class Packer:
@@ -14,6 +15,7 @@ class Packer:
 class EngineState:
     requests: dict[str, LiveRequest]
     lookup: tuple[int, Any, int] | None
+    holder: Holder | None
     acting_step: int
     owner: int
 
@@ -37,17 +39,22 @@ class Writer:
         inserted: After,
         popped: After,
         allocated: After,
+        touched: After,
+        freed: After,
+        listed: Callable[[Args, Kwargs], tuple[Args, Kwargs]],
         cache: int,
         evict: int,
         allocate: int,
+        hit: int,
+        free: int,
         /,
     ) -> None: ...
     def after_insert(self, state: None, result: None, args: Args, kwargs: Kwargs, /) -> None: ...
     def after_pop(self, state: None, block: Any, args: Args, kwargs: Kwargs, /) -> None: ...
     def after_allocate(self, state: None, blocks: Iterable[Any], args: Args, kwargs: Kwargs, /) -> None: ...
-    def write_blocks(
-        self, blocks: Iterable[Any], block_pool: Any, time_ns: int, step: int, op: int, request: int, pool: int, /
-    ) -> None: ...
+    def after_touch(self, state: None, result: None, args: Args, kwargs: Kwargs, /) -> None: ...
+    def after_free(self, state: None, result: None, args: Args, kwargs: Kwargs, /) -> None: ...
+    def listed(self, args: Args, kwargs: Kwargs, /) -> tuple[Args, Kwargs]: ...
 
 class Guard:
     def __init__(self, original: Any, before: Any, after: Any, arguments: Any, fire: Any, disable: Any, /) -> None: ...
@@ -134,6 +141,19 @@ class Forwards:
         other: Callable[[], None] | None,
         /,
     ) -> None: ...
+
+class Ends:
+    def __init__(
+        self,
+        packer: Packer,
+        schedulers: dict[int, Any],
+        reasons: dict[str, int],
+        before: Callable[[Args, Kwargs], None],
+        finish: int,
+        other: int,
+        /,
+    ) -> None: ...
+    def before(self, args: Args, kwargs: Kwargs, /) -> None: ...
 
 class Updates:
     def __init__(

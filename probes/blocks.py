@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.events import BLOCK_EVENT, BlockOp, PinCause
@@ -20,87 +20,94 @@ _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
 def hooks(engines: Engines) -> list[Hook]:
     """The hooks on `BlockPool` and on its map from hashes to blocks."""
-    inserted, popped = _hash_changes(engines)
-    allocated = _recorder_of(engines, BlockOp.allocate, _write_blocks(engines))
-
-    def after_allocate(_: None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
-        allocated(args[0], blocks)
-
-    writer = _native(engines, inserted, popped, after_allocate)
+    pools, maps = _PoolHooks(engines), _hash_changes(engines)
+    writer = _native(engines, pools, maps)
     if writer is None:
-        return [*_pool_hooks(engines, after_allocate, _write_blocks(engines)), *_hash_hooks(engines, inserted, popped)]
+        return [*_pool_hooks(engines, pools, pools.after_reset), *_hash_hooks(engines, *maps)]
     return [
-        *_pool_hooks(engines, writer.after_allocate, writer.write_blocks),
+        *_pool_hooks(engines, writer, pools.after_reset),
         *_hash_hooks(engines, writer.after_insert, writer.after_pop),
     ]
 
 
-def _native(engines: Engines, inserted: After, popped: After, allocated: After) -> Writer | None:
-    """What writes the records of this module in compiled code, or None: see `kvtrace/native/blocks.c`."""
+def _native(engines: Engines, pools: _PoolHooks, maps: tuple[After, After]) -> Writer | None:
+    """What does most of it in compiled code, or None: see `kvtrace/native/blocks.c`."""
     packer = engines.recorder.packer(BLOCK_EVENT)
     if packer is None:
         return None
     from kvtrace._native import Writer as Native  # where there is a packer there is this
 
-    ops = (int(op) for op in (BlockOp.cache, BlockOp.evict, BlockOp.allocate))
-    return Native(packer, engines.maps, engines.pools, inserted, popped, allocated, *ops)
+    slow_ways = *maps, pools.after_allocate, pools.after_touch, pools.after_free, pools.listed
+    ops = (int(op) for op in (BlockOp.cache, BlockOp.evict, BlockOp.allocate, BlockOp.hit, BlockOp.free))
+    return Native(packer, engines.maps, engines.pools, *slow_ways, *ops)
 
 
-def _recorder_of(engines: Engines, op: BlockOp, write_blocks: Callable[..., None]) -> Callable[[Any, Any], None]:
-    """Records what happened to blocks of a pool."""
-    code, now = int(op), time.monotonic_ns
+class _PoolHooks:
+    """What hooks on block pools do."""
 
-    def record(block_pool: Any, blocks: Iterable[Any]) -> None:
-        pool = engines.pool(block_pool)
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._emit = engines.recorder.stream(BLOCK_EVENT)
+        self._emit_columns = engines.recorder.columns(BLOCK_EVENT)
+
+    def after_allocate(self, _: None, blocks: Iterable[Any], args: Args, kwargs: Kwargs) -> None:
+        """Of `get_new_blocks`."""
+        self._handed(args[0], blocks, BlockOp.allocate)
+
+    def after_touch(self, _: None, __: None, args: Args, kwargs: Kwargs) -> None:
+        """Of `touch`."""
+        blocks = argument(args, kwargs, 1, "blocks")
+        self._handed(args[0], blocks, BlockOp.hit)
+        if (pins := self._engines.holding(args[0])) is not None:
+            pins.touched(blocks)
+
+    def listed(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """`free_blocks` may be given an iterator that can be walked only once."""
+        return (args[0], list(argument(args, kwargs, 1, "ordered_blocks"))), {}
+
+    def after_free(self, _: None, __: None, args: Args, kwargs: Kwargs) -> None:
+        """Of `free_blocks`, with the list."""
+        self._handed(args[0], args[1], BlockOp.free)
+        if (pins := self._engines.holding(args[0])) is not None:
+            pins.freed(args[1])
+
+    def after_reset(self, _: None, done: bool, args: Args, kwargs: Kwargs) -> None:
+        """Of `reset_prefix_cache`."""
+        pool = self._engines.pool(args[0]) if done else None
+        if pool is not None:
+            pool.cached = min(pool.cached, 0)
+            self._engines.maps.clear()
+            if pool.tier is not None:
+                pool.tier.emptied()
+                return
+            now, step = time.monotonic_ns(), pool.engine.acting_step
+            self._emit(now, step, -1, BlockOp.reset, 0, 0, 0, 0, pool.index)
+
+    def _handed(self, block_pool: Any, blocks: Iterable[Any], op: BlockOp) -> None:
+        """Record what happened to blocks of a pool."""
+        pool = self._engines.pool(block_pool)
         if pool is None:
             return
         if pool.tier is not None:
             pool.tier.changed(op, blocks)
             return
-        engine = pool.engine
-        write_blocks(blocks, block_pool, now(), engine.acting_step, code, engine.owner, pool.index)
+        ours = [block for block in blocks if not block.is_null]
+        if ours and hasattr(ours[0], "pool"):
+            ours = [block for block in ours if block.pool is None or block.pool is block_pool]
+        ids, references = [block.block_id for block in ours], [block.ref_cnt for block in ours]
+        now, engine = time.monotonic_ns(), pool.engine
+        self._emit_columns(len(ours), now, engine.acting_step, ids, op, references, engine.owner, 0, 0, pool.index)
 
-    return record
 
-
-def _pool_hooks(engines: Engines, after_allocate: After, write_blocks: Callable[..., None]) -> list[Hook]:
-    emit, now = engines.recorder.stream(BLOCK_EVENT), time.monotonic_ns
-    hit = _recorder_of(engines, BlockOp.hit, write_blocks)
-    freed = _recorder_of(engines, BlockOp.free, write_blocks)
-
-    def after_reset(_: None, done: bool, args: Args, kwargs: Kwargs) -> None:
-        pool = engines.pool(args[0]) if done else None
-        if pool is not None:
-            pool.cached = min(pool.cached, 0)
-            engines.maps.clear()
-            if pool.tier is not None:
-                pool.tier.emptied()
-                return
-            emit(now(), pool.engine.acting_step, -1, BlockOp.reset, 0, 0, 0, 0, pool.index)
-
-    def after_touch(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        blocks = argument(args, kwargs, 1, "blocks")
-        hit(args[0], blocks)
-        if (pins := engines.holding(args[0])) is not None:
-            pins.touched(blocks)
-
-    def listed(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """`free_blocks` may be given an iterator that can be walked only once."""
-        return (args[0], list(argument(args, kwargs, 1, "ordered_blocks"))), {}
-
-    def after_free(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
-        freed(args[0], args[1])
-        if (pins := engines.holding(args[0])) is not None:
-            pins.freed(args[1])
-
+def _pool_hooks(engines: Engines, does: _PoolHooks | Writer, after_reset: After) -> list[Hook]:
     return [
-        Hook(f"{BLOCK_POOL}.get_new_blocks", "block allocations", after=after_allocate, needs=(_BLOCK,)),
-        Hook(f"{BLOCK_POOL}.touch", "references by prefix-cache hits", after=after_touch, needs=(_BLOCK,)),
+        Hook(f"{BLOCK_POOL}.get_new_blocks", "block allocations", after=does.after_allocate, needs=(_BLOCK,)),
+        Hook(f"{BLOCK_POOL}.touch", "references by prefix-cache hits", after=does.after_touch, needs=(_BLOCK,)),
         Hook(
             f"{BLOCK_POOL}.free_blocks",
             "block releases",
-            after=after_free,
-            arguments=listed,
+            after=does.after_free,
+            arguments=does.listed,
             needs=(_BLOCK,),
             off=engines.off(lambda engine: engine.pins.unfollow(PinCause.connector)),
         ),
@@ -111,21 +118,6 @@ def _pool_hooks(engines: Engines, after_allocate: After, write_blocks: Callable[
             off=engines.off(Engine.without_hashes),
         ),
     ]
-
-
-def _write_blocks(engines: Engines) -> Callable[..., None]:
-    emit_columns = engines.recorder.columns(BLOCK_EVENT)
-
-    def write_blocks(
-        blocks: Iterable[Any], block_pool: Any, time_ns: int, step: int, op: int, request: int, pool: int
-    ) -> None:
-        ours = [block for block in blocks if not block.is_null]
-        if ours and hasattr(ours[0], "pool"):
-            ours = [block for block in ours if block.pool is None or block.pool is block_pool]
-        ids, references = [block.block_id for block in ours], [block.ref_cnt for block in ours]
-        emit_columns(len(ours), time_ns, step, ids, op, references, request, 0, 0, pool)
-
-    return write_blocks
 
 
 def _hash_changes(engines: Engines) -> tuple[After, After]:

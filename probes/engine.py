@@ -94,6 +94,7 @@ class Engine(EngineState):
         self.updating = False  # inside update_from_output(), which may be nested likewise
         self.step = 0  # -1 once it is unknown
         self.acting_step = 0  # the step whose scheduling or results are being processed
+        self.holder = None  # what else takes or releases references just now
         self.owner = 0  # number of the request for which blocks change hands; 0: none, or it is not known
         self.preempted = 0  # in this step
         self.finished = 0  # in this update

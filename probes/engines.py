@@ -86,7 +86,7 @@ class Engines:
     def holding(self, block_pool: Any) -> Pins | None:
         """The pins of an engine in whose own pool something else than a request takes or releases blocks just now."""
         pool = self.pools.get(id(block_pool))
-        if pool is None or pool.engine.pins.holder is None or pool.index:
+        if pool is None or pool.engine.holder is None or pool.index:
             return None
         return pool.engine.pins
 

@@ -35,13 +35,12 @@ class Pins:
     """The open pins of one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        self.holder: Holder | None = None
         self._engine = engine
         self._emit_starts = engine.recorder.columns(PIN_START)
         self._emit_ends = engine.recorder.columns(PIN_END)
         self._last = 0
         self._unfollowed: set[PinCause] = set()  # nothing sees their ends
-        self._open: dict[tuple[PinCause, Any], tuple[int, list[int]]] = {}
+        self.opened: dict[tuple[PinCause, Any], tuple[int, list[int]]] = {}  # that have not ended
         self._connector: dict[int, list[tuple[int, PinEnd]]] = {}  # by block: its pins, oldest first
         self.fenced: dict[int, list[Any]] = {}  # lists of blocks behind the fence, kept so that their id() stays theirs
 
@@ -49,22 +48,24 @@ class Pins:
         """Record that blocks are held from now on; `key` and the cause name the pin until it ends."""
         self._last += 1
         if key is not None and cause not in self._unfollowed:
-            self._open[cause, key] = self._last, blocks
+            self.opened[cause, key] = self._last, blocks
         moment, step, pin = time.monotonic_ns(), self._engine.acting_step, self._last
         self._emit_starts(len(blocks), moment, step, pin, blocks, cause, request, ttl_ns)
         return pin
 
     def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
         """Record that a pin's blocks are let go; False if there is no such pin."""
-        pin, blocks = self._open.pop((cause, key), (0, []))
-        self._ended(pin, blocks, reason)
-        return pin != 0
+        opened = self.opened.pop((cause, key), None)
+        if opened is None:
+            return False
+        self._ended(*opened, reason)
+        return True
 
     def unfollow(self, *causes: PinCause) -> None:
         """Nothing sees pins of these causes end any more: those that are open stay open in the trace."""
         self._unfollowed.update(causes)
-        for cause, key in [opened for opened in self._open if opened[0] in causes]:
-            del self._open[cause, key]
+        for cause, key in [opened for opened in self.opened if opened[0] in causes]:
+            del self.opened[cause, key]
         if PinCause.connector in causes:
             self._connector.clear()
         if PinCause.in_flight in causes:
@@ -78,14 +79,14 @@ class Pins:
 
     def is_open(self, cause: PinCause, key: Any) -> bool:
         """Whether there is such a pin."""
-        return (cause, key) in self._open
+        return (cause, key) in self.opened
 
     def _ended(self, pins: int | list[int], blocks: list[int], reason: PinEnd) -> None:
         self._emit_ends(len(blocks), time.monotonic_ns(), self._engine.acting_step, pins, blocks, reason)
 
     def touched(self, blocks: Iterable[Any]) -> None:
-        """Blocks got a reference while `holder` was acting."""
-        holder, ids = self.holder, [block.block_id for block in blocks if not block.is_null]
+        """Blocks got a reference while the engine's `holder` was acting."""
+        holder, ids = self._engine.holder, [block.block_id for block in blocks if not block.is_null]
         if holder is None or not ids:
             return
         if holder.found is not None:
@@ -130,9 +131,9 @@ def hooks(engines: Engines) -> list[Hook]:
         return schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
 
     def before_free_request(args: Args, kwargs: Kwargs) -> None:
-        engine, request = found(args, kwargs)
-        if engine is not None:
-            engine.pins.end(PinCause.streaming, request.request_id, PinEnd.released)
+        engine = schedulers.get(id(args[0]))
+        if engine is not None and engine.pins.opened:
+            engine.pins.end(PinCause.streaming, argument(args, kwargs, 1, "request").request_id, PinEnd.released)
 
     def after_free_request(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         engine, request = found(args, kwargs)
@@ -144,9 +145,10 @@ def hooks(engines: Engines) -> list[Hook]:
         engine.pins.hold_request(PinCause.delayed_free, request)
 
     def after_free_blocks(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
-        engine, request = found(args, kwargs)
-        if engine is None:
+        engine = schedulers.get(id(args[0]))
+        if engine is None or not engine.pins.opened:
             return
+        request = argument(args, kwargs, 1, "request")
         engine.pins.end(PinCause.async_load, request.request_id, PinEnd.aborted)
         engine.pins.end(PinCause.delayed_free, request.request_id, PinEnd.saved)
 

@@ -16,6 +16,7 @@ except ImportError:  # kvtrace was installed without a compiler
 
         requests: Any = None
         lookup: Any = None
+        holder: Any = None
         acting_step = 0
         owner = 0
 

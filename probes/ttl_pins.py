@@ -28,11 +28,12 @@ def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
     pins = engine.pins
 
     def before_pin(args: Args, kwargs: Kwargs) -> tuple[Holder | None, Holder]:
-        before, pins.holder = pins.holder, Holder(0, PinEnd.released, [])
-        return before, pins.holder
+        mine = Holder(0, PinEnd.released, [])
+        before, engine.holder = engine.holder, mine
+        return before, mine
 
     def after_pin(state: tuple[Holder | None, Holder], _: Any, args: Args, kwargs: Kwargs) -> None:
-        pins.holder, mine = state
+        engine.holder, mine = state
         request_id = _request_id(args, kwargs)
         ttl_ns = _ttl_ns(args, kwargs)
         blocks = mine.found or block_ids(engine, request_id)
@@ -51,7 +52,7 @@ def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
         until.pop(request_id, None)
 
     def nobody_holds() -> None:
-        pins.holder = None
+        engine.holder = None
 
     def no_ends() -> None:
         pins.unfollow(PinCause.ttl)

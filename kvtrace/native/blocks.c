@@ -1,4 +1,4 @@
-/* What is recorded once a block: allocations, hash changes, other rows of blocks.
+/* What is recorded once a block: allocations, references, releases, hash changes.
  *
  * probes/blocks.py is complete without this, five times slower; what cannot be done quickly here is handed to it. Records
  * are BLOCK_EVENT's (kvtrace/events.py), whose layout is checked when a Writer is made. Everything runs under the GIL.
@@ -26,9 +26,10 @@ typedef struct {
     PyObject *packer; /* of block events */
     PyObject *maps;   /* id of a map from hashes to blocks -> (map, Pool) */
     PyObject *pools;  /* id of a block pool -> Pool */
-    PyObject *inserted, *popped, *allocated; /* the slow ways: Hook.after of insert, pop and get_new_blocks */
+    PyObject *inserted, *popped, *allocated, *touched, *freed; /* the slow ways: Hook.after of insert, pop and the pool's */
+    PyObject *listed; /* likewise: Hook.arguments of free_blocks */
     PyObject *plain;  /* the type of the latest block that had no `pool`, where no other block of its type has one either */
-    unsigned char cache, evict, allocate;
+    unsigned char cache, evict, allocate, hit, free;
 } Writer;
 
 static PyObject *n_block_id, *n_ref_cnt, *n_is_null, *n_pool, *n_dict;
@@ -174,36 +175,64 @@ static int append_each(Writer *self, Record *record, PyObject *blocks, PyObject 
     return failed ? -1 : 0;
 }
 
-static PyObject *write_blocks(Writer *self, PyObject *args)
+/* Blocks of a pool changed hands. `blocks` NULL: they cannot be found quickly. */
+static PyObject *handed(Writer *self, PyObject *const *args, unsigned char op, PyObject *blocks, PyObject *slow_way)
 {
-    PyObject *blocks, *block_pool;
-    Record record = {0};
-    long long moment;
-    if (!PyArg_ParseTuple(args, "OOLiBIB", &blocks, &block_pool, &moment, &record.step, &record.op, &record.request, &record.pool))
+    PoolState *pool = blocks ? own_pool(known_by_id(self->pools, args[2])) : NULL;
+    if (pool == NULL)
+        return PyErr_Occurred() ? NULL : go_slowly(slow_way, args);
+    Record record = {.op = op};
+    if (describe(pool, &record) < 0)
         return NULL;
-    record.time_ns = moment;
-    return append_each(self, &record, blocks, block_pool) < 0 ? NULL : Py_NewRef(Py_None);
+    if (op != self->allocate && !is_none(engine_state(pool->engine)->holder))
+        return go_slowly(slow_way, args);
+    record.time_ns = now_ns();
+    return append_each(self, &record, blocks, PyTuple_GetItem(args[2], 0)) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* The one argument of a pool's method, borrowed, if it is there by position and alone. */
+static PyObject *only_argument(PyObject *args, PyObject *kwargs)
+{
+    return PyTuple_Size(args) == 2 && PyDict_Size(kwargs) == 0 ? PyTuple_GetItem(args, 1) : NULL;
 }
 
 static PyObject *after_allocate(Writer *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (!is_call(args, count))
+    return is_call(args, count) ? handed(self, args, self->allocate, args[1], self->allocated) : NULL;
+}
+
+static PyObject *after_touch(Writer *self, PyObject *const *args, Py_ssize_t count)
+{
+    return is_call(args, count) ? handed(self, args, self->hit, only_argument(args[2], args[3]), self->touched) : NULL;
+}
+
+static PyObject *after_free(Writer *self, PyObject *const *args, Py_ssize_t count)
+{
+    return is_call(args, count) ? handed(self, args, self->free, only_argument(args[2], args[3]), self->freed) : NULL;
+}
+
+/* Blocks to free as a list: what is given may be walked only once. */
+static PyObject *listed(Writer *self, PyObject *args)
+{
+    PyObject *given, *names;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &given, &PyDict_Type, &names))
         return NULL;
-    PoolState *pool = own_pool(known_by_id(self->pools, args[2]));
-    if (pool == NULL)
-        return PyErr_Occurred() ? NULL : go_slowly(self->allocated, args);
-    Record record = {.op = self->allocate};
-    if (describe(pool, &record) < 0)
-        return NULL;
-    record.time_ns = now_ns();
-    return append_each(self, &record, args[1], PyTuple_GetItem(args[2], 0)) < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *blocks = only_argument(given, names);
+    if (blocks == NULL)
+        return PyObject_CallObject(self->listed, args);
+    PyObject *list = PySequence_List(blocks), *none = list ? PyDict_New() : NULL;
+    PyObject *both = none ? Py_BuildValue("((OO)O)", PyTuple_GetItem(given, 0), list, none) : NULL;
+    Py_XDECREF(list);
+    Py_XDECREF(none);
+    return both;
 }
 
 static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[7] = {NULL};
-    if (!PyArg_ParseTuple(args, "O!O!O!OOObbb", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type, &given[2],
-                          &given[3], &given[4], &given[5], &self->cache, &self->evict, &self->allocate))
+    PyObject *given[10] = {NULL};
+    if (!PyArg_ParseTuple(args, "O!O!O!OOOOOObbbbb", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type, &given[2],
+                          &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &self->cache, &self->evict,
+                          &self->allocate, &self->hit, &self->free))
         return -1;
     if (!packer_writes((Packer *)given[0], LAYOUT))
         return -1;
@@ -215,13 +244,14 @@ static PyMethodDef methods[] = {
     {"after_insert", FAST(after_insert), "Hook.after of the map's insert."},
     {"after_pop", FAST(after_pop), "Hook.after of the map's pop."},
     {"after_allocate", FAST(after_allocate), "Hook.after of the pool's get_new_blocks."},
-    {"write_blocks", (PyCFunction)write_blocks, METH_VARARGS,
-     "write_blocks(blocks, block_pool, time_ns, step, op, request, pool): a record for each block."},
+    {"after_touch", FAST(after_touch), "Hook.after of the pool's touch."},
+    {"after_free", FAST(after_free), "Hook.after of the pool's free_blocks."},
+    {"listed", (PyCFunction)listed, METH_VARARGS, "Hook.arguments of the pool's free_blocks."},
     {NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Writer(packer, maps, pools, after_insert, after_pop, after_allocate, cache, evict, allocate)"},
+    {Py_tp_doc, "Writer(packer, maps, pools, after_insert, after_pop, after_allocate, after_touch, after_free, listed, *ops)"},
     HOLDER_SLOTS,
     {Py_tp_init, writer_init},
     {Py_tp_methods, methods},

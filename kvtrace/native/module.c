@@ -1,4 +1,7 @@
-/* What runs often inside the engine, in C. Python's ways beside it do the same, slower. Everything runs under the GIL. */
+/* What runs often inside the engine, in C. Python's ways beside it do the same, slower.
+ *
+ * Everything but ahead.c runs under the GIL.
+ */
 
 #include "packer.h"
 #include "state.h"
@@ -27,9 +30,10 @@ PyMODINIT_FUNC PyInit__native(void)
         {"Owner", &owner_spec, owners_names}, {"Steps", &steps_spec, steps_names},
         {"Calls", &calls_spec, calls_names}, {"Around", &around_spec, calls_names},
         {"Forwards", &forwards_spec, passes_names}, {"Updates", &updates_spec, passes_names},
-        {"Launch", &launch_spec, NULL}, {"Stamped", &stamped_spec, NULL},
+        {"Ends", &ends_spec, ends_names}, {"Launch", &launch_spec, NULL},
+        {"Stamped", &stamped_spec, NULL},
     };
-    PyObject *made = PyModule_Create(&module);
+    PyObject *made = ahead_ready() < 0 ? PyErr_NoMemory() : PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {
         PyObject *type = types[i].names && types[i].names() < 0 ? NULL : PyType_FromSpec(types[i].of);
         if (type == NULL || PyModule_AddObjectRef(made, types[i].name, type) < 0)

@@ -92,8 +92,10 @@ int write_int(PyObject *object, PyObject *name, long long number)
 
 static void let_go(Packer *self)
 {
-    if (self->base != NULL)
+    if (self->base != NULL) {
+        ahead_leave(self);
         PyBuffer_Release(&self->view);
+    }
     self->base = NULL;
 }
 
@@ -106,12 +108,14 @@ static PyObject *follow(Packer *self, PyObject *args)
         return NULL;
     let_go(self);
     self->followed += 1;
+    self->before += end;
     self->next = first;
     if (map != Py_None) {
         if (PyObject_GetBuffer(map, &self->view, PyBUF_WRITABLE) < 0)
             return NULL;
         self->base = self->view.buf;
         self->last = self->view.len - self->bytes;
+        ahead_follow(self);
     }
     return PyLong_FromLongLong(end);
 }

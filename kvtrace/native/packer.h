@@ -9,7 +9,7 @@
 #define MOST_FIELDS 32
 #define MOST_BYTES 256
 
-typedef struct {
+typedef struct Packer {
     PyObject_HEAD
     char *base; /* of the segment that records go to; NULL: there is none */
     long long next, last; /* where the next record goes, and the last place there is for one */
@@ -20,6 +20,8 @@ typedef struct {
     short places[MOST_FIELDS];
     PyObject *stream; /* kvtrace.stream.Stream */
     Py_buffer view;
+    long long before, ready; /* bytes of the segments before this one; how many of this one's have pages */
+    struct Packer *another;
 } Packer;
 
 /* An attribute within bounds; -1 with an exception set if it is not. `*out` is set otherwise. */
@@ -33,6 +35,10 @@ int packer_store(Packer *self, const char *record);
 
 /* Append a record of these numbers, in the order of its fields. Python code may have run. */
 int packer_numbers(Packer *self, const long long *numbers);
+
+/* From now on a packer's pages are made ready ahead of it; from now on they are not. */
+void ahead_follow(Packer *packer);
+void ahead_leave(Packer *packer);
 
 /* Does a packer write records of these fields? An exception is set if it does not. */
 int packer_writes(const Packer *self, const char *fields);
@@ -92,8 +98,8 @@ static inline void replace(PyObject **place, PyObject *by)
 /* Every file's part of the module: types, and the names that they read. Packers come first. */
 extern PyTypeObject *packer_type;
 extern PyType_Spec packer_spec, writer_spec, guard_spec, owner_spec, steps_spec, calls_spec, around_spec, forwards_spec, updates_spec;
-extern PyType_Spec launch_spec, stamped_spec;
+extern PyType_Spec launch_spec, stamped_spec, ends_spec;
 int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
-int passes_names(void);
+int passes_names(void), ends_names(void), ahead_ready(void);
 PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *write_chain(PyObject *module, PyObject *args);

@@ -34,6 +34,7 @@ typedef struct {
 static PyMemberDef EngineState_members[] = {
     {"requests", T_OBJECT, offsetof(EngineState, requests), 0},
     {"lookup", T_OBJECT, offsetof(EngineState, lookup), 0},
+    {"holder", T_OBJECT, offsetof(EngineState, holder), 0},
     {"acting_step", T_LONGLONG, offsetof(EngineState, acting_step), 0},
     {"owner", T_LONGLONG, offsetof(EngineState, owner), 0},
     {NULL},

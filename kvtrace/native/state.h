@@ -4,6 +4,7 @@ typedef struct {
     HOLDER;
     PyObject *requests; /* by id */
     PyObject *lookup;   /* one that nothing has come of yet */
+    PyObject *holder;   /* who takes or releases references just now, if that is not a request */
     long long acting_step, owner;
 } EngineState;
 

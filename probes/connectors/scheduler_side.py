@@ -11,7 +11,7 @@ from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planne
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Around, Hook, Kwargs, Need, argument, around
 from kvtrace.probes.owners import BLOCK, CONNECTOR, REQUEST
-from kvtrace.probes.pins import Holder, Pins
+from kvtrace.probes.pins import Holder
 
 LOOKUP = Hook(
     f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)
@@ -96,19 +96,14 @@ def _nobody_holds(part: Part) -> Callable[[], None]:
     def off() -> None:
         engine = part.engine()
         if engine is not None:
-            engine.pins.holder = None
+            engine.holder = None
 
     return off
 
 
 def _holding(part: Part, ends: PinEnd) -> Around:
     """Until a call returns, references taken on blocks are the connector's; `ends` is why they will end."""
-
-    def pins() -> Pins | None:
-        engine = part.engine()
-        return None if engine is None else engine.pins
-
-    return around(pins, "holder", Holder(0, ends))
+    return around(part.engine, "holder", Holder(0, ends))
 
 
 Held = tuple[Engine, Holder | None] | None
@@ -122,8 +117,8 @@ def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
         if engine is None:
             return None
         request = argument(args, kwargs, 0, "request")
-        previous = engine.pins.holder
-        engine.pins.holder = Holder(engine.number(str(request.request_id)), ends)
+        previous = engine.holder
+        engine.holder = Holder(engine.number(str(request.request_id)), ends)
         return engine, previous
 
     return hold
@@ -131,7 +126,7 @@ def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
 
 def _let_go(state: Held, _: Any, args: Args, kwargs: Kwargs) -> None:
     if state is not None:
-        state[0].pins.holder = state[1]
+        state[0].holder = state[1]
 
 
 class Plans:

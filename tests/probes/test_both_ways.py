@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace.capture import Recorder
-from kvtrace.events import BLOCK_TABLE, REQUEST_EVENT, STEP_REQUEST, STEP_SCHEDULE
+from kvtrace.events import BLOCK_TABLE, REQUEST_EVENT, STEP_REQUEST, STEP_SCHEDULE, RequestOp
+from kvtrace.probes import requests
 from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, LiveRequest
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.lookups import Lookups, hooks
@@ -257,3 +258,80 @@ def test_the_owner_of_an_allocation_is_its_request(both_ways: str, tmp_path: Pat
     assert (engine.refused, engine.owner) == (("a", 3, 2), 0)
     assert hook.before((object(), known), {}) is None
     hook.after(None, blocks, (object(), known), {})
+
+
+end = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from(
+            ["FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_ABORTED", "FINISHED_OTHERWISE"]
+        ),
+        "computed": tokens,
+        "outputs": tokens,
+        "table": st.lists(st.integers(0, 99), max_size=3),
+        "known": st.booleans(),
+        "finished": st.booleans(),
+        "awaited": st.booleans(),
+        "by_name": st.booleans(),
+    }
+)
+
+
+def ends_of(run: Path, way: str, given: dict[str, dict[str, Any]]) -> tuple[list[Any], Any]:
+    """What is recorded when these requests end, but for when it was, and what is then known of them."""
+    os.environ[NATIVE_VARIABLE] = way
+    try:
+        engines = Engines(Recorder(run))
+        engines.recorder.open()
+        [hook] = [hook for hook in requests.hooks(engines, None) if hook.path[-1] == "_free_request"]
+    finally:
+        del os.environ[NATIVE_VARIABLE]
+    engine = engine_of({}, [])
+    engine.finished, engine.update_start, engine.acting_step = 5, 1, 8
+    scheduler: Any = SimpleNamespace()
+    engines.by_scheduler[id(scheduler)] = engine  # type: ignore[assignment]
+    for number, (request_id, facts) in enumerate(given.items()):
+        request = SimpleNamespace(
+            request_id=request_id,
+            status=SimpleNamespace(name=facts["status"]),
+            num_computed_tokens=facts["computed"],
+            num_output_tokens=facts["outputs"],
+        )
+        if facts["known"]:
+            engine.requests[request_id] = live = LiveRequest(number)
+            live.finished, live.table = facts["finished"], facts["table"]
+            if facts["awaited"]:
+                engine.awaiting_first_token[request_id] = request
+        assert hook.before is not None
+        args, kwargs = ((scheduler,), {"request": request}) if facts["by_name"] else ((scheduler, request), {})
+        assert hook.before(args, kwargs) is None
+        assert hook.before((SimpleNamespace(), request), {}) is None  # a scheduler that nobody follows
+    records = [record[1:] for record in records_of(run, REQUEST_EVENT)[REQUEST_EVENT.name]]
+    known = {name: live.finished for name, live in engine.requests.items()}
+    return records, (engine.finished, known, set(engine.awaiting_first_token))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.sampled_from(REQUESTS), end, min_size=1, max_size=6))
+def test_ends_are_the_same_both_ways(
+    tmp_path_factory: pytest.TempPathFactory, given: dict[str, dict[str, Any]]
+) -> None:
+    compiled, python = (ends_of(tmp_path_factory.mktemp("run"), way, given) for way in "10")
+    assert compiled == python
+    ended = [facts for facts in given.values() if facts["known"] and not facts["finished"]]
+    assert compiled[1][0] == 5 + len(ended)
+    assert [record[2] for record in compiled[0]].count(int(RequestOp.finish)) == len(ended)
+
+
+@pytest.mark.parametrize("gone", ["request_id", "status", "num_computed_tokens", "num_output_tokens"])
+def test_an_end_that_cannot_be_read_is_an_error_both_ways(both_ways: str, tmp_path: Path, gone: str) -> None:
+    engines = Engines(Recorder(tmp_path))
+    [hook] = [hook for hook in requests.hooks(engines, None) if hook.path[-1] == "_free_request"]
+    engine, scheduler = engine_of({}, []), SimpleNamespace()
+    engine.finished, engine.requests["r1"] = 0, LiveRequest(1)
+    engines.by_scheduler[id(scheduler)] = engine  # type: ignore[assignment]
+    status = SimpleNamespace(name="FINISHED_STOPPED")
+    request = SimpleNamespace(request_id="r1", status=status, num_computed_tokens=1, num_output_tokens=1)
+    delattr(request, gone)
+    assert hook.before is not None
+    with pytest.raises(AttributeError, match=gone):
+        hook.before((scheduler, request), {})
