@@ -11,6 +11,7 @@ from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.owners import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
 
 _FAILED = "that a load failed"
+_STREAMING = "WAITING_FOR_STREAMING_REQ"
 
 if TYPE_CHECKING:
     from kvtrace.probes.engine import Engine
@@ -157,10 +158,10 @@ def hooks(engines: Engines) -> list[Hook]:
 
     def after_fence(entries: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         deferred = args[0].deferred_frees
-        engine, request = found(args, kwargs)
-        if engine is None or len(deferred) <= entries:
+        engine = schedulers.get(id(args[0])) if len(deferred) > entries else None
+        if engine is None:
             return
-        number = engine.number(request.request_id)
+        number = engine.number(argument(args, kwargs, 1, "request").request_id)
         for entry in list(deferred)[entries:]:
             engine.pins.fence(entry[1], number)
 
@@ -185,8 +186,8 @@ def hooks(engines: Engines) -> list[Hook]:
             engine.pins.end(PinCause.async_load, request.request_id, reason)
 
     def after_stopped(_: None, finished: bool, args: Args, kwargs: Kwargs) -> None:
-        engine, request = found(args, kwargs)
-        if engine is not None and not finished and request.status.name == "WAITING_FOR_STREAMING_REQ":
+        engine = None if finished else schedulers.get(id(args[0]))
+        if engine is not None and (request := argument(args, kwargs, 1, "request")).status.name == _STREAMING:
             engine.pins.hold_request(PinCause.streaming, request)
 
     def before_session(args: Args, kwargs: Kwargs) -> None:
