@@ -20,7 +20,7 @@
 #define PERIOD_NS 20000000
 #define LEAST (1 << 16) /* bytes ahead, of a stream that has just begun */
 #define MOST (1 << 20)  /* and of one that has written as much */
-#define AT_ONCE (1 << 16) /* while this is done, nobody gets another segment */
+#define AT_ONCE (1 << 14) /* meanwhile no packer gets another segment, and no thread changes what the process has mapped */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows, and of the list through `another` */
 static Packer *followed;
