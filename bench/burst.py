@@ -12,19 +12,16 @@ Microseconds: medians, and the median of the pairs' differences, with the quarti
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
-from throughput import MODEL, prepare, selectable
+from throughput import MODEL, prepare, record_selectably
 
 REQUESTS, BLOCKS, BLOCK_TOKENS = 32, 36, 32
-CLOCKED = ("schedule", "update_from_output")
-WHAT = {"schedule": "32 are admitted", "update_from_output": "32 end"}
+CLOCKED = {"schedule": "32 are admitted", "update_from_output": "32 end"}
 Times = dict[str, float]
 
 
@@ -81,14 +78,7 @@ def clocked(function: Callable[..., Any], times: list[float]) -> Callable[..., A
 
 def main(pairs: int = 150) -> None:
     prepare("")
-    from kvtrace.layout import RUN_DIR_VARIABLE
-    from kvtrace.probes import hooks, plugin
-
-    recording = [True]
-    hooks.wrap = selectable(hooks.wrap, recording)
-    os.environ[RUN_DIR_VARIABLE] = tempfile.mkdtemp()
-    os.environ["KVTRACE_KV_LEVEL"] = "host"
-    plugin.load()
+    recording = record_selectably()
     batch = engine()
     for _ in range(6):
         batch()
@@ -98,11 +88,11 @@ def main(pairs: int = 150) -> None:
             recording[0] = kind
             found[kind].append(batch())
     print(f"{'':16} {'passed by':>10} {'recording':>10} {'more':>7} (quartiles)")
-    for name in CLOCKED:
+    for name, what in CLOCKED.items():
         more = [on[name] - off[name] for on, off in zip(found[True], found[False], strict=True)]
         low, middle, high = statistics.quantiles(more, n=4)
         off, on = (statistics.median(times[name] for times in found[kind]) for kind in (False, True))
-        print(f"{WHAT[name]:16} {off:10.0f} {on:10.0f} {middle:7.0f} ({low:.0f} to {high:.0f})")
+        print(f"{what:16} {off:10.0f} {on:10.0f} {middle:7.0f} ({low:.0f} to {high:.0f})")
 
 
 if __name__ == "__main__":

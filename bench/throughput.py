@@ -93,13 +93,7 @@ def rate(batch: Callable[[], int], batches: int) -> tuple[float, float]:
 
 def recording_pairs(pairs: int, connector: str = "") -> dict[str, Figures]:
     """Batches whose hooks do their part, and batches whose hooks are passed by, in turns, on one engine."""
-    from kvtrace.layout import RUN_DIR_VARIABLE
-    from kvtrace.probes import hooks, plugin
-
-    recording = [True]
-    hooks.wrap = selectable(hooks.wrap, recording)
-    os.environ[RUN_DIR_VARIABLE] = tempfile.mkdtemp()
-    plugin.load()
+    recording = record_selectably()
     batch = engine(connector)
     figures: dict[str, Figures] = {"off": [], "recording": []}
     for pair in range(pairs):
@@ -107,6 +101,18 @@ def recording_pairs(pairs: int, connector: str = "") -> dict[str, Figures]:
             recording[0] = kind == "recording"
             figures[kind].append(rate(batch, RETURN_AFTER if connector else 1))
     return figures
+
+
+def record_selectably() -> list[bool]:
+    """Record this process; hooks do their part while the one item is true, and are passed by otherwise."""
+    from kvtrace.layout import RUN_DIR_VARIABLE
+    from kvtrace.probes import hooks, plugin
+
+    recording = [True]
+    hooks.wrap = selectable(hooks.wrap, recording)
+    os.environ[RUN_DIR_VARIABLE] = tempfile.mkdtemp()
+    plugin.load()
+    return recording
 
 
 def selectable(wrap: Callable[..., Any], recording: list[bool]) -> Callable[..., Any]:

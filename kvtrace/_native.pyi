@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kvtrace.events import FinishReason
 from kvtrace.probes.engine import Engine, LiveRequest, Pool
 from kvtrace.probes.hooks import After, Args, Kwargs
 from kvtrace.probes.pins import Holder
@@ -147,7 +148,7 @@ class Ends:
         self,
         packer: Packer,
         schedulers: dict[int, Any],
-        reasons: dict[str, int],
+        reasons: dict[str, FinishReason],
         before: Callable[[Args, Kwargs], None],
         finish: int,
         other: int,

@@ -15,7 +15,6 @@ from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.owners import REQUEST, SAMPLING, SCHEDULER
 from kvtrace.probes.updates import first_tokens
-from kvtrace.stream import compiled
 
 _TAGS = "sessions and turns"
 _HALVES = "the halves of prefill/decode pairs"
@@ -130,15 +129,13 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
 
 def _quicker(engines: Engines, before_free: Callable[[Args, Kwargs], None]) -> Callable[[Args, Kwargs], None]:
     """The same in compiled code, where there is some."""
-    native, packer = compiled(), engines.recorder.packer(REQUEST_EVENT)
-    if native is None or packer is None:
+    packer = engines.recorder.packer(REQUEST_EVENT)
+    if packer is None:
         return before_free
-    reasons = {name: int(reason) for name, reason in _REASONS.items()}
-    ends = native.Ends(
-        packer, engines.by_scheduler, reasons, before_free, int(RequestOp.finish), int(FinishReason.other)
-    )
-    before: Callable[[Args, Kwargs], None] = ends.before
-    return before
+    from kvtrace._native import Ends  # where there is a packer there is this
+
+    finish, other = int(RequestOp.finish), int(FinishReason.other)
+    return Ends(packer, engines.by_scheduler, _REASONS, before_free, finish, other).before
 
 
 def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:

@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

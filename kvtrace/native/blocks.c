@@ -130,12 +130,9 @@ static PyObject *after_pop(Writer *self, PyObject *const *args, Py_ssize_t count
 /* Whether a block is to be recorded: it is not null, and its own pool, where it knows one, is this. -1: an error. */
 static int is_ours(PyObject *block, PyObject *block_pool, int knows_pool)
 {
-    PyObject *null = PyObject_GetAttr(block, n_is_null);
-    int ours = null == NULL ? -1 : PyObject_IsTrue(null);
-    Py_XDECREF(null);
-    if (ours < 0)
+    int null = is_true(block, n_is_null), ours = !null;
+    if (null < 0)
         return -1;
-    ours = !ours;
     if (ours && knows_pool) {
         PyObject *pool = PyObject_GetAttr(block, n_pool);
         if (pool == NULL)

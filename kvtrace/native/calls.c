@@ -37,6 +37,14 @@ int read_mark(PyObject *mark, long long *pid, long long *step)
     return (*pid == -1 || *step == -1) && PyErr_Occurred() ? -1 : 0;
 }
 
+int is_true(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    int truth = value ? PyObject_IsTrue(value) : -1;
+    Py_XDECREF(value);
+    return truth;
+}
+
 PyObject *argument_of(PyObject *const *given, Py_ssize_t position, PyObject *name)
 {
     if (!PyTuple_Check(given[0]) || !PyDict_Check(given[1])) {

@@ -29,15 +29,6 @@ typedef struct {
     unsigned char finish, other;
 } Ends;
 
-/* Whether an attribute is true; -1: an exception is set. */
-static int is_set(PyObject *object, PyObject *name)
-{
-    PyObject *value = PyObject_GetAttr(object, name);
-    int found = value ? PyObject_IsTrue(value) : -1;
-    Py_XDECREF(value);
-    return found;
-}
-
 /* Why a request ended; -1: an exception is set. */
 static long long reason_of(Ends *self, PyObject *request)
 {
@@ -87,7 +78,7 @@ static PyObject *alive(PyObject *engine, PyObject *request)
     PyObject *id = state && state->requests ? PyObject_GetAttr(request, n_request_id) : NULL;
     PyObject *live = id ? PyDict_GetItemWithError(state->requests, id) : NULL;
     Py_XDECREF(id);
-    return live && is_set(live, n_finished) == 0 ? live : NULL;
+    return live && is_true(live, n_finished) == 0 ? live : NULL;
 }
 
 static PyObject *before(Ends *self, PyObject *const *given, Py_ssize_t count)
@@ -101,7 +92,7 @@ static PyObject *before(Ends *self, PyObject *const *given, Py_ssize_t count)
             PyErr_SetString(PyExc_TypeError, "there is no request");
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
-    int awaits = is_set(engine, n_awaiting);
+    int awaits = is_true(engine, n_awaiting);
     if (awaits)
         return awaits < 0 ? NULL : PyObject_CallFunctionObjArgs(self->before, given[0], given[1], NULL);
     Py_INCREF(engine);

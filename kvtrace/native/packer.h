@@ -58,6 +58,9 @@ int intern_names(const Name *names, size_t count);
 /* An attribute, None if there is none. NULL: another exception is set. */
 PyObject *attribute_or_none(PyObject *object, PyObject *name);
 
+/* Whether an attribute is true; -1: an exception is set. */
+int is_true(PyObject *object, PyObject *name);
+
 /* A step's mark: (engine's pid, step). -1 with an exception set if it is something else. */
 int read_mark(PyObject *mark, long long *pid, long long *step);
 

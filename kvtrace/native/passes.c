@@ -211,14 +211,6 @@ typedef struct {
     PyObject *mark, *missing, *first_tokens;
 } Updates;
 
-static int is_true(PyObject *object, PyObject *name)
-{
-    PyObject *value = PyObject_GetAttr(object, name);
-    int truth = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return truth;
-}
-
 static PyObject *update_begins(Updates *self, PyObject *const *given, Py_ssize_t count)
 {
     if (count != 2 || !PyTuple_Check(given[0]))
