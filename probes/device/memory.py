@@ -7,6 +7,7 @@ import time
 from kvtrace.capture import Recorder
 
 INTERVAL_SECONDS = 10.0
+_ATTEMPTS = 5
 
 
 class MemoryMeter:
@@ -19,17 +20,38 @@ class MemoryMeter:
 
     def keep(self) -> None:
         """Note it if that is due. Waits for nothing on the GPU."""
-        import torch
-
         now = time.monotonic()
         if now < self._due:
             return
         self._due = now + INTERVAL_SECONDS
-        free, total = torch.cuda.mem_get_info()
+        # Of one moment: the engine may take memory from the device, or give it back, between the two readings.
+        allocated, reserved = _held()
+        for _ in range(_ATTEMPTS):
+            free, total = _on_device()
+            before = reserved
+            allocated, reserved = _held()
+            if reserved == before:
+                break
         self._recorder.note(
             "gpu_memory",
             free_bytes=free,
             total_bytes=total,
-            allocated_bytes=torch.cuda.memory_allocated(),
-            reserved_bytes=torch.cuda.memory_reserved(),
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
         )
+
+
+def _held() -> tuple[int, int]:
+    """Bytes in tensors of this process, and those that PyTorch took from the device, of one moment."""
+    import torch
+
+    told = torch.cuda.memory_stats_as_nested_dict()
+    return told["allocated_bytes"]["all"]["current"], told["reserved_bytes"]["all"]["current"]
+
+
+def _on_device() -> tuple[int, int]:
+    """Bytes free and in all on the device."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return free, total

@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import kvtrace as package
 from kvtrace.errors import KvtraceError
 from kvtrace.nsys import find_nsys
+from kvtrace.queries import Trace
 from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, has_gpu
 from tests.record.processes import Output
 from tests.record.test_nsys import TELLS
@@ -45,10 +47,11 @@ needs_vllm = pytest.mark.skipif(
 
 
 class Profiled(NamedTuple):
-    """A run recorded and profiled, ingested without its profile."""
+    """A run recorded and profiled, ingested without its profile and with it."""
 
     recorded: Recorded
     profile: sqlite3.Connection
+    joined: Trace
 
     def steps(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of the recording."""
@@ -81,7 +84,10 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Profiled]:
     manifest = json.loads((folder / "run" / "manifest.json").read_text())
     assert manifest["nsight"] == ["profile.sqlite"], done.stderr[-3000:]
     recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr, "--no-nsight")
-    yield Profiled(recorded, sqlite3.connect(folder / "run" / manifest["nsight"][0]))
+    joined = kvtrace("ingest", folder / "run", "-o", folder / "joined.duckdb", timeout=240)
+    assert joined.returncode == 0, joined.stderr
+    with package.open(folder / "joined.duckdb") as trace:
+        yield Profiled(recorded, sqlite3.connect(folder / "run" / manifest["nsight"][0]), trace)
 
 
 @needs_vllm
@@ -157,6 +163,45 @@ def test_kernels_are_launched_inside_step_ranges(profiled: Profiled) -> None:
     ).fetchone()
     print("kernels launched between the first and the last step: inside a step", inside, "outside", outside)
     assert inside / (inside + outside) >= 0.999
+
+
+@needs_vllm
+def test_every_steps_windows_lie_inside_its_kernels(profiled: Profiled) -> None:
+    """By Nsight's own times of the model's kernels."""
+    [told] = profiled.joined.sql(
+        """
+        WITH kernels AS (
+            SELECT engine_id, step, min(start_ns) AS first, max(end_ns) AS last
+            FROM gpu_kernel WHERE category <> 'kvtrace' AND step IS NOT NULL GROUP BY ALL
+        )
+        SELECT count(*) AS windows, count(DISTINCT step) AS steps, count_if(first IS NULL) AS without,
+            count_if(start_ns < first OR end_ns > last) AS outside, min(start_ns - first) AS after_first_ns,
+            min(last - end_ns) AS before_last_ns
+        FROM kv_window LEFT JOIN kernels USING (engine_id, step)
+        """,
+        format="arrow",
+    ).to_pylist()
+    print(told)
+    [(steps,)] = profiled.steps("SELECT count(*) FROM step WHERE scheduled_tokens > 0")
+    assert (told["windows"], told["steps"]) == (2 * LAYERS * steps, steps)
+    assert (told["without"], told["outside"]) == (0, 0)
+
+
+@needs_vllm
+def test_observed_windows_enclose_their_kernels(profiled: Profiled) -> None:
+    """To 3 us, for two clocks are compared: the profile is laid on the windows' centres, not on their ends."""
+    [told] = profiled.joined.sql(
+        """
+        SELECT count(*) AS windows, count(k.kernels) AS with_kernels,
+            min(k.start_delta_ns) AS start_delta_ns, min(k.end_delta_ns) AS end_delta_ns
+        FROM kv_window w LEFT JOIN kv_window_kernel k USING (process_id, engine_id, step, layer, kind)
+        WHERE w.observed
+        """,
+        format="arrow",
+    ).to_pylist()
+    print(told)
+    assert told["with_kernels"] == told["windows"] > 1000
+    assert min(told["start_delta_ns"], told["end_delta_ns"]) > -3000
 
 
 @needs_vllm
