@@ -100,11 +100,14 @@ def report(path: Path, folder: Path) -> None:
 
     answers = duckdb.connect()
     with kvtrace.open(path) as trace:
-        answers.register("tile_step", trace.sql("SELECT * FROM tile_step", format="arrow"))
+        steps = trace.sql("SELECT * FROM tile_step", format="arrow")
+        if not steps:
+            raise SystemExit("no tiles were recorded: see what `kvtrace record` said above")
+        answers.register("tile_step", steps)
         for name in QUERIES:
             rows = trace.query(name, format="arrow")
             answers.register(name.replace("-", "_"), rows)
-            answers.sql(f"COPY {name.replace('-', '_')} TO '{folder / name}.csv'")
+            answers.from_arrow(rows).write_csv(str(folder / f"{name}.csv"))
     for title, question in FINDINGS.items():
         print(title)
         asked = answers.sql(question)
