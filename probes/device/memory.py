@@ -45,8 +45,8 @@ def _held() -> tuple[int, int]:
     """Bytes in tensors of this process, and those that PyTorch took from the device, of one moment."""
     import torch
 
-    told = torch.cuda.memory_stats_as_nested_dict()
-    return told["allocated_bytes"]["all"]["current"], told["reserved_bytes"]["all"]["current"]
+    told = torch.cuda.memory_stats()
+    return told.get("allocated_bytes.all.current", 0), told.get("reserved_bytes.all.current", 0)
 
 
 def _on_device() -> tuple[int, int]:

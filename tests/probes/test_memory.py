@@ -27,11 +27,9 @@ def noted(monkeypatch: pytest.MonkeyPatch, reserved: Iterator[int]) -> Facts:
 
     def stats() -> Facts:
         held = next(reserved)
-        return {
-            f"{of}_bytes": {"all": {"current": bytes_}} for of, bytes_ in (("allocated", held // 2), ("reserved", held))
-        }
+        return {"allocated_bytes.all.current": held // 2, "reserved_bytes.all.current": held}
 
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats)
+    monkeypatch.setattr(torch.cuda, "memory_stats", stats)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (TOTAL - next(reserved), TOTAL))
     notes = Notes()
     MemoryMeter(notes).keep()  # not due again
