@@ -36,9 +36,9 @@ FINDINGS = {
     "lag from K to V": "SELECT kind, phase, sum(accesses) AS accesses, median(p50_lag_ns) AS p50_ns, "
     "median(p95_lag_ns) AS p95_ns FROM kv_lag GROUP BY kind, phase ORDER BY kind, phase",
     "idle, of the time held": "SELECT CASE WHEN layer IS NULL THEN 'any layer' ELSE 'one layer' END AS kv, "
-    "max(passes) AS passes, "
-    "sum(held_block_seconds) AS held_block_s, avg(idle_share) AS idle, avg(idle_within_share) AS idle_within_pass, "
-    "avg(idle_between_share) AS idle_between, median(p50_gap_ms) AS p50_gap_ms FROM block_idle GROUP BY kv ORDER BY kv",
+    "max(passes) AS passes, sum(held_block_seconds) AS held_block_s, avg(idle_share) AS idle, "
+    "avg(idle_within_share) AS idle_within_pass, avg(idle_between_share) AS idle_between, "
+    "median(p50_gap_ms) AS p50_gap_ms FROM block_idle GROUP BY kv ORDER BY kv",
     "idle, while its layer's attention runs": "SELECT phase, sum(tiles) AS tiles, "
     "1 - sum(tiles * mean_read_us) / sum(tiles * mean_pass_us) AS idle FROM tile_idle GROUP BY phase ORDER BY phase",
     "bandwidth": "SELECT kind, batch, sum(windows) AS windows, median(mean_window_us) AS window_us, "

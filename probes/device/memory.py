@@ -20,6 +20,8 @@ class MemoryMeter:
 
     def keep(self) -> None:
         """Note it if that is due. Waits for nothing on the GPU."""
+        import torch
+
         now = time.monotonic()
         if now < self._due:
             return
@@ -27,7 +29,7 @@ class MemoryMeter:
         # Of one moment: the engine may take memory from the device, or give it back, between the two readings.
         allocated, reserved = _held()
         for _ in range(_ATTEMPTS):
-            free, total = _on_device()
+            free, total = torch.cuda.mem_get_info()
             before = reserved
             allocated, reserved = _held()
             if reserved == before:
@@ -47,11 +49,3 @@ def _held() -> tuple[int, int]:
 
     told = torch.cuda.memory_stats()
     return told.get("allocated_bytes.all.current", 0), told.get("reserved_bytes.all.current", 0)
-
-
-def _on_device() -> tuple[int, int]:
-    """Bytes free and in all on the device."""
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
-    return free, total
