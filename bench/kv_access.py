@@ -1,26 +1,23 @@
-"""On a GPU: what the KV access study (IPDPS'25) found, asked of one recording of every tile with canned queries.
+"""What the KV access study (IPDPS'25) found, asked of a trace with tiles by canned queries.
 
-    python -m bench.kv_access MODEL_DIR FOLDER
+    python bench/gpu.py MODEL --backend TRITON_ATTN --kinds tile+steps=120:160 --starts 1 --rounds 32:1 --keep FOLDER
+    kvtrace ingest FOLDER/tile-steps=120:160-0 --all-tiles -o TRACE
+    python bench/kv_access.py TRACE
 
-vLLM's Triton backend under its own CUDA graphs runs two batches of 32 prompts of 512 tokens and 128 output tokens each.
-Tiles are recorded in the steps from `--steps`: the last decodes of the first batch, all of the second's prefill and its
-first decodes. Leaves the recording, its trace and each query's rows (CSV) in FOLDER; prints what they say together, by
-phase: shares are added up over layers, medians are those of the layers' own.
+The first, on a GPU, runs two batches of 32 sequences under vLLM's own CUDA graphs. Its tiles are of the last decodes of
+the first batch, all of the second's prefill and its first decodes. Prints what the rows say together, by phase: shares
+are added up over layers, medians are those of the layers' own.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from bench.gpu import OUTPUT_TOKENS, batch
+import duckdb
 
-SEQUENCES, BATCHES = 32, 2
-STEPS = f"{OUTPUT_TOKENS - 8}:{OUTPUT_TOKENS + 32}"
+import kvtrace
+
 QUERIES = ["kv-reads-writes", "kv-read-order", "kv-lag", "block-idle", "tile-idle", "kv-bandwidth", "kv-parallelism"]
 
 FINDINGS = {
@@ -49,65 +46,16 @@ FINDINGS = {
 """What is printed: over the rows of the queries, each a table of its name."""
 
 
-def serve(model: str) -> None:
-    """Run the batches; under `kvtrace record`."""
-    from vllm import LLM, SamplingParams
-
-    llm = LLM(
-        model,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        max_model_len=1024,
-        gpu_memory_utilization=0.25,
-        kv_cache_memory_bytes=4 << 30,
-        attention_backend="TRITON_ATTN",
-    )
-    parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
-    for seed in range(BATCHES):
-        batch(llm.llm_engine, parameters, SEQUENCES, seed)
-
-
-def record(options: Any) -> Path:
-    """Record the batches and ingest them; returns the trace."""
-    run, kvtrace = options.folder / "run", [sys.executable, "-m", "kvtrace"]
-    level = ["--kv-level", "tile", "--steps", options.steps, "--force", "-o", str(run)]
-    module = [sys.executable, "-m", "bench.kv_access", options.model, str(options.folder), "--serve"]
-    environment = {"VLLM_LOGGING_LEVEL": "ERROR", **os.environ}
-    subprocess.run([*kvtrace, "record", *level, "--", *module], env=environment, check=True)
-    subprocess.run([*kvtrace, "ingest", str(run), "--all-tiles"], check=True)
-    return run / "trace.duckdb"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
-    parser.add_argument("folder", type=Path, help="for the recording and the queries' rows")
-    parser.add_argument("--steps", default=STEPS, help="steps with tiles (%(default)s)")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        serve(options.model)
-        return
-    options.folder.mkdir(parents=True, exist_ok=True)
-    report(record(options), options.folder)
-
-
-def report(path: Path, folder: Path) -> None:
-    """Ask the queries, keep their rows and print what they say."""
-    import duckdb
-
-    import kvtrace
-
+def main(path: Path) -> None:
+    """Ask the queries and print what they say."""
     answers = duckdb.connect()
     with kvtrace.open(path) as trace:
         steps = trace.sql("SELECT * FROM tile_step", format="arrow")
         if not steps:
-            raise SystemExit("no tiles were recorded: see what `kvtrace record` said above")
+            raise SystemExit(f"{path} holds no tiles")
         answers.register("tile_step", steps)
         for name in QUERIES:
-            rows = trace.query(name, format="arrow")
-            answers.register(name.replace("-", "_"), rows)
-            answers.from_arrow(rows).write_csv(str(folder / f"{name}.csv"))
+            answers.register(name.replace("-", "_"), trace.query(name, format="arrow"))
     for title, question in FINDINGS.items():
         print(title)
         asked = answers.sql(question)
@@ -117,4 +65,4 @@ def report(path: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import kvtrace as package
 from kvtrace.errors import KvtraceError
 from kvtrace.nsys import find_nsys
-from kvtrace.queries import Trace
 from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, has_gpu
 from tests.record.processes import Output
 from tests.record.test_nsys import TELLS
@@ -47,11 +45,10 @@ needs_vllm = pytest.mark.skipif(
 
 
 class Profiled(NamedTuple):
-    """A run recorded and profiled, ingested without its profile and with it."""
+    """A run recorded and profiled, ingested with its profile; and that by itself."""
 
     recorded: Recorded
     profile: sqlite3.Connection
-    joined: Trace
 
     def steps(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of the recording."""
@@ -83,11 +80,8 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Profiled]:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     manifest = json.loads((folder / "run" / "manifest.json").read_text())
     assert manifest["nsight"] == ["profile.sqlite"], done.stderr[-3000:]
-    recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr, "--no-nsight")
-    joined = kvtrace("ingest", folder / "run", "-o", folder / "joined.duckdb", timeout=240)
-    assert joined.returncode == 0, joined.stderr
-    with package.open(folder / "joined.duckdb") as trace:
-        yield Profiled(recorded, sqlite3.connect(folder / "run" / manifest["nsight"][0]), trace)
+    recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
+    yield Profiled(recorded, sqlite3.connect(folder / "run" / manifest["nsight"][0]))
 
 
 @needs_vllm
@@ -168,7 +162,7 @@ def test_kernels_are_launched_inside_step_ranges(profiled: Profiled) -> None:
 @needs_vllm
 def test_every_steps_windows_lie_inside_its_kernels(profiled: Profiled) -> None:
     """By Nsight's own times of the model's kernels."""
-    [told] = profiled.joined.sql(
+    [told] = profiled.recorded.trace.sql(
         """
         WITH kernels AS (
             SELECT engine_id, step, min(start_ns) AS first, max(end_ns) AS last
@@ -190,7 +184,7 @@ def test_every_steps_windows_lie_inside_its_kernels(profiled: Profiled) -> None:
 @needs_vllm
 def test_observed_windows_enclose_their_kernels(profiled: Profiled) -> None:
     """To 3 us, for two clocks are compared: the profile is laid on the windows' centres, not on their ends."""
-    [told] = profiled.joined.sql(
+    [told] = profiled.recorded.trace.sql(
         """
         SELECT count(*) AS windows, count(k.kernels) AS with_kernels,
             min(k.start_delta_ns) AS start_delta_ns, min(k.end_delta_ns) AS end_delta_ns
