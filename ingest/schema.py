@@ -192,6 +192,7 @@ GPU_CLOCK = Table(
         _column("offset_ns", _BIGINT, "CLOCK_MONOTONIC minus global timer, applied until the next one."),
         _column("uncertainty_ns", _BIGINT, "Half the round trip it was read in: the offset's bound."),
         _column("moved_ns", _BIGINT, "How far the offset had moved since the one before: drift and uncertainty."),
+        _column("event_uncertainty_ns", _BIGINT, "How far windows outside CUDA graphs may be off the global timer."),
     ),
 )
 

@@ -173,12 +173,20 @@ class Launch:
     def __init__(self, launch_kernel: int, function: int, threads: int, arguments: int, keep: Any, /) -> None: ...
     def __call__(self, stream: int, /) -> None: ...
 
+class Mark:
+    def __init__(
+        self, event_record: int, events: int, places: int, state: int, count: int, place: int, keep: Any, /
+    ) -> None: ...
+    def __call__(self, stream: int, /) -> None: ...
+
 class Stamped:
     def __init__(
         self,
         original: Callable[..., Any],
         before: Callable[[int], None],
         after: Callable[[int], None],
+        mark_before: Callable[[int], None],
+        mark_after: Callable[[int], None],
         stream: Callable[[], int],
         capturing: Callable[[], bool],
         failed: Callable[[Exception], None],
@@ -189,6 +197,9 @@ class Stamped:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None, /) -> Any: ...
+def elapsed(
+    event_elapsed: int, since: int, events: int, first: int, count: int, ring: int, out: int, /
+) -> tuple[int, int]: ...
 def write_chain(
     packer: Packer | None,
     step: int,

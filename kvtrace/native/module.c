@@ -11,6 +11,8 @@ static PyMethodDef functions[] = {
      "argument(args, kwargs, position, name, default=None): one that callers may pass by position or by name."},
     {"write_chain", (PyCFunction)write_chain, METH_VARARGS,
      "write_chain(packer, step, request, hashes, first, plain): a record for each hash from `first` on."},
+    {"elapsed", (PyCFunction)elapsed, METH_VARARGS,
+     "elapsed(event_elapsed, since, events, first, count, ring, out): ms from an event to others; how many, and the error."},
     {NULL},
 };
 
@@ -31,7 +33,7 @@ PyMODINIT_FUNC PyInit__native(void)
         {"Calls", &calls_spec, calls_names}, {"Around", &around_spec, calls_names},
         {"Forwards", &forwards_spec, passes_names}, {"Updates", &updates_spec, passes_names},
         {"Ends", &ends_spec, ends_names}, {"Launch", &launch_spec, NULL},
-        {"Stamped", &stamped_spec, NULL},
+        {"Mark", &mark_spec, NULL}, {"Stamped", &stamped_spec, NULL},
     };
     PyObject *made = ahead_ready() < 0 ? PyErr_NoMemory() : PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {

@@ -1,4 +1,4 @@
-/* Stamps around a layer's calls, and launches: what probes/device/around.py and probes/device/cuda.py do in Python. */
+/* Stamps around a layer's calls: what probes/device/around.py, cuda.py and marks.py do in Python. */
 
 #include "packer.h"
 
@@ -52,9 +52,87 @@ static PyType_Slot launch_slots[] = {
 
 PyType_Spec launch_spec = {"kvtrace._native.Launch", sizeof(Launch), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, launch_slots};
 
+typedef int (*EventRecord)(void *event, void *stream);
+typedef int (*EventElapsed)(float *milliseconds, void *since, void *event);
+
+/* A ring of events as kvtrace.probes.device.marks keeps it; `state`: the number of the next mark, and how far marks may
+ * go: beyond that they are counted only, and not at all if it is 0. */
 typedef struct {
     HOLDER;
-    PyObject *original, *before, *after, *stream, *capturing, *failed;
+    PyObject *keep; /* what the pointers point into */
+    EventRecord record;
+    void **events;
+    uint32_t *places;
+    uint64_t *state;
+    unsigned count, place;
+} Mark;
+
+static int mark_init(Mark *self, PyObject *args, PyObject *kwargs)
+{
+    unsigned long long record, events, places, state;
+    PyObject *given[1];
+    if (!PyArg_ParseTuple(args, "KKKKIIO", &record, &events, &places, &state, &self->count, &self->place, &given[0]))
+        return -1;
+    HOLD(self, given);
+    self->record = (EventRecord)(uintptr_t)record;
+    self->events = (void **)(uintptr_t)events;
+    self->places = (uint32_t *)(uintptr_t)places;
+    self->state = (uint64_t *)(uintptr_t)state;
+    return 0;
+}
+
+static PyObject *mark_call(Mark *self, PyObject *args, PyObject *kwargs)
+{
+    unsigned long long stream;
+    int error = 0;
+    if (!PyArg_ParseTuple(args, "K", &stream))
+        return NULL;
+    if (self->record == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "nothing to record");
+    if (self->state[1] == 0)
+        Py_RETURN_NONE;
+    uint64_t number = self->state[0]++;
+    if (number < self->state[1]) {
+        self->places[number % self->count] = self->place;
+        Py_BEGIN_ALLOW_THREADS /* as at a launch */
+        error = self->record(self->events[number % self->count], (void *)(uintptr_t)stream);
+        Py_END_ALLOW_THREADS
+    }
+    return error ? PyErr_Format(PyExc_RuntimeError, "CUDA error %d at an event", error) : Py_NewRef(Py_None);
+}
+
+static PyType_Slot mark_slots[] = {
+    {Py_tp_doc, "Mark(event_record, events, places, state, count, place, keep)"},
+    HOLDER_SLOTS,
+    {Py_tp_init, mark_init},
+    {Py_tp_call, mark_call},
+    {0, NULL},
+};
+
+PyType_Spec mark_spec = {"kvtrace._native.Mark", sizeof(Mark), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, mark_slots};
+
+PyObject *elapsed(PyObject *module, PyObject *args)
+{
+    unsigned long long call, since, events, first, out;
+    unsigned count, ring, done = 0;
+    int error = 0;
+    if (!PyArg_ParseTuple(args, "KKKKIIK", &call, &since, &events, &first, &count, &ring, &out))
+        return NULL;
+    if (call == 0 || ring == 0)
+        return PyErr_Format(PyExc_RuntimeError, "nothing to ask");
+    Py_BEGIN_ALLOW_THREADS
+    while (done < count && !error) {
+        void *event = ((void **)(uintptr_t)events)[(first + done) % ring];
+        error = ((EventElapsed)(uintptr_t)call)((float *)(uintptr_t)out + done, (void *)(uintptr_t)since, event);
+        done += !error;
+    }
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("Ii", done, error);
+}
+
+typedef struct {
+    HOLDER;
+    PyObject *original, *before, *after, *mark_before, *mark_after, *stream, *capturing, *failed;
     int in_graphs, follows, over;
 } Stamped;
 
@@ -64,13 +142,6 @@ static int is_so(PyObject *question)
     int so = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     return so;
-}
-
-/* Which stamps a call gets: 2 before and after, 1 only after, 0 none; -1: an exception is set. */
-static int stamps_of(Stamped *self)
-{
-    int captured = self->in_graphs && !self->follows ? 0 : is_so(self->capturing);
-    return captured == 0 ? 2 : captured < 0 ? -1 : self->in_graphs;
 }
 
 /* An exception of ours is told of, and there are no stamps any more. -1: it is none of ours, it stays. */
@@ -87,13 +158,25 @@ static int stamp(PyObject *launch, PyObject *stream)
     return done == NULL ? -1 : 0;
 }
 
+/* What stamps a call's start and end, borrowed, NULL for one that has none. -1: an exception is set. */
+static int stamps_of(Stamped *self, PyObject **start, PyObject **end)
+{
+    int captured = is_so(self->capturing);
+    *start = captured ? self->follows ? NULL : self->before : self->mark_before;
+    *end = captured ? self->after : self->mark_after;
+    if (captured && !self->in_graphs)
+        *start = *end = NULL;
+    return captured;
+}
+
 static PyObject *stamped_call(Stamped *self, PyObject *args, PyObject *kwargs)
 {
-    int stamps = self->over ? 0 : stamps_of(self);
-    PyObject *stream = stamps > 0 ? PyObject_CallNoArgs(self->stream) : NULL;
-    int failed = stamps < 0 || (stamps > 0 && stream == NULL) || (stamps == 2 && stamp(self->before, stream) < 0);
+    PyObject *start = NULL, *last = NULL, *stream = NULL;
+    int failed = !self->over && stamps_of(self, &start, &last) < 0;
+    failed = failed || (last != NULL && (stream = PyObject_CallNoArgs(self->stream)) == NULL);
+    failed = failed || (start != NULL && stamp(start, stream) < 0);
     PyObject *result = failed && end(self) < 0 ? NULL : PyObject_Call(self->original, args, kwargs);
-    if (result != NULL && !failed && stamps > 0 && stamp(self->after, stream) < 0 && end(self) < 0)
+    if (result != NULL && !failed && last != NULL && stamp(last, stream) < 0 && end(self) < 0)
         Py_CLEAR(result);
     Py_XDECREF(stream);
     return result;
@@ -101,9 +184,9 @@ static PyObject *stamped_call(Stamped *self, PyObject *args, PyObject *kwargs)
 
 static int stamped_init(Stamped *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[6];
-    if (!PyArg_ParseTuple(args, "OOOOOOpp", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
-                          &self->in_graphs, &self->follows))
+    PyObject *given[8];
+    if (!PyArg_ParseTuple(args, "OOOOOOOOpp", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                          &given[7], &self->in_graphs, &self->follows))
         return -1;
     HOLD(self, given);
     return 0;
@@ -120,7 +203,7 @@ static PyMethodDef stamped_methods[] = {
 };
 
 static PyType_Slot stamped_slots[] = {
-    {Py_tp_doc, "Stamped(original, before, after, stream, capturing, failed, in_graphs, follows)"},
+    {Py_tp_doc, "Stamped(original, before, after, mark_before, mark_after, stream, capturing, failed, in_graphs, follows)"},
     HOLDER_SLOTS,
     {Py_tp_init, stamped_init},
     {Py_tp_call, stamped_call},

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvtrace.probes.device.cuda import Launch
 from kvtrace.stream import compiled
 
 
+class Ends(NamedTuple):
+    """What stamps a call's start and its end."""
+
+    before: Launch
+    after: Launch
+
+
 def stamped(
     original: Callable[..., Any],
-    before: Launch,
-    after: Launch,
+    captured: Ends,
+    called: Ends,
     stream: Callable[[], int],
     capturing: Callable[[], bool],
     failed: Callable[[Exception], None],
@@ -24,24 +31,24 @@ def stamped(
 
     Args:
         original: What vLLM calls.
-        before: Launches the stamp of its start.
-        after: Launches the stamp of its end.
+        captured: Its stamps where the call is captured into a graph.
+        called: Its stamps where it is not.
         stream: The handle of the stream that the call is to run on.
         capturing: Whether the call is being captured into a graph.
-        failed: Called with the exception if a launch fails; there are no stamps around this call any more then.
+        failed: Called with the exception if a stamp fails; there are none around this call any more then.
         in_graphs: Whether there are stamps in full CUDA graphs, too.
         follows: Whether a call with stamps comes right before this one. In one graph nothing runs between the two, and
-            the end of the first is the start of this one; launched from Python, it starts when Python gets to it.
+            the end of the first is the start of this one; called from Python, it starts when Python gets to it.
     """
     native = compiled()
     if native is not None:
         made: Callable[..., Any] = native.Stamped(
-            original, before, after, stream, capturing, failed, in_graphs, follows
+            original, *captured, *called, stream, capturing, failed, in_graphs, follows
         )
         return made
     over = False
 
-    def launched(launch: Launch) -> None:
+    def stamp(launch: Launch) -> None:
         nonlocal over
         try:
             launch(stream())
@@ -50,14 +57,15 @@ def stamped(
             failed(error)
 
     def around(*args: Any, **kwargs: Any) -> Any:
-        captured = capturing()
-        if over or (captured and not in_graphs):
+        in_graph = capturing()
+        if over or (in_graph and not in_graphs):
             return original(*args, **kwargs)
-        if not (follows and captured):
-            launched(before)
+        ends = captured if in_graph else called
+        if not (follows and in_graph):
+            stamp(ends.before)
         result = original(*args, **kwargs)
         if not over:
-            launched(after)
+            stamp(ends.after)
         return result
 
     return around

@@ -1,4 +1,4 @@
-"""CUDA source compiled through CuPy, and its kernels launched with the least Python."""
+"""CUDA source compiled through CuPy, and its kernels launched with the least Python; the driver's events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvtrace.stream import compiled
 pointer, count, word = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
 
 Launch = Callable[[int], None]
-"""Launches a kernel on a stream, given by its handle."""
+"""Enqueues something, a kernel mostly, on a stream, given by its handle."""
 
 
 def launcher(driver: Any, function: int, threads: int, arguments: tuple[Any, ...]) -> Launch:
@@ -28,9 +28,9 @@ def launcher(driver: Any, function: int, threads: int, arguments: tuple[Any, ...
         *(ctypes.cast(ctypes.pointer(argument), ctypes.c_void_p).value for argument in arguments)
     )
     kept, address = (arguments, pointers), ctypes.addressof(pointers)  # alive: the driver reads them at each launch
-    native, entry = compiled(), _entry()
-    if native is not None and entry:
-        made: Launch = native.Launch(entry, function, threads, address, kept)
+    native, launch_kernel = compiled(), entry("cuLaunchKernel")
+    if native is not None and launch_kernel:
+        made: Launch = native.Launch(launch_kernel, function, threads, address, kept)
         return made
 
     def launch(stream: int, _: Any = kept) -> None:
@@ -40,12 +40,79 @@ def launcher(driver: Any, function: int, threads: int, arguments: tuple[Any, ...
 
 
 @cache
-def _entry() -> int:
-    """The address of the driver's cuLaunchKernel; 0: it is not to be had."""
+def entry(name: str) -> int:
+    """The address of a function of the driver; 0: it is not to be had."""
     try:
-        return ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value or 0
+        return ctypes.cast(getattr(ctypes.CDLL("libcuda.so.1"), name), ctypes.c_void_p).value or 0
     except (OSError, AttributeError):
         return 0
+
+
+NOT_READY = 600
+"""CUDA's error for an event that the GPU has not come to yet."""
+
+
+class Events:
+    """The driver's events with times, of the current device, in a row.
+
+    Attributes:
+        handles: Of each.
+
+    Raises:
+        OSError: There is no driver.
+        RuntimeError: It refuses.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.handles = (ctypes.c_uint64 * count)()
+        create, self._record = _call("cuEventCreate", pointer, ctypes.c_uint), _call("cuEventRecord", pointer, pointer)
+        self._elapsed = _call("cuEventElapsedTime", pointer, pointer, pointer)
+        for index in range(count):
+            _check(create(ctypes.addressof(self.handles) + 8 * index, 0))
+
+    def record(self, index: int, stream: int) -> None:
+        """The GPU is to note the time when it comes here on a stream."""
+        _check(self._record(self.handles[index], stream))
+
+    def elapsed_ns(self, since: int, first: int, count: int) -> Any:
+        """Times of some of these, up to the first that the GPU has not come to yet.
+
+        Args:
+            since: The handle of an event that they count from; it may be later than they are.
+            first: The first. Behind the last of the row comes the first one.
+            count: How many.
+
+        Returns:
+            An array of int64. The driver says milliseconds as a float: up to half a second exact to 32 ns, one tick of
+            the GPU's timer.
+        """
+        import numpy
+
+        found = numpy.empty(count, numpy.float32)
+        native, ring, out = compiled(), len(self.handles), found.ctypes.data
+        done = error = 0
+        if native is not None:
+            function, handles = entry("cuEventElapsedTime"), ctypes.addressof(self.handles)
+            done, error = native.elapsed(function, since, handles, first, count, ring, out)
+        else:
+            while done < count and not error:
+                error = self._elapsed(out + 4 * done, since, self.handles[(first + done) % ring])
+                done += not error
+        if error != NOT_READY:
+            _check(error)
+        return numpy.rint(found[:done].astype(numpy.float64) * 1e6).astype(numpy.int64)
+
+
+def _call(name: str, *types: Any) -> Callable[..., int]:
+    address = entry(name)
+    if not address:
+        raise OSError(f"libcuda.so.1 has no {name}")
+    return ctypes.CFUNCTYPE(ctypes.c_int, *types)(address)
+
+
+def _check(error: int) -> None:
+    if error:
+        raise RuntimeError(f"CUDA error {error} at an event")
 
 
 class Module:

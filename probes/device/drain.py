@@ -1,4 +1,4 @@
-"""From the device ring to the capture log: a thread that asks for new steps and copies them on a stream of its own."""
+"""From the device to the capture log: a thread that asks for new steps, on a stream of its own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
+from kvtrace.probes.device.marks import Marks, Taken
 from kvtrace.probes.device.pace import Drain
-from kvtrace.probes.device.stamps import Stamps
+from kvtrace.probes.device.stamps import ATTENTION_START, PLACES, Stamps
 
 LOOK_SECONDS = 0.1
 """Some ten or twenty steps are taken home at once: it takes hardly longer than one."""
@@ -16,17 +17,19 @@ _AT_ONCE = 256
 
 
 class WindowDrain(Drain):
-    """Drains one device's ring of windows.
+    """Takes home one device's windows: those that graphs stamped, and those that were marked.
 
-    Steps that the ring lost before they could be copied are counted as dropped, whole.
+    Steps that were lost before they could be copied are counted as dropped, whole.
     """
 
-    def __init__(self, stamps: Stamps, recorder: Recorder, engine_pid: int) -> None:
+    def __init__(self, stamps: Stamps, marks: Marks, recorder: Recorder, engine_pid: int) -> None:
         super().__init__("kvtrace-drain", recorder, LOOK_SECONDS)
         import numpy
         import torch
 
         self._stamps = stamps
+        self._marks = marks
+        self._lost = 0
         self._drained = 0
         with torch.inference_mode(False):
             self._pinned = torch.empty((_AT_ONCE, stamps.words), dtype=torch.int64, pin_memory=True)
@@ -40,12 +43,37 @@ class WindowDrain(Drain):
 
     def look(self) -> None:
         """The windows of new steps into the log."""
+        self._look_at_ring()
+        while taken := self._marks.take(self._timer.event, self._timer.event_ns, _AT_ONCE):
+            self._write(self._marked(taken))
+        lost, self._lost = self._marks.lost - self._lost, self._marks.lost
+        self._count_lost(lost)
+
+    def _count_lost(self, steps: int) -> None:
+        if steps:
+            self._recorder.drop(KV_WINDOW, steps * self._windows)
+            self._recorder.note("device", state="overrun", dropped_steps=steps)
+
+    def _marked(self, taken: Taken) -> Any:
+        """Steps as the ring has them, of marks: of an attention's starts the first counts, of all else the last."""
+        import numpy
+
+        found = numpy.zeros((len(taken.steps), self._stamps.words), numpy.int64)
+        found[:, 0] = taken.steps
+        found[taken.rows, 1 + taken.places] = taken.times_ns
+        starts = numpy.flatnonzero(taken.places % PLACES == ATTENTION_START)[::-1]
+        found[taken.rows[starts], 1 + taken.places[starts]] = taken.times_ns[starts]
+        windows = found[:, 1:].reshape(-1, 2)  # a copy
+        windows[~windows.all(axis=1)] = 0
+        found[:, 1:] = windows.reshape(len(found), -1)
+        return found
+
+    def _look_at_ring(self) -> None:
         self._fetch(self._count, self._stamps.appended)
         published, slots = int(self._count[0]), self._stamps.slots
         if published - self._drained > slots - slots // 8:  # what is older may be overwritten while it is copied
             kept = published - slots // 2
-            self._recorder.drop(KV_WINDOW, (kept - self._drained) * self._windows)
-            self._recorder.note("device", state="overrun", dropped_steps=kept - self._drained)
+            self._count_lost(kept - self._drained)
             self._drained = kept
         while self._drained < published:
             start = self._drained % slots

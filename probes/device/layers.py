@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.device.around import stamped
-from kvtrace.probes.device.cuda import Launch
+from kvtrace.probes.device.around import Ends, stamped
 from kvtrace.probes.device.drain import WindowDrain
 from kvtrace.probes.device.ending import at_end
+from kvtrace.probes.device.marks import Marks
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
-from kvtrace.probes.device.stamps import ATTENTION_START, Stamps
+from kvtrace.probes.device.stamps import ATTENTION_END, ATTENTION_START, PLACES, WRITE_END, WRITE_START, Stamps
 from kvtrace.tile_options import from_environment
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
@@ -29,7 +29,8 @@ class LayerRecorder:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._outside_graphs: list[tuple[Any, str, Callable[..., Any]]] = []
-        self._stamps: Stamps | None = None
+        self._stamps: Stamps | None = None  # where graphs are captured
+        self._marks: Marks  # elsewhere
         self._drain: WindowDrain | None = None
         self._undo: list[Callable[[], None]] = []
         self._step = 0
@@ -48,13 +49,13 @@ class LayerRecorder:
         layers = kv_layers(runner)
         when = timing(len(layers), from_environment(os.environ).layers, alike=alike(runner, layers))
         try:
-            self._stamps = Stamps(len(layers))
+            self._stamps, self._marks = Stamps(len(layers)), Marks()
         except ImportError:
             self._recorder.note("device", state="absent", detail="CuPy is not installed: pip install 'kvtrace[gpu]'")
             return False
         # A draft model's layers have theirs after the step has been published.
         self._always_stale = getattr(runner, "speculative_config", None) is not None
-        self._capturing = torch.cuda.is_current_stream_capturing
+        self._capturing = torch._C._cuda_isCurrentStreamCapturing
         self._stream = partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
         try:
             for index, (name, layer) in enumerate(layers):
@@ -81,29 +82,34 @@ class LayerRecorder:
         self._stamps = None
 
     def _wrap(self, layer: int, implementation: Any, *, in_graphs: bool) -> None:
-        assert self._stamps is not None
-        write_start, write_end, attention_start, attention_end = (
-            self._stamps.stamp(layer, place) for place in range(4)
-        )
-        # MLA attends to a batch in two calls, for its prefills and for its decodes: one window from first to last.
-        attention_first = self._stamps.stamp(layer, ATTENTION_START, first=True)
-        between = partial(self._between, implementation, in_graphs=in_graphs)
+        between = partial(self._between, implementation, layer, in_graphs=in_graphs)
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
-            between("do_kv_cache_update", write_start, write_end)
+            between("do_kv_cache_update", WRITE_START, WRITE_END)
         for name in _ATTENTION_CALLS:
             if callable(getattr(implementation, name, None)):
-                start = attention_start if name == "forward" else attention_first
-                between(name, start, attention_end, follows=writes and name == "forward")
+                # MLA attends to a batch in two calls, for its prefills and for its decodes: one window.
+                whole = name == "forward"
+                between(name, ATTENTION_START, ATTENTION_END, first=not whole, follows=writes and whole)
 
     def _between(
-        self, owner: Any, name: str, before: Launch, after: Launch, *, in_graphs: bool, follows: bool = False
+        self,
+        owner: Any,
+        layer: int,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        in_graphs: bool,
+        first: bool = False,
+        follows: bool = False,
     ) -> None:
+        assert self._stamps is not None
         original = getattr(owner, name)
         around = stamped(
             original,
-            before,
-            after,
+            Ends(self._stamps.stamp(layer, start, first=first), self._stamps.stamp(layer, end)),
+            Ends(self._marks.mark(PLACES * layer + start), self._marks.mark(PLACES * layer + end)),
             self._stream,
             self._capturing,
             self._stop,
@@ -118,6 +124,7 @@ class LayerRecorder:
     def _stop(self, error: Exception) -> None:
         if self._alive:
             self._alive = False
+            self._marks.leave()
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 
     def turn(self, in_pieces: bool) -> None:
@@ -141,16 +148,21 @@ class LayerRecorder:
             return
         self._step = step
         if step and self._drain is None:  # not before the first real step: graphs are being captured until then
-            self._drain = WindowDrain(self._stamps, self._recorder, engine_pid)
+            self._drain = WindowDrain(self._stamps, self._marks, self._recorder, engine_pid)
             self._drain.start()
         if self._stale:
             self._stamps.clear(self._stream())
         self._stale = True
+        if step:
+            self._marks.begin()
+        else:
+            self._marks.leave()
 
     def end(self) -> None:
         """The forward pass has been enqueued."""
         if self._stamps is not None and self._alive and self._step:
-            self._stamps.publish(self._step, self._stream())
+            if not self._marks.end(self._step):  # a graph's, then
+                self._stamps.publish(self._step, self._stream())
             self._stale = self._always_stale
             if self._drain is not None:
                 self._drain.pace.enqueued()

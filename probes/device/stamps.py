@@ -1,4 +1,4 @@
-"""The CUDA side: stamps of the global timer, a ring of steps in device memory, and their launch.
+"""Stamps of calls that are captured into a graph: kernels that read the global timer, and a ring of steps they go to.
 
 A stamp is a one-thread kernel that stores the time in a place of its own, so stamps share nothing and wait for nothing.
 After the forward pass one kernel moves all of them into the ring as one step. It tells the host nothing: that would
@@ -11,7 +11,8 @@ from kvtrace.probes.device.cuda import Launch, Module, count, pointer, word
 
 RING_BYTES = 8 << 20
 
-WRITE_START, WRITE_END, ATTENTION_START, ATTENTION_END = range(4)
+PLACES = 4
+WRITE_START, WRITE_END, ATTENTION_START, ATTENTION_END = range(PLACES)
 """A layer's four places. A write's end is the attention's start where that has no stamp of its own."""
 
 WINDOWS = 2

@@ -6,13 +6,16 @@ import time
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.device.cuda import Module, count, pointer
+from kvtrace.probes.device.cuda import Events, Module, count, pointer
 
 CALIBRATE_SECONDS = 1.0
 """The GPU's timer drifts by 2 us a second against the host's clock; a calibration takes about 0.2 ms of a thread."""
 
 RETRY_SECONDS = 0.1
 """After a calibration in which the GPU was too busy to answer. The offset before stays in use."""
+
+EVENT_WITHIN_NS, EVENT_SECONDS = 5_000, 10.0
+"""An event whose time is not known so well does not take the place of one that is, for so long."""
 
 FIRST_TRIES = 200
 """Without a first offset nothing can be recorded."""
@@ -36,6 +39,8 @@ extern "C" __global__ void kvt_answer(volatile u64* asked, volatile u64* answers
         __threadfence_system();
     }
 }
+
+extern "C" __global__ void kvt_time(u64* place) { *place = now(); }
 """
 
 _QUESTIONS = 32
@@ -48,7 +53,12 @@ _ANSWERS_WITHIN_NS = 100_000
 
 
 class GpuTimer:
-    """Keeps `offset_ns`: CLOCK_MONOTONIC minus global timer, on the current device.
+    """Reads the global timer of the current device, now and then.
+
+    Attributes:
+        offset_ns: CLOCK_MONOTONIC minus global timer.
+        event: Handle of an event: those of others count from it.
+        event_ns: Its global timer.
 
     Raises:
         ImportError: CuPy is not installed.
@@ -63,9 +73,16 @@ class GpuTimer:
         with torch.inference_mode(False):
             self._asked = torch.zeros(1, dtype=torch.int64, pin_memory=True)
             self._answers = torch.zeros(_QUESTIONS, dtype=torch.int64, pin_memory=True)
-        self._answer = Module(SOURCE).launch(
+            self._between = torch.empty(1, dtype=torch.int64, device=torch.cuda.current_device())
+        module = Module(SOURCE)
+        self._answer = module.launch(
             "kvt_answer", 1, pointer(self._asked.data_ptr()), pointer(self._answers.data_ptr()), count(_QUESTIONS)
         )
+        self._time = module.launch("kvt_time", 1, pointer(self._between.data_ptr()))
+        self._events = Events(4)
+        self._turn = 0
+        self.event = self.event_ns = self._event_uncertainty_ns = 0
+        self._event_due = 0.0
 
     def keep(self, stream: Any) -> None:
         """Calibrate if that is due, on a stream of the calling thread; best one of high priority.
@@ -91,6 +108,9 @@ class GpuTimer:
         asked[0] = 0
         answers[:] = 0
         self._answer(stream.cuda_stream)
+        self._events.record(self._turn, stream.cuda_stream)  # while the GPU asks, so that these three follow at once
+        self._time(stream.cuda_stream)
+        self._events.record(self._turn + 1, stream.cuda_stream)
         best: tuple[int, int] | None = None
         now = time.monotonic_ns
         for index in range(len(answers)):
@@ -111,5 +131,25 @@ class GpuTimer:
             return False
         moved = best[1] - self.offset_ns if self.offset_ns else 0
         self.offset_ns = best[1]
-        self._recorder.note("gpu_clock", offset_ns=best[1], uncertainty_ns=(best[0] + 1) // 2, moved_ns=moved)
+        self._recorder.note(
+            "gpu_clock",
+            offset_ns=best[1],
+            uncertainty_ns=(best[0] + 1) // 2,
+            moved_ns=moved,
+            event_uncertainty_ns=self._keep_event(),
+        )
         return True
+
+    def _keep_event(self) -> int:
+        """Let events' times count from the first of the two around the reading just made; how far they may be off.
+
+        The reading lies somewhere between those. While the GPU is full they are far apart, and the event before is the
+        better one for some time.
+        """
+        [apart] = self._events.elapsed_ns(self._events.handles[self._turn], self._turn + 1, 1)
+        if apart <= 2 * EVENT_WITHIN_NS or time.monotonic() >= self._event_due:
+            self._event_uncertainty_ns = (int(apart) + 1) // 2
+            self.event, self.event_ns = self._events.handles[self._turn], int(self._between.item()) - int(apart) // 2
+            self._event_due = time.monotonic() + EVENT_SECONDS
+            self._turn = 2 - self._turn
+        return self._event_uncertainty_ns

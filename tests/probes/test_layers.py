@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,27 +24,42 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 class Launches:
-    """Stands for `Stamps`: notes which places get a stamp."""
+    """Stands for `Stamps` and `Marks`: notes which places get a stamp, and how."""
 
     def __init__(self) -> None:
-        self.made: list[tuple[int, int]] = []
+        self.made: list[tuple[str, int, int]] = []
         self.steps: list[int | str] = []
         self.broken = False
+        self.marked = False
 
     def stamp(self, layer: int, place: int, *, first: bool = False) -> Callable[[int], None]:
-        def launch(stream: int) -> None:
-            if self.broken:
-                raise RuntimeError("no such kernel")
-            assert stream == STREAM
-            self.made.append((layer, place))
+        return partial(self._launch, "first" if first else "stamp", layer, place)
 
-        return launch
+    def mark(self, place: int) -> Callable[[int], None]:
+        return partial(self._launch, "mark", *divmod(place, 4))
+
+    def _launch(self, how: str, layer: int, place: int, stream: int) -> None:
+        if self.broken:
+            raise RuntimeError("no such kernel")
+        assert stream == STREAM
+        self.made.append((how, layer, place))
 
     def clear(self, stream: int) -> None:
         self.steps.append("clear")
 
     def publish(self, step: int, stream: int) -> None:
         self.steps.append(step)
+
+    def begin(self) -> None:
+        self.steps.append("begin")
+
+    def leave(self) -> None:
+        self.steps.append("leave")
+
+    def end(self, step: int) -> bool:
+        if self.marked:
+            self.steps.append(f"{step} marked")
+        return self.marked
 
 
 class Notes:
@@ -69,7 +85,8 @@ class Implementation:
 def recorder(*, capturing: bool = False) -> tuple[Any, Launches, Notes]:
     notes, launches = Notes(), Launches()
     made: Any = LayerRecorder(notes)  # type: ignore[arg-type]
-    made._stamps, made._stream, made._capturing = launches, lambda: STREAM, lambda: capturing
+    made._stamps, made._marks = launches, launches
+    made._stream, made._capturing = lambda: STREAM, lambda: capturing
     return made, launches, notes
 
 
@@ -96,7 +113,7 @@ def test_where_a_layer_has_stamps(
         made.turn(in_pieces)
         assert implementation.do_kv_cache_update("model.layers.5", slots=3) == "model.layers.5 3 written"
         assert implementation.forward(2) == 0.5
-        assert launches.made == [(5, place) for place in places]
+        assert launches.made == [("stamp" if capturing else "mark", 5, place) for place in places]
         made._detach()
         assert "forward" not in vars(implementation)
 
@@ -110,7 +127,7 @@ def test_between_pieces_nothing_stands_in_for_calls_that_would_be_passed_on() ->
         assert vars(implementation) == {}
         made.turn(False)
         implementation.forward(2)
-    assert launches.made == [(5, 2), (5, 3)] * 2
+    assert launches.made == [("mark", 5, 2), ("mark", 5, 3)] * 2
     made.turn(True)
     made._detach()
     assert vars(implementation) == {}
@@ -127,7 +144,33 @@ def test_stamps_of_other_runs_of_the_model_are_forgotten() -> None:
     made.end()
     made.begin(0, 0)  # a dummy that is a pass
     made.begin(4, 7)
-    assert launches.steps == ["clear", 1, 2, "clear", 3, "clear"]
+    steps = [step for step in launches.steps if step not in ("begin", "leave")]
+    assert steps == ["clear", 1, 2, "clear", 3, "clear"]
+
+
+def test_a_pass_is_taken_from_marks_where_there_are_some_and_else_from_its_graph() -> None:
+    made, launches, _ = recorder()
+    made._drain = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None))
+    for step, launches.marked in ((1, False), (2, True), (3, False)):
+        made.begin(step, 7)
+        made.end()
+    made.begin(0, 0)  # a dummy
+    assert launches.steps == ["clear", "begin", 1, "begin", "2 marked", "begin", 3, "leave"]
+
+
+def test_mla_attends_in_two_calls_of_one_window() -> None:
+    class Latent:
+        def do_kv_cache_update(self) -> None: ...
+        def forward_mha(self) -> None: ...
+        def forward_mqa(self) -> None: ...
+
+    for capturing, how in ((True, "first"), (False, "mark")):
+        made, launches, _ = recorder(capturing=capturing)
+        implementation = Latent()
+        made._wrap(5, implementation, in_graphs=True)
+        implementation.forward_mha()
+        implementation.forward_mqa()
+        assert launches.made == [(how, 5, 2), ("stamp" if capturing else "mark", 5, 3)] * 2
 
 
 @pytest.mark.parametrize("level", ["layer", "tile"])
@@ -159,7 +202,7 @@ def test_a_copy_of_a_layer_has_what_the_layer_has() -> None:
     implementation = Implementation()
     made._wrap(5, implementation, in_graphs=True)
     assert copy.deepcopy(implementation).forward(2) == 0.5
-    assert launches.made == [(5, 2), (5, 3)]
+    assert launches.made == [("mark", 5, 2), ("mark", 5, 3)]
 
 
 def test_the_engines_own_exceptions_are_its_own() -> None:
@@ -171,7 +214,7 @@ def test_the_engines_own_exceptions_are_its_own() -> None:
     with pytest.raises(TypeError, match="query"):
         implementation.forward()  # type: ignore[call-arg]
     assert implementation.forward(2) == 0.5
-    assert launches.made == [(5, 2), (5, 2), (5, 2), (5, 3)]
+    assert launches.made == [("mark", 5, place) for place in (2, 2, 2, 3)]
     assert notes.said == []
 
 
@@ -187,7 +230,7 @@ def test_what_a_launch_tells_the_driver(both_ways: str, monkeypatch: pytest.Monk
     word, handle = ctypes.c_uint, ctypes.c_void_p
     prototype = ctypes.CFUNCTYPE(ctypes.c_int, handle, *[word] * 7, handle, handle, handle)
     entry = prototype(launch_kernel)
-    monkeypatch.setattr(cuda, "_entry", lambda: ctypes.cast(entry, handle).value)
+    monkeypatch.setattr(cuda, "entry", lambda name: ctypes.cast(entry, handle).value)
     step = cuda.word(1)
     launch = cuda.launcher(SimpleNamespace(launchKernel=launch_kernel), 99, 128, (step, cuda.pointer(1 << 40)))
     for step.value in 1, 2:

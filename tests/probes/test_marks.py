@@ -1,0 +1,145 @@
+"""Passes are read as they were marked, over turns of the ring; those without room are lost whole, and counted."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvtrace.probes.device import cuda
+from kvtrace.probes.device.drain import WindowDrain
+from kvtrace.probes.device.marks import Marks, Taken
+
+STREAM = (1 << 63) + 7  # handles are addresses
+SINCE, SINCE_NS = 1 << 40, 5_000_000_000
+
+pytestmark = pytest.mark.usefixtures("both_ways")
+
+
+class Driver:
+    """Stands for CUDA's: the GPU comes to events when it is told to, one more us after another."""
+
+    def __init__(self) -> None:
+        self.error = 0
+        self.recorded = 0
+        self.reached: list[int] = []  # when the GPU came to each, in ns from SINCE
+        self._latest: dict[int, int] = {SINCE: -1}
+        handle, word = ctypes.c_void_p, ctypes.c_uint
+        self._functions = {
+            "cuEventCreate": ctypes.CFUNCTYPE(ctypes.c_int, handle, word)(self._create),
+            "cuEventRecord": ctypes.CFUNCTYPE(ctypes.c_int, handle, handle)(self._record),
+            "cuEventElapsedTime": ctypes.CFUNCTYPE(ctypes.c_int, handle, handle, handle)(self._elapsed),
+        }
+
+    def entry(self, name: str) -> int:
+        return ctypes.cast(self._functions[name], ctypes.c_void_p).value or 0
+
+    def run(self, events: int) -> None:
+        """The GPU goes on by so many."""
+        for _ in range(min(events, self.recorded - len(self.reached))):
+            self.reached.append(1000 * (len(self.reached) - 20))  # at first before SINCE
+
+    def _create(self, event: int, flags: int) -> int:
+        ctypes.c_uint64.from_address(event).value = (1 << 63) + event
+        return 0
+
+    def _record(self, event: int, stream: int) -> int:
+        assert stream == STREAM
+        self._latest[event] = self.recorded
+        self.recorded += 1
+        return self.error
+
+    def _elapsed(self, out: int, since: int, event: int) -> int:
+        at = [0 if number < 0 else self._time(number) for number in (self._latest[since], self._latest[event])]
+        if None in at:
+            return cuda.NOT_READY
+        ctypes.c_float.from_address(out).value = (at[1] - at[0]) / 1e6
+        return 0
+
+    def _time(self, number: int) -> Any:
+        return self.reached[number] if number < len(self.reached) else None
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 3), max_size=12),  # marks of a pass, by place
+            st.booleans(),  # whether it ends, or raises
+            st.integers(0, 30),  # how far the GPU goes then
+        ),
+        max_size=25,
+    ),
+    st.integers(1, 4),
+)
+def test_passes_are_taken_as_they_were_marked(passes: list[tuple[list[int], bool, int]], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        driver, ring = Driver(), 16
+        patch.setattr(cuda, "entry", driver.entry)
+        marks = Marks(ring)
+        stamps = [marks.mark(place) for place in range(4)]
+        waiting: list[tuple[int, list[int], int]] = []
+        lost = 0
+
+        def take() -> None:
+            found = []
+            while taken := marks.take(SINCE, SINCE_NS, most):
+                assert len(taken.steps) <= most
+                for row, step in enumerate(taken.steps):
+                    its = taken.rows == row
+                    found.append((step, list(taken.places[its]), list(taken.times_ns[its])))
+            through = [pass_ for pass_ in waiting if pass_[2] + len(pass_[1]) <= len(driver.reached)]
+            assert found == [
+                (step, marked, [SINCE_NS + time for time in driver.reached[first : first + len(marked)]])
+                for step, marked, first in through
+            ]
+            del waiting[: len(through)]
+
+        for step, (marked, ends, further) in enumerate(passes):
+            room = ring - sum(len(others) for _, others, _ in waiting)
+            marks.begin()
+            first = driver.recorded
+            for place in marked:
+                stamps[place](STREAM)
+            assert driver.recorded - first == min(len(marked), room)
+            if ends:
+                assert marks.end(step) is bool(marked)
+                stamps[0](STREAM)  # a draft model's
+                assert driver.recorded - first == min(len(marked), room)
+                if len(marked) > room:
+                    lost += 1
+                elif marked:
+                    waiting.append((step, marked, first))
+            assert marks.lost == lost
+            driver.run(further)
+            take()
+        driver.run(driver.recorded)
+        take()
+        assert waiting == []
+
+
+def test_what_the_driver_refuses_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    monkeypatch.setattr(cuda, "entry", driver.entry)
+    marks = Marks(16)
+    mark = marks.mark(3)
+    mark(STREAM)  # no pass
+    assert driver.recorded == 0
+    marks.begin()
+    driver.error = 700
+    with pytest.raises(RuntimeError, match="700"):
+        mark(STREAM)
+
+
+def test_steps_windows_of_their_marks() -> None:
+    """Two layers: one attended to in two calls, one that was written but not attended to. Then a step of the second."""
+    drain = SimpleNamespace(_stamps=SimpleNamespace(words=1 + 4 * 2))
+    places, times = numpy.array([0, 1, 2, 3, 2, 3, 4, 5, 7, 6, 7], numpy.uint32), numpy.arange(10, 120, 10)
+    taken = Taken([9, 12], numpy.repeat([0, 1], [9, 2]), places, times)
+    find: Any = WindowDrain._marked
+    assert find(drain, taken).tolist() == [[9, 10, 20, 30, 60, 70, 80, 0, 0], [12, 0, 0, 0, 0, 0, 0, 100, 110]]
