@@ -173,11 +173,23 @@ class Launch:
     def __init__(self, launch_kernel: int, function: int, threads: int, arguments: int, keep: Any, /) -> None: ...
     def __call__(self, stream: int, /) -> None: ...
 
-class Mark:
+class Marks:
     def __init__(
-        self, event_record: int, events: int, places: int, state: int, count: int, place: int, keep: Any, /
+        self,
+        event_record: int,
+        events: int,
+        places: int,
+        steps: int,
+        stops: int,
+        state: int,
+        count: int,
+        keep: Any,
+        /,
     ) -> None: ...
-    def __call__(self, stream: int, /) -> None: ...
+    def begin(self) -> None: ...
+    def leave(self) -> None: ...
+    def end(self, step: int, /) -> bool: ...
+    def mark(self, place: int, /) -> Callable[[int], None]: ...
 
 class Stamped:
     def __init__(

@@ -4,6 +4,7 @@
  */
 
 #include "packer.h"
+#include "marks.h"
 #include "state.h"
 
 static PyMethodDef functions[] = {
@@ -33,7 +34,7 @@ PyMODINIT_FUNC PyInit__native(void)
         {"Calls", &calls_spec, calls_names}, {"Around", &around_spec, calls_names},
         {"Forwards", &forwards_spec, passes_names}, {"Updates", &updates_spec, passes_names},
         {"Ends", &ends_spec, ends_names}, {"Launch", &launch_spec, NULL},
-        {"Mark", &mark_spec, NULL}, {"Stamped", &stamped_spec, NULL},
+        {"Marks", &marks_spec, NULL, &marks_type}, {"Mark", &mark_spec, NULL, &mark_type}, {"Stamped", &stamped_spec, NULL},
     };
     PyObject *made = ahead_ready() < 0 ? PyErr_NoMemory() : PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {

@@ -1,6 +1,7 @@
-/* Stamps around a layer's calls: what probes/device/around.py, cuda.py and marks.py do in Python. */
+/* Stamps around a layer's calls: what probes/device/around.py and probes/device/cuda.py do in Python. */
 
 #include "packer.h"
+#include "marks.h"
 
 /* cuLaunchKernel: function, grid, block, shared memory, stream, arguments, extra. */
 typedef int (*LaunchKernel)(
@@ -52,88 +53,11 @@ static PyType_Slot launch_slots[] = {
 
 PyType_Spec launch_spec = {"kvtrace._native.Launch", sizeof(Launch), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, launch_slots};
 
-typedef int (*EventRecord)(void *event, void *stream);
-typedef int (*EventElapsed)(float *milliseconds, void *since, void *event);
-
-/* A ring of events as kvtrace.probes.device.marks keeps it; `state`: the number of the next mark, and how far marks may
- * go: beyond that they are counted only, and not at all if it is 0. */
-typedef struct {
-    HOLDER;
-    PyObject *keep; /* what the pointers point into */
-    EventRecord record;
-    void **events;
-    uint32_t *places;
-    uint64_t *state;
-    unsigned count, place;
-} Mark;
-
-static int mark_init(Mark *self, PyObject *args, PyObject *kwargs)
-{
-    unsigned long long record, events, places, state;
-    PyObject *given[1];
-    if (!PyArg_ParseTuple(args, "KKKKIIO", &record, &events, &places, &state, &self->count, &self->place, &given[0]))
-        return -1;
-    HOLD(self, given);
-    self->record = (EventRecord)(uintptr_t)record;
-    self->events = (void **)(uintptr_t)events;
-    self->places = (uint32_t *)(uintptr_t)places;
-    self->state = (uint64_t *)(uintptr_t)state;
-    return 0;
-}
-
-static PyObject *mark_call(Mark *self, PyObject *args, PyObject *kwargs)
-{
-    unsigned long long stream;
-    int error = 0;
-    if (!PyArg_ParseTuple(args, "K", &stream))
-        return NULL;
-    if (self->record == NULL)
-        return PyErr_Format(PyExc_RuntimeError, "nothing to record");
-    if (self->state[1] == 0)
-        Py_RETURN_NONE;
-    uint64_t number = self->state[0]++;
-    if (number < self->state[1]) {
-        self->places[number % self->count] = self->place;
-        Py_BEGIN_ALLOW_THREADS /* as at a launch */
-        error = self->record(self->events[number % self->count], (void *)(uintptr_t)stream);
-        Py_END_ALLOW_THREADS
-    }
-    return error ? PyErr_Format(PyExc_RuntimeError, "CUDA error %d at an event", error) : Py_NewRef(Py_None);
-}
-
-static PyType_Slot mark_slots[] = {
-    {Py_tp_doc, "Mark(event_record, events, places, state, count, place, keep)"},
-    HOLDER_SLOTS,
-    {Py_tp_init, mark_init},
-    {Py_tp_call, mark_call},
-    {0, NULL},
-};
-
-PyType_Spec mark_spec = {"kvtrace._native.Mark", sizeof(Mark), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, mark_slots};
-
-PyObject *elapsed(PyObject *module, PyObject *args)
-{
-    unsigned long long call, since, events, first, out;
-    unsigned count, ring, done = 0;
-    int error = 0;
-    if (!PyArg_ParseTuple(args, "KKKKIIK", &call, &since, &events, &first, &count, &ring, &out))
-        return NULL;
-    if (call == 0 || ring == 0)
-        return PyErr_Format(PyExc_RuntimeError, "nothing to ask");
-    Py_BEGIN_ALLOW_THREADS
-    while (done < count && !error) {
-        void *event = ((void **)(uintptr_t)events)[(first + done) % ring];
-        error = ((EventElapsed)(uintptr_t)call)((float *)(uintptr_t)out + done, (void *)(uintptr_t)since, event);
-        done += !error;
-    }
-    Py_END_ALLOW_THREADS
-    return Py_BuildValue("Ii", done, error);
-}
-
 typedef struct {
     HOLDER;
     PyObject *original, *before, *after, *mark_before, *mark_after, *stream, *capturing, *failed;
     int in_graphs, follows, over;
+    int quick; /* marks are compiled code's */
 } Stamped;
 
 static int is_so(PyObject *question)
@@ -169,8 +93,35 @@ static int stamps_of(Stamped *self, PyObject **start, PyObject **end)
     return captured;
 }
 
+/* Between the pieces of a graph nothing is captured, and Python's time is the step's: nothing is asked for that is known.
+ * 1: an exception is set. */
+static int mark_in_pieces(Stamped *self, PyObject *with)
+{
+    Mark *mark = (Mark *)with;
+    State *state = marks_of(mark)->state;
+    if (state->stream == 0) { /* a pass has one */
+        PyObject *stream = PyObject_CallNoArgs(self->stream);
+        state->stream = stream ? PyLong_AsUnsignedLongLong(stream) : 0;
+        Py_XDECREF(stream);
+        if (PyErr_Occurred())
+            return 1;
+    }
+    return mark_at(mark, state->stream) < 0;
+}
+
+static PyObject *called_in_pieces(Stamped *self, PyObject *args, PyObject *kwargs)
+{
+    int failed = mark_in_pieces(self, self->mark_before);
+    PyObject *result = failed && end(self) < 0 ? NULL : PyObject_Call(self->original, args, kwargs);
+    if (result != NULL && !failed && mark_in_pieces(self, self->mark_after) && end(self) < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
 static PyObject *stamped_call(Stamped *self, PyObject *args, PyObject *kwargs)
 {
+    if (self->quick && !self->over && is_in_pieces((Mark *)self->mark_before))
+        return called_in_pieces(self, args, kwargs);
     PyObject *start = NULL, *last = NULL, *stream = NULL;
     int failed = !self->over && stamps_of(self, &start, &last) < 0;
     failed = failed || (last != NULL && (stream = PyObject_CallNoArgs(self->stream)) == NULL);
@@ -189,6 +140,7 @@ static int stamped_init(Stamped *self, PyObject *args, PyObject *kwargs)
                           &given[7], &self->in_graphs, &self->follows))
         return -1;
     HOLD(self, given);
+    self->quick = PyObject_TypeCheck(self->mark_before, mark_type) && PyObject_TypeCheck(self->mark_after, mark_type);
     return 0;
 }
 

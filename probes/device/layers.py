@@ -132,6 +132,7 @@ class LayerRecorder:
 
         Each microsecond of Python is one of the step there: what would only pass a call on is taken out.
         """
+        self._marks.turn(in_pieces)
         for owner, name, around in self._outside_graphs:
             if in_pieces:
                 vars(owner).pop(name, None)

@@ -7,8 +7,7 @@ event takes 0.8; the GPU writes down the time of its own accord, as exactly as a
 from __future__ import annotations
 
 import ctypes
-from collections import deque
-from itertools import islice
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kvtrace.probes.device import cuda
@@ -18,20 +17,11 @@ from kvtrace.stream import compiled
 RING = 1 << 14
 """Events there are: for 128 steps of 32 layers, of which some ten or twenty are in the ring at a time."""
 
-_NEXT, _LIMIT = 0, 1
-"""Words of the state: the number of the next mark, and how far marks may go; 0: none is wanted."""
-
-
-class _Pass(NamedTuple):
-    step: int
-    first: int
-    stop: int
-
 
 class Taken(NamedTuple):
     """Passes, and their marks in order: the pass of each, by index, its place and its time."""
 
-    steps: list[int]
+    steps: Any
     rows: Any
     places: Any
     times_ns: Any
@@ -46,58 +36,39 @@ class Marks:
         ring: Events.
 
     Attributes:
-        lost: Passes so far that were.
+        begin: A pass begins; the next marks are its. Those of one that never ended are forgotten.
+        leave: What is marked from now on belongs to no pass.
+        end: The pass that began last is of this step, and has been enqueued. False: nothing was marked.
+        mark: What records an event for a place, if a pass is under way.
     """
+
+    begin: Callable[[], None]
+    leave: Callable[[], None]
+    end: Callable[[int], bool]
+    mark: Callable[[int], Launch]
 
     def __init__(self, ring: int = RING) -> None:
         self._events = Events(ring)
-        self._ring = ring
+        self._state, self._ring = _State(), ring
         self._places = (ctypes.c_uint32 * ring)()
-        self._state = (ctypes.c_uint64 * 2)()
-        self._stop = self._taken = 0  # of the last pass that has room, and of the last that was taken
-        self._passes: deque[_Pass] = deque()
-        self.lost = 0
-
-    def mark(self, place: int) -> Launch:
-        """What records an event for a place, if a pass is under way."""
-        native, record = compiled(), cuda.entry("cuEventRecord")
-        if native is not None and record:
-            kept = self._events.handles, self._places, self._state
-            handles, places, state = (ctypes.addressof(array) for array in kept)
-            made: Launch = native.Mark(record, handles, places, state, self._ring, place, kept)
-            return made
-
-        def launch(stream: int) -> None:
-            number, limit = self._state
-            if limit:
-                self._state[_NEXT] += 1
-                if number < limit:
-                    self._places[number % self._ring] = place
-                    self._events.record(number % self._ring, stream)
-
-        return launch
-
-    def begin(self) -> None:
-        """A pass begins; the next marks are its. Those of one that never ended are forgotten."""
-        self._state[_NEXT] = self._stop
-        self._state[_LIMIT] = self._taken + self._ring
-
-    def leave(self) -> None:
-        """What is marked from now on belongs to no pass."""
-        self._state[_LIMIT] = 0
-
-    def end(self, step: int) -> bool:
-        """The pass that began last is of `step`, and has been enqueued. False: nothing was marked."""
-        stop, limit = self._state
-        self._state[_LIMIT] = 0
-        if stop == self._stop:
-            return False
-        if stop > limit:
-            self.lost += 1
+        self._steps, self._stops = (ctypes.c_int64 * ring)(), (ctypes.c_uint64 * ring)()  # of passes that were kept
+        self._taken = 0
+        native, kept = compiled(), (self._events.handles, self._places, self._steps, self._stops, self._state)
+        if native is not None:
+            addresses = [ctypes.addressof(memory) for memory in kept]
+            ways: Any = native.Marks(cuda.entry("cuEventRecord"), *addresses, ring, kept)
         else:
-            self._passes.append(_Pass(step, self._stop, stop))
-            self._stop = stop
-        return True
+            ways = _Ways(self._events, *kept[1:])
+        self.begin, self.leave, self.end, self.mark = ways.begin, ways.leave, ways.end, ways.mark
+
+    @property
+    def lost(self) -> int:
+        """Passes so far that found no room."""
+        return int(self._state.lost)
+
+    def turn(self, in_pieces: bool) -> None:
+        """From now on Python calls attention between piecewise CUDA graphs, or does not."""
+        self._state.in_pieces = in_pieces
 
     def take(self, since: int, since_ns: int, most: int) -> Taken | None:
         """Passes that the GPU is through with, and forget them.
@@ -109,19 +80,74 @@ class Marks:
         """
         import numpy
 
-        passes = list(islice(self._passes, most))
-        if not passes:
+        passes = numpy.arange(self._taken, min(self._state.ended, self._taken + most)) % self._ring
+        if not len(passes):
             return None
-        first, stop = passes[0].first, passes[-1].stop
+        first = int(self._state.taken)
+        stops = numpy.ctypeslib.as_array(self._stops)[passes].astype(numpy.int64)
         begun = self._events.elapsed_ns(since, first, 1)
-        times = self._events.elapsed_ns(self._events.handles[first % self._ring], first, stop - first)
-        passes = [pass_ for pass_ in passes if pass_.stop <= first + len(times)]
-        if not passes or not len(begun):
+        times = self._events.elapsed_ns(self._events.handles[first % self._ring], first, int(stops[-1]) - first)
+        stops = stops[stops <= first + len(times)]
+        if not len(stops) or not len(begun):
             return None
-        numbers = numpy.arange(first, passes[-1].stop)
-        rows = numpy.repeat(numpy.arange(len(passes)), [pass_.stop - pass_.first for pass_ in passes])
-        places = numpy.ctypeslib.as_array(self._places)[numbers % self._ring]
-        for pass_ in passes:
-            self._passes.popleft()
-            self._taken = pass_.stop
-        return Taken([pass_.step for pass_ in passes], rows, places, since_ns + begun[0] + times[: len(numbers)])
+        marks = numpy.arange(first, stops[-1]) % self._ring
+        rows = numpy.repeat(numpy.arange(len(stops)), numpy.diff(stops, prepend=first))
+        steps = numpy.ctypeslib.as_array(self._steps)[passes[: len(stops)]]
+        places = numpy.ctypeslib.as_array(self._places)[marks]
+        self._taken += len(stops)
+        self._state.taken = int(stops[-1])
+        return Taken(steps, rows, places, since_ns + begun[0] + times[: len(marks)])
+
+
+class _State(ctypes.Structure):
+    """What compiled code calls State."""
+
+    next: int
+    limit: int
+    stop: int
+    taken: int
+    ended: int
+    lost: int
+    stream: int
+    in_pieces: int
+    _fields_ = [(name, ctypes.c_uint64) for name in __annotations__]
+
+
+class _Ways:
+    """What `native.Marks` does, in Python."""
+
+    def __init__(self, events: Events, places: Any, steps: Any, stops: Any, state: Any) -> None:
+        self._events, self._places, self._steps, self._stops, self._state = events, places, steps, stops, state
+
+    def begin(self) -> None:
+        self._state.next = self._state.stop
+        self._state.limit = self._state.taken + len(self._places)
+
+    def leave(self) -> None:
+        self._state.limit = 0
+
+    def end(self, step: int) -> bool:
+        state = self._state
+        limit, state.limit = state.limit, 0
+        if state.next == state.stop:
+            return False
+        if state.next > limit:
+            state.lost += 1
+        else:
+            place = state.ended % len(self._steps)
+            self._steps[place], self._stops[place], state.stop = step, state.next, state.next
+            state.ended += 1
+        return True
+
+    def mark(self, place: int) -> Launch:
+        state, ring = self._state, len(self._places)
+
+        def launch(stream: int) -> None:
+            if state.limit:
+                number = state.next
+                state.next += 1
+                if number < state.limit:
+                    self._places[number % ring] = place
+                    self._events.record(number % ring, stream)
+
+        return launch

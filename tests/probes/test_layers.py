@@ -56,6 +56,8 @@ class Launches:
     def leave(self) -> None:
         self.steps.append("leave")
 
+    def turn(self, in_pieces: bool) -> None: ...
+
     def end(self, step: int) -> bool:
         if self.marked:
             self.steps.append(f"{step} marked")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.drain import WindowDrain
+from kvtrace.probes.device.layers import LayerRecorder
 from kvtrace.probes.device.marks import Marks, Taken
 
 STREAM = (1 << 63) + 7  # handles are addresses
@@ -27,6 +28,7 @@ class Driver:
     def __init__(self) -> None:
         self.error = 0
         self.recorded = 0
+        self.streams: list[int] = []
         self.reached: list[int] = []  # when the GPU came to each, in ns from SINCE
         self._latest: dict[int, int] = {SINCE: -1}
         handle, word = ctypes.c_void_p, ctypes.c_uint
@@ -49,7 +51,7 @@ class Driver:
         return 0
 
     def _record(self, event: int, stream: int) -> int:
-        assert stream == STREAM
+        self.streams.append(stream)
         self._latest[event] = self.recorded
         self.recorded += 1
         return self.error
@@ -63,6 +65,13 @@ class Driver:
 
     def _time(self, number: int) -> Any:
         return self.reached[number] if number < len(self.reached) else None
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(cuda, "entry", made.entry)
+    return made
 
 
 @settings(deadline=None, max_examples=100)
@@ -121,11 +130,10 @@ def test_passes_are_taken_as_they_were_marked(passes: list[tuple[list[int], bool
         driver.run(driver.recorded)
         take()
         assert waiting == []
+        assert set(driver.streams) <= {STREAM}
 
 
-def test_what_the_driver_refuses_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver()
-    monkeypatch.setattr(cuda, "entry", driver.entry)
+def test_what_the_driver_refuses_is_an_exception(driver: Driver) -> None:
     marks = Marks(16)
     mark = marks.mark(3)
     mark(STREAM)  # no pass
@@ -134,6 +142,73 @@ def test_what_the_driver_refuses_is_an_exception(monkeypatch: pytest.MonkeyPatch
     driver.error = 700
     with pytest.raises(RuntimeError, match="700"):
         mark(STREAM)
+
+
+class Implementation:
+    """What vLLM calls in each layer."""
+
+    def do_kv_cache_update(self, slots: int) -> int:
+        return slots
+
+    def forward(self, query: int) -> float:
+        return 1 / query
+
+
+def recorder(streams: list[int]) -> tuple[Any, list[dict[str, Any]]]:
+    """A layer recorder with marks, in an engine whose passes run on these streams, and what it says."""
+    said: list[dict[str, Any]] = []
+    made: Any = LayerRecorder(SimpleNamespace(note=lambda kind, **facts: said.append(facts)))  # type: ignore[arg-type]
+    made._marks = Marks(64)
+    made._stamps = SimpleNamespace(
+        stamp=lambda layer, place, first=False: lambda stream: None,
+        clear=lambda stream: None,
+        publish=lambda *step: None,
+    )
+    made._drain = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None))
+    made._stream, made._capturing = lambda: streams[0], lambda: False
+    return made, said
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_calls_are_marked_on_the_stream_of_their_pass(driver: Driver, in_pieces: bool) -> None:
+    streams = [STREAM, STREAM + 8]
+    made, said = recorder(streams)
+    implementation = Implementation()
+    made._wrap(5, implementation, in_graphs=True)
+    made.turn(in_pieces)
+    for step in (1, 2):
+        made.begin(step, 7)
+        assert implementation.do_kv_cache_update(slots=3) == 3
+        assert implementation.forward(2) == 0.5
+        made.end()
+        implementation.forward(2)  # a draft model's
+        streams.pop(0)
+        streams.append(STREAM)
+    driver.run(8)
+    taken = made._marks.take(SINCE, SINCE_NS, 9)
+    assert taken.steps.tolist() == [1, 2]
+    assert taken.places.tolist() == [20, 21, 22, 23] * 2
+    assert driver.streams == [STREAM] * 4 + [STREAM + 8] * 4
+    assert said == []
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_an_event_that_fails_is_told_of_once_and_costs_the_engine_nothing(driver: Driver, in_pieces: bool) -> None:
+    made, said = recorder([STREAM])
+    implementation = Implementation()
+    made._wrap(5, implementation, in_graphs=True)
+    made.turn(in_pieces)
+    made.begin(1, 7)
+    with pytest.raises(ZeroDivisionError):  # the engine's own
+        implementation.forward(0)
+    assert (said, driver.recorded) == ([], 1)
+    driver.error = 700
+    assert implementation.do_kv_cache_update(3) == 3
+    assert implementation.forward(2) == 0.5
+    made.end()
+    assert [facts["state"] for facts in said] == ["stopped"]
+    assert "700" in said[0]["detail"]
+    assert made._marks.take(SINCE, SINCE_NS, 9) is None
 
 
 def test_steps_windows_of_their_marks() -> None:

@@ -1,0 +1,44 @@
+/* A ring of events as kvtrace.probes.device.marks keeps it. */
+
+typedef struct {
+    uint64_t next, limit; /* the next mark's number; how far marks are recorded, beyond it they are counted; 0: none is wanted */
+    uint64_t stop, taken; /* of the last pass that was kept, and of the last that was taken */
+    uint64_t ended, lost; /* passes that were kept, and that were not */
+    uint64_t stream;      /* the pass's; 0: not known yet */
+    uint64_t in_pieces;
+} State;
+
+typedef struct {
+    HOLDER;
+    PyObject *keep; /* what the pointers point into */
+    int (*record)(void *event, void *stream);
+    void **events;
+    uint32_t *places;
+    int64_t *steps;
+    uint64_t *stops;
+    State *state;
+    unsigned count;
+} Marks;
+
+/* What marks a place. */
+typedef struct {
+    HOLDER;
+    PyObject *marks;
+    unsigned place;
+} Mark;
+
+static inline Marks *marks_of(Mark *mark)
+{
+    return (Marks *)mark->marks;
+}
+
+/* Is a pass of pieces under way? */
+static inline int is_in_pieces(Mark *mark)
+{
+    return mark->marks != NULL && marks_of(mark)->state->limit != 0 && marks_of(mark)->state->in_pieces;
+}
+
+/* -1: an exception is set. */
+int mark_at(Mark *mark, uint64_t stream);
+
+extern PyTypeObject *marks_type, *mark_type;
