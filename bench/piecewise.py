@@ -56,10 +56,18 @@ class Step(NamedTuple):
 
 
 class Clock:
-    """Time spent in some calls less that in others, ns."""
+    """Time spent in some calls less that in others, ns.
+
+    Attributes:
+        recording: False: what is called around passes does nothing.
+    """
 
     def __init__(self) -> None:
         self.spent = 0
+        self.recording = True
+
+    def while_recording(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return self.around(lambda *given: call(*given) if self.recording else None)
 
     def around(self, call: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
         def clocked(*args: Any, **kwargs: Any) -> Any:
@@ -71,13 +79,12 @@ class Clock:
         return clocked
 
 
-def gather(clock: Clock) -> tuple[list[Any], list[Call]]:
-    """Where the recorder and its stand-ins will be found once an engine has been started."""
+def gather(clock: Clock) -> list[Call]:
+    """Where the recorder's stand-ins will be found once an engine has been started."""
     from kvtrace.probes.device import layers
 
-    recorders: list[Any] = []
     calls: list[Call] = []
-    make, wrap = layers.stamped, layers.LayerRecorder._wrap
+    make, wrap, around = layers.stamped, layers.LayerRecorder._wrap, layers.LayerRecorder.around
     current = 0
 
     def made(original: Any, *given: Any, in_graphs: bool, follows: bool) -> Any:
@@ -89,12 +96,16 @@ def gather(clock: Clock) -> tuple[list[Any], list[Call]]:
 
     def wrapped(self: Any, layer: int, *args: Any, **kwargs: Any) -> None:
         nonlocal current
-        current, recorders[:] = layer, [self]
+        current = layer
         wrap(self, layer, *args, **kwargs)
+
+    def around_passes(self: Any, *calls: Any) -> Any:
+        return tuple(map(clock.while_recording, around(self, *calls)))
 
     layers.stamped = made  # type: ignore[assignment]
     layers.LayerRecorder._wrap = wrapped  # type: ignore[method-assign]
-    return recorders, calls
+    layers.LayerRecorder.around = around_passes  # type: ignore[method-assign]
+    return calls
 
 
 def kinds(rng: random.Random) -> Iterator[tuple[str, bool]]:
@@ -114,7 +125,7 @@ def batches(model: str, count: int) -> list[list[Step]]:
     os.environ.update({RUN_DIR_VARIABLE: tempfile.mkdtemp(), KV_LEVEL_VARIABLE: "layer"})
 
     clock = Clock()
-    recorders, calls = gather(clock)
+    calls = gather(clock)
     plugin.load()
     from vllm import LLM, SamplingParams
 
@@ -130,8 +141,7 @@ def batches(model: str, count: int) -> list[list[Step]]:
     ).llm_engine
     if not calls:
         raise SystemExit("no layer has stamps: there is no CUDA device, or no CuPy")
-    recorder, parameters = recorders[0], SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
-    recorder.begin, recorder.end = clock.around(recorder.begin), clock.around(recorder.end)
+    parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
     last = max(call.layer for call in calls)
     apart = {call.layer for call in calls if call.layer % 8 == 0 or call.layer == last}
     recorded = {call.layer for call in calls if call.recorded}
@@ -140,7 +150,7 @@ def batches(model: str, count: int) -> list[list[Step]]:
     rng = random.Random(0)
 
     def dress(kind: str) -> None:
-        recorder._alive = kind != "host"
+        clock.recording = kind != "host"
         for call in of_interest:
             setattr(call.owner, call.name, call.timed if call.layer in stamped[kind] else call.original)
 

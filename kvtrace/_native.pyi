@@ -191,6 +191,20 @@ class Marks:
     def end(self, step: int, /) -> bool: ...
     def mark(self, place: int, /) -> Callable[[int], None]: ...
 
+class Marked:
+    def __init__(
+        self,
+        marks: Marks,
+        mark: str,
+        begin: Callable[[int, bool, Any], None],
+        end: Callable[[int], None],
+        enqueued: Callable[[], None],
+        interval_ns: int,
+        /,
+    ) -> None: ...
+    def begin(self, start_ns: int, dummy: bool, scheduler_output: Any, /) -> None: ...
+    def end(self, tokens: int, /) -> None: ...
+
 class Stamped:
     def __init__(
         self,

@@ -11,6 +11,7 @@ from kvtrace.capture import Recorder
 from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.device.batch import BatchOrder
 from kvtrace.probes.device.levels import DeviceRecorder, level
+from kvtrace.probes.device.marks import Begin, End
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.engine_facts import dp_rank
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
@@ -36,10 +37,6 @@ _STEPLESS = "forward passes: kvtrace's mark on a step does not reach the worker"
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
 
 
-Begin = Callable[[int, bool, Any], None]
-"""Called with when a pass begins (0: a dummy), whether it is a dummy, and the scheduler's output."""
-End = Callable[[int], None]
-"""Called with a pass's number of tokens."""
 Turn = Callable[[bool], None]
 """Called when passes turn to piecewise CUDA graphs, or to something else, before the model runs."""
 Other = Callable[[], None]
@@ -132,24 +129,25 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
 
     layers = DeviceRecorder(recorder, level()) if level() != "host" else None
 
-    def begin(start_ns: int, dummy: bool, scheduler_output: Any) -> None:
-        step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
-        if ranges is not None and step:
-            ranges.begin_forward(step[1], start_ns)
-        if layers is not None:
-            if dummy or scheduler_output.total_num_scheduled_tokens:
-                layers.begin(step[1] if step else 0, step[0] if step else 0)
-            else:  # nothing runs, or vLLM's own dummy
-                layers.other()
+    def with_ranges(begin: Begin | None, end: End | None) -> tuple[Begin, End]:
+        assert ranges is not None
 
-    def end(tokens: int) -> None:
-        if layers is not None and tokens:
-            layers.end()
-        if ranges is not None:
+        def ranged_begin(start_ns: int, dummy: bool, scheduler_output: Any) -> None:
+            mark = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
+            if mark:
+                ranges.begin_forward(mark[1], start_ns)
+            if begin is not None:
+                begin(start_ns, dummy, scheduler_output)
+
+        def ranged_end(tokens: int) -> None:
+            if end is not None:
+                end(tokens)
             ranges.end_forward()
 
+        return ranged_begin, ranged_end
+
     if ranges is not None:
-        forwards.watch(begin, end, None, None)
+        forwards.watch(*with_ranges(None, None), None, None)
 
     def before_full_graph(args: Args, kwargs: Kwargs) -> None:
         forwards.mode = forwards.mode or GraphMode.full
@@ -163,7 +161,8 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
         if ranges is not None:
             ranges.start()
         if layers is not None and layers.attach(args[0]):
-            forwards.watch(begin, end, layers.turn, layers.other)
+            around = layers.around()
+            forwards.watch(*(with_ranges(*around) if ranges is not None else around), layers.turn, layers.other)
 
     found = []
     for module in _RUNNERS:

@@ -25,12 +25,30 @@ static int marks_init(Marks *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-static PyObject *marks_begin(Marks *self, PyObject *none)
+void marks_open(Marks *self)
 {
     State *state = self->state;
     state->next = state->stop;
     state->limit = state->taken + self->count;
     state->stream = 0;
+}
+
+void marks_close(Marks *self, int64_t step)
+{
+    State *state = self->state;
+    if (state->next > state->limit)
+        state->lost++;
+    else if (state->next > state->stop) {
+        self->steps[state->ended % self->count] = step;
+        self->stops[state->ended % self->count] = state->stop = state->next;
+        state->ended++;
+    }
+    state->limit = 0;
+}
+
+static PyObject *marks_begin(Marks *self, PyObject *none)
+{
+    marks_open(self);
     Py_RETURN_NONE;
 }
 
@@ -42,22 +60,12 @@ static PyObject *marks_leave(Marks *self, PyObject *none)
 
 static PyObject *marks_end(Marks *self, PyObject *given)
 {
-    State *state = self->state;
     long long step = PyLong_AsLongLong(given);
     if (step == -1 && PyErr_Occurred())
         return NULL;
-    uint64_t limit = state->limit;
-    state->limit = 0;
-    if (state->next == state->stop)
-        Py_RETURN_FALSE;
-    if (state->next > limit) {
-        state->lost++;
-        Py_RETURN_TRUE;
-    }
-    self->steps[state->ended % self->count] = step;
-    self->stops[state->ended % self->count] = state->stop = state->next;
-    state->ended++;
-    Py_RETURN_TRUE;
+    int marked = self->state->next > self->state->stop;
+    marks_close(self, step);
+    return PyBool_FromLong(marked);
 }
 
 static PyObject *marks_mark(Marks *self, PyObject *place)

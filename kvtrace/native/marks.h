@@ -5,7 +5,10 @@ typedef struct {
     uint64_t stop, taken; /* of the last pass that was kept, and of the last that was taken */
     uint64_t ended, lost; /* passes that were kept, and that were not */
     uint64_t stream;      /* the pass's; 0: not known yet */
-    uint64_t in_pieces;
+    uint64_t in_pieces;   /* whether passes run between piecewise graphs */
+    uint64_t step;        /* of the pass; 0: it is a dummy */
+    uint64_t stale;       /* whether a graph may have left stamps that are no pass's */
+    uint64_t always_stale, ready;
 } State;
 
 typedef struct {
@@ -37,6 +40,10 @@ static inline int is_in_pieces(Mark *mark)
 {
     return mark->marks != NULL && marks_of(mark)->state->limit != 0 && marks_of(mark)->state->in_pieces;
 }
+
+/* A pass begins; it ends, as one of this step. */
+void marks_open(Marks *marks);
+void marks_close(Marks *marks, int64_t step);
 
 /* -1: an exception is set. */
 int mark_at(Mark *mark, uint64_t stream);

@@ -35,6 +35,7 @@ PyMODINIT_FUNC PyInit__native(void)
         {"Forwards", &forwards_spec, passes_names}, {"Updates", &updates_spec, passes_names},
         {"Ends", &ends_spec, ends_names}, {"Launch", &launch_spec, NULL},
         {"Marks", &marks_spec, NULL, &marks_type}, {"Mark", &mark_spec, NULL, &mark_type}, {"Stamped", &stamped_spec, NULL},
+        {"Marked", &marked_spec, NULL},
     };
     PyObject *made = ahead_ready() < 0 ? PyErr_NoMemory() : PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {

@@ -101,7 +101,7 @@ static inline void replace(PyObject **place, PyObject *by)
 /* Every file's part of the module: types, and the names that they read. Packers come first. */
 extern PyTypeObject *packer_type;
 extern PyType_Spec packer_spec, writer_spec, guard_spec, owner_spec, steps_spec, calls_spec, around_spec, forwards_spec, updates_spec;
-extern PyType_Spec launch_spec, marks_spec, mark_spec, stamped_spec, ends_spec;
+extern PyType_Spec launch_spec, marks_spec, mark_spec, marked_spec, stamped_spec, ends_spec;
 int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
 int passes_names(void), ends_names(void), ahead_ready(void);
 PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count);

@@ -4,6 +4,7 @@
  */
 
 #include "packer.h"
+#include "marks.h"
 #include "state.h"
 #include <stddef.h>
 #include <structmember.h>
@@ -38,6 +39,74 @@ static int mark_of(PyObject *output, PyObject *attribute, long long *pid, long l
     Py_DECREF(mark);
     return found;
 }
+
+/* Around passes that are marked, without Python; where there is more to do it is Python's. */
+typedef struct {
+    HOLDER;
+    PyObject *marks, *attribute, *begin, *end, *enqueued;
+    long long interval_ns, due_ns; /* between calls of `enqueued` */
+} Marked;
+
+static PyObject *marked_begin(Marked *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "start_ns, dummy and scheduler_output are needed");
+    State *state = ((Marks *)self->marks)->state;
+    long long pid, step = 0, tokens = 0;
+    if (given[1] == Py_False && state->ready && !state->stale) {
+        int found = mark_of(given[2], self->attribute, &pid, &step);
+        if (found < 0 || (found && read_int(given[2], n_tokens, INT32_MIN, INT32_MAX, &tokens) < 0))
+            return NULL;
+    }
+    if (step <= 0 || tokens <= 0)
+        return PyObject_CallFunctionObjArgs(self->begin, given[0], given[1], given[2], NULL);
+    state->step = (uint64_t)step;
+    state->stale = 1;
+    marks_open((Marks *)self->marks);
+    Py_RETURN_NONE;
+}
+
+static PyObject *marked_end(Marked *self, PyObject *tokens)
+{
+    State *state = ((Marks *)self->marks)->state;
+    int some = PyObject_IsTrue(tokens);
+    if (some < 0)
+        return NULL;
+    if (!some || !state->ready || state->step == 0 || state->next == state->stop)
+        return PyObject_CallFunctionObjArgs(self->end, tokens, NULL);
+    marks_close((Marks *)self->marks, (int64_t)state->step);
+    state->stale = state->always_stale;
+    long long now = now_ns();
+    if (now < self->due_ns)
+        Py_RETURN_NONE;
+    self->due_ns = now + self->interval_ns;
+    return PyObject_CallNoArgs(self->enqueued);
+}
+
+static int marked_init(Marked *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given[5];
+    if (!PyArg_ParseTuple(args, "O!OOOOL", marks_type, &given[0], &given[1], &given[2], &given[3], &given[4], &self->interval_ns))
+        return -1;
+    HOLD(self, given);
+    return 0;
+}
+
+static PyMethodDef marked_methods[] = {
+    {"begin", FAST(marked_begin), NULL},
+    {"end", (PyCFunction)marked_end, METH_O, NULL},
+    {NULL},
+};
+
+static PyType_Slot marked_slots[] = {
+    {Py_tp_doc, "Marked(marks, mark, begin, end, enqueued, interval_ns)"},
+    HOLDER_SLOTS,
+    {Py_tp_init, marked_init},
+    {Py_tp_methods, marked_methods},
+    {0, NULL},
+};
+
+PyType_Spec marked_spec = {"kvtrace._native.Marked", sizeof(Marked), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, marked_slots};
 
 /* kvtrace.probes.worker.Forwards */
 typedef struct {

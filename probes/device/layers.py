@@ -9,14 +9,17 @@ from typing import Any
 
 from kvtrace.capture import Recorder
 from kvtrace.probes.device.around import Ends, stamped
-from kvtrace.probes.device.drain import WindowDrain
+from kvtrace.probes.device.drain import LOOK_SECONDS, WindowDrain
 from kvtrace.probes.device.ending import at_end
-from kvtrace.probes.device.marks import Marks
+from kvtrace.probes.device.marks import Begin, End, Marks
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
 from kvtrace.probes.device.stamps import ATTENTION_END, ATTENTION_START, PLACES, WRITE_END, WRITE_START, Stamps
 from kvtrace.tile_options import from_environment
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
+
+_SLACK_NS = 1_000_000
+"""So that the drain's own measure of when it may look is over."""
 
 
 class LayerRecorder:
@@ -33,10 +36,7 @@ class LayerRecorder:
         self._marks: Marks  # elsewhere
         self._drain: WindowDrain | None = None
         self._undo: list[Callable[[], None]] = []
-        self._step = 0
         self._alive = True
-        self._stale = True
-        self._always_stale = False
         self._capturing: Callable[[], bool]
         self._stream: Callable[[], int]
 
@@ -54,7 +54,7 @@ class LayerRecorder:
             self._recorder.note("device", state="absent", detail="CuPy is not installed: pip install 'kvtrace[gpu]'")
             return False
         # A draft model's layers have theirs after the step has been published.
-        self._always_stale = getattr(runner, "speculative_config", None) is not None
+        self._marks.state.always_stale = getattr(runner, "speculative_config", None) is not None
         self._capturing = torch._C._cuda_isCurrentStreamCapturing
         self._stream = partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
         try:
@@ -124,6 +124,7 @@ class LayerRecorder:
     def _stop(self, error: Exception) -> None:
         if self._alive:
             self._alive = False
+            self._marks.state.ready = False
             self._marks.leave()
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 
@@ -132,7 +133,7 @@ class LayerRecorder:
 
         Each microsecond of Python is one of the step there: what would only pass a call on is taken out.
         """
-        self._marks.turn(in_pieces)
+        self._marks.state.in_pieces = in_pieces
         for owner, name, around in self._outside_graphs:
             if in_pieces:
                 vars(owner).pop(name, None)
@@ -141,19 +142,25 @@ class LayerRecorder:
 
     def other(self) -> None:
         """The model is about to run for something else than a pass: its stamps are to be forgotten."""
-        self._stale = True
+        self._marks.state.stale = True
+
+    def around(self, begin: Begin, end: End) -> tuple[Begin, End]:
+        """What to call around passes for these two, which call `begin` and `end` and do nothing else."""
+        return self._marks.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
 
     def begin(self, step: int, engine_pid: int) -> None:
         """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
         if self._stamps is None or not self._alive:
             return
-        self._step = step
+        state = self._marks.state
+        state.step = step
         if step and self._drain is None:  # not before the first real step: graphs are being captured until then
             self._drain = WindowDrain(self._stamps, self._marks, self._recorder, engine_pid)
             self._drain.start()
-        if self._stale:
+            state.ready = True
+        if state.stale:
             self._stamps.clear(self._stream())
-        self._stale = True
+        state.stale = True
         if step:
             self._marks.begin()
         else:
@@ -161,12 +168,18 @@ class LayerRecorder:
 
     def end(self) -> None:
         """The forward pass has been enqueued."""
-        if self._stamps is not None and self._alive and self._step:
-            if not self._marks.end(self._step):  # a graph's, then
-                self._stamps.publish(self._step, self._stream())
-            self._stale = self._always_stale
-            if self._drain is not None:
-                self._drain.pace.enqueued()
+        if self._stamps is None or not self._alive:
+            return
+        state = self._marks.state
+        if state.step:
+            if not self._marks.end(state.step):  # a graph's, then
+                self._stamps.publish(state.step, self._stream())
+            state.stale = state.always_stale
+            self._enqueued()
+
+    def _enqueued(self) -> None:
+        if self._drain is not None:
+            self._drain.pace.enqueued()
 
     def finish(self) -> None:
         """Bring home what is left on the device."""

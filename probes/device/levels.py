@@ -8,8 +8,10 @@ from typing import Any
 from kvtrace.capture import Recorder
 from kvtrace.layout import KV_LEVEL_VARIABLE
 from kvtrace.probes.device.layers import LayerRecorder
+from kvtrace.probes.device.marks import Begin, End
 from kvtrace.probes.device.model import in_microbatches
 from kvtrace.probes.device.tiles.level import TileRecorder
+from kvtrace.probes.engine import STEP_ATTRIBUTE
 
 _MICROBATCHES = "vLLM runs steps in microbatches (--enable-dbo, --ubatch-size); what each did cannot be told apart"
 
@@ -49,14 +51,23 @@ class DeviceRecorder:
             self._active = layers
         return self._active is not None
 
-    def begin(self, step: int, engine_pid: int) -> None:
-        """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
-        if self._active is not None:
-            self._active.begin(step, engine_pid)
+    def around(self) -> tuple[Begin, End]:
+        """What to call around passes."""
+        if isinstance(self._active, LayerRecorder):
+            return self._active.around(self.begin, self.end)
+        return self.begin, self.end
 
-    def end(self) -> None:
-        """The forward pass has been enqueued."""
-        if self._active is not None:
+    def begin(self, _: int, dummy: bool, scheduler_output: Any) -> None:
+        """A forward pass is about to be enqueued."""
+        step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
+        if not dummy and not scheduler_output.total_num_scheduled_tokens:  # nothing runs, or vLLM's own dummy
+            self.other()
+        elif self._active is not None:
+            self._active.begin(step[1] if step else 0, step[0] if step else 0)
+
+    def end(self, tokens: int) -> None:
+        """A forward pass of so many tokens has been enqueued."""
+        if tokens and self._active is not None:
             self._active.end()
 
     def turn(self, in_pieces: bool) -> None:

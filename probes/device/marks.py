@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.cuda import Events, Launch
+from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.stream import compiled
+
+Begin = Callable[[int, bool, Any], None]
+"""Called with when a pass begins (0: a dummy), whether it is a dummy, and the scheduler's output."""
+End = Callable[[int], None]
+"""Called with a pass's number of tokens."""
 
 RING = 1 << 14
 """Events there are: for 128 steps of 32 layers, of which some ten or twenty are in the ring at a time."""
@@ -36,6 +42,7 @@ class Marks:
         ring: Events.
 
     Attributes:
+        state: What is under way.
         begin: A pass begins; the next marks are its. Those of one that never ended are forgotten.
         leave: What is marked from now on belongs to no pass.
         end: The pass that began last is of this step, and has been enqueued. False: nothing was marked.
@@ -49,26 +56,39 @@ class Marks:
 
     def __init__(self, ring: int = RING) -> None:
         self._events = Events(ring)
-        self._state, self._ring = _State(), ring
+        self.state = State(stale=True)
+        self._ring = ring
         self._places = (ctypes.c_uint32 * ring)()
         self._steps, self._stops = (ctypes.c_int64 * ring)(), (ctypes.c_uint64 * ring)()  # of passes that were kept
         self._taken = 0
-        native, kept = compiled(), (self._events.handles, self._places, self._steps, self._stops, self._state)
+        native, kept = compiled(), (self._events.handles, self._places, self._steps, self._stops, self.state)
         if native is not None:
             addresses = [ctypes.addressof(memory) for memory in kept]
-            ways: Any = native.Marks(cuda.entry("cuEventRecord"), *addresses, ring, kept)
+            self._ways: Any = native.Marks(cuda.entry("cuEventRecord"), *addresses, ring, kept)
         else:
-            ways = _Ways(self._events, *kept[1:])
+            self._ways = _Ways(self._events, *kept[1:])
+        ways = self._ways
         self.begin, self.leave, self.end, self.mark = ways.begin, ways.leave, ways.end, ways.mark
 
     @property
     def lost(self) -> int:
         """Passes so far that found no room."""
-        return int(self._state.lost)
+        return int(self.state.lost)
 
-    def turn(self, in_pieces: bool) -> None:
-        """From now on Python calls attention between piecewise CUDA graphs, or does not."""
-        self._state.in_pieces = in_pieces
+    def around(self, begin: Begin, end: End, enqueued: Callable[[], None], interval_ns: int) -> tuple[Begin, End]:
+        """What to call around passes: compiled code, which does by itself what takes no more than marks, or these.
+
+        Args:
+            begin: Calls `begin`, or `leave`.
+            end: Calls `end`.
+            enqueued: To be called when a pass has been enqueued.
+            interval_ns: Not more often than that, where `end` did not.
+        """
+        native = compiled()
+        if native is None:
+            return begin, end
+        quick = native.Marked(self._ways, STEP_ATTRIBUTE, begin, end, enqueued, interval_ns)
+        return quick.begin, quick.end
 
     def take(self, since: int, since_ns: int, most: int) -> Taken | None:
         """Passes that the GPU is through with, and forget them.
@@ -80,10 +100,10 @@ class Marks:
         """
         import numpy
 
-        passes = numpy.arange(self._taken, min(self._state.ended, self._taken + most)) % self._ring
+        passes = numpy.arange(self._taken, min(self.state.ended, self._taken + most)) % self._ring
         if not len(passes):
             return None
-        first = int(self._state.taken)
+        first = int(self.state.taken)
         stops = numpy.ctypeslib.as_array(self._stops)[passes].astype(numpy.int64)
         begun = self._events.elapsed_ns(since, first, 1)
         times = self._events.elapsed_ns(self._events.handles[first % self._ring], first, int(stops[-1]) - first)
@@ -95,12 +115,12 @@ class Marks:
         steps = numpy.ctypeslib.as_array(self._steps)[passes[: len(stops)]]
         places = numpy.ctypeslib.as_array(self._places)[marks]
         self._taken += len(stops)
-        self._state.taken = int(stops[-1])
+        self.state.taken = int(stops[-1])
         return Taken(steps, rows, places, since_ns + begun[0] + times[: len(marks)])
 
 
-class _State(ctypes.Structure):
-    """What compiled code calls State."""
+class State(ctypes.Structure):
+    """What compiled code has to know; `kvtrace/native/marks.h` says what is what."""
 
     next: int
     limit: int
@@ -110,6 +130,10 @@ class _State(ctypes.Structure):
     lost: int
     stream: int
     in_pieces: int
+    step: int
+    stale: int
+    always_stale: int
+    ready: int
     _fields_ = [(name, ctypes.c_uint64) for name in __annotations__]
 
 
@@ -117,17 +141,17 @@ class _Ways:
     """What `native.Marks` does, in Python."""
 
     def __init__(self, events: Events, places: Any, steps: Any, stops: Any, state: Any) -> None:
-        self._events, self._places, self._steps, self._stops, self._state = events, places, steps, stops, state
+        self._events, self._places, self._steps, self._stops, self.state = events, places, steps, stops, state
 
     def begin(self) -> None:
-        self._state.next = self._state.stop
-        self._state.limit = self._state.taken + len(self._places)
+        self.state.next = self.state.stop
+        self.state.limit = self.state.taken + len(self._places)
 
     def leave(self) -> None:
-        self._state.limit = 0
+        self.state.limit = 0
 
     def end(self, step: int) -> bool:
-        state = self._state
+        state = self.state
         limit, state.limit = state.limit, 0
         if state.next == state.stop:
             return False
@@ -140,7 +164,7 @@ class _Ways:
         return True
 
     def mark(self, place: int) -> Launch:
-        state, ring = self._state, len(self._places)
+        state, ring = self.state, len(self._places)
 
         def launch(stream: int) -> None:
             if state.limit:

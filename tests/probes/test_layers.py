@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.layers import LayerRecorder
 from kvtrace.probes.device.levels import DeviceRecorder
+from kvtrace.probes.device.marks import State
 
 STREAM = (1 << 63) + 7  # handles are addresses
 
@@ -31,6 +32,7 @@ class Launches:
         self.steps: list[int | str] = []
         self.broken = False
         self.marked = False
+        self.state = State(stale=True)
 
     def stamp(self, layer: int, place: int, *, first: bool = False) -> Callable[[int], None]:
         return partial(self._launch, "first" if first else "stamp", layer, place)
@@ -55,8 +57,6 @@ class Launches:
 
     def leave(self) -> None:
         self.steps.append("leave")
-
-    def turn(self, in_pieces: bool) -> None: ...
 
     def end(self, step: int) -> bool:
         if self.marked:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.drain import WindowDrain
 from kvtrace.probes.device.layers import LayerRecorder
+from kvtrace.probes.device.levels import DeviceRecorder
 from kvtrace.probes.device.marks import Marks, Taken
+from kvtrace.probes.engine import STEP_ATTRIBUTE
 
 STREAM = (1 << 63) + 7  # handles are addresses
 SINCE, SINCE_NS = 1 << 40, 5_000_000_000
@@ -209,6 +211,70 @@ def test_an_event_that_fails_is_told_of_once_and_costs_the_engine_nothing(driver
     assert [facts["state"] for facts in said] == ["stopped"]
     assert "700" in said[0]["detail"]
     assert made._marks.take(SINCE, SINCE_NS, 9) is None
+
+
+PASSES = st.tuples(
+    st.sampled_from(["pass", "pass", "pass", "pass", "dummy", "empty", "unmarked", "raises"]),
+    st.lists(st.integers(0, 3), max_size=4),  # marks; none where a graph has stamps
+    st.sampled_from(["", "", "", "other", "stop"]),  # what happens then
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(PASSES, max_size=20), st.booleans())
+def test_passes_around_which_little_is_to_do_are_those_around_which_python_does_it(
+    passes: list[tuple[str, list[int], str]], drafts: bool
+) -> None:
+    """Compiled, or all of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        driver = Driver()
+        patch.setattr(cuda, "entry", driver.entry)
+        logs = []
+        for quick in (False, True):
+            log: list[Any] = []
+            made, _ = recorder([STREAM])
+            made._stamps.clear = lambda stream, log=log: log.append("clear")
+            made._stamps.publish = lambda step, stream, log=log: log.append(step)
+            made._drain, made._marks.state.ready = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None)), True
+            made._marks.state.always_stale = drafts
+            device: Any = DeviceRecorder(None, "layer")  # type: ignore[arg-type]
+            device._active = made
+            begin, end = device.around() if quick else (device.begin, device.end)
+            stamps = [made._marks.mark(place) for place in range(4)]
+            for step, (what, marked, then) in enumerate(passes, 1):
+                tokens = 0 if what == "empty" else 9
+                output = SimpleNamespace(total_num_scheduled_tokens=tokens)
+                if what != "unmarked":
+                    setattr(output, STEP_ATTRIBUTE, (7, step))
+                begin(step, what == "dummy", output)
+                for place in marked:
+                    stamps[place](STREAM)
+                if what not in ("dummy", "raises", "unmarked"):
+                    end(tokens)
+                if then == "other":
+                    device.other()
+                elif then == "stop":
+                    made._stop(RuntimeError())
+            driver.run(driver.recorded)
+            taken = made._marks.take(SINCE, SINCE_NS, 99)
+            log.append(taken and (taken.steps.tolist(), taken.rows.tolist(), taken.places.tolist()))
+            logs.append(log)
+    assert logs[0] == logs[1]
+
+
+def test_the_drain_hears_of_marked_passes(driver: Driver) -> None:
+    made, _ = recorder([STREAM])
+    heard: list[int] = []
+    made._drain, made._marks.state.ready = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: heard.append(1))), True
+    device: Any = DeviceRecorder(None, "layer")  # type: ignore[arg-type]
+    device._active = made
+    begin, end = device.around()
+    mark = made._marks.mark(3)
+    for step in (1, 2):
+        begin(1, False, SimpleNamespace(total_num_scheduled_tokens=9, **{STEP_ATTRIBUTE: (7, step)}))
+        mark(STREAM)
+        end(9)
+        assert heard
 
 
 def test_steps_windows_of_their_marks() -> None:
