@@ -27,7 +27,7 @@ from kvtrace.ingest.tables import column as _column
 from kvtrace.ingest.tile_schema import TILE_TABLES
 from kvtrace.ingest.verdicts import VERDICTS
 
-TRACE_VERSION = 7
+TRACE_VERSION = 8
 """Of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(
