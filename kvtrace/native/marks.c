@@ -30,7 +30,7 @@ void marks_open(Marks *self)
     State *state = self->state;
     state->next = state->stop;
     state->limit = state->taken + self->count;
-    state->stream = 0;
+    state->known = 0;
 }
 
 void marks_close(Marks *self, int64_t step)

@@ -4,7 +4,7 @@ typedef struct {
     uint64_t next, limit; /* the next mark's number; how far marks are recorded, beyond it they are counted; 0: none is wanted */
     uint64_t stop, taken; /* of the last pass that was kept, and of the last that was taken */
     uint64_t ended, lost; /* passes that were kept, and that were not */
-    uint64_t stream;      /* the pass's; 0: not known yet */
+    uint64_t stream, known; /* the pass's, if it is known */
     uint64_t in_pieces;   /* whether passes run between piecewise graphs */
     uint64_t step;        /* of the pass; 0: it is a dummy */
     uint64_t stale;       /* whether a graph may have left stamps that are no pass's */

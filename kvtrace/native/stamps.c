@@ -99,12 +99,13 @@ static int mark_in_pieces(Stamped *self, PyObject *with)
 {
     Mark *mark = (Mark *)with;
     State *state = marks_of(mark)->state;
-    if (state->stream == 0) { /* a pass has one */
+    if (!state->known) { /* a pass has one */
         PyObject *stream = PyObject_CallNoArgs(self->stream);
         state->stream = stream ? PyLong_AsUnsignedLongLong(stream) : 0;
         Py_XDECREF(stream);
         if (PyErr_Occurred())
             return 1;
+        state->known = 1;
     }
     return mark_at(mark, state->stream) < 0;
 }

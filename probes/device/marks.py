@@ -129,6 +129,7 @@ class State(ctypes.Structure):
     ended: int
     lost: int
     stream: int
+    known: int
     in_pieces: int
     step: int
     stale: int

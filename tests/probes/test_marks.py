@@ -52,8 +52,8 @@ class Driver:
         ctypes.c_uint64.from_address(event).value = (1 << 63) + event
         return 0
 
-    def _record(self, event: int, stream: int) -> int:
-        self.streams.append(stream)
+    def _record(self, event: int, stream: int | None) -> int:
+        self.streams.append(stream or 0)
         self._latest[event] = self.recorded
         self.recorded += 1
         return self.error
@@ -172,8 +172,9 @@ def recorder(streams: list[int]) -> tuple[Any, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-def test_calls_are_marked_on_the_stream_of_their_pass(driver: Driver, in_pieces: bool) -> None:
-    streams = [STREAM, STREAM + 8]
+@pytest.mark.parametrize("other", [STREAM + 8, 0])  # 0: CUDA's default stream
+def test_calls_are_marked_on_the_stream_of_their_pass(driver: Driver, in_pieces: bool, other: int) -> None:
+    streams = [STREAM, other]
     made, said = recorder(streams)
     implementation = Implementation()
     made._wrap(5, implementation, in_graphs=True)
@@ -190,7 +191,7 @@ def test_calls_are_marked_on_the_stream_of_their_pass(driver: Driver, in_pieces:
     taken = made._marks.take(SINCE, SINCE_NS, 9)
     assert taken.steps.tolist() == [1, 2]
     assert taken.places.tolist() == [20, 21, 22, 23] * 2
-    assert driver.streams == [STREAM] * 4 + [STREAM + 8] * 4
+    assert driver.streams == [STREAM] * 4 + [other] * 4
     assert said == []
 
 
