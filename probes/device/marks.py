@@ -1,7 +1,7 @@
 """Stamps of calls that no graph captures: events of the driver's.
 
 To launch a kernel takes the processor 3 to 4 us, and where Python calls attention each is one of the step. To record an
-event takes 0.8; the GPU writes down the time of its own accord, as exactly as a kernel would.
+event takes about one; the GPU writes down the time of its own accord, as exactly as a kernel would.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Marks:
         return int(self.state.lost)
 
     def around(self, begin: Begin, end: End, enqueued: Callable[[], None], interval_ns: int) -> tuple[Begin, End]:
-        """What to call around passes: compiled code, which does by itself what takes no more than marks, or these.
+        """What to call around passes: compiled code, which calls these where more is to do than to mark, or these.
 
         Args:
-            begin: Calls `begin`, or `leave`.
-            end: Calls `end`.
-            enqueued: To be called when a pass has been enqueued.
-            interval_ns: Not more often than that, where `end` did not.
+            begin: What Python does when a pass begins.
+            end: What it does when one ends, `enqueued` included.
+            enqueued: To be called when compiled code has ended one.
+            interval_ns: It is not, sooner than this after the last time.
         """
         native = compiled()
         if native is None:
