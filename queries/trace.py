@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-TRACE_VERSION = 7
+TRACE_VERSION = 8
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.TRACE_VERSION`."""
 
 Format = Literal["pandas", "arrow", "batches"]
