@@ -1,6 +1,8 @@
 """On a GPU: marks, which are events, tell the same time as stamps, which are kernels; and what each costs.
 
-python -m pytest tests/gpu/test_marks.py -rP
+    python -m pytest tests/gpu/test_marks.py -rP
+
+Needs no vLLM.
 """
 
 from __future__ import annotations
