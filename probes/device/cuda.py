@@ -11,6 +11,19 @@ from kvtrace.stream import compiled
 
 pointer, count, word = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
 
+STAMP = r"""
+typedef unsigned long long u64;
+
+__device__ __forceinline__ u64 now() {
+    u64 t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t) :: "memory");
+    return t;
+}
+
+extern "C" __global__ void kvt_stamp(u64* place) { *place = now(); }
+"""
+"""What sources begin with that read the GPU's global timer."""
+
 Launch = Callable[[int], None]
 """Enqueues something, a kernel mostly, on a stream, given by its handle."""
 

@@ -46,8 +46,9 @@ class WindowDrain(Drain):
         self._look_at_ring()
         while taken := self._marks.take(self._timer.event, self._timer.event_ns, _AT_ONCE):
             self._write(self._marked(taken))
-        lost, self._lost = self._marks.lost - self._lost, self._marks.lost
-        self._count_lost(lost)
+        lost = self._marks.lost  # read once: the engine's thread counts
+        self._count_lost(lost - self._lost)
+        self._lost = lost
 
     def _count_lost(self, steps: int) -> None:
         if steps:

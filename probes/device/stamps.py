@@ -7,7 +7,7 @@ make the GPU wait for the PCIe bus in every step; whoever drains the ring asks.
 
 from __future__ import annotations
 
-from kvtrace.probes.device.cuda import Launch, Module, count, pointer, word
+from kvtrace.probes.device.cuda import STAMP, Launch, Module, count, pointer, word
 
 RING_BYTES = 8 << 20
 
@@ -18,17 +18,9 @@ WRITE_START, WRITE_END, ATTENTION_START, ATTENTION_END = range(PLACES)
 WINDOWS = 2
 """Windows a layer and step: write, attention."""
 
-SOURCE = r"""
-typedef unsigned long long u64;
-
-__device__ __forceinline__ u64 now() {
-    u64 t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t) :: "memory");
-    return t;
-}
-
-extern "C" __global__ void kvt_stamp(u64* place) { *place = now(); }
-
+SOURCE = (
+    STAMP
+    + r"""
 // The first of several calls that make up one window.
 extern "C" __global__ void kvt_stamp_first(u64* place) {
     u64 time = now();
@@ -63,6 +55,7 @@ extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, u6
     if (threadIdx.x == 0) *appended = count + 1;
 }
 """
+)
 
 
 class Stamps:

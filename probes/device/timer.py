@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from kvtrace.capture import Recorder
-from kvtrace.probes.device.cuda import Events, Module, count, pointer
+from kvtrace.probes.device.cuda import STAMP, Events, Module, count, pointer
 
 CALIBRATE_SECONDS = 1.0
 """The GPU's timer drifts by 2 us a second against the host's clock; a calibration takes about 0.2 ms of a thread."""
@@ -20,15 +20,9 @@ EVENT_WITHIN_NS, EVENT_SECONDS = 5_000, 10.0
 FIRST_TRIES = 200
 """Without a first offset nothing can be recorded."""
 
-SOURCE = r"""
-typedef unsigned long long u64;
-
-__device__ __forceinline__ u64 now() {
-    u64 t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t) :: "memory");
-    return t;
-}
-
+SOURCE = (
+    STAMP
+    + r"""
 // Answers each number the host writes to `asked` with the global timer; gives up after five milliseconds without one.
 extern "C" __global__ void kvt_answer(volatile u64* asked, volatile u64* answers, unsigned int count) {
     for (unsigned int i = 0; i < count; ++i) {
@@ -39,9 +33,8 @@ extern "C" __global__ void kvt_answer(volatile u64* asked, volatile u64* answers
         __threadfence_system();
     }
 }
-
-extern "C" __global__ void kvt_time(u64* place) { *place = now(); }
 """
+)
 
 _QUESTIONS = 32
 
@@ -78,7 +71,7 @@ class GpuTimer:
         self._answer = module.launch(
             "kvt_answer", 1, pointer(self._asked.data_ptr()), pointer(self._answers.data_ptr()), count(_QUESTIONS)
         )
-        self._time = module.launch("kvt_time", 1, pointer(self._between.data_ptr()))
+        self._time = module.launch("kvt_stamp", 1, pointer(self._between.data_ptr()))
         self._events = Events(4)
         self._turn = 0
         self.event = self.event_ns = self._event_uncertainty_ns = 0

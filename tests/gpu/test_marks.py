@@ -7,7 +7,6 @@ Needs no vLLM.
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import time
 from typing import Any
@@ -15,14 +14,7 @@ from typing import Any
 import numpy
 import pytest
 
-
-def has_gpu() -> bool:
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("cupy") is None:
-        return False
-    import torch
-
-    return torch.cuda.is_available()
-
+from tests.gpu import has_gpu
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,7 +7,6 @@ Where only Nsight Compute's collector is installed its importer needs libdw: put
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -22,7 +21,8 @@ import pytest
 
 from kvtrace.errors import KvtraceError
 from kvtrace.nsys import find_nsys
-from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, has_gpu
+from tests.gpu import has_gpu
+from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B
 from tests.record.processes import Output
 from tests.record.test_nsys import TELLS
 from tests.vllm.conftest import HERE, Recorded, ingested, kvtrace, vllm_environment
@@ -39,9 +39,7 @@ def has_nsys() -> bool:
 
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_nsys(), reason="needs Nsight Systems")]
-needs_vllm = pytest.mark.skipif(
-    not has_gpu() or importlib.util.find_spec("nvtx") is None, reason="needs a CUDA device, vLLM, CuPy and nvtx"
-)
+needs_vllm = pytest.mark.skipif(not has_gpu("vllm", "nvtx"), reason="needs a CUDA device, vLLM, CuPy and nvtx")
 
 
 class Profiled(NamedTuple):

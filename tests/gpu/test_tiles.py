@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, WORKLOAD, gpu_environment, has_gpu, rows, runners_of
+from tests.gpu import has_gpu
+from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, WORKLOAD, gpu_environment, rows, runners_of
 from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs a CUDA device, vLLM and CuPy")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu("vllm"), reason="needs a CUDA device, vLLM and CuPy")]
 
 HEADS = LLAMA_8B["num_key_value_heads"]
 

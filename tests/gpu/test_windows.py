@@ -19,6 +19,7 @@ import pytest
 from bench.derived_windows import compare
 from kvtrace.probes.device.model import SPACING
 from kvtrace.recording import open_recording
+from tests.gpu import has_gpu
 from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
 
 LLAMA_8B = {
@@ -101,15 +102,7 @@ IN_GRAPHS = {0, 16, LAYERS - 1}
 LATENT = 512 + 64
 
 
-def has_gpu() -> bool:
-    if importlib.util.find_spec("vllm") is None or importlib.util.find_spec("cupy") is None:
-        return False
-    import torch
-
-    return torch.cuda.is_available()
-
-
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs a CUDA device, vLLM and CuPy")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu("vllm"), reason="needs a CUDA device, vLLM and CuPy")]
 
 
 @pytest.fixture(scope="module", params=MODES)
