@@ -1,24 +1,31 @@
-"""On a GPU, with piecewise CUDA graphs: what stamps cost a decode step, in us.
+"""On a GPU, with piecewise CUDA graphs: what a recording costs a decode step, in us.
 
     python bench/piecewise.py MODEL_DIR [BATCHES]
 
 Between piecewise graphs Python launches attention, and stamps, so that a step takes as long as the processor does; it
 differs by more between two engines, or two minutes, than a recording costs. Here one engine decodes, in the process
-that measures, 32 sequences a batch, and which layers have stamps changes every few steps, at random. Two figures:
+that measures, 32 sequences a batch. Of three batches one is not recorded; in the others it changes every few steps, at
+random, which layers have stamps:
 
-- `in calls`: what the recorder's calls take in a step, by the clock: those around the pass, and the stand-ins for
-  attention less what they stand in for. A step that waits for Python is longer by as much.
-- `in steps`: how much longer steps are, which also has what the recorder does to everything else, and all noise.
-
-Both are less those of steps at level `host`, means of the middle half, with the two numbers between which they are with
-95% (batches drawn with replacement).
-
+- `host`: none, as at level `host`
 - `layer`: as recorded
 - `8 apart`, `ends`: one layer of eight and the last, or the first and the last
+
+Three figures, means of the middle half, with the two numbers between which they are with 95% (batches drawn with
+replacement):
+
+- `in stamps`: what the recorder's calls take in a step, by the clock: those around the pass, and the stand-ins for
+  attention less what they stand in for
+- `in calls`: how much longer those calls, and the attention calls with them, take: what a stand-in does the call in it
+  may find done, such as the driver's code in the caches
+- `in steps`: how much longer steps are, which also has what the recorder does to everything else, and all noise
+
+All are less those of `host`. Its own hooks are clocked as stamps are, less those of batches that are not recorded.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import statistics
@@ -26,6 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import count as counted
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +43,9 @@ SEQUENCES, PROMPT_TOKENS, OUTPUT_TOKENS = 32, 512, 128
 FIRST, LAST = 8, 3  # steps of a batch that are left out: prefills, and the end
 BLOCK = 10  # steps of a kind in a row; the first is left out: it waits for results of another kind
 DRAWS = 1000
+OFF = "off"
 KINDS = "host", "layer", "8 apart", "ends"
+FIGURES = "in steps", "in calls", "in stamps"
 
 
 class Call(NamedTuple):
@@ -50,36 +60,75 @@ class Call(NamedTuple):
 
 
 class Step(NamedTuple):
+    """What a step took, and what was clocked in it; us."""
+
     kind: str
     in_steps: float
     in_calls: float
+    in_stamps: float
+    in_hooks: float
 
 
 class Clock:
-    """Time spent in some calls less that in others, ns.
-
-    Attributes:
-        recording: False: what is called around passes does nothing.
-    """
+    """Time spent in calls, and in those that they stand in for, ns."""
 
     def __init__(self) -> None:
-        self.spent = 0
-        self.recording = True
+        self.outside = self.inside = 0
 
-    def while_recording(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        return self.around(lambda *given: call(*given) if self.recording else None)
-
-    def around(self, call: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
         def clocked(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter_ns()
             result = call(*args, **kwargs)
-            self.spent += sign * (time.perf_counter_ns() - start)
+            self.outside += time.perf_counter_ns() - start
             return result
 
         return clocked
 
+    def within(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def clocked(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter_ns()
+            result = call(*args, **kwargs)
+            self.inside += time.perf_counter_ns() - start
+            return result
 
-def gather(clock: Clock) -> list[Call]:
+        return clocked
+
+    def take(self) -> tuple[float, float]:
+        """What was clocked since the last time, and that without what was stood in for; us."""
+        outside, inside = self.outside, self.inside
+        self.outside = self.inside = 0
+        return outside / 1e3, (outside - inside) / 1e3
+
+
+class Switches:
+    """What is recorded."""
+
+    def __init__(self) -> None:
+        self.hooks = self.stamps = True
+
+
+def clock_hooks(clock: Clock, switches: Switches) -> None:
+    """Clock hooks, and do without them where they are switched off, where what was clocked is the clock's own."""
+    from kvtrace.probes import hooks
+
+    wrap = hooks.wrap
+
+    def wrap_both(original: Callable[..., Any], *given: Any) -> Callable[..., Any]:
+        inner = clock.within(original)
+        hooked, plain = clock.around(wrap(inner, *given)), clock.around(inner)
+
+        @functools.wraps(original)
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            return hooked(*args, **kwargs) if switches.hooks else plain(*args, **kwargs)
+
+        return chosen
+
+    hooks.wrap = wrap_both  # type: ignore[assignment]
+
+
+def gather(clock: Clock, switches: Switches) -> list[Call]:
     """Where the recorder's stand-ins will be found once an engine has been started."""
     from kvtrace.probes.device import layers
 
@@ -88,7 +137,7 @@ def gather(clock: Clock) -> list[Call]:
     current = 0
 
     def made(original: Any, *given: Any, in_graphs: bool, follows: bool) -> Any:
-        inner = clock.around(original, -1)
+        inner = clock.within(original)
         timed = clock.around(make(inner, *given, in_graphs=True, follows=follows))
         owner, name = original.__self__, original.__name__
         calls.append(Call(current, owner, name, clock.around(inner), timed, in_graphs))
@@ -99,8 +148,11 @@ def gather(clock: Clock) -> list[Call]:
         current = layer
         wrap(self, layer, *args, **kwargs)
 
+    def while_stamping(call: Callable[..., Any]) -> Callable[..., Any]:
+        return clock.around(lambda *given: call(*given) if switches.stamps else None)
+
     def around_passes(self: Any, *calls: Any) -> Any:
-        return tuple(map(clock.while_recording, around(self, *calls)))
+        return tuple(map(while_stamping, around(self, *calls)))
 
     layers.stamped = made  # type: ignore[assignment]
     layers.LayerRecorder._wrap = wrapped  # type: ignore[method-assign]
@@ -124,8 +176,9 @@ def batches(model: str, count: int) -> list[list[Step]]:
 
     os.environ.update({RUN_DIR_VARIABLE: tempfile.mkdtemp(), KV_LEVEL_VARIABLE: "layer"})
 
-    clock = Clock()
-    calls = gather(clock)
+    clock, hooks_clock, switches = Clock(), Clock(), Switches()
+    clock_hooks(hooks_clock, switches)
+    calls = gather(clock, switches)
     plugin.load()
     from vllm import LLM, SamplingParams
 
@@ -145,29 +198,32 @@ def batches(model: str, count: int) -> list[list[Step]]:
     last = max(call.layer for call in calls)
     apart = {call.layer for call in calls if call.layer % 8 == 0 or call.layer == last}
     recorded = {call.layer for call in calls if call.recorded}
-    stamped = {"host": set(), "layer": recorded, "8 apart": apart, "ends": {0, last}}
+    stamped = {OFF: set(), "host": set(), "layer": recorded, "8 apart": apart, "ends": {0, last}}
     of_interest = [call for call in calls if call.layer in apart]
     rng = random.Random(0)
 
     def dress(kind: str) -> None:
-        clock.recording = kind != "host"
+        switches.stamps = bool(stamped[kind])
         for call in of_interest:
             setattr(call.owner, call.name, call.timed if call.layer in stamped[kind] else call.original)
 
     def batch(number: int) -> list[Step]:
+        switches.hooks = number % 3 != 0
+        sequence = kinds(rng) if switches.hooks else ((OFF, n % BLOCK == 0) for n in counted())
         for n in range(SEQUENCES):
             prompt = [(n * 7 + p * (number + 1)) % 500 + 3 for p in range(PROMPT_TOKENS)]
             engine.add_request(f"{number}-{n}", {"prompt_token_ids": prompt}, parameters)
         found = []
-        sequence = kinds(rng)
         while engine.has_unfinished_requests():
             kind, fresh = next(sequence)
             if fresh:
                 dress(kind)
-            start, clock.spent = time.perf_counter_ns(), 0
+            clock.take(), hooks_clock.take()
+            start = time.perf_counter_ns()
             engine.step()
-            took = time.perf_counter_ns() - start
-            found.append(Step("" if fresh else kind, took / 1e3, clock.spent / 1e3))
+            took = (time.perf_counter_ns() - start) / 1e3
+            in_stamps, (_, in_hooks) = clock.take(), hooks_clock.take()
+            found.append(Step("" if fresh else kind, took, *in_stamps, in_hooks))
         return [step for step in found[FIRST:-LAST] if step.kind]
 
     for number in range(3):
@@ -181,16 +237,14 @@ def middle(found: list[float]) -> float:
     return statistics.fmean(sorted(found)[cut : len(found) - cut])
 
 
-def more(found: list[Step]) -> dict[str, tuple[float, float]]:
-    """By kind, in steps and in calls, how much longer than at level `host`."""
-    of = {
-        kind: (
-            middle([step.in_steps for step in found if step.kind == kind]),
-            middle([step.in_calls for step in found if step.kind == kind]),
-        )
-        for kind in KINDS
-    }
-    return {kind: (of[kind][0] - of["host"][0], of[kind][1] - of["host"][1]) for kind in KINDS[1:]}
+def more(found: list[Step]) -> dict[tuple[str, str], float]:
+    """By kind and figure, how much longer than at level `host`; and the hooks of that."""
+
+    def of(kind: str, figure: str) -> float:
+        return middle([getattr(step, figure.replace(" ", "_")) for step in found if step.kind == kind])
+
+    longer = {(kind, figure): of(kind, figure) - of("host", figure) for kind in KINDS[1:] for figure in FIGURES}
+    return {("host", "in hooks"): of("host", "in hooks") - of(OFF, "in hooks"), **longer}
 
 
 def main(model: str, count: int = 40) -> None:
@@ -200,15 +254,17 @@ def main(model: str, count: int = 40) -> None:
     for batch in found:
         usual = statistics.median(step.in_steps for step in batch)
         apart.append([step._replace(in_steps=step.in_steps - usual) for step in batch])
+    plain, recorded = ([batch for batch in apart if (batch[0].kind == OFF) is off] for off in (True, False))
     rng = random.Random(0)
-    drawn = [more([step for batch in rng.choices(apart, k=len(apart)) for step in batch]) for _ in range(DRAWS)]
-    said = more([step for batch in apart for step in batch])
+
+    def draw() -> list[Step]:
+        return [step for kind in (plain, recorded) for batch in rng.choices(kind, k=len(kind)) for step in batch]
+
+    drawn = [more(draw()) for _ in range(DRAWS)]
     print(f"{count} batches of {SEQUENCES}; a step at level host takes {decode:,.0f} us in the median")
-    for kind in KINDS[1:]:
-        for which, name in enumerate(("in steps", "in calls")):
-            low, high = np.quantile([draw[kind][which] for draw in drawn], [0.025, 0.975])
-            longer = said[kind][which]
-            print(f"{kind:8} {name} {longer:7.1f} us ({low:.1f} to {high:.1f}): {decode / (decode + longer):.4f}")
+    for (kind, figure), longer in more([step for batch in apart for step in batch]).items():
+        low, high = np.quantile([one[kind, figure] for one in drawn], [0.025, 0.975])
+        print(f"{kind:8} {figure:9} {longer:7.1f} us ({low:.1f} to {high:.1f}): {decode / (decode + longer):.4f}")
 
 
 if __name__ == "__main__":

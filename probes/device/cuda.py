@@ -125,7 +125,21 @@ def _call(name: str, *types: Any) -> Callable[..., int]:
 
 def _check(error: int) -> None:
     if error:
-        raise RuntimeError(f"CUDA error {error} at an event")
+        raise RuntimeError(f"CUDA error {error}")
+
+
+def stay_out_of_captures() -> None:
+    """What this thread asks of the driver from now on does not spoil a graph that another is capturing.
+
+    By default it might: PyTorch captures in CUDA's mode `global`, which forbids many calls to all threads. Harmless are
+    those that have nothing to do with the captured stream.
+
+    Raises:
+        OSError: There is no driver.
+        RuntimeError: It refuses.
+    """
+    relaxed = ctypes.c_int(2)
+    _check(_call("cuThreadExchangeStreamCaptureMode", pointer)(ctypes.addressof(relaxed)))
 
 
 class Module:

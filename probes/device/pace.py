@@ -10,6 +10,7 @@ import threading
 import time
 
 from kvtrace.capture import Recorder
+from kvtrace.probes.device.cuda import stay_out_of_captures
 from kvtrace.probes.device.memory import MemoryMeter
 from kvtrace.probes.device.timer import GpuTimer
 
@@ -85,6 +86,7 @@ class Drain(threading.Thread):
         try:
             with self._torch.inference_mode(False):
                 self._torch.cuda.set_device(self._device)
+                stay_out_of_captures()  # vLLM may make graphs while it serves
                 self._torch.cuda.set_stream(self._stream)
                 while self.pace.wait():
                     self._timer.keep(self._stream)

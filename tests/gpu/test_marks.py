@@ -1,4 +1,6 @@
-"""On a GPU: marks, which are events, tell the same time as stamps, which are kernels; and what each costs.
+"""On a GPU: marks, which are events, tell the same time as stamps, which are kernels; what each costs.
+
+And the thread that takes them home does not spoil a graph that the engine captures meanwhile.
 
     python -m pytest tests/gpu/test_marks.py -rP
 
@@ -29,9 +31,17 @@ class Notes:
 
     def __init__(self) -> None:
         self.clocks: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.windows = 0
 
     def note(self, kind: str, **facts: Any) -> None:
-        self.clocks.append(facts)
+        {"gpu_clock": self.clocks, "device": self.failures}.get(kind, []).append(facts)
+
+    def append(self, event: Any, records: Any) -> None:
+        self.windows += len(records)
+
+    def drop(self, event: Any, count: int) -> None:
+        self.failures.append({"dropped": count})
 
 
 @pytest.mark.parametrize("behind", [0.0, 1.5], ids=["at once", "late"])
@@ -101,3 +111,41 @@ def test_a_mark_costs_the_processor_less_than_a_stamp(both_ways: str) -> None:
     print({name: statistics.median(times) for name, times in took.items()}, "ns, compiled:", both_ways)
     if both_ways == "1":
         assert statistics.median(took["mark"]) < statistics.median(took["stamp"])
+
+
+def test_a_graph_captured_meanwhile_is_whole() -> None:
+    """Though the thread looks, and reads the timer, over and over while it is captured."""
+    import torch
+
+    from kvtrace.probes.device.drain import WindowDrain
+    from kvtrace.probes.device.marks import Marks
+    from kvtrace.probes.device.stamps import Stamps
+
+    notes, marks, steps = Notes(), Marks(), 0
+    drain = WindowDrain(Stamps(1), marks, notes, 1)  # type: ignore[arg-type]
+    stream, counted, graph = torch.cuda.Stream(), torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+    launches = [marks.mark(place) for place in range(4)]
+    other = torch.cuda.Stream()
+    drain.start()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
+        counted += 1
+        before, until = len(notes.clocks), time.monotonic() + 30
+        while (len(notes.clocks) < before + 3 or notes.windows < 2 * steps) and time.monotonic() < until:
+            if notes.windows == 2 * steps:
+                marks.begin()
+                for launch in launches:
+                    launch(other.cuda_stream)
+                assert marks.end(steps)
+                steps += 1
+            drain.pace.enqueued()
+            time.sleep(0.001)
+        counted += 1
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    drain.finish(5)
+    print(steps, "steps,", notes.windows, "windows,", len(notes.clocks) - before, "readings during the capture")
+    assert counted.item() == 6
+    assert notes.failures == []
+    assert (notes.windows, steps > 10, len(notes.clocks) >= before + 3) == (2 * steps, True, True)
