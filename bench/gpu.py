@@ -231,6 +231,8 @@ def measure(options: Any, kinds: list[str], plan: list[tuple[int, int]], found: 
                     engine.wait()  # its compilation is found by the others
             for engine, _ in order[1:]:
                 engine.wait()
+            for engine, _ in order:
+                engine.run(1, 0)  # attention's form for a lone sequence is compiled when there is one
             for sequences, rounds in plan:
                 for round_ in range(-1, rounds):  # one to warm up
                     turn = round_ % len(order)

@@ -11,16 +11,14 @@ random, which layers have stamps:
 - `layer`: as recorded
 - `8 apart`, `ends`: one layer of eight and the last, or the first and the last
 
-Three figures, means of the middle half, with the two numbers between which they are with 95% (batches drawn with
-replacement):
+Figures are means of the middle half, less those of `host`, with the two numbers between which they are with 95%
+(batches drawn with replacement):
 
-- `in stamps`: what the recorder's calls take in a step, by the clock: those around the pass, and the stand-ins for
-  attention less what they stand in for
-- `in calls`: how much longer those calls, and the attention calls with them, take: what a stand-in does the call in it
-  may find done, such as the driver's code in the caches
+- `in calls`: what the recorder's calls take in a step, by the clock: those around the pass, and the stand-ins for
+  attention less what they stand in for. A step that waits for Python is longer by as much.
 - `in steps`: how much longer steps are, which also has what the recorder does to everything else, and all noise
 
-All are less those of `host`. Its own hooks are clocked as stamps are, less those of batches that are not recorded.
+And of `host` itself `in hooks`, what its hooks take, clocked as well, less the clock's own in batches without them.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ BLOCK = 10  # steps of a kind in a row; the first is left out: it waits for resu
 DRAWS = 1000
 OFF = "off"
 KINDS = "host", "layer", "8 apart", "ends"
-FIGURES = "in steps", "in calls", "in stamps"
+FIGURES = "in steps", "in calls"
 
 
 class Call(NamedTuple):
@@ -65,41 +63,32 @@ class Step(NamedTuple):
     kind: str
     in_steps: float
     in_calls: float
-    in_stamps: float
     in_hooks: float
 
 
 class Clock:
-    """Time spent in calls, and in those that they stand in for, ns."""
+    """Time spent in calls less that in those that they stand in for, ns."""
 
     def __init__(self) -> None:
-        self.outside = self.inside = 0
+        self._spent = 0
 
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, call: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
         @functools.wraps(call)
         def clocked(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter_ns()
             result = call(*args, **kwargs)
-            self.outside += time.perf_counter_ns() - start
+            self._spent += sign * (time.perf_counter_ns() - start)
             return result
 
         return clocked
 
     def within(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def clocked(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter_ns()
-            result = call(*args, **kwargs)
-            self.inside += time.perf_counter_ns() - start
-            return result
+        return self.around(call, -1)
 
-        return clocked
-
-    def take(self) -> tuple[float, float]:
-        """What was clocked since the last time, and that without what was stood in for; us."""
-        outside, inside = self.outside, self.inside
-        self.outside = self.inside = 0
-        return outside / 1e3, (outside - inside) / 1e3
+    def take_us(self) -> float:
+        """What was clocked since the last time."""
+        spent, self._spent = self._spent, 0
+        return spent / 1e3
 
 
 class Switches:
@@ -218,12 +207,11 @@ def batches(model: str, count: int) -> list[list[Step]]:
             kind, fresh = next(sequence)
             if fresh:
                 dress(kind)
-            clock.take(), hooks_clock.take()
+            clock.take_us(), hooks_clock.take_us()
             start = time.perf_counter_ns()
             engine.step()
             took = (time.perf_counter_ns() - start) / 1e3
-            in_stamps, (_, in_hooks) = clock.take(), hooks_clock.take()
-            found.append(Step("" if fresh else kind, took, *in_stamps, in_hooks))
+            found.append(Step("" if fresh else kind, took, clock.take_us(), hooks_clock.take_us()))
         return [step for step in found[FIRST:-LAST] if step.kind]
 
     for number in range(3):

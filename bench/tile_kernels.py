@@ -81,8 +81,8 @@ def main() -> None:
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
             else:
                 rewritten = launch.load(original, rewriting)
-                registers = None if kind == "any registers" else launch.Registers(original)
-                reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail, registers)
+                compilation = None if kind == "any registers" else launch.Compilation(original, rewritten)
+                reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail, compilation)
             graphs[kind] = captured(read, stream)
         for kind in ("write off", "write recorded"):
             if kind == "write recorded":

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,33 +54,48 @@ class Current:
         """Whether this step is not recorded. A graph under capture will be replayed in others."""
 
 
-class Registers:
-    """How many registers a thread of a Triton kernel takes, by its compile-time arguments.
+FORMS = "num_seqs", (1, 2, 16)
+"""An argument for whose values Triton compiles a kernel once more: if it is 1, and if it is a multiple of 16."""
 
-    A rewritten kernel with more would have fewer of its programs on an SM at once: attention would take a fifth longer
-    at 256 sequences (docs/overhead.md).
+
+class Compilation:
+    """How a rewritten kernel is compiled, by its compile-time arguments; and when: as soon as these are known.
+
+    With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
+    a fifth longer at 256 sequences (docs/overhead.md). In all its forms at once: the first call is vLLM's own, to warm
+    up, and at a later one that needs another form requests would wait for the compiler.
     """
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, rewritten: Any) -> None:
         self._kernel = kernel
+        self._rewritten = rewritten
         self._fixed = [parameter.name for parameter in kernel.params if parameter.is_constexpr]
         self._found: dict[tuple[Any, ...], dict[str, int]] = {}
 
-    def limit(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
-        """The compiler's option for a launch with these arguments; none if the kernel does not tell."""
+    def options(
+        self, grid: Any, ours: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, int]:
+        """The compiler's options for a launch with these arguments, our own apart."""
         key = tuple(map(kwargs.get, self._fixed))
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._compiled(grid, args, kwargs)
+            found = self._found[key] = self._registers(grid, args, kwargs)
+            self._compile(grid, (*ours, *args), {**kwargs, **found})
         return found
 
-    def _compiled(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
+    def _registers(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
         try:
             compiled = self._kernel.warmup(*args, grid=grid, **kwargs)
             compiled._init_handles()
             return {"maxnreg": compiled.n_regs} if compiled.n_regs else {}
         except Exception:  # another Triton: without a limit it records as well
             return {}
+
+    def _compile(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name, numbers = FORMS
+        with suppress(Exception):  # if it cannot be compiled at all, the launch will say so
+            for number in numbers if name in kwargs else ():
+                self._rewritten.warmup(*args, grid=grid, **{**kwargs, name: number})
 
 
 class Rewritten:
@@ -91,12 +107,12 @@ class Rewritten:
         rewritten: Any,
         current: Current,
         failed: Callable[[str], None],
-        registers: Registers | None = None,
+        compilation: Compilation | None = None,
     ) -> None:
         import torch
 
         self._kernel = kernel
-        self._registers = registers
+        self._compilation = compilation
         self._capturing = torch.cuda.is_current_stream_capturing
         self._rewritten = rewritten
         self._current = current
@@ -116,9 +132,10 @@ class Rewritten:
             if max(tile, block) % min(tile, block):
                 self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
                 return self._kernel[grid](*args, **kwargs)
-            more = self._registers.limit(grid, args, kwargs) if self._registers else {}
+            ours = current.control, what, current.heads
+            more = self._compilation.options(grid, ours, args, kwargs) if self._compilation else {}
             try:
-                return self._rewritten[grid](current.control, what, current.heads, *args, **kwargs, **more)
+                return self._rewritten[grid](*ours, *args, **kwargs, **more)
             except Exception as error:  # it did not compile: nothing was launched
                 self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
                 return self._kernel[grid](*args, **kwargs)
@@ -160,11 +177,11 @@ def install(current: Current, kinds: frozenset[str], failed: Callable[[str], Non
             module = importlib.import_module(target.module)
             kernel = getattr(module, target.kernel)
             rewritten = load(kernel, target.rewrite)
-            registers = Registers(kernel) if target.kind == "read" else None
+            compilation = Compilation(kernel, rewritten) if target.kind == "read" else None
         except (MismatchError, ImportError, AttributeError, OSError) as error:
             done.problems.append(f"{target.kernel}: {error}")
             continue
-        done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed, registers))
+        done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed, compilation))
         done.kinds.add(target.kind)
     return done
 

@@ -3,6 +3,7 @@
     python compiled.py OPS_DIRECTORY
 
 A JSON object a kernel and architecture: whether it compiled, its registers, and the order of events in its tile loop.
+And one with the numbers of sequences that attention still has to be compiled for once its first launch was made ready.
 """
 
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
 import triton
 from interpreted import kernels  # beside this script
 from triton.backends.compiler import GPUTarget
@@ -60,6 +62,37 @@ def compiled(kernel, constants, architecture, warps):
     return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": warps})
 
 
+class Device:
+    """Stands for a GPU: what Triton asks of one before it compiles for it."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def not_ready(kernel, rewritten, numbers):
+    """Of numbers of sequences those that a launch would be compiled for, once that for the first was made ready."""
+    triton.runtime.driver.set_active(Device())
+    types = {"*i32": torch.int32, "*i64": torch.int64, "*fp32": torch.float32, "*bf16": torch.bfloat16}
+    given = {name: value for name, value in (FIXED | FLAT).items() if name in kernel.arg_names}
+    for name in set(kernel.arg_names) - set(given):
+        kind = TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i64")
+        given[name] = torch.empty(64, dtype=types[kind]) if kind in types else 0.5 if kind == "fp32" else 4096
+    grid, ours = (4, 8), (torch.empty(64, dtype=torch.int64), 1, 1)
+    options = launch.Compilation(kernel, rewritten).options(grid, ours, (), {**given, "num_seqs": numbers[0]})
+    cache, found = rewritten.device_caches[0][0], []
+    for number in numbers:
+        ready = len(cache)
+        rewritten.warmup(*ours, grid=grid, **{**given, **options, "num_seqs": number})
+        found += [number] if len(cache) > ready else []
+    return found
+
+
 def tile_loop(binary: bytes, folder: Path) -> list[str]:
     """What happens in the largest loop, in the machine code's order: timer reads, tensor-core products, waits."""
     (folder / "kernel.cubin").write_bytes(binary)
@@ -103,6 +136,9 @@ def main():
             if "attention" in name:
                 fact["loop"] = tile_loop(code.asm["cubin"], folder)
             print(json.dumps(fact), flush=True)
+    kernel = attention.kernel_unified_attention
+    numbers = not_ready(kernel, launch.load(kernel, rewrite.attention), [3, 1, 2, 15, 16, 17, 32, 100, 255, 256])
+    print(json.dumps({"kernel": "attention 2D, later", "numbers": numbers}), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kvtrace.probes.device.tiles.launch import Current, Registers, Rewritten
+from kvtrace.probes.device.tiles.launch import Compilation, Current, Rewritten
 
 
 class Kernel:
@@ -27,20 +27,20 @@ class Kernel:
     def __init__(self) -> None:
         self.params = [self.Parameter("rows", False), self.Parameter("TILE_SIZE", True)]
         self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        self.compiled = 0
+        self.compiled: list[dict[str, Any]] = []
 
     def __getitem__(self, grid: Any) -> Any:
         return lambda *args, **kwargs: self.launches.append((args, kwargs))
 
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
-        self.compiled += 1
+        self.compiled.append(kwargs)
         return self.Compiled()
 
 
 @pytest.fixture
 def kernels() -> tuple[Kernel, Kernel, Current, Rewritten]:
     own, rewritten, current = Kernel(), Kernel(), Current("control", -1)
-    return own, rewritten, current, Rewritten(own, rewritten, current, pytest.fail, Registers(own))
+    return own, rewritten, current, Rewritten(own, rewritten, current, pytest.fail, Compilation(own, rewritten))
 
 
 def test_only_the_layers_to_record_launch_the_rewritten_kernel(kernels) -> None:
@@ -69,7 +69,7 @@ def test_registers_are_looked_up_once_for_each_set_of_compile_time_arguments(ker
     for rows in range(5):
         for tile in (16, 32):
             launched[(1,)]("a", rows=rows, TILE_SIZE=tile)
-    assert own.compiled == 2
+    assert [compiled["TILE_SIZE"] for compiled in own.compiled] == [16, 32]
 
 
 def test_without_the_number_of_registers_it_records_as_well(kernels) -> None:
@@ -78,3 +78,20 @@ def test_without_the_number_of_registers_it_records_as_well(kernels) -> None:
     current.what = 5
     launched[(1,)]("a")
     assert rewritten.launches == [(("control", 5, -1, "a"), {})]
+
+
+def test_all_forms_of_a_kernel_are_compiled_before_its_first_launch(kernels) -> None:
+    _, rewritten, current, launched = kernels
+    current.what = 5
+    for sequences in (3, 1, 32):
+        launched[(1,)]("a", num_seqs=sequences, TILE_SIZE=16)
+        forms = [{"num_seqs": number, "TILE_SIZE": 16, "maxnreg": 112} for number in (1, 2, 16)]
+        assert rewritten.compiled == forms  # and none for a later launch
+
+
+def test_a_kernel_that_cannot_be_compiled_ahead_is_launched(kernels) -> None:
+    _, rewritten, current, launched = kernels
+    rewritten.warmup = None
+    current.what = 5
+    launched[(1,)]("a", num_seqs=3, TILE_SIZE=16)
+    assert len(rewritten.launches) == 1
