@@ -53,9 +53,9 @@ def test_a_mark_lies_between_the_stamps_around_it(behind: float) -> None:
     from kvtrace.probes.device.stamps import Stamps
     from kvtrace.probes.device.timer import GpuTimer
 
+    side, stream = torch.cuda.Stream(priority=-1), torch.cuda.Stream()
     notes, stamps, marks = Notes(), Stamps(2 * ROUNDS), Marks(4 * ROUNDS)
     timer = GpuTimer(notes)  # type: ignore[arg-type]
-    side, stream = torch.cuda.Stream(priority=-1), torch.cuda.Stream()
     with torch.cuda.stream(side):
         timer.keep(side)
         time.sleep(behind)
@@ -121,11 +121,11 @@ def test_a_graph_captured_meanwhile_is_whole() -> None:
     from kvtrace.probes.device.marks import Marks
     from kvtrace.probes.device.stamps import Stamps
 
+    counted, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
     notes, marks, steps = Notes(), Marks(), 0
     drain = WindowDrain(Stamps(1), marks, notes, 1)  # type: ignore[arg-type]
-    stream, counted, graph = torch.cuda.Stream(), torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
     launches = [marks.mark(place) for place in range(4)]
-    other = torch.cuda.Stream()
     drain.start()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
