@@ -86,7 +86,7 @@ def main() -> int:
                 except RuntimeError as error:
                     wrong, told = [f"the engine FAILED: {error}"], ""
                 counts["wrong" if wrong else "good"] += 1
-                counts[told.split(":")[0]] += 1
+                counts["condition" if fault.kind in CONDITIONS else told.split(":")[0]] += 1
                 print(f"{'WRONG' if wrong else 'good '} {fault}: {'; '.join([*wrong, told])}", flush=True)
                 shutil.rmtree(folder, ignore_errors=True)
             reference.close()
