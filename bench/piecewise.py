@@ -18,22 +18,23 @@ Figures are means of the middle half, less those of `host`, with the two numbers
   attention less what they stand in for. A step that waits for Python is longer by as much.
 - `in steps`: how much longer steps are, which also has what the recorder does to everything else, and all noise
 
-And of `host` itself `in hooks`, what its hooks take, clocked as well, less the clock's own in batches without them.
+And of `host` itself `in hooks`, what its hooks take (`hook_time.timing`), less the same in batches without them.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import count as counted
 from typing import Any, NamedTuple
 
+import hook_time
 import numpy as np
 import throughput
 
@@ -67,57 +68,30 @@ class Step(NamedTuple):
 
 
 class Clock:
-    """Time spent in calls less that in those that they stand in for, ns."""
+    """Time spent in some calls less that in others, ns.
+
+    Attributes:
+        recording: False: what is called around passes does nothing.
+    """
 
     def __init__(self) -> None:
-        self._spent = 0
+        self.spent = 0
+        self.recording = True
+
+    def while_recording(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return self.around(lambda *given: call(*given) if self.recording else None)
 
     def around(self, call: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
-        @functools.wraps(call)
         def clocked(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter_ns()
             result = call(*args, **kwargs)
-            self._spent += sign * (time.perf_counter_ns() - start)
+            self.spent += sign * (time.perf_counter_ns() - start)
             return result
 
         return clocked
 
-    def within(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        return self.around(call, -1)
 
-    def take_us(self) -> float:
-        """What was clocked since the last time."""
-        spent, self._spent = self._spent, 0
-        return spent / 1e3
-
-
-class Switches:
-    """What is recorded."""
-
-    def __init__(self) -> None:
-        self.hooks = self.stamps = True
-
-
-def clock_hooks(clock: Clock, switches: Switches) -> None:
-    """Clock hooks, and do without them where they are switched off, where what was clocked is the clock's own."""
-    from kvtrace.probes import hooks
-
-    wrap = hooks.wrap
-
-    def wrap_both(original: Callable[..., Any], *given: Any) -> Callable[..., Any]:
-        inner = clock.within(original)
-        hooked, plain = clock.around(wrap(inner, *given)), clock.around(inner)
-
-        @functools.wraps(original)
-        def chosen(*args: Any, **kwargs: Any) -> Any:
-            return hooked(*args, **kwargs) if switches.hooks else plain(*args, **kwargs)
-
-        return chosen
-
-    hooks.wrap = wrap_both  # type: ignore[assignment]
-
-
-def gather(clock: Clock, switches: Switches) -> list[Call]:
+def gather(clock: Clock) -> list[Call]:
     """Where the recorder's stand-ins will be found once an engine has been started."""
     from kvtrace.probes.device import layers
 
@@ -126,7 +100,7 @@ def gather(clock: Clock, switches: Switches) -> list[Call]:
     current = 0
 
     def made(original: Any, *given: Any, in_graphs: bool, follows: bool) -> Any:
-        inner = clock.within(original)
+        inner = clock.around(original, -1)
         timed = clock.around(make(inner, *given, in_graphs=True, follows=follows))
         owner, name = original.__self__, original.__name__
         calls.append(Call(current, owner, name, clock.around(inner), timed, in_graphs))
@@ -137,11 +111,8 @@ def gather(clock: Clock, switches: Switches) -> list[Call]:
         current = layer
         wrap(self, layer, *args, **kwargs)
 
-    def while_stamping(call: Callable[..., Any]) -> Callable[..., Any]:
-        return clock.around(lambda *given: call(*given) if switches.stamps else None)
-
     def around_passes(self: Any, *calls: Any) -> Any:
-        return tuple(map(while_stamping, around(self, *calls)))
+        return tuple(map(clock.while_recording, around(self, *calls)))
 
     layers.stamped = made  # type: ignore[assignment]
     layers.LayerRecorder._wrap = wrapped  # type: ignore[method-assign]
@@ -161,13 +132,14 @@ def batches(model: str, count: int) -> list[list[Step]]:
     """Decode steps, batch by batch."""
     throughput.prepare("")
     from kvtrace.layout import KV_LEVEL_VARIABLE, RUN_DIR_VARIABLE
-    from kvtrace.probes import plugin
+    from kvtrace.probes import hooks, plugin
 
     os.environ.update({RUN_DIR_VARIABLE: tempfile.mkdtemp(), KV_LEVEL_VARIABLE: "layer"})
 
-    clock, hooks_clock, switches = Clock(), Clock(), Switches()
-    clock_hooks(hooks_clock, switches)
-    calls = gather(clock, switches)
+    clock = Clock()
+    calls = gather(clock)
+    recording, in_hooks_ns = [True], defaultdict[str, list[int]](list)
+    hooks.wrap = hook_time.timing(throughput.selectable(hooks.wrap, recording), in_hooks_ns)
     plugin.load()
     from vllm import LLM, SamplingParams
 
@@ -192,13 +164,13 @@ def batches(model: str, count: int) -> list[list[Step]]:
     rng = random.Random(0)
 
     def dress(kind: str) -> None:
-        switches.stamps = bool(stamped[kind])
+        clock.recording = bool(stamped[kind])
         for call in of_interest:
             setattr(call.owner, call.name, call.timed if call.layer in stamped[kind] else call.original)
 
     def batch(number: int) -> list[Step]:
-        switches.hooks = number % 3 != 0
-        sequence = kinds(rng) if switches.hooks else ((OFF, n % BLOCK == 0) for n in counted())
+        recording[0] = number % 3 != 0
+        sequence = kinds(rng) if recording[0] else ((OFF, n % BLOCK == 0) for n in counted())
         for n in range(SEQUENCES):
             prompt = [(n * 7 + p * (number + 1)) % 500 + 3 for p in range(PROMPT_TOKENS)]
             engine.add_request(f"{number}-{n}", {"prompt_token_ids": prompt}, parameters)
@@ -207,11 +179,12 @@ def batches(model: str, count: int) -> list[list[Step]]:
             kind, fresh = next(sequence)
             if fresh:
                 dress(kind)
-            clock.take_us(), hooks_clock.take_us()
-            start = time.perf_counter_ns()
+            in_hooks_ns.clear()
+            start, clock.spent = time.perf_counter_ns(), 0
             engine.step()
-            took = (time.perf_counter_ns() - start) / 1e3
-            found.append(Step("" if fresh else kind, took, clock.take_us(), hooks_clock.take_us()))
+            took = time.perf_counter_ns() - start
+            in_hooks = sum(map(sum, in_hooks_ns.values()))
+            found.append(Step("" if fresh else kind, took / 1e3, clock.spent / 1e3, in_hooks / 1e3))
         return [step for step in found[FIRST:-LAST] if step.kind]
 
     for number in range(3):

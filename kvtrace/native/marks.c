@@ -36,14 +36,17 @@ void marks_open(Marks *self)
 void marks_close(Marks *self, int64_t step)
 {
     State *state = self->state;
-    if (state->next > state->limit)
-        state->lost++;
-    else if (state->next > state->stop) {
-        self->steps[state->ended % self->count] = step;
-        self->stops[state->ended % self->count] = state->stop = state->next;
-        state->ended++;
-    }
+    uint64_t limit = state->limit;
     state->limit = 0;
+    if (state->next == state->stop)
+        return;
+    if (state->next > limit) {
+        state->lost++;
+        return;
+    }
+    self->steps[state->ended % self->count] = step;
+    self->stops[state->ended % self->count] = state->stop = state->next;
+    state->ended++;
 }
 
 static PyObject *marks_begin(Marks *self, PyObject *none)

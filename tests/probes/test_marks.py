@@ -135,6 +135,17 @@ def test_passes_are_taken_as_they_were_marked(passes: list[tuple[list[int], bool
         assert set(driver.streams) <= {STREAM}
 
 
+def test_a_pass_without_marks_that_was_left_is_not_lost(driver: Driver) -> None:
+    marks = Marks(16)
+    marks.begin()
+    marks.mark(3)(STREAM)
+    assert marks.end(1)
+    marks.begin()
+    marks.leave()
+    assert not marks.end(2)
+    assert marks.lost == 0
+
+
 def test_what_the_driver_refuses_is_an_exception(driver: Driver) -> None:
     marks = Marks(16)
     mark = marks.mark(3)

@@ -46,12 +46,13 @@ TYPES = {
 }  # fmt: skip
 
 
+def type_of(name):
+    return TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i64")
+
+
 def compiled(kernel, constants, architecture, warps):
     names = kernel.arg_names
-    signature = {
-        name: "constexpr" if name in constants else TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i64")
-        for name in names
-    }
+    signature = {name: "constexpr" if name in constants else type_of(name) for name in names}
     aligned = [i for i, name in enumerate(names) if signature[name][0] == "*" or "stride" in name]
     source = ASTSource(
         kernel,
@@ -81,7 +82,7 @@ def not_ready(kernel, rewritten, numbers):
     types = {"*i32": torch.int32, "*i64": torch.int64, "*fp32": torch.float32, "*bf16": torch.bfloat16}
     given = {name: value for name, value in (FIXED | FLAT).items() if name in kernel.arg_names}
     for name in set(kernel.arg_names) - set(given):
-        kind = TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i64")
+        kind = type_of(name)
         given[name] = torch.empty(64, dtype=types[kind]) if kind in types else 0.5 if kind == "fp32" else 4096
     grid, ours = (4, 8), (torch.empty(64, dtype=torch.int64), 1, 1)
     options = launch.Compilation(kernel, rewritten).options(grid, ours, (), {**given, "num_seqs": numbers[0]})
