@@ -11,7 +11,7 @@ from kvtrace.stream import compiled
 
 pointer, count, word = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
 
-STAMP = r"""
+NOW = r"""
 typedef unsigned long long u64;
 
 __device__ __forceinline__ u64 now() {
@@ -19,10 +19,16 @@ __device__ __forceinline__ u64 now() {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t) :: "memory");
     return t;
 }
-
-extern "C" __global__ void kvt_stamp(u64* place) { *place = now(); }
 """
 """What sources begin with that read the GPU's global timer."""
+
+STAMP = (
+    NOW
+    + r"""
+extern "C" __global__ void kvt_stamp(u64* place) { *place = now(); }
+"""
+)
+"""The same, with a kernel that does nothing else."""
 
 Launch = Callable[[int], None]
 """Enqueues something, a kernel mostly, on a stream, given by its handle."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.probes.device.cuda import Module, pointer, word
+from kvtrace.probes.device.cuda import NOW, Module, pointer, word
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.layout import CONTROL_WORDS, SECTIONS, STEP_WORDS
 
@@ -87,9 +87,7 @@ DEVICE u64 close_step(u64* control, volatile const u64* released, volatile u64* 
 
 _KERNELS = r"""
 extern "C" __global__ void kvt_open(u64* control, volatile const u64* released, u64 enabled) {
-    u64 now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) :: "memory");
-    open_step(control, released, enabled, now);
+    open_step(control, released, enabled, now());
 }
 
 extern "C" __global__ void kvt_close(u64* control, volatile const u64* released, volatile u64* steps,
@@ -100,7 +98,9 @@ extern "C" __global__ void kvt_close(u64* control, volatile const u64* released,
 }
 """
 
-CUDA_SOURCE = "#define DEVICE static __device__\n#define CONSTANT static __device__ const\n" + RING_CODE + _KERNELS
+CUDA_SOURCE = (
+    NOW + "#define DEVICE static __device__\n#define CONSTANT static __device__ const\n" + RING_CODE + _KERNELS
+)
 
 
 class Ring:
