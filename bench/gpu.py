@@ -13,8 +13,8 @@ Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of 
 it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round; their
 medians by start, too, for engines differ. A batch's 99th percentile is that of a step or two, so that of all batches
 together is given as well. Then, of each kind, the steps whose results came back latest or earliest against the
-untraced ones, in the median. `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells
-of the complete rounds.
+untraced ones, in the median, and the kernels that were compiled within batches, for which requests waited (vLLM says
+so). `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells of the complete rounds.
 
 How many of a batch's prompts are computed in its first step depends on how fast they arrive, and what they take
 together on that: some percent of TTFT. With `--together` none is scheduled before all are queued, so that each batch
@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -41,6 +43,9 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
 LARGEST = 256
 KV_GIB = 21  # 256 sequences of 640 tokens take 20 GiB with this model, 32 a bit over 2.5
 MOST_TELLING = 8
+COMPILED = re.compile(r"JIT compilation during inference: ([\w.]+)")
+APART = ("gaps", "steps", "compiled")
+"""Figures of a batch that are lists."""
 Figures = dict[str, Any]
 
 
@@ -59,9 +64,12 @@ def serve(options: Any) -> None:
         kv_cache_memory_bytes=options.kv_gib << 30,
         disable_log_stats=False,
         compilation_config={"cudagraph_mode": options.graphs},
+        jit_monitor_verbose=True,
         **backend,
     )
     parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
+    gc.collect()
+    gc.freeze()  # as vLLM's server does
     with Client(options.serve) as parent:
         parent.send("ready")
         while (asked := parent.recv()) is not None:
@@ -140,6 +148,7 @@ class Engine:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         self._connection: Connection[Any, Any] | None = None
+        self._read = 0
 
     def wait(self) -> None:
         """Until it has started."""
@@ -160,6 +169,9 @@ class Engine:
         except (EOFError, OSError):
             said = f"the {self.kind!r} engine ended with exit code {self._process.wait()}:\n{self._said()[-4000:]}"
             raise EngineError(said) from None
+        said = self._said()
+        figures["compiled"] = COMPILED.findall(said, self._read)
+        self._read = len(said)
         return figures
 
     def stop(self) -> list[str]:
@@ -200,7 +212,7 @@ def main() -> None:
     if options.serve:
         serve(options)
         return
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     kinds = options.kinds.split(",")
     plan = [(int(size), int(rounds)) for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))]
     found: dict[int, list[list[Figures]]] = {size: [[] for _ in kinds] for size, _ in plan}
@@ -248,7 +260,7 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
     """Print what was found at one number of sequences: for each kind, its batches in the order of starts and rounds."""
     print(f"{sequences:4} sequences, n={len(runs[0]):<8}" + "".join(f"{kind:>32}" for kind in kinds))
     untraced = [found for kind, found in zip(kinds, runs, strict=True) if kind == kinds[0]]
-    for name in [name for name in runs[0][0] if name not in ("gaps", "steps")]:
+    for name in [name for name in runs[0][0] if name not in APART]:
         base = [statistics.mean(run[name] for run in round_) for round_ in zip(*untraced, strict=True)]
         cells, by_start = [], []
         for found in runs:
@@ -275,6 +287,9 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
         print(
             f"{'':5}{kind}: ms later, by step: " + ", ".join(f"{step}: {later[step]:+.2f}" for step in sorted(telling))
         )
+        for number, run in enumerate(found):
+            if run["compiled"]:
+                print(f"{'':5}{kind}: compiled in batch {number}: {', '.join(run['compiled'])}")
     told = [[{name: value for name, value in run.items() if name != "gaps"} for run in found] for found in runs]
     print(json.dumps({"sequences": sequences, "kinds": kinds, "runs": told}))
 

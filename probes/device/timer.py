@@ -17,6 +17,9 @@ RETRY_SECONDS = 0.1
 EVENT_WITHIN_NS, EVENT_SECONDS = 5_000, 10.0
 """An event whose time is not known so well does not take the place of one that is, for so long."""
 
+FIRST_EVENT_SECONDS = 0.1
+"""Nor is it the first one, for so long: where other processes share the GPU a reading may be that bad."""
+
 FIRST_TRIES = 200
 """Without a first offset nothing can be recorded."""
 
@@ -83,8 +86,11 @@ class GpuTimer:
         Raises:
             RuntimeError: The timer could not be read even once.
         """
-        if time.monotonic() < self._due:
+        now = time.monotonic()
+        if now < self._due:
             return
+        if not self.event_ns:
+            self._event_due = now + FIRST_EVENT_SECONDS
         answered = self._calibrate(stream)
         for _ in range(0 if self.offset_ns else FIRST_TRIES):
             time.sleep(0.005)
@@ -120,7 +126,7 @@ class GpuTimer:
             if index and (best is None or after - before < best[0]):
                 best = after - before, (before + after) // 2 - int(answers[index])
         stream.synchronize()
-        if best is None:
+        if best is None or not self._keep_event():
             return False
         moved = best[1] - self.offset_ns if self.offset_ns else 0
         self.offset_ns = best[1]
@@ -129,12 +135,12 @@ class GpuTimer:
             offset_ns=best[1],
             uncertainty_ns=(best[0] + 1) // 2,
             moved_ns=moved,
-            event_uncertainty_ns=self._keep_event(),
+            event_uncertainty_ns=self._event_uncertainty_ns,
         )
         return True
 
-    def _keep_event(self) -> int:
-        """Let events' times count from the first of the two around the reading just made; how far they may be off.
+    def _keep_event(self) -> bool:
+        """Let events' times count from the first of the two around the reading just made. Whether they have one to.
 
         The reading lies somewhere between those. While the GPU is full they are far apart, and the event before is the
         better one for some time.
@@ -145,4 +151,4 @@ class GpuTimer:
             self.event, self.event_ns = self._events.handles[self._turn], int(self._between.item()) - int(apart) // 2
             self._event_due = time.monotonic() + EVENT_SECONDS
             self._turn = 2 - self._turn
-        return self._event_uncertainty_ns
+        return bool(self.event_ns)
