@@ -66,8 +66,12 @@ def vllm_environment(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port nobody else is given: below those that the system hands out, others in each process of the tests."""
-    first = 20_000 + 500 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    """A port nobody else is given: below those that the system hands out, others in each process of the tests.
+
+    Workers of one run are numbered; those of runs beside each other, as on a GPU, have other process ids.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    first = 20_000 + 500 * (int(worker or os.getpid()) % 20)
     while True:
         port = first + next(_PORTS) % 500
         with socket.socket() as probe:

@@ -62,8 +62,8 @@ class Compilation:
     """How a rewritten kernel is compiled, by its compile-time arguments; and when: as soon as these are known.
 
     With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
-    a fifth longer at 256 sequences (docs/overhead.md). In all its forms at once: the first call is vLLM's own, to warm
-    up, and at a later one that needs another form requests would wait for the compiler.
+    a fifth longer at 256 sequences (docs/device-recorder.md). In all its forms at once: the first call is vLLM's own,
+    to warm up, and at a later one that needs another form requests would wait for the compiler.
     """
 
     def __init__(self, kernel: Any, rewritten: Any) -> None:
