@@ -47,9 +47,9 @@ COPY = Hook(
         Need("vllm.config.kv_transfer:KVTransferConfig", "kv_connector_extra_config"),
     ),
 )
-DISK_COPY = Hook(f"{_DISK}.launch_copy", "transfers to and from disk", since="0.29.0")
-DISK_STORE = Hook(f"{_DISK}._do_store", "when disk transfers run", since="0.29.0")
-DISK_LOAD = Hook(f"{_DISK}._do_load", "when disk transfers run", since="0.29.0")
+DISK_COPY = Hook(f"{_DISK}.launch_copy", "transfers to and from disk", since="0.28.0")
+DISK_STORE = Hook(f"{_DISK}._do_store", "when disk transfers run", since="0.28.0")
+DISK_LOAD = Hook(f"{_DISK}._do_load", "when disk transfers run", since="0.28.0")
 COPY_BLOCKS = Hook(f"{_OFFLOAD}.copy_backend:copy_blocks", _DEVICE_TIMES)
 
 

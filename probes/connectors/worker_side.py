@@ -26,7 +26,7 @@ RESULTS = Hook(
             "finished_sending finished_recving",
         ),
     ),
-    since="0.32.0",
+    since="0.30.0",
 )
 FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
 

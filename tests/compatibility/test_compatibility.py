@@ -39,7 +39,7 @@ OTHER_WAYS = {
     "kv_event_medium": "from 0.29 on it tells disk from CPU; earlier there was only CPU",
     "locality": "from 0.29 on it tells remote tiers",
     "lora_path": "tells adapters of one name apart",
-    "max_num_active_reqs": "from 0.32 on; else max_num_running_reqs",
+    "max_num_active_reqs": "from 0.31 on; else max_num_running_reqs",
     "session_id": "forks have it",
     "transfer_bytes": "else the bytes follow from the blocks",
 }
@@ -55,6 +55,16 @@ def test_the_stored_facts_are_what_the_sources_at_hand_say(folder: Path) -> None
     if sources.version not in stored:
         pytest.skip(f"no facts are stored about vLLM {sources.version}")
     assert sources.facts() == stored[sources.version]["sources"]
+
+
+def test_a_hook_comes_with_the_first_version_that_has_its_place() -> None:
+    """`since` excuses its absence from those before: one that is too late would hide a loss."""
+    late = [declared for declared in all_declared() if declared.since]
+    for declared in late:
+        has = {version: facts["sources"][declared.target] is not None for version, facts in table.versions().items()}
+        since = table.parts(declared.since)
+        assert has == {version: table.parts(version) >= since for version in has}, declared.target
+    assert late
 
 
 def test_the_page_is_made_of_the_stored_facts() -> None:

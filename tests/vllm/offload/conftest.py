@@ -90,7 +90,7 @@ def disk(record_ledger: RecordLedger, tmp_path_factory: pytest.TempPathFactory) 
     """The same with its disk backend, inside a MultiConnector."""
     vllm = importlib.util.find_spec("vllm")
     if vllm and not (Path(str(vllm.origin)).parent / "v1/simple_kv_offload/disk_backend.py").exists():
-        pytest.skip("this vLLM has no disk backend: 0.29 was the first")
+        pytest.skip("this vLLM has no disk backend: 0.28 was the first")
     extra = {"kv_offload_backend": "disk", "disk_capacity_bytes": 30 * BLOCK_BYTES, "use_page_cache": True}
     extra["disk_path"] = str(tmp_path_factory.mktemp("disk") / "blocks")
     parts = [connector("SimpleCpuWithoutGpu", "simple_cpu", **extra)]

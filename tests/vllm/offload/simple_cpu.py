@@ -18,7 +18,7 @@ from vllm.v1.simple_kv_offload import copy_backend, worker
 
 try:
     from vllm.v1.simple_kv_offload import disk_backend
-except ImportError:  # before vLLM 0.29
+except ImportError:  # before vLLM 0.28
     disk_backend = None
 
 
