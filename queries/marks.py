@@ -87,10 +87,10 @@ def name_rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def shorten(text: object, longest: int = 44) -> str:
-    """Text from a trace as a label: on one line, and not too long."""
+def shorten(text: object, longest: int = 44, last: int = 0) -> str:
+    """Text from a trace as a label: on one line, and not too long. Its `last` characters are kept, if need be."""
     shown = inert(str(text))
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    return shown if len(shown) <= longest else shown[: longest - 1 - last] + "…" + shown[len(shown) - last :]
 
 
 def set_height(figure: Figure, bars: int) -> None:

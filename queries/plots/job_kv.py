@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtrace.queries.marks import shorten
 from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 def plot(frame: pd.DataFrame) -> Figure:
     """Stacked areas that add up to the job's content, tier's blocks as a line; a band above where a turn is served."""
     job = frame.session.iloc[0] if len(frame) else ""
-    figure = new_figure(f"KV of job {job}", source="block_event, tier_block, request")
+    figure = new_figure(f"KV of job {shorten(job)}", source="block_event, tier_block, request")
     axes = figure.axes[0]
     if len(frame):
         lost = frame.gone_blocks - frame.tier_only_blocks

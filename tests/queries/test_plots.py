@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Trace, catalogue
@@ -65,6 +66,21 @@ def test_names_from_a_trace_are_drawn_as_they_are() -> None:
     name_rows(axes, ["$x^2$\x1b[2J", "k" * 60])
     shown = [text.get_text() for text in axes.get_yticklabels()]
     assert shown == [r"\$x^2\$\x1b[2J", "k" * 43 + "…"]
+
+
+@pytest.mark.parametrize("name", ["job-completion", "job-kv"])
+@pytest.mark.filterwarnings("error:.*axes sizes collapsed:UserWarning")
+def test_a_jobs_long_name_leaves_room_for_the_plot(name: str, make_trace: MakeTrace) -> None:
+    with Trace(make_trace((HERE / name / "trace.sql").read_text())) as trace:
+        frame = trace.query(name)
+    frame["session"] = [f"3f2b8c1e-{'tenant/' * 12}{number:04}" for number in range(len(frame))]
+    figure = find_plot(name)(frame)  # type: ignore[misc]
+    FigureCanvasAgg(figure).draw()
+    axes, inside = figure.axes[0], figure.bbox.padded(5)
+    ticks = [text for text in axes.get_xticklabels() if axes.viewLim.x0 <= text.get_position()[0] <= axes.viewLim.x1]
+    boxes = [text.get_window_extent() for text in (figure._suptitle, *ticks)]  # type: ignore[attr-defined]
+    assert all(inside.fully_contains(*corner) for box in boxes for corner in (box.min, box.max))
+    assert axes.get_window_extent().height > figure.bbox.height / 3
 
 
 def test_areas_of_many_rows_are_means_that_keep_the_total() -> None:
