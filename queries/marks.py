@@ -117,7 +117,7 @@ def stack_bars(axes: Axes, labels: Sequence[object], parts: Mapping[str, Sequenc
 
     Args:
         axes: Where to draw; parts take the palette's colours in order.
-        labels: What each bar is of; drawn below it.
+        labels: What each bar is of; drawn below it. Long ones, such as tags, are alike but for their ends.
         parts: A length a label, by the part's name in the legend.
     """
     if not len(labels):
@@ -128,4 +128,4 @@ def stack_bars(axes: Axes, labels: Sequence[object], parts: Mapping[str, Sequenc
         lengths = [0.0 if isnan(value) else float(value) for value in values]  # a part that nobody measured
         axes.bar(places, lengths, bottom=bottom, label=plain(name), color=COLOURS[number % len(COLOURS)], width=0.75)
         bottom = [low + length for low, length in zip(bottom, lengths, strict=True)]
-    axes.set_xticks(places, [plain(label) for label in labels])
+    axes.set_xticks(places, [plain(shorten(label, 16, last=8)) for label in labels])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.marks import shorten, stack_bars
+from kvtrace.queries.marks import stack_bars
 from kvtrace.queries.plotting import label, legend, new_figure
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     figure = new_figure("Job completion time", source="request: requests of one session tag; jobs that ended")
     axes = figure.axes[0]
     ended = frame[frame.jct_ms.notna()]
-    names = [shorten(session, 16, last=8) for session in ended.session]  # tags are long, and alike but for their ends
-    stack_bars(axes, names, {"turns": ended.turn_ms / 1e3, "gaps (tools)": ended.gap_ms / 1e3})
+    stack_bars(axes, list(ended.session), {"turns": ended.turn_ms / 1e3, "gaps (tools)": ended.gap_ms / 1e3})
     if len(ended) > NAMED_JOBS:
         axes.set_xticks([])
     axes.tick_params(axis="x", rotation=60, labelsize=8)

@@ -84,7 +84,7 @@ def test_a_mark_lies_between_the_stamps_around_it(behind: float) -> None:
     assert 0 < uncertainty < 5000
     assert after.min() > -uncertainty - 100
     assert before.min() > -uncertainty - 100
-    assert numpy.median(after + before) < 10_000  # a single one may be held up, by 20 us once
+    assert (after + before).max() < 20_000
 
 
 def test_a_mark_costs_the_processor_less_than_a_stamp(both_ways: str) -> None:
