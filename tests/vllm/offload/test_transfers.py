@@ -61,16 +61,15 @@ def test_offloading_bytes_and_hits_equal_vllms_counters(offloading: Ledger) -> N
     for row in found:
         uncounted = 0 if counts_all else row["without_tokens"]
         assert counters[f"vllm:kv_offload_{row['direction']}_bytes"] == row["bytes"] - uncounted
-    hits = offloading.rows(
-        "SELECT sum(external_hit_tokens)::BIGINT AS admitted, any_value(hits) AS hits "
-        "FROM prefix_lookup, (SELECT count(*) AS hits FROM tier_block WHERE op = 'hit') WHERE admitted"
+    [hits] = offloading.rows(
+        "SELECT sum(external_hit_tokens)::BIGINT AS tokens, "
+        "coalesce(sum(external_hit_tokens) FILTER (output_tokens = 0), 0)::BIGINT AS without_tokens, "
+        "(SELECT count(*) FROM tier_block WHERE op = 'hit') AS blocks "
+        "FROM prefix_lookup ASOF LEFT JOIN step ON time_ns <= update_ns WHERE admitted"
     )
-    assert hits == [
-        {
-            "admitted": counters["vllm:external_prefix_cache_hits"],
-            "hits": counters["vllm:external_prefix_cache_hits"] // 32,
-        }
-    ]
+    uncounted = 0 if counts_all else hits["without_tokens"]
+    assert counters["vllm:external_prefix_cache_hits"] == hits["tokens"] - uncounted
+    assert hits["tokens"] == hits["blocks"] * 32
 
 
 def test_simple_cpu_copies_are_the_recorded_transfers(simple_cpu: Ledger) -> None:
