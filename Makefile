@@ -26,7 +26,9 @@ READ     := 0.20.2 0.26.0 0.33.0
 RECORDED := 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 VERSIONS := $(abspath $(VENV))/vllm-versions
 CHECKS   := tests/vllm/test_truth.py tests/vllm/offload tests/vllm/test_nvtx.py
-ROOMS  := kvtrace probes ingest queries viewer tests bench examples
+SQL    := queries ingest/views
+C      := $(wildcard kvtrace/capture/native/*.[ch])
+ROOMS  := kvtrace probes ingest queries viewer lab tests bench examples
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
@@ -55,11 +57,15 @@ check: lint types test
 format: $(READY)
 	$(BIN)/ruff format $(ROOMS)
 	$(BIN)/ruff check --fix $(ROOMS)
+	$(BIN)/sqruff fix $(SQL) >/dev/null
+	$(BIN)/clang-format -i $(C)
 
 lint: $(READY)
 	@echo "== format and lint"
 	$(BIN)/ruff format --check $(ROOMS)
 	$(BIN)/ruff check $(ROOMS)
+	$(BIN)/sqruff lint $(SQL)
+	$(BIN)/clang-format --dry-run --Werror $(C)
 
 types: $(READY)
 	@echo "== types"
@@ -108,7 +114,7 @@ bench: $(READY)
 distributed: $(READY)
 	test -e $(RUN)/trace.duckdb || $(MAKE) demo
 	@echo "== every query on DuckDB and on a local Spark cluster"
-	KVTRACE_DISTRIBUTED=1 KVTRACE_TRACE=$(RUN)/trace.duckdb $(BIN)/python -m pytest tests/engines -o timeout=3600
+	KVTRACE_DISTRIBUTED=1 KVTRACE_TRACE=$(RUN)/trace.duckdb $(BIN)/python -m pytest tests/backends -o timeout=3600
 
 faults: $(READY)
 	@echo "== faults (about 500 short engines)"

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kvtrace.capture import Recorder
-from kvtrace.probes.chains import Chains
+from kvtrace.capture.recorder import Recorder
+from kvtrace.probes.block_hashes import Chains
 
 BLOCK_TOKENS, PROMPT_TOKENS, REQUESTS = 16, 4096, 200
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace.ingest.derive import insert_windows_between
-from kvtrace.ingest.schema import create_schema
+from kvtrace.ingest.derive.requests import insert_windows_between
+from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.probes.device.model import SPACING, timing
 
 _FORGET = """

@@ -25,10 +25,10 @@ import duckdb
 from same_answers import difference
 from synthetic import build
 
-from kvtrace.engines.lake import Lake, LakeTrace
-from kvtrace.engines.spark import SparkTrace, spark_session
 from kvtrace.errors import KvtraceError
 from kvtrace.export.parquet import export_parquet
+from kvtrace.queries.backends.lake import Lake, LakeTrace
+from kvtrace.queries.backends.spark import SparkTrace, spark_session
 from kvtrace.queries.catalogue import catalogue
 
 if TYPE_CHECKING:

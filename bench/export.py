@@ -18,7 +18,7 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 
 EPOCH_NS = 1_700_000_000_000_000_000
 KERNELS_OF_STEP = 1000

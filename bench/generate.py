@@ -19,8 +19,9 @@ import numpy as np
 from simulate import Tile
 from write_recording import BLOCKS, MONOTONIC_NS, REALTIME_NS, ProcessWriter
 
-from kvtrace import __version__, layout
+from kvtrace import __version__
 from kvtrace.events import EVENTS, HASH, PROCESS, REQUEST, STRING, TIME, Event
+from kvtrace.format import layout
 
 SESSIONS = 160
 FRONTEND_PID, ENGINE_PID, WORKER_PID = 1000, 1100, 1200

@@ -137,7 +137,7 @@ class Engine:
         run = options.keep / f"{kind.replace('+', '-')}-{number}"
         level, *more = kind.split("+")
         if kind == "nsys":
-            from kvtrace.nsys import find_nsys
+            from kvtrace.launch.nsys import find_nsys
 
             run.mkdir(parents=True)
             command = find_nsys(os.environ).profile(run / "profile", run / "pid", Path(sys.executable), command)

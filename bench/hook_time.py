@@ -66,7 +66,7 @@ def mean_ns(calls: list[int]) -> float:
 
 def main(connector: str = "", batches: int = 30) -> None:
     throughput.prepare(connector)
-    from kvtrace.layout import RUN_DIR_VARIABLE
+    from kvtrace.format.layout import RUN_DIR_VARIABLE
     from kvtrace.probes import hooks, plugin
 
     spent_ns: dict[str, list[int]] = defaultdict(list)

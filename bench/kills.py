@@ -30,11 +30,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS
-from kvtrace.mapped import clock_pair
-from kvtrace.recording import ProcessRecording, open_recording
+from kvtrace.format import layout
+from kvtrace.format.reader import ProcessRecording, open_recording
+from kvtrace.format.segment_file import clock_pair
 from tests.vllm.faults.variants import UNLIKE_COPIES, Variant, build, variants
 
 STARTING = 0.25

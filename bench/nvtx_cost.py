@@ -43,7 +43,7 @@ def forwards(count: int, now_ns: int, ranges: Any, _: Any) -> None:
 
 
 def measure(count: int) -> None:
-    from kvtrace.capture import Recorder
+    from kvtrace.capture.recorder import Recorder
     from kvtrace.probes.nvtx import Ranges
 
     with tempfile.TemporaryDirectory() as folder:

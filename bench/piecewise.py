@@ -131,7 +131,7 @@ def kinds(rng: random.Random) -> Iterator[tuple[str, bool]]:
 def batches(model: str, count: int) -> list[list[Step]]:
     """Decode steps, batch by batch."""
     throughput.prepare("")
-    from kvtrace.layout import KV_LEVEL_VARIABLE, RUN_DIR_VARIABLE
+    from kvtrace.format.layout import KV_LEVEL_VARIABLE, RUN_DIR_VARIABLE
     from kvtrace.probes import hooks, plugin
 
     os.environ.update({RUN_DIR_VARIABLE: tempfile.mkdtemp(), KV_LEVEL_VARIABLE: "layer"})

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.limits import Limits
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BLOCK_EVENT, STEP_REQUEST, STEP_SCHEDULE, TIME, Event
-from kvtrace.limits import Limits
 
 KINDS = {"no limits": Limits(), "--keep-last": Limits(segment_ns=100_000_000, keeps=True, keep_ns=10**9)}
 

@@ -23,7 +23,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 from kvtrace.queries import Trace
 from kvtrace.queries.reuse import References, miss_ratios, read_references, sample
 

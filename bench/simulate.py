@@ -130,7 +130,7 @@ class Tile:
         while self.waiting:
             head = self.waiting[0]
             if len(self.running) >= MAX_SEQS or not budget:
-                reason = Limit.token_budget if not budget else Limit.max_seqs
+                reason = Limit.token_budget if not budget else Limit.max_num_seqs
                 self.limit = (reason, head.number, NEVER, NEVER)
                 break
             hits = self._lookup(head)

@@ -28,8 +28,8 @@ from typing import Any
 
 import psutil
 
-from kvtrace.layout import RUN_DIR_VARIABLE
-from kvtrace.meter import Meter
+from kvtrace.format.layout import RUN_DIR_VARIABLE
+from kvtrace.launch.meter import Meter
 
 MODEL = Path(__file__).parent.parent / "examples" / "tiny-llama"
 KINDS = ("recorded", "without")

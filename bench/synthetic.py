@@ -14,7 +14,7 @@ import synthetic_gpu
 import synthetic_ledger
 from synthetic_sizes import BLOCKS, EPOCH_NS, LAYERS, REQUESTS, STEP_NS, STEPS, STEPS_OF_REQUEST, TOKEN_BYTES
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 
 EVENTS_OF_LIFETIME = 6.18
 """Average that the lifetimes below come to."""
@@ -41,8 +41,8 @@ def build(path: Path, block_events: int, memory: str | None = None) -> None:
         )
         con.execute(
             "INSERT INTO engine BY NAME SELECT 1 AS engine_id, 'synthetic' AS model, 16 AS block_size_tokens, "
-            f"{BLOCKS} AS blocks, 1 AS kv_groups, 2048 AS max_batched_tokens, 64 AS max_seqs, "
-            f"8192 AS max_model_tokens, 'fcfs' AS policy, true AS prefix_caching, "
+            f"{BLOCKS} AS blocks, 1 AS kv_groups, 2048 AS max_num_batched_tokens, 64 AS max_num_seqs, "
+            f"8192 AS max_model_len, 'fcfs' AS policy, true AS prefix_caching, "
             f"{16 * LAYERS * TOKEN_BYTES} AS block_bytes"
         )
         for statement in (
@@ -110,7 +110,7 @@ def _steps() -> tuple[str, ...]:
         SELECT 1, {start}, {start} + 100000 + roll(i, 1, 400000), i, 10 + roll(i, 2, 4), roll(i, 3, 30),
             roll(i, 4, 4) // 3, (roll(i, 4, 4) // 3) * (100 + roll(i, 5, 1900)), 0, 0, 10, 10, 0, 0, 2048, 1000,
             {BLOCKS} - {used}, {used}, {used} + roll(i, 7, {BLOCKS} - {used}), (roll(i, 8, 50) = 0)::INTEGER,
-            (['none', 'kv_insufficient', 'token_budget', 'max_seqs', 'preempted'])[1 + roll(i, 9, 5)]::e_limit,
+            (['none', 'kv_insufficient', 'token_budget', 'max_num_seqs', 'preempted'])[1 + roll(i, 9, 5)]::e_limit,
             CASE WHEN roll(i, 9, 5) > 0 THEN least({REQUESTS}, i // 2 + 1) END,
             CASE WHEN roll(i, 9, 5) = 1 THEN 20 + roll(i, 10, 50) END,
             CASE WHEN roll(i, 9, 5) = 1 THEN roll(i, 11, 20) END

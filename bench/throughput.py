@@ -105,7 +105,7 @@ def recording_pairs(pairs: int, connector: str = "") -> dict[str, Figures]:
 
 def record_selectably() -> list[bool]:
     """Record this process; hooks do their part while the one item is true, and are passed by otherwise."""
-    from kvtrace.layout import RUN_DIR_VARIABLE
+    from kvtrace.format.layout import RUN_DIR_VARIABLE
     from kvtrace.probes import hooks, plugin
 
     recording = [True]
@@ -184,7 +184,7 @@ class Child:
 def fresh_engine(kind: str) -> Callable[[], tuple[float, float]]:
     """Measures an engine of a process that loads kvtrace's entry point, with a recording or without, or does not."""
     if kind != "without":
-        from kvtrace.layout import RUN_DIR_VARIABLE
+        from kvtrace.format.layout import RUN_DIR_VARIABLE
         from kvtrace.probes import plugin
 
         if kind == "recording":

@@ -15,7 +15,7 @@ import torch
 from vllm.v1.attention.ops import triton_unified_attention as reads
 
 from bench.tile_kernels import BLOCK, HEADS, KV_HEADS, SIZE, fail
-from kvtrace.ingest.tiles import PROGRAM, TICK_NS
+from kvtrace.ingest.derive.tile_columns import PROGRAM, TICK_NS
 from kvtrace.probes.device.cuda import Module, count, pointer
 from kvtrace.probes.device.tiles import launch, layout, rewrite
 from kvtrace.probes.device.tiles.ring import Ring

@@ -12,14 +12,14 @@ import os
 import time
 from pathlib import Path
 
-from kvtrace import layout
-from kvtrace.ingest import tiles
-from kvtrace.recording import tile_files
+from kvtrace.format import layout
+from kvtrace.format.reader import tile_files
+from kvtrace.ingest.derive import tile_columns
 
 
 def describe(directory: Path) -> None:
     """Print what the headers of a process's steps say."""
-    steps, torn = tiles.headers(directory)
+    steps, torn = tile_columns.headers(directory)
     if not steps:
         print(f"{directory.name}: no whole step, torn {torn}")
         return
@@ -40,8 +40,8 @@ def read(directory: Path, most: int) -> None:
     """Decode the times of up to `most` tiles; print how fast that was."""
     count = size = 0
     start = time.perf_counter()
-    for step in tiles.steps(directory):
-        count += len(tiles.times(step).v_ns)
+    for step in tile_columns.steps(directory):
+        count += len(tile_columns.times(step).v_ns)
         size += step.chunk.payload_bytes
         if count >= most:
             break
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=500_000_000, help="how many to decode at most, of each process")
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    for directory in filter(tiles.has_tiles, sorted((options.run / layout.PROCESSES).iterdir())):
+    for directory in filter(tile_columns.has_tiles, sorted((options.run / layout.PROCESSES).iterdir())):
         describe(directory)
         read(directory, options.tiles)
 

@@ -1,4 +1,4 @@
-"""Writes recordings as `kvtrace.capture` would, but whole arrays at a time."""
+"""Writes recordings as `kvtrace.capture.recorder` would, but whole arrays at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 from simulate import BLOCK_TOKENS, BUDGET_TOKENS, MAX_MODEL_TOKENS, MAX_SEQS
 
-from kvtrace import __version__, layout
+from kvtrace import __version__
+from kvtrace.capture.limits import LARGEST_SEGMENT_BYTES
+from kvtrace.capture.stream import FIRST_SEGMENT_BYTES
 from kvtrace.events import EVENTS, SCHEMA_VERSION, Event
-from kvtrace.limits import LARGEST_SEGMENT_BYTES
-from kvtrace.stream import FIRST_SEGMENT_BYTES
+from kvtrace.format import layout
 
 BLOCKS = 4096
 BOOT_ID = "00000000-0000-4000-8000-000000000001"
@@ -23,7 +24,7 @@ VLLM_VERSION = "0.32.0"
 
 
 class ProcessWriter:
-    """Writes a process's directory as `kvtrace.capture` would."""
+    """Writes a process's directory as `kvtrace.capture.recorder` would."""
 
     def __init__(self, run_dir: Path, pid: int, role: str, rank: int = 0) -> None:
         self.pid = pid
@@ -64,8 +65,8 @@ class ProcessWriter:
         if role != "frontend":
             lines.append({"kind": "rank", "dp_rank": rank, "tp_rank": 0, "pp_rank": 0})
         if role == "engine":
-            sizes = {"block_size_tokens": BLOCK_TOKENS, "blocks": BLOCKS - 1, "kv_groups": 1, "max_seqs": MAX_SEQS}
-            limits = {"max_batched_tokens": BUDGET_TOKENS, "max_model_tokens": MAX_MODEL_TOKENS, "policy": "fcfs"}
+            sizes = {"block_size_tokens": BLOCK_TOKENS, "blocks": BLOCKS - 1, "kv_groups": 1, "max_num_seqs": MAX_SEQS}
+            limits = {"max_num_batched_tokens": BUDGET_TOKENS, "max_model_len": MAX_MODEL_TOKENS, "policy": "fcfs"}
             flags = {"prefix_caching": True, "chunked_prefill": True, "async_scheduling": False}
             lines.append({"kind": "engine", "model": "generated", **sizes, **limits, **flags, "block_bytes": 1 << 21})
         text = "".join(json.dumps({"monotonic_ns": MONOTONIC_NS, **line}) + "\n" for line in lines)

@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest.schema import create_schema
+from kvtrace.ingest.schema.trace import create_schema
 
 STORAGE_VERSION = "v1.5.0"
 """Of the files written: the oldest DuckDB that kvtrace works with can open them."""

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kvtrace.events import BOOL, ENUM, EVENTS, PROCESS, REQUEST, STRING, TIME, Event, Field, Type
+from kvtrace.format.layout import SEGMENT_HEADER_BYTES
+from kvtrace.format.reader import Segment
+from kvtrace.format.segment import Scan, map_segment
 from kvtrace.ingest import columns
 from kvtrace.ingest.ids import ProcessIds
-from kvtrace.layout import SEGMENT_HEADER_BYTES
-from kvtrace.recording import Segment
-from kvtrace.segment import Scan, map_segment
 
 BATCH_RECORDS = 2 * 122_880
 """Whole row groups of DuckDB: others would be written twice, and make the trace half as large again."""

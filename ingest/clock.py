@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from kvtrace.recording import Clock, ProcessRecording
+from kvtrace.format.reader import Clock, ProcessRecording
 
 STEP_NS, LARGEST_SLEW = 10_000_000, 1e-3
 """Between two readings of a process the realtime clock was stepped if it moved against the monotonic one by more than

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kvtrace.format.reader import ProcessRecording
 from kvtrace.ingest import columns
-from kvtrace.recording import ProcessRecording
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 Keys = npt.NDArray[np.int32]
@@ -20,7 +20,7 @@ Keys = npt.NDArray[np.int32]
 class RequestKeys:
     """Hands out the keys of table `request`: one for each internal id, whichever processes recorded it.
 
-    Where several engines used an id, each of them has a key of its own (`kvtrace.ingest.owners`).
+    Where several engines used an id, each of them has a key of its own (`kvtrace.ingest.derive.owners`).
     """
 
     def __init__(self) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace import layout
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS, PIN_END, PIN_START, REQUEST_ARRIVAL, REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE
-from kvtrace.ingest import client, clock, derive, facts
+from kvtrace.format import layout
+from kvtrace.format.reader import ProcessRecording, Recording
+from kvtrace.ingest import clock, run_tables
+from kvtrace.ingest.derive import requests
 from kvtrace.ingest.hosts import Correction, Messages, estimate
-from kvtrace.ingest.schema import create_schema
+from kvtrace.ingest.importers import client
+from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.ingest.streams import Streams
-from kvtrace.recording import ProcessRecording, Recording
 
 _TOLD = (REQUEST_ARRIVAL, REQUEST_QUEUED, REQUEST_REMOTE, REQUEST_EVENT, PIN_START, PIN_END)
 """Events that say what went from host to host."""
@@ -161,10 +163,10 @@ def _messages(clocks: Clocks, recordings: Sequence[Recording], processes: Sequen
     offsets_ns = [by_host[clock.host_of(process)] for process in processes]
     with duckdb.connect() as scratch:
         create_schema(scratch)
-        facts.insert_processes(scratch, processes, offsets_ns, clocks.of_process)
+        run_tables.insert_processes(scratch, processes, offsets_ns, clocks.of_process)
         streams = Streams(processes, offsets_ns)
         streams.import_events(scratch, [event.name for event in _TOLD if event.name in EVENTS])
-        derive.insert_requests(scratch, streams.requests.internal_ids)
+        requests.insert_requests(scratch, streams.requests.internal_ids)
         found = [Messages(*row) for row in scratch.execute(_BETWEEN_ENGINES).fetchall()]
         for index, recording in enumerate(recordings, 1):
             if index in clocks.of_client:
@@ -182,7 +184,7 @@ def insert_hosts(connection: duckdb.DuckDBPyConnection, clocks: Clocks) -> None:
         each = clocks.corrections[number]
         bounds = each.correction_ns, each.uncertainty_ns, each.earliest_ns, each.latest_ns
         rows.append((number, host, recording, *bounds, each.messages, each.method))
-    facts.insert_rows(connection, "host_clock", rows)
+    run_tables.insert_rows(connection, "host_clock", rows)
 
 
 def correct_arrivals(connection: duckdb.DuckDBPyConnection) -> None:

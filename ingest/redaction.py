@@ -44,7 +44,7 @@ _KEPT = {
     "kernel_name": "short_name demangled_name mangled_name category_rule",
     "kv_event": "medium",
     "kv_layer": "name shape stride dtype",
-    "let_go": "event",
+    "discarded": "event",
     "os_call": "name",
     "prefix_miss": "verdict key_difference why",
     "process": "roles vllm_version",

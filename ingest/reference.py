@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from kvtrace.events import EVENTS, Field
-from kvtrace.ingest.schema import ALL_ENUMS, TABLES
-from kvtrace.ingest.tables import event_columns
+from kvtrace.ingest.schema.declare import event_columns
+from kvtrace.ingest.schema.trace import ALL_ENUMS, TABLES
 
 _HEAD = """\
 # Events and tables

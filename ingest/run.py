@@ -10,11 +10,13 @@ from typing import NamedTuple
 import duckdb
 
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest import build, client, clock, costs, derive, facts, let_go, merge, misses, tiers
+from kvtrace.format.reader import ProcessRecording, Recording, open_recording
+from kvtrace.ingest import build, clock, discarded, merge, run_tables
+from kvtrace.ingest.derive import costs, misses, requests, tiers
 from kvtrace.ingest.guard import naming
+from kvtrace.ingest.importers import client
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.ingest.streams import Progress, StreamCount, Streams, recording_warnings
-from kvtrace.recording import ProcessRecording, Recording, open_recording
 
 TRACE_NAME = "trace.duckdb"
 
@@ -36,7 +38,7 @@ class Summary:
 
     target: Path
     streams: list[StreamCount] = field(default_factory=list)
-    joins: list[derive.JoinCount] = field(default_factory=list)
+    joins: list[requests.JoinCount] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     source_tables: list[SourceTable] = field(default_factory=list)
     clocks: merge.Clocks = field(default_factory=merge.Clocks)
@@ -117,7 +119,7 @@ def _ingest_alone(sources: Sources, target: Path | None, warnings: list[str], pr
     summary = Summary(target, warnings=warnings)
     with build.new_trace(target) as connection:
         _import_sources(connection, sources, summary, progress)
-        facts.insert_run_without_recording(connection, summary.warnings)
+        run_tables.insert_run_without_recording(connection, summary.warnings)
     return summary
 
 
@@ -125,7 +127,7 @@ def _import_sources(
     connection: duckdb.DuckDBPyConnection, sources: Sources, summary: Summary, progress: Progress
 ) -> None:
     joins, warnings = import_sources(connection, sources, progress)
-    summary.joins += [derive.JoinCount(*join) for join in joins]
+    summary.joins += [requests.JoinCount(*join) for join in joins]
     summary.warnings += warnings
     rows = connection.execute(
         "SELECT source_id, file, source_table, rows, imported, target FROM source_table "
@@ -148,33 +150,33 @@ def _fill(
     clocks = summary.clocks = merge.find_clocks(recordings, processes)
     merge.correct(clocks, recordings, processes, given)
     offsets_ns = _offsets(processes, clocks)
-    misfits = facts.insert_processes(connection, processes, offsets_ns, clocks.of_process)
+    misfits = run_tables.insert_processes(connection, processes, offsets_ns, clocks.of_process)
     merge.insert_hosts(connection, clocks)
-    gone = let_go.insert_let_go(connection, processes, offsets_ns)
+    gone = discarded.insert_discarded(connection, processes, offsets_ns)
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
         readings = clock.residuals(number, process, offset_ns)
-        facts.insert_clocks(connection, readings)
+        run_tables.insert_clocks(connection, readings)
         summary.warnings += _clock_warnings(process, readings)
     streams = Streams(processes, offsets_ns)
     summary.streams = streams.import_events(connection, progress=progress)
     tile_warnings = streams.import_tiles(connection, progress, all_tiles=all_tiles)
-    derive.insert_tile_windows(connection)
-    derive.insert_windows_between(connection)
+    requests.insert_tile_windows(connection)
+    requests.insert_windows_between(connection)
     merge.correct_arrivals(connection)
     progress("requests and joins", summary.records, summary.records)
-    derive.insert_requests(connection, streams.requests.internal_ids)
+    requests.insert_requests(connection, streams.requests.internal_ids)
     costs.insert_cost_model(connection)
     tiers.insert_transfer_rate(connection)
     misses.insert_misses(connection)
-    summary.joins = derive.count_joins(connection)
+    summary.joins = requests.count_joins(connection)
     for number in clocks.of_client:
         run_dir = recordings[number - 1].run_dir
         client.import_client(
             connection, run_dir, summary.warnings, number, clocks.correction_ns(clocks.of_client[number])
         )
     if clocks.of_client:
-        summary.joins.append(derive.JoinCount(*client.count_join(connection)))
-    facts.insert_rows(connection, "stream", summary.streams)
+        summary.joins.append(requests.JoinCount(*client.count_join(connection)))
+    run_tables.insert_rows(connection, "stream", summary.streams)
     summary.warnings += [
         *gone,
         *(warning for recording in recordings for warning in recording.warnings),
@@ -185,10 +187,10 @@ def _fill(
         *recording_warnings(processes, summary.streams),
     ]
     _import_sources(connection, sources, summary, progress)
-    facts.insert_recordings(
+    run_tables.insert_recordings(
         connection, recordings, [_correction(recording, clocks, processes) for recording in recordings]
     )
-    facts.insert_run(connection, recordings, summary.warnings)
+    run_tables.insert_run(connection, recordings, summary.warnings)
 
 
 def _offsets(processes: Sequence[ProcessRecording], clocks: merge.Clocks) -> list[int]:

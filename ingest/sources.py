@@ -9,11 +9,11 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace import layout
 from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.format import layout
+from kvtrace.format.manifest import read_facts
 from kvtrace.ingest.guard import naming
-from kvtrace.ingest.options import Options
-from kvtrace.manifest import read_facts
+from kvtrace.ingest.importers.options import Options
 
 Progress = Callable[[str, int, int], None]
 _File = tuple[int, str, Path]
@@ -67,7 +67,7 @@ def with_folders_searched(sources: Sources) -> tuple[Sources, list[str]]:
     """
     if not sources.unboxkv:
         return sources, []
-    from kvtrace.ingest.unboxkv.load import find_files
+    from kvtrace.ingest.importers.unboxkv.load import find_files
 
     files, warnings = find_files(sources.unboxkv)
     return replace(sources, unboxkv=tuple(files)), warnings
@@ -103,10 +103,10 @@ def import_sources(
             continue
         if kind != "torch":
             with needs_analysis():
-                from kvtrace.ingest.nsight.load import load_export
+                from kvtrace.ingest.importers.nsight.load import load_export
             load = partial(load_export, launch_shapes=sources.launch_shapes)
         else:
-            from kvtrace.ingest.torch_trace import load_torch_trace
+            from kvtrace.ingest.importers.torch.load import load_torch_trace
 
             load = partial(load_torch_trace)
         try:
@@ -128,7 +128,7 @@ def import_sources(
     if marked:
         joins += finish.count_joins(connection)
     if sources.kv_events and connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():
-        from kvtrace.ingest.kv_events import compare
+        from kvtrace.ingest.importers.kv_events import compare
 
         joins += compare(connection)
     return joins, warnings
@@ -141,22 +141,22 @@ def _import_others(
     warnings: list[str] = []
     unboxkv = [(source_id, path) for source_id, kind, path in files if kind == "unboxkv"]
     if unboxkv:
-        from kvtrace.ingest.unboxkv.load import load_unboxkv
+        from kvtrace.ingest.importers.unboxkv.load import load_unboxkv
 
         with naming(unboxkv[0][1].parent if len(unboxkv) > 1 else unboxkv[0][1]):
             warnings += load_unboxkv(connection, unboxkv, options, progress)
     for source_id, kind, path in files:
         with naming(path):
             if kind == "kv_events":
-                from kvtrace.ingest.kv_events import load_kv_events
+                from kvtrace.ingest.importers.kv_events import load_kv_events
 
                 warnings += load_kv_events(connection, source_id, path, progress)
             elif kind == "sched_trace":
-                from kvtrace.ingest.sched_trace import load_sched_trace
+                from kvtrace.ingest.importers.sched_trace.load import load_sched_trace
 
                 warnings += load_sched_trace(connection, source_id, path, progress)
             elif kind == "requests":
-                from kvtrace.ingest.request_trace import load_request_trace
+                from kvtrace.ingest.importers.request_trace import load_request_trace
 
                 warnings += load_request_trace(connection, source_id, path, options, progress)
     return warnings

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import duckdb
 
 from kvtrace.events import EVENTS
-from kvtrace.ingest import capture, tile_tables, tiles
+from kvtrace.format.discarded import TILES
+from kvtrace.format.reader import ProcessRecording, Segment
+from kvtrace.ingest import capture
+from kvtrace.ingest.derive import tile_columns, tile_tables
+from kvtrace.ingest.derive.owners import Owners
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
-from kvtrace.ingest.owners import Owners
-from kvtrace.kept import TILES
-from kvtrace.recording import ProcessRecording, Segment
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many records are through, and how many there are (an estimate)."""
@@ -80,7 +81,7 @@ class Streams:
         warnings = []
         for number, (process, offset_ns) in enumerate(zip(self._processes, self._offsets_ns, strict=True), 1):
             lost, unwritten = _said_of_tiles(process, "lost_steps"), _said_of_tiles(process, "unwritten_steps")
-            if not tiles.has_tiles(process.directory) and not lost and not unwritten:
+            if not tile_columns.has_tiles(process.directory) and not lost and not unwritten:
                 continue
             engines = self._pids[number - 1]
             most = None if all_tiles else tile_tables.DEFAULT_TILES

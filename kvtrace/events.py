@@ -58,7 +58,7 @@ class Limit(enum.IntEnum):
     none = 1  # nothing was left waiting
     token_budget = 2
     kv_insufficient = 3
-    max_seqs = 4
+    max_num_seqs = 4
     preempted = 5  # the step preempted a running request, so nothing was admitted
     paused = 6
     other = 7  # e.g. a remote KV load, a grammar, a LoRA slot

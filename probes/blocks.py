@@ -10,10 +10,10 @@ from kvtrace.events import BLOCK_EVENT, BlockOp, PinCause
 from kvtrace.probes.engine import Engine, Pool
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.owners import BLOCK, BLOCK_MAP, BLOCK_POOL
+from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_MAP, BLOCK_POOL
 
 if TYPE_CHECKING:
-    from kvtrace._native import Writer
+    from kvtrace.capture._native import Writer
 
 _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
@@ -31,11 +31,11 @@ def hooks(engines: Engines) -> list[Hook]:
 
 
 def _native(engines: Engines, pools: _PoolHooks, maps: tuple[After, After]) -> Writer | None:
-    """What does most of it in compiled code, or None: see `kvtrace/native/blocks.c`."""
+    """What does most of it in compiled code, or None: see `kvtrace/capture/native/blocks.c`."""
     packer = engines.recorder.packer(BLOCK_EVENT)
     if packer is None:
         return None
-    from kvtrace._native import Writer as Native  # where there is a packer there is this
+    from kvtrace.capture._native import Writer as Native  # where there is a packer there is this
 
     slow_ways = *maps, pools.after_allocate, pools.after_touch, pools.after_free, pools.listed
     ops = (int(op) for op in (BlockOp.cache, BlockOp.evict, BlockOp.allocate, BlockOp.hit, BlockOp.free))

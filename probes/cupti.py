@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from kvtrace.capture import Recorder
-from kvtrace.probes.device.ending import at_end
+from kvtrace.capture.recorder import Recorder
+from kvtrace.probes.device.at_exit import at_end
 
 _FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full, too."""

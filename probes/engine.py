@@ -6,12 +6,12 @@ import os
 import weakref
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.probes.hooks import Need
-from kvtrace.probes.lacks import Lacks
-from kvtrace.probes.owners import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
+from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.pins import Pins
 from kvtrace.probes.state import EngineState, PoolState, RequestState
+from kvtrace.probes.vllm_symbols import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
-from kvtrace.probes.owners import PARALLEL_CONFIG, SCHEDULER
+from kvtrace.probes.vllm_symbols import PARALLEL_CONFIG, SCHEDULER
 
 _FACTS = "facts of the engine"
 FACT_NEEDS = (
@@ -36,9 +36,9 @@ def facts_of(scheduler: Any, engine: Engine) -> dict[str, Any]:
         "block_size_tokens": lambda: engine.block_size or None,
         "blocks": lambda: engine.block_pool.num_gpu_blocks - 1,
         "kv_groups": lambda: len(scheduler.kv_cache_config.kv_cache_groups),
-        "max_batched_tokens": lambda: scheduler.max_num_scheduled_tokens,
-        "max_seqs": lambda: scheduler.max_num_running_reqs,
-        "max_model_tokens": lambda: scheduler.max_model_len,
+        "max_num_batched_tokens": lambda: scheduler.max_num_scheduled_tokens,
+        "max_num_seqs": lambda: scheduler.max_num_running_reqs,
+        "max_model_len": lambda: scheduler.max_model_len,
         "scheduler": lambda: f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
         "policy": lambda: scheduler.policy if isinstance(scheduler.policy, str) else scheduler.policy.value,
         "prefix_caching": lambda: bool(scheduler.kv_cache_manager.enable_caching),

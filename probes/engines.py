@@ -8,15 +8,15 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes import ttl_pins
 from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool
 from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
-from kvtrace.probes.lacks import Lacks
-from kvtrace.probes.owners import SCHEDULER
+from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.pins import Pins
+from kvtrace.probes.vllm_symbols import SCHEDULER
 
 
 class Engines:

@@ -6,10 +6,10 @@ import os
 import time
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import REQUEST_ARRIVAL
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
-from kvtrace.probes.owners import ENGINE_REQUEST
+from kvtrace.probes.vllm_symbols import ENGINE_REQUEST
 
 
 def hooks(recorder: Recorder) -> list[Hook]:

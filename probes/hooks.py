@@ -16,8 +16,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from kvtrace.capture.stream import compiled
 from kvtrace.probes.imports import ImportFinder, is_missing
-from kvtrace.stream import compiled
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from kvtrace.capture.stream import compiled
 from kvtrace.events import PREFIX_LOOKUP, PinCause
-from kvtrace.probes.chains import CHAIN_NEEDS, Chains
+from kvtrace.probes.block_hashes import CHAIN_NEEDS, Chains
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.owners import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
-from kvtrace.stream import compiled
+from kvtrace.probes.vllm_symbols import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
 
 _SIZING = "get_num_blocks_to_allocate"
 _SIZED = "how many blocks a refused request asked for"

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kvtrace.capture import Recorder
-from kvtrace.layout import NVTX_VARIABLE
+from kvtrace.capture.recorder import Recorder
+from kvtrace.format.layout import NVTX_VARIABLE
 from kvtrace.probes.cupti import flush_at_end
 from kvtrace.probes.engine import Engine
 

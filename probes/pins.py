@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.events import PIN_END, PIN_START, PinCause, PinEnd
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.owners import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
+from kvtrace.probes.vllm_symbols import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
 
 _FAILED = "that a load failed"
 _STREAMING = "WAITING_FOR_STREAMING_REQ"

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace.layout import RUN_DIR_VARIABLE
+from kvtrace.format.layout import RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
-    from kvtrace.capture import Recorder
+    from kvtrace.capture.recorder import Recorder
     from kvtrace.probes.hooks import Hook, Patches
 
 _patches = None
@@ -43,8 +43,8 @@ def unload() -> None:
 
 def _install(run_dir: Path) -> None:
     global _patches
-    from kvtrace import limits
-    from kvtrace.capture import Recorder
+    from kvtrace.capture import limits
+    from kvtrace.capture.recorder import Recorder
     from kvtrace.probes.hooks import Patches
 
     counting = os.environ.get("KVTRACE_COUNT_WRITES") == "1"
@@ -75,8 +75,8 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         nvtx_hooks,
         pins,
         requests,
+        step_results,
         steps,
-        updates,
         worker,
     )
 
@@ -85,7 +85,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
     ranges = nvtx.Ranges(recorder) if nvtx.is_wanted(environment) else None
     scheduling = [
         *steps.hooks(followed, pending, ranges),
-        *updates.hooks(followed),
+        *step_results.hooks(followed),
         *requests.hooks(followed, ranges),
         *pins.hooks(followed),
     ]

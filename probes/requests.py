@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE, FinishReason, RemotePart, RequestOp
 from kvtrace.probes.engine import NOT_ADMITTED, Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.nvtx import Ranges
-from kvtrace.probes.owners import REQUEST, SAMPLING, SCHEDULER
-from kvtrace.probes.updates import first_tokens
+from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.step_results import first_tokens
+from kvtrace.probes.vllm_symbols import REQUEST, SAMPLING, SCHEDULER
 
 _TAGS = "sessions and turns"
 _HALVES = "the halves of prefill/decode pairs"
@@ -132,7 +132,7 @@ def _quicker(engines: Engines, before_free: Callable[[Args, Kwargs], None]) -> C
     packer = engines.recorder.packer(REQUEST_EVENT)
     if packer is None:
         return before_free
-    from kvtrace._native import Ends  # where there is a packer there is this
+    from kvtrace.capture._native import Ends  # where there is a packer there is this
 
     finish, other = int(RequestOp.finish), int(FinishReason.other)
     return Ends(packer, engines.by_scheduler, _REASONS, before_free, finish, other).before

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 try:
-    from kvtrace._native import EngineState, PoolState, RequestState
+    from kvtrace.capture._native import EngineState, PoolState, RequestState
 except ImportError:  # kvtrace was installed without a compiler
 
     class EngineState:  # type: ignore[no-redef]

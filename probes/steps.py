@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kvtrace.capture.stream import compiled
 from kvtrace.events import (
     BLOCK_TABLE,
     REQUEST_EVENT,
@@ -21,7 +22,7 @@ from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
 from kvtrace.probes.lookups import Lookups
 from kvtrace.probes.nvtx import Ranges
-from kvtrace.probes.owners import (
+from kvtrace.probes.vllm_symbols import (
     BLOCK_POOL,
     CACHED_REQUESTS,
     NEW_REQUEST,
@@ -30,7 +31,6 @@ from kvtrace.probes.owners import (
     SCHEDULER,
     SCHEDULER_OUTPUT,
 )
-from kvtrace.stream import compiled
 
 _PAUSED = "that admissions were paused"
 _NOBODY_WAITS = int(Limit.none), 0, -1, -1
@@ -229,7 +229,7 @@ class Steps:
             return Limit.preempted, number, -1, -1
         most = getattr(scheduler, "max_num_active_reqs", None) or scheduler.max_num_running_reqs
         if len(scheduler.running) >= most:
-            return Limit.max_seqs, number, -1, -1
+            return Limit.max_num_seqs, number, -1, -1
         chunked = scheduler.scheduler_config.enable_chunked_prefill
         if budget_left <= 0 or (not chunked and head.num_tokens - head.num_computed_tokens > budget_left):
             return Limit.token_budget, number, -1, -1

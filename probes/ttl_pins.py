@@ -13,7 +13,7 @@ from typing import Any
 from kvtrace.events import PinCause, PinEnd
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
-from kvtrace.probes.lacks import Followed
+from kvtrace.probes.optional_attributes import Followed
 from kvtrace.probes.pins import Holder, block_ids
 
 _REASONS = {reason.name: reason for reason in PinEnd}

@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.stream import compiled
 from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.device.batch import BatchOrder
+from kvtrace.probes.device.cuda_events import Begin, End
 from kvtrace.probes.device.levels import DeviceRecorder, level
-from kvtrace.probes.device.marks import Begin, End
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.engine_facts import dp_rank
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.lacks import Lacks
 from kvtrace.probes.nvtx import Ranges
-from kvtrace.probes.owners import PARALLEL_CONFIG, SCHEDULER_OUTPUT
-from kvtrace.stream import compiled
+from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.vllm_symbols import PARALLEL_CONFIG, SCHEDULER_OUTPUT
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"

@@ -27,7 +27,8 @@
 -- column: fitting_requests [requests] derived | Requests of that mean size that the pool has room for.
 
 WITH state AS (
-    SELECT r.engine_id, r.request, s.scheduled_ns AS time_ns, r.step, false AS ended,
+    SELECT
+        r.engine_id, r.request, s.scheduled_ns AS time_ns, r.step, false AS ended,
         r.computed_tokens + r.scheduled_tokens AS stored
     FROM step_request r JOIN step_schedule s USING (engine_id, step)
     UNION ALL
@@ -37,7 +38,8 @@ WITH state AS (
 ), last_step AS (
     SELECT engine_id, max(step) AS step FROM step_schedule GROUP BY engine_id
 ), held AS (
-    SELECT engine_id, request, s.step, stored, ended,
+    SELECT
+        engine_id, request, s.step, stored, ended,
         coalesce(lead(s.step) OVER life, l.step + 1) - s.step AS steps,
         (NOT ended)::INTEGER - (NOT lag(ended, 1, true) OVER life)::INTEGER AS begun
     FROM state s JOIN last_step l USING (engine_id)
@@ -45,7 +47,8 @@ WITH state AS (
 ), busy AS (
     SELECT engine_id, count(*) AS steps, avg(used_blocks) AS used_blocks
     FROM (
-        SELECT s.engine_id, s.used_blocks, sum(coalesce(c.begun, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step) AS n
+        SELECT
+            s.engine_id, s.used_blocks, sum(coalesce(c.begun, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step) AS n
         FROM step_schedule s
         LEFT JOIN (SELECT engine_id, step, sum(begun) AS begun FROM held GROUP BY ALL) c USING (engine_id, step)
     ) WHERE n > 0 GROUP BY engine_id
@@ -57,31 +60,44 @@ WITH state AS (
 ), length AS (
     SELECT engine_id, stored, sum(steps) AS steps FROM kept GROUP BY ALL
 ), life AS (
-    SELECT k.engine_id, sum(k.steps) AS steps, any_value(q.prompt_tokens) AS prompt,
+    SELECT
+        k.engine_id, sum(k.steps) AS steps, any_value(q.prompt_tokens) AS prompt,
         greatest(any_value(q.prompt_tokens + coalesce(q.output_tokens, 0)), max(stored)) AS final
     FROM kept k JOIN request q USING (request) GROUP BY k.engine_id, request
 ), size AS (
     SELECT DISTINCT engine_id, unnest([block_size_tokens, 8, 16, 32, 64, 128, 256]) AS block_size_tokens FROM engine
 ), allocator AS (
-    SELECT b.engine_id, 'recorded' AS allocator, e.block_size_tokens, b.used_blocks * e.block_size_tokens * b.steps AS slots,
+    SELECT
+        b.engine_id,
+        'recorded' AS allocator,
+        e.block_size_tokens,
+        b.used_blocks * e.block_size_tokens * b.steps AS slots,
         sum(l.steps * (ceil(l.stored / e.block_size_tokens) * e.block_size_tokens - l.stored)) AS wasted
     FROM busy b JOIN engine e USING (engine_id) JOIN length l USING (engine_id)
     GROUP BY ALL
     UNION ALL
-    SELECT engine_id, 'paged', block_size_tokens, sum(steps * ceil(stored / block_size_tokens) * block_size_tokens), NULL
+    SELECT
+        engine_id, 'paged', block_size_tokens, sum(steps * ceil(stored / block_size_tokens) * block_size_tokens), NULL
     FROM length JOIN size USING (engine_id) GROUP BY ALL
     UNION ALL
-    SELECT engine_id, unnest(['contiguous_max_model_len', 'contiguous_buddy', 'contiguous_output_power_of_2',
-            'contiguous_exact']), NULL, unnest([longest, buddy, power_of_2, exact]), NULL
+    SELECT
+        engine_id, unnest([
+            'contiguous_max_model_len', 'contiguous_buddy', 'contiguous_output_power_of_2',
+            'contiguous_exact'
+        ]), NULL, unnest([longest, buddy, power_of_2, exact
+        ]), NULL
     FROM (
-        SELECT engine_id, sum(steps * max_model_tokens) AS longest,
+        SELECT
+            engine_id, sum(steps * max_model_len) AS longest,
             sum(steps * 2 ** ceil(log2(final))) AS buddy,
-            sum(steps * (prompt + CASE WHEN final > prompt THEN 2 ** ceil(log2(final - prompt)) ELSE 0 END)) AS power_of_2,
+            sum(steps * (prompt + CASE WHEN final > prompt THEN 2 ** ceil(log2(final - prompt)) ELSE 0 END))
+                AS power_of_2,
             sum(steps * final) AS exact
         FROM life JOIN engine USING (engine_id) GROUP BY engine_id
     )
 ), mean AS (
-    SELECT a.engine_id, allocator, a.block_size_tokens, b.steps, t.requests / b.steps AS requests,
+    SELECT
+        a.engine_id, allocator, a.block_size_tokens, b.steps, t.requests / b.steps AS requests,
         slots / b.steps AS reserved_tokens,
         coalesce(wasted, slots - t.stored) / b.steps AS wasted_tokens,
         e.blocks * e.block_size_tokens AS pool_tokens

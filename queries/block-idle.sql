@@ -43,12 +43,16 @@ WITH pass AS (
     GROUP BY ALL
     UNION ALL
     SELECT process_id, engine_id, step, 'forward', start_ns, end_ns FROM forward
-    WHERE tokens > 0 AND process_id NOT IN (SELECT DISTINCT process_id FROM kv_window)
+    WHERE
+        tokens > 0 AND process_id NOT IN (SELECT DISTINCT process_id FROM kv_window)
         AND ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
 ), share AS (
-    SELECT r.engine_id, r.step, r.request,
+    SELECT
+        r.engine_id, r.step, r.request,
         ceil((computed_tokens + scheduled_tokens) / e.block_size_tokens)::BIGINT AS blocks,
-        (ceil((computed_tokens + scheduled_tokens) / e.block_size_tokens) - computed_tokens // e.block_size_tokens)::BIGINT
+        (
+            ceil((computed_tokens + scheduled_tokens) / e.block_size_tokens) - computed_tokens // e.block_size_tokens
+        )::BIGINT
             AS written_blocks
     FROM step_request r JOIN engine e USING (engine_id)
     WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
@@ -57,7 +61,8 @@ WITH pass AS (
 ), worker AS (
     SELECT process_id, engine_id, basis, count(*) AS passes FROM pass GROUP BY ALL
 ), turn AS (
-    SELECT w.process_id, s.step, s.blocks, s.written_blocks, p.end_ns - p.start_ns AS pass_ns,
+    SELECT
+        w.process_id, s.step, s.blocks, s.written_blocks, p.end_ns - p.start_ns AS pass_ns,
         lead(p.start_ns) OVER life - p.end_ns AS next_ns,
         coalesce(lead(e.request IS NOT NULL) OVER life, true) AS is_last
     FROM share s
@@ -69,19 +74,26 @@ WITH pass AS (
     SELECT *, CASE WHEN NOT is_last THEN next_ns END AS gap_ns, is_last OR next_ns IS NOT NULL AS followed
     FROM turn WHERE pass_ns IS NOT NULL
 ), batch AS (
-    SELECT process_id, step, sum(blocks) AS blocks, sum(written_blocks) AS written_blocks,
+    SELECT
+        process_id, step, sum(blocks) AS blocks, sum(written_blocks) AS written_blocks,
         coalesce(sum(blocks) FILTER (followed), 0) AS followed_blocks,
         coalesce(sum(written_blocks) FILTER (followed), 0) AS followed_written_blocks
     FROM known GROUP BY ALL
 ), span AS (
-    SELECT process_id, sum(blocks * pass_ns) AS pass_ns, coalesce(sum(blocks * pass_ns) FILTER (followed), 0) AS followed_ns,
+    SELECT
+        process_id,
+        sum(blocks * pass_ns) AS pass_ns,
+        coalesce(sum(blocks * pass_ns) FILTER (followed), 0) AS followed_ns,
         sum(blocks * gap_ns) AS between_ns, quantile_cont(gap_ns, [0.5, 0.99]) AS gaps, max(gap_ns) AS max_gap_ns
     FROM known GROUP BY ALL
 ), touched AS (
-    SELECT process_id, layer,
+    SELECT
+        process_id, layer,
         sum((w.end_ns - w.start_ns) * CASE w.kind WHEN 'write' THEN b.written_blocks ELSE b.blocks END) AS ns,
-        sum((w.end_ns - w.start_ns)
-            * CASE w.kind WHEN 'write' THEN b.followed_written_blocks ELSE b.followed_blocks END) AS followed_ns
+        sum(
+            (w.end_ns - w.start_ns)
+            * CASE w.kind WHEN 'write' THEN b.followed_written_blocks ELSE b.followed_blocks END
+        ) AS followed_ns
     FROM kv_window w JOIN batch b USING (process_id, step)
     GROUP BY process_id, layer
 ), whole AS (

@@ -44,8 +44,8 @@ WITH looked_up AS (
 ), stored AS (
     SELECT
         c.engine_id,
-        count(DISTINCT (c.kv_group, c.block_hash)) * any_value(e.block_size_tokens)
-            // greatest(coalesce(any_value(e.kv_groups), 1), 1) AS tokens
+        count(distinct(c.kv_group, c.block_hash)) * any_value(e.block_size_tokens)
+        // greatest(coalesce(any_value(e.kv_groups), 1), 1) AS tokens
     FROM block_event c LEFT JOIN engine e USING (engine_id)
     WHERE c.op = 'cache' AND c.pool = 0
     GROUP BY c.engine_id

@@ -45,7 +45,8 @@ SELECT
     CASE WHEN c.output_tokens > 1 THEN (c.last_token_ns - c.first_token_ns) / 1e6 / (c.output_tokens - 1) END
         AS inter_token_ms,
     list_max(list_transform(
-        range(2, array_length(c.token_ns) + 1), lambda i: c.token_ns[i] - c.token_ns[i - 1])) / 1e6 AS longest_gap_ms,
+        range(2, array_length(c.token_ns) + 1), LAMBDA i: c.token_ns[i] - c.token_ns[i - 1]
+    )) / 1e6 AS longest_gap_ms,
     (c.last_token_ns - c.send_ns) / 1e6 AS turn_ms,
     CASE WHEN c.last AND j.failures = 0 THEN (c.last_token_ns - j.start_ns) / 1e6 END AS jct_ms,
     (r.first_token_ns - r.queued_ns) / 1e6 AS engine_ttft_ms,
@@ -54,6 +55,6 @@ SELECT
     (c.last_token_ns - c.send_ns - (r.finished_ns - r.queued_ns)) / 1e6 AS turn_outside_ms,
     c.error
 FROM client_request c
-    LEFT JOIN job j ON j.session = c.session AND j.phase IS NOT DISTINCT FROM c.phase
-    LEFT JOIN request r ON r.request = c.request
+LEFT JOIN job j ON j.session = c.session AND j.phase IS NOT DISTINCT FROM c.phase
+LEFT JOIN request r ON r.request = c.request
 ORDER BY c.send_ns, c.request_id

@@ -72,8 +72,10 @@ WITH chosen AS (
         place,
         time_ns,
         ref_count > 0 AS used,
-        last_value(CASE WHEN op IN ('cache', 'evict', 'reset') THEN
-            {'content': (kv_group, block_hash), 'there': op = 'cache'} END IGNORE NULLS) OVER block AS held
+        last_value(CASE
+            WHEN op IN ('cache', 'evict', 'reset') THEN
+                { 'content': (kv_group, block_hash), 'there': op = 'cache' }
+        END IGNORE NULLS) OVER block AS held
     FROM (
         SELECT engine_id, block_id, place, time_ns, op, ref_count, kv_group, block_hash
         FROM event SEMI JOIN keeper USING (engine_id, block_id)
@@ -109,8 +111,10 @@ WITH chosen AS (
             t.time_ns,
             k.content,
             (t.op = 'store')::INTEGER AS there
-        FROM tier_block t JOIN known k ON k.engine_id = t.engine_id
-            AND (t.op = 'reset' OR (coalesce(t.kv_group, 0), t.block_hash) = k.content)
+        FROM tier_block t JOIN known k
+            ON
+                k.engine_id = t.engine_id
+                AND (t.op = 'reset' OR (coalesce(t.kv_group, 0), t.block_hash) = k.content)
         WHERE t.op IN ('store', 'evict', 'drop', 'reset')
     )
     WINDOW kept AS (PARTITION BY engine_id, connector, tier, content ORDER BY place)
@@ -180,15 +184,22 @@ WITH chosen AS (
     FROM request_event e SEMI JOIN mine USING (request)
     WHERE op IN ('schedule', 'resume', 'preempt', 'finish')
 ), mixed AS (
-    SELECT time_ns, NULL AS turn_number, content_blocks, used, free, tier, tier_only, 0 AS held, 0 AS running, 0 AS present
+    SELECT
+        time_ns, NULL AS turn_number, content_blocks, used, free, tier, tier_only, 0 AS held, 0 AS running, 0 AS present
     FROM moved
-    UNION ALL SELECT time_ns, NULL, 0, 0, 0, 0, 0, 1, 0, 0 FROM reference WHERE op <> 'free'
-    UNION ALL SELECT end_ns, NULL, 0, 0, 0, 0, 0, -1, 0, 0 FROM reference WHERE op <> 'free' AND end_ns IS NOT NULL
-    UNION ALL SELECT time_ns, NULL, 0, 0, 0, 0, 0, 0, running, 0 FROM turn
-    UNION ALL SELECT arrival_ns, turn_number, 0, 0, 0, 0, 0, 0, 0, 1 FROM mine
-    UNION ALL SELECT finished_ns, NULL, 0, 0, 0, 0, 0, 0, 0, -1 FROM mine WHERE finished_ns IS NOT NULL
+    UNION ALL
+    SELECT time_ns, NULL, 0, 0, 0, 0, 0, 1, 0, 0 FROM reference WHERE op <> 'free'
+    UNION ALL
+    SELECT end_ns, NULL, 0, 0, 0, 0, 0, -1, 0, 0 FROM reference WHERE op <> 'free' AND end_ns IS NOT NULL
+    UNION ALL
+    SELECT time_ns, NULL, 0, 0, 0, 0, 0, 0, running, 0 FROM turn
+    UNION ALL
+    SELECT arrival_ns, turn_number, 0, 0, 0, 0, 0, 0, 0, 1 FROM mine
+    UNION ALL
+    SELECT finished_ns, NULL, 0, 0, 0, 0, 0, 0, 0, -1 FROM mine WHERE finished_ns IS NOT NULL
 ), moment AS (
-    SELECT time_ns, max(turn_number) AS turn_number, sum(content_blocks) AS content_blocks, sum(used) AS used,
+    SELECT
+        time_ns, max(turn_number) AS turn_number, sum(content_blocks) AS content_blocks, sum(used) AS used,
         sum(free) AS free, sum(tier) AS tier, sum(tier_only) AS tier_only, sum(held) AS held, sum(running) AS running,
         sum(present) AS present
     FROM mixed

@@ -25,8 +25,11 @@
 -- column: p95_gb_per_s [GB/s] derived | 95th percentile.
 
 WITH batch AS (
-    SELECT r.engine_id, r.step,
-        CASE WHEN bool_and(phase = 'decode') THEN 'decode' WHEN bool_or(phase = 'decode') THEN 'mixed' ELSE 'prefill' END
+    SELECT
+        r.engine_id, r.step,
+        CASE
+            WHEN bool_and(phase = 'decode') THEN 'decode' WHEN bool_or(phase = 'decode') THEN 'mixed' ELSE 'prefill'
+        END
             AS batch,
         sum(scheduled_tokens) AS written_tokens,
         sum(computed_tokens + scheduled_tokens) AS read_tokens,
@@ -37,18 +40,20 @@ WITH batch AS (
     WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
     GROUP BY r.engine_id, r.step
 ), tensor AS (
-    SELECT process_id, layer, list_product(shape::BIGINT[]) * CASE
-        WHEN dtype IN ('float32', 'float') THEN 4
-        WHEN dtype IN ('bfloat16', 'float16', 'half') THEN 2
-        WHEN dtype LIKE 'float8%' OR dtype IN ('uint8', 'int8') THEN 1
-    END AS bytes
+    SELECT
+        process_id, layer, list_product(shape::BIGINT[]) * CASE
+            WHEN dtype IN ('float32', 'float') THEN 4
+            WHEN dtype IN ('bfloat16', 'float16', 'half') THEN 2
+            WHEN dtype LIKE 'float8%' OR dtype IN ('uint8', 'int8') THEN 1
+        END AS bytes
     FROM kv_layer
 ), access AS (
-    SELECT w.process_id, w.layer, CASE w.kind WHEN 'write' THEN 'write' ELSE 'read' END AS kind, b.batch,
+    SELECT
+        w.process_id, w.layer, CASE w.kind WHEN 'write' THEN 'write' ELSE 'read' END AS kind, b.batch,
         w.end_ns - w.start_ns AS ns,
         CASE w.kind WHEN 'write' THEN written_blocks ELSE read_blocks END AS blocks,
         CASE w.kind WHEN 'write' THEN written_tokens ELSE read_tokens END
-            * (t.bytes / ((e.blocks + 1) * e.block_size_tokens)) AS bytes
+        * (t.bytes / ((e.blocks + 1) * e.block_size_tokens)) AS bytes
     FROM kv_window w
     JOIN batch b USING (engine_id, step)
     JOIN engine e USING (engine_id)

@@ -29,7 +29,8 @@
 -- column: wasted_share [ratio] derived | wasted_tokens over allocated_tokens.
 
 WITH state AS (
-    SELECT r.engine_id, r.request, s.scheduled_ns AS time_ns, r.step, false AS ended, r.new_blocks AS blocks,
+    SELECT
+        r.engine_id, r.request, s.scheduled_ns AS time_ns, r.step, false AS ended, r.new_blocks AS blocks,
         r.computed_tokens + r.scheduled_tokens AS stored_tokens
     FROM step_request r JOIN step_schedule s USING (engine_id, step)
     WHERE $engine IS NULL OR r.engine_id = $engine
@@ -38,7 +39,8 @@ WITH state AS (
     FROM request_event e ASOF JOIN step_schedule s ON e.engine_id = s.engine_id AND s.scheduled_ns >= e.time_ns
     WHERE e.op IN ('preempt', 'finish') AND ($engine IS NULL OR e.engine_id = $engine)
 ), change AS (
-    SELECT engine_id, step,
+    SELECT
+        engine_id, step,
         -- A request that ends while it waits has no blocks to give back.
         CASE WHEN ended AND lag(ended, 1, true) OVER life THEN 0 ELSE blocks END AS blocks,
         stored_tokens - lag(stored_tokens, 1, 0) OVER life AS tokens,
@@ -49,19 +51,23 @@ WITH state AS (
     SELECT engine_id, step, sum(blocks) AS blocks, sum(tokens) AS tokens, sum(requests) AS requests
     FROM change GROUP BY engine_id, step
 ), filled AS (
-    SELECT s.engine_id, s.step, s.scheduled_ns, s.used_blocks, e.block_size_tokens, coalesce(e.kv_groups, 1) = 1 AS even,
+    SELECT
+        s.engine_id, s.step, s.scheduled_ns, s.used_blocks, e.block_size_tokens, coalesce(e.kv_groups, 1) = 1 AS even,
         (sum(coalesce(c.blocks, 0)) OVER steps)::BIGINT AS table_blocks,
         (sum(coalesce(c.tokens, 0)) OVER steps)::BIGINT AS table_tokens,
         (sum(coalesce(c.requests, 0)) OVER steps)::BIGINT AS requests,
-        CASE WHEN $bucket_ms > 0
-            THEN (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
+        CASE
+            WHEN $bucket_ms > 0
+                THEN
+                    (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
             ELSE s.step
         END AS bucket
     FROM step_schedule s JOIN engine e USING (engine_id) LEFT JOIN step_change c USING (engine_id, step)
     WHERE $engine IS NULL OR s.engine_id = $engine
     WINDOW steps AS (PARTITION BY s.engine_id ORDER BY s.step)
 ), averaged AS (
-    SELECT engine_id, min(scheduled_ns) AS time_ns, min(step) AS step, count(*) AS steps, block_size_tokens,
+    SELECT
+        engine_id, min(scheduled_ns) AS time_ns, min(step) AS step, count(*) AS steps, block_size_tokens,
         avg(requests) AS requests, avg(used_blocks) AS used_blocks, avg(table_blocks) AS table_blocks,
         avg(used_blocks) * block_size_tokens AS allocated_tokens,
         CASE WHEN even THEN avg(table_blocks * block_size_tokens - table_tokens) END AS wasted_tokens
@@ -69,7 +75,8 @@ WITH state AS (
     WHERE EXISTS (FROM step_change)
     GROUP BY engine_id, bucket, block_size_tokens, even
 )
-SELECT engine_id, time_ns, step, steps, block_size_tokens, requests, used_blocks, table_blocks, allocated_tokens,
+SELECT
+    engine_id, time_ns, step, steps, block_size_tokens, requests, used_blocks, table_blocks, allocated_tokens,
     allocated_tokens - wasted_tokens AS stored_tokens,
     wasted_tokens,
     CASE WHEN allocated_tokens > 0 THEN wasted_tokens / allocated_tokens END AS wasted_share

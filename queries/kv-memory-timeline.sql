@@ -21,7 +21,7 @@
 -- column: running [requests] recorded | Requests running.
 -- column: swapped [requests] recorded | Requests swapped out; NULL if unknown.
 -- column: waiting [requests] recorded | Requests waiting, swapped ones not counted.
--- column: evicted [requests] derived | Requests that lost their place on the GPU.
+-- column: preempted [requests] derived | Requests that were preempted.
 -- column: resumed [requests] derived | Requests that got it back.
 
 SELECT
@@ -37,7 +37,7 @@ SELECT
     m.running,
     m.swapped,
     m.waiting,
-    m.evicted,
+    m.preempted,
     m.resumed
 FROM kv_usage m LEFT JOIN engine_source n USING (engine_id) LEFT JOIN engine e USING (engine_id)
 WHERE $engine IS NULL OR m.engine_id = $engine

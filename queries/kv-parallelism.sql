@@ -29,7 +29,8 @@
 -- column: max_active_requests [requests] derived | Most.
 
 WITH batch AS (
-    SELECT r.engine_id, r.step, count(*) AS requests,
+    SELECT
+        r.engine_id, r.step, count(*) AS requests,
         sum(ceil((r.computed_tokens + r.scheduled_tokens) / e.block_size_tokens)) AS blocks,
         max(ceil((r.computed_tokens + r.scheduled_tokens) / e.block_size_tokens)) AS most
     FROM step_request r JOIN engine e USING (engine_id)
@@ -41,10 +42,12 @@ WITH batch AS (
     SELECT engine_id, NULL, * FROM batch
     WHERE engine_id NOT IN (
         SELECT DISTINCT engine_id FROM kv_window WHERE engine_id IS NOT NULL
-        UNION SELECT DISTINCT engine_id FROM tile_step WHERE engine_id IS NOT NULL
+        UNION
+        SELECT DISTINCT engine_id FROM tile_step WHERE engine_id IS NOT NULL
     )
 ), windows AS (
-    SELECT process_id, layer, count(*) AS passes, avg(requests) AS mean_requests, avg(blocks) AS mean_blocks,
+    SELECT
+        process_id, layer, count(*) AS passes, avg(requests) AS mean_requests, avg(blocks) AS mean_blocks,
         max(blocks)::BIGINT AS max_blocks, sum(blocks) / sum(requests) AS mean_request_blocks,
         max(most)::BIGINT AS max_request_blocks
     FROM covered GROUP BY ALL
@@ -52,23 +55,29 @@ WITH batch AS (
     SELECT process_id, step, layer, row, start_ns, end_ns FROM gpu_program
     WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
 ), request AS (
-    SELECT process_id, step, layer, row, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
+    SELECT
+        process_id, step, layer, row, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
         sum(end_ns - start_ns) AS access_ns
     FROM program GROUP BY ALL
 ), pass AS (
-    SELECT process_id, step, layer, max(end_ns) - min(start_ns) AS ns, sum(access_ns) AS access_ns,
+    SELECT
+        process_id, step, layer, max(end_ns) - min(start_ns) AS ns, sum(access_ns) AS access_ns,
         sum(end_ns - start_ns) AS request_ns
     FROM request GROUP BY ALL
 ), means AS (
-    SELECT process_id, layer, count(*) AS passes, sum(access_ns) / sum(ns) AS accesses,
+    SELECT
+        process_id, layer, count(*) AS passes, sum(access_ns) / sum(ns) AS accesses,
         sum(access_ns) / sum(request_ns) AS request_accesses, sum(request_ns) / sum(ns) AS active
     FROM pass GROUP BY ALL
 ), in_flight AS (
     -- What ends at a moment makes room for what begins at it.
     SELECT process_id, layer, max(accesses)::BIGINT AS accesses, max(request_accesses)::BIGINT AS request_accesses
     FROM (
-        SELECT process_id, layer,
-            sum(change) OVER (PARTITION BY process_id, step, layer ORDER BY ns, change ROWS UNBOUNDED PRECEDING) AS accesses,
+        SELECT
+            process_id, layer,
+            sum(change)
+                OVER (PARTITION BY process_id, step, layer ORDER BY ns, change ROWS UNBOUNDED PRECEDING)
+                AS accesses,
             sum(change) OVER (PARTITION BY process_id, step, layer, row ORDER BY ns, change ROWS UNBOUNDED PRECEDING)
                 AS request_accesses
         FROM (SELECT *, unnest([start_ns, end_ns]) AS ns, unnest([1, -1]) AS change FROM program)
@@ -76,8 +85,11 @@ WITH batch AS (
 ), active AS (
     SELECT process_id, layer, max(active)::BIGINT AS active
     FROM (
-        SELECT process_id, layer,
-            sum(change) OVER (PARTITION BY process_id, step, layer ORDER BY ns, change ROWS UNBOUNDED PRECEDING) AS active
+        SELECT
+            process_id, layer,
+            sum(change)
+                OVER (PARTITION BY process_id, step, layer ORDER BY ns, change ROWS UNBOUNDED PRECEDING)
+                AS active
         FROM (SELECT *, unnest([start_ns, end_ns]) AS ns, unnest([1, -1]) AS change FROM request)
     ) GROUP BY ALL
 )

@@ -26,7 +26,8 @@
 
 WITH program AS (
     -- One number a program and one a request's head in a layer: the shorter the keys, the faster the sorting.
-    SELECT *, row_number() OVER (ORDER BY process_id, step, program) AS id,
+    SELECT
+        *, row_number() OVER (ORDER BY process_id, step, program) AS id,
         dense_rank() OVER (ORDER BY process_id, step, layer, row, head) AS head_id,
         count(*) OVER (PARTITION BY process_id, step, layer, row, head) > 1 AS shares_head
     FROM gpu_program
@@ -37,10 +38,12 @@ WITH program AS (
     SELECT p.id, p.head_id, p.shares_head, t.tile, t.k_ns, l.block
     FROM gpu_tile t
     JOIN program p USING (process_id, step, program)
-    LEFT JOIN listed l ON l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
-        AND l.first_token = t.tile * p.tile_tokens
+    LEFT JOIN listed
+        l ON l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
+    AND l.first_token = t.tile * p.tile_tokens
 ), in_program AS (
-    SELECT id, count(*) AS reads, count_if(next_tile > tile) AS increasing,
+    SELECT
+        id, count(*) AS reads, count_if(next_tile > tile) AS increasing,
         count_if(next_block > block) AS increasing_blocks,
         count(next_block) FILTER (block IS NOT NULL) AS pairs_of_blocks
     FROM (
@@ -55,7 +58,8 @@ WITH program AS (
     ) GROUP BY head_id
 ), head AS (
     -- A head read by one program reads in that program's order.
-    SELECT any_value(p.process_id) AS process_id, any_value(p.step) AS step, any_value(p.layer) AS layer,
+    SELECT
+        any_value(p.process_id) AS process_id, any_value(p.step) AS step, any_value(p.layer) AS layer,
         any_value(p.row) AS row, count(*) AS programs, sum(r.reads) AS reads, sum(r.increasing) AS increasing,
         sum(r.increasing_blocks) AS increasing_blocks, sum(r.pairs_of_blocks) AS pairs_of_blocks,
         coalesce(any_value(q.increasing), sum(r.increasing)) AS increasing_of_request

@@ -33,10 +33,12 @@
 -- column: v_end_ms [ms] derived | When V had been used; NULL if that was not recorded.
 
 WITH chosen AS (
-    SELECT t.process_id, t.step, e.block_size_tokens AS size, e.blocks AS pool_blocks, t.engine_id, t.opened_ns,
+    SELECT
+        t.process_id, t.step, e.block_size_tokens AS size, e.blocks AS pool_blocks, t.engine_id, t.opened_ns,
         row_number() OVER (ORDER BY t.step) AS pass
     FROM tile_step t JOIN engine e USING (engine_id)
-    WHERE t.process_id = coalesce($process, (SELECT min(process_id) FROM gpu_program))
+    WHERE
+        t.process_id = coalesce($process, (SELECT min(process_id) FROM gpu_program))
         AND ($first_step IS NULL OR t.step >= $first_step) AND ($last_step IS NULL OR t.step <= $last_step)
     QUALIFY $last_step IS NOT NULL OR pass <= 5
 ), program AS (
@@ -52,7 +54,8 @@ WITH chosen AS (
     ) a USING (process_id, step)
     GROUP BY c.process_id, c.step
 ), listed AS (
-    SELECT DISTINCT l.process_id, l.step, l.row, l.first_token, l.first_token // c.size AS position,
+    SELECT DISTINCT
+        l.process_id, l.step, l.row, l.first_token, l.first_token // c.size AS position,
         l.kernel_block * l.kernel_block_tokens // c.size AS block_id
     FROM gpu_block_list l JOIN chosen c USING (process_id, step)
 ), batch AS (
@@ -63,12 +66,15 @@ WITH chosen AS (
     SELECT b.process_id, b.step, r.row, r.request
     FROM batch b JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since
 ), read AS (
-    SELECT DISTINCT p.process_id, p.step, p.head, p.program, n.request, l.position, l.block_id,
+    SELECT DISTINCT
+        p.process_id, p.step, p.head, p.program, n.request, l.position, l.block_id,
         t.start_ns, t.k_ns, coalesce(t.v_start_ns, CASE WHEN t.v_ns IS NOT NULL THEN t.k_ns END) AS v_start_ns, t.v_ns
     FROM gpu_tile t JOIN program p USING (process_id, step, program)
-        JOIN listed l ON l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
+    JOIN listed l
+        ON
+            l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
             AND l.first_token >= t.tile * p.tile_tokens AND l.first_token < (t.tile + 1) * p.tile_tokens
-        LEFT JOIN named n ON n.process_id = t.process_id AND n.step = t.step AND n.row = p.row
+    LEFT JOIN named n ON n.process_id = t.process_id AND n.step = t.step AND n.row = p.row
 ), whole_step AS (
     SELECT engine_id, step, CASE WHEN min(phase) = max(phase) THEN min(phase) END AS phase
     FROM step_request WHERE step IN (SELECT step FROM chosen) GROUP BY engine_id, step
@@ -83,8 +89,10 @@ SELECT
     coalesce(s.phase, CASE WHEN r.block_id IS NULL THEN w.phase END) AS phase,
     r.request,
     r.program,
-    CASE WHEN r.program IS NOT NULL
-        THEN row_number() OVER (PARTITION BY c.step, r.program ORDER BY r.start_ns, r.position) END AS place,
+    CASE
+        WHEN r.program IS NOT NULL
+            THEN row_number() OVER (PARTITION BY c.step, r.program ORDER BY r.start_ns, r.position)
+    END AS place,
     r.position,
     r.block_id,
     c.pool_blocks,
@@ -93,7 +101,7 @@ SELECT
     (r.v_start_ns - g.begun_ns) / 1e6 AS v_start_ms,
     (r.v_ns - g.begun_ns) / 1e6 AS v_end_ms
 FROM chosen c JOIN begun g USING (process_id, step)
-    LEFT JOIN read r USING (process_id, step)
-    LEFT JOIN step_request s ON s.engine_id = c.engine_id AND s.step = c.step AND s.request = r.request
-    LEFT JOIN whole_step w ON w.engine_id = c.engine_id AND w.step = c.step
+LEFT JOIN read r USING (process_id, step)
+LEFT JOIN step_request s ON s.engine_id = c.engine_id AND s.step = c.step AND s.request = r.request
+LEFT JOIN whole_step w ON w.engine_id = c.engine_id AND w.step = c.step
 ORDER BY c.pass, r.program, r.start_ns, r.position

@@ -17,11 +17,13 @@
 -- column: reads_per_write [ratio] derived | Tokens read for each one written.
 
 WITH share AS (
-    SELECT s.engine_id, s.phase, s.scheduled_tokens AS written, s.computed_tokens + s.scheduled_tokens AS read,
+    SELECT
+        s.engine_id, s.phase, s.scheduled_tokens AS written, s.computed_tokens + s.scheduled_tokens AS read,
         ceil((s.computed_tokens + s.scheduled_tokens) / e.block_size_tokens)::BIGINT AS blocks
     FROM step_request s JOIN engine e USING (engine_id)
 ), phase AS (
-    SELECT engine_id, phase, count(*) AS shares, sum(written)::BIGINT AS written_tokens,
+    SELECT
+        engine_id, phase, count(*) AS shares, sum(written)::BIGINT AS written_tokens,
         sum(read)::BIGINT AS read_tokens, sum(blocks)::BIGINT AS read_blocks
     FROM share GROUP BY engine_id, phase
 )

@@ -33,7 +33,8 @@ WITH held AS (
         engine_id::BIGINT << 32 | block_id AS block,
         (op IN ('allocate', 'evict'))::TINYINT AS uncached
     FROM block_event
-    WHERE pool = 0
+    WHERE
+        pool = 0
         AND (op IN ('allocate', 'cache') OR (op = 'free' AND ref_count = 0) OR (op = 'evict' AND ref_count > 0))
 ), change AS (
     SELECT
@@ -54,12 +55,15 @@ WITH held AS (
         s.used_blocks,
         s.free_blocks,
         coalesce(e.blocks, s.used_blocks + s.free_blocks) AS blocks,
-        CASE WHEN count(c.uncached_blocks) OVER (PARTITION BY s.engine_id) > 0 THEN
-            s.cached_blocks - s.used_blocks
-            + (sum(coalesce(c.uncached_blocks, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step))::BIGINT
+        CASE
+            WHEN count(c.uncached_blocks) OVER (PARTITION BY s.engine_id) > 0 THEN
+                s.cached_blocks - s.used_blocks
+                + (sum(coalesce(c.uncached_blocks, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step))::BIGINT
         END AS cached_free_blocks,
-        CASE WHEN $bucket_ms > 0
-            THEN (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
+        CASE
+            WHEN $bucket_ms > 0
+                THEN
+                    (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
             ELSE s.step
         END AS bucket
     FROM (

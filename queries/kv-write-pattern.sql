@@ -26,10 +26,12 @@
 -- column: end_ms [ms] derived | End of the last.
 
 WITH chosen AS (
-    SELECT t.process_id, t.step, e.block_size_tokens AS size, e.blocks AS pool_blocks, t.engine_id,
+    SELECT
+        t.process_id, t.step, e.block_size_tokens AS size, e.blocks AS pool_blocks, t.engine_id,
         row_number() OVER (ORDER BY t.step) AS pass
     FROM tile_step t JOIN engine e USING (engine_id)
-    WHERE t.process_id = coalesce($process, (SELECT min(process_id) FROM gpu_write))
+    WHERE
+        t.process_id = coalesce($process, (SELECT min(process_id) FROM gpu_write))
         AND ($first_step IS NULL OR t.step >= $first_step) AND ($last_step IS NULL OR t.step <= $last_step)
     QUALIFY $last_step IS NOT NULL OR pass <= 5
 ), written AS (
@@ -45,7 +47,8 @@ WITH chosen AS (
     )
     GROUP BY step
 ), listed AS (
-    SELECT DISTINCT l.process_id, l.step, l.row, l.first_token // c.size AS position,
+    SELECT DISTINCT
+        l.process_id, l.step, l.row, l.first_token // c.size AS position,
         l.kernel_block * l.kernel_block_tokens // c.size AS block_id
     FROM gpu_block_list l JOIN chosen c USING (process_id, step)
 ), batch AS (
@@ -55,7 +58,7 @@ WITH chosen AS (
 ), owner AS (
     SELECT l.step, l.block_id, min(l.position) AS position, min(r.request) AS request
     FROM listed l JOIN batch b USING (process_id, step)
-        JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since AND r.row = l.row
+    JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since AND r.row = l.row
     GROUP BY l.step, l.block_id
 )
 SELECT
@@ -73,7 +76,7 @@ SELECT
     (min(w.start_ns) - g.begun_ns) / 1e6 AS start_ms,
     (max(w.end_ns) - g.begun_ns) / 1e6 AS end_ms
 FROM written w JOIN begun g USING (step)
-    LEFT JOIN owner o ON o.step = w.step AND o.block_id = w.block_id
-    LEFT JOIN step_request s ON s.engine_id = w.engine_id AND s.step = w.step AND s.request = o.request
+LEFT JOIN owner o ON o.step = w.step AND o.block_id = w.block_id
+LEFT JOIN step_request s ON s.engine_id = w.engine_id AND s.step = w.step AND s.request = o.request
 GROUP BY w.process_id, w.pass, w.step, g.begun_ns, s.phase, o.request, o.position, w.block_id, w.pool_blocks
 ORDER BY w.pass, start_ms, o.request, o.position, w.block_id

@@ -39,7 +39,8 @@ SELECT
     coalesce(k.by_time, 0) AS kernels_by_time
 FROM source s JOIN alignment a USING (source_id)
 LEFT JOIN (
-    SELECT source_id, count(*) AS kernels, count(step) AS with_step,
+    SELECT
+        source_id, count(*) AS kernels, count(step) AS with_step,
         count(*) FILTER (attribution IN ('after_range', 'other_thread', 'gpu_time', 'stream_order')) AS by_time
     FROM gpu_kernel GROUP BY source_id
 ) AS k USING (source_id)

@@ -28,7 +28,8 @@
 WITH pass AS (
     SELECT s.*, s.prefill_tokens + s.chunked_prefill_tokens + s.resumed_tokens AS computed_tokens, r.tokens_per_s
     FROM step s LEFT JOIN engine_sample r USING (engine_id, step)
-    WHERE s.scheduled_tokens > 0 AND ($engine IS NULL OR s.engine_id = $engine)
+    WHERE
+        s.scheduled_tokens > 0 AND ($engine IS NULL OR s.engine_id = $engine)
         AND ($with_warmup OR r.part IS DISTINCT FROM 'warmup')
 )
 SELECT
@@ -38,8 +39,10 @@ SELECT
         AS batching,
     p.step,
     row_number() OVER (PARTITION BY p.engine_id ORDER BY p.step) AS pass,
-    CASE WHEN p.decode_tokens = 0 THEN 'prefill' WHEN p.computed_tokens = 0 THEN 'decode'
-        WHEN p.decode_tokens > 0 THEN 'mixed' END AS phase,
+    CASE
+        WHEN p.decode_tokens = 0 THEN 'prefill' WHEN p.computed_tokens = 0 THEN 'decode'
+        WHEN p.decode_tokens > 0 THEN 'mixed'
+    END AS phase,
     p.running,
     p.scheduled_tokens AS batch_tokens,
     p.computed_tokens AS prefill_tokens,

@@ -52,7 +52,8 @@ WITH looked_up AS (
     SELECT * FROM block_hold WHERE held_by NOT IN ('running', 'prefix_sharing')
 ), edge AS (
     SELECT engine_id, held_by AS cause, start_ns AS ns, 1 AS blocks FROM idle
-    UNION ALL SELECT engine_id, held_by, end_ns, -1 FROM idle
+    UNION ALL
+    SELECT engine_id, held_by, end_ns, -1 FROM idle
 ), moment AS (
     SELECT engine_id, cause, ns, sum(blocks)::BIGINT AS blocks FROM edge GROUP BY engine_id, cause, ns
 ), level AS MATERIALIZED (
@@ -74,8 +75,9 @@ WITH looked_up AS (
 ), owner AS (
     SELECT m.engine_id, m.kind, m.request, m.cause, count(DISTINCT p.request) AS owners
     FROM met m JOIN pin p
-        ON p.engine_id = m.engine_id AND p.cause::VARCHAR = m.cause AND p.start_ns <= m.time_ns
-        AND (p.end_ns IS NULL OR p.end_ns > m.time_ns)
+        ON
+            p.engine_id = m.engine_id AND p.cause::VARCHAR = m.cause AND p.start_ns <= m.time_ns
+            AND (p.end_ns IS NULL OR p.end_ns > m.time_ns)
     GROUP BY ALL
 )
 SELECT

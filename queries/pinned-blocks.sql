@@ -31,7 +31,10 @@ WITH held AS (
     FROM block_hold
     GROUP BY engine_id, held_by
 ), ended AS (
-    SELECT engine_id, min(time_ns) AS start_ns, max(time_ns) AS end_ns FROM block_event WHERE pool = 0 GROUP BY engine_id
+    SELECT engine_id, min(time_ns) AS start_ns, max(time_ns) AS end_ns
+    FROM block_event
+    WHERE pool = 0
+    GROUP BY engine_id
 ), pinned AS (
     SELECT
         engine_id,

@@ -43,7 +43,7 @@ LIMITS = {
     "none": "0.85",
     "token_budget": COLOURS[1],
     "kv_insufficient": COLOURS[3],
-    "max_seqs": COLOURS[4],
+    "max_num_seqs": COLOURS[4],
     "preempted": COLOURS[5],
     "paused": "0.55",
     "other": COLOURS[6],

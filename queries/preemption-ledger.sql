@@ -68,7 +68,8 @@ WITH rate AS (
         sum(s.interval_ns * (r.scheduled_tokens / s.scheduled_tokens)) / 1e6 AS share_ms,
         sum(r.scheduled_tokens * b.ns_per_token + b.ns_per_token_context * (
             r.scheduled_tokens::DOUBLE * r.computed_tokens
-            + r.scheduled_tokens::DOUBLE * (r.scheduled_tokens + 1) / 2)) / 1e6 AS recompute_ms
+            + r.scheduled_tokens::DOUBLE * (r.scheduled_tokens + 1) / 2
+        )) / 1e6 AS recompute_ms
     FROM (SELECT * FROM step_request WHERE phase = 'resumed') r
     ASOF JOIN (SELECT * FROM preemption WHERE outcome = 'resumed') p
         ON r.engine_id = p.engine_id AND r.request = p.request AND r.step >= p.resume_step
@@ -78,7 +79,8 @@ WITH rate AS (
 ), priced AS (
     SELECT
         p.*,
-        CASE WHEN p.outcome = 'resumed' AND EXISTS (FROM step_request) THEN coalesce(c.tokens, 0) END AS recomputed_tokens,
+        CASE WHEN p.outcome = 'resumed' AND EXISTS (FROM step_request) THEN coalesce(c.tokens, 0) END
+            AS recomputed_tokens,
         c.steps,
         c.share_ms,
         c.recompute_ms

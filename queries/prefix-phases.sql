@@ -38,35 +38,49 @@ WITH named AS (
 ), arrived AS (
     SELECT *, row_number() OVER (PARTITION BY phase ORDER BY arrival_ns, request) <= $skip_requests AS skipped
     FROM named
+), served AS (
+    SELECT
+        *,
+        NOT skipped AND first_token_ns IS NOT NULL AS counts,
+        coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0) AS cached_tokens
+    FROM arrived
 ), counted AS (
     SELECT
         phase,
         min(arrival_ns - zero_ns) / 1e9 AS start_s,
         max(finished_ns - zero_ns) / 1e9 AS end_s,
-        count(*) FILTER (NOT skipped AND first_token_ns IS NOT NULL) AS requests,
+        count(*) FILTER (counts) AS requests,
         count(*) FILTER (skipped) AS skipped_requests,
-        avg(prompt_tokens) FILTER (NOT skipped AND first_token_ns IS NOT NULL) AS mean_prompt_tokens,
-        sum(coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0))
-            FILTER (NOT skipped AND first_token_ns IS NOT NULL)
-            / nullif(sum(prompt_tokens) FILTER (NOT skipped AND first_token_ns IS NOT NULL), 0) AS hit_rate,
+        avg(prompt_tokens) FILTER (counts) AS mean_prompt_tokens,
+        sum(cached_tokens) FILTER (counts) / nullif(sum(prompt_tokens) FILTER (counts), 0) AS hit_rate,
         avg(first_token_ns - arrival_ns) FILTER (NOT skipped) / 1e6 AS mean_ttft_ms,
         quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.5) FILTER (NOT skipped) AS p50_ttft_ms,
         quantile_cont((first_token_ns - arrival_ns) / 1e6, 0.95) FILTER (NOT skipped) AS p95_ttft_ms
-    FROM arrived
+    FROM served
     GROUP BY phase
+), ordered AS (
+    SELECT
+        *,
+        max(end_s) OVER (ORDER BY start_s, phase ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before_end_s
+    FROM counted
 )
 SELECT
     row_number() OVER (ORDER BY start_s, phase) AS phase_order,
     phase,
     start_s,
     end_s,
-    coalesce(start_s < max(end_s) OVER (
-        ORDER BY start_s, phase ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), false) AS overlaps,
-    c.* EXCLUDE (phase, start_s, end_s),
+    coalesce(start_s < before_end_s, false) AS "overlaps",
+    ordered.requests,
+    skipped_requests,
+    mean_prompt_tokens,
+    hit_rate,
+    mean_ttft_ms,
+    p50_ttft_ms,
+    p95_ttft_ms,
     s.policy,
     s.requests_per_s,
     s.blocks,
     s.block_size_tokens,
     s.cache_mode
-FROM counted c, run_setting s
+FROM ordered, run_setting s
 ORDER BY phase_order

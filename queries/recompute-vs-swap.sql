@@ -52,7 +52,8 @@ WITH preemption AS (
     FROM prefix_miss m
     ASOF LEFT JOIN preemption p ON m.engine_id = p.engine_id AND m.request = p.request AND m.time_ns >= p.time_ns
 ), again AS (
-    SELECT g.engine_id, g.request, g.step, max(u.end_ns) FILTER (r.phase = 'resumed') AS recomputed_ns,
+    SELECT
+        g.engine_id, g.request, g.step, max(u.end_ns) FILTER (r.phase = 'resumed') AS recomputed_ns,
         min(u.end_ns) AS first_ns
     FROM step_request r
     ASOF JOIN (SELECT * FROM gone WHERE resumed) g
@@ -63,11 +64,13 @@ WITH preemption AS (
     SELECT
         g.*,
         CASE WHEN g.resumed THEN 'preemption' ELSE 'eviction' END AS cause,
-        CASE WHEN fetched_tokens > 0 THEN 'fetched' WHEN lost_tokens > 0 THEN 'recomputed' ELSE 'cached' END AS strategy,
+        CASE WHEN fetched_tokens > 0 THEN 'fetched' WHEN lost_tokens > 0 THEN 'recomputed' ELSE 'cached' END
+            AS strategy,
         CASE WHEN g.resumed THEN coalesce(a.recomputed_ns, a.first_ns) ELSE q.first_token_ns END - g.time_ns
             AS overhead_ns,
         lost_tokens * c.ns_per_token + c.ns_per_token_context * (
-            lost_tokens::DOUBLE * local_hit_tokens + lost_tokens::DOUBLE * (lost_tokens + 1) / 2) AS recompute_ns,
+            lost_tokens::DOUBLE * local_hit_tokens + lost_tokens::DOUBLE * (lost_tokens + 1) / 2
+        ) AS recompute_ns,
         lost_tokens * (e.block_bytes / e.block_size_tokens) AS lost_bytes,
         t.bytes_per_s,
         e.model,
@@ -84,9 +87,12 @@ WITH preemption AS (
     WHERE g.resumed OR g.lost_tokens > 0
 ), placed AS (
     SELECT *, 'lost_tokens' AS dimension, lost_tokens::DOUBLE AS amount FROM event
-    UNION ALL SELECT *, 'sequence_tokens', queried_tokens FROM event
-    UNION ALL SELECT *, 'running_requests', running FROM event
-    UNION ALL SELECT *, 'free_share', free_share FROM event
+    UNION ALL
+    SELECT *, 'sequence_tokens', queried_tokens FROM event
+    UNION ALL
+    SELECT *, 'running_requests', running FROM event
+    UNION ALL
+    SELECT *, 'free_share', free_share FROM event
 ), bucketed AS (
     SELECT
         *,

@@ -26,8 +26,10 @@
 -- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
 
 WITH preempted AS (
-    SELECT engine_id, request, step, max(computed_tokens) OVER (
-        PARTITION BY engine_id, request ORDER BY time_ns, rowid) AS lost_tokens
+    SELECT
+        engine_id, request, step, max(computed_tokens) OVER (
+            PARTITION BY engine_id, request ORDER BY time_ns, rowid
+        ) AS lost_tokens
     FROM request_event
     WHERE op = 'preempt'
 ), again AS (

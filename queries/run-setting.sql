@@ -14,9 +14,9 @@
 -- column: blocks [blocks] recorded | GPU blocks that requests can use, over all engines.
 -- column: block_size_tokens [tokens] recorded | Tokens a block.
 -- column: capacity_tokens [tokens] derived | The KV budget: tokens that fit into those blocks.
--- column: max_seqs [requests] recorded | Most running requests of an engine.
--- column: max_batched_tokens [tokens] recorded | Most tokens a step of an engine.
--- column: max_model_tokens [tokens] recorded | Longest sequence.
+-- column: max_num_seqs [requests] recorded | Most running requests of an engine.
+-- column: max_num_batched_tokens [tokens] recorded | Most tokens a step of an engine.
+-- column: max_model_len [tokens] recorded | Longest sequence.
 -- column: prefix_caching recorded | Prefix caching is on.
 -- column: chunked_prefill recorded | Chunked prefill is on.
 -- column: async_scheduling recorded | Steps are scheduled ahead of their results.

@@ -26,7 +26,7 @@
 -- column: evictions recorded | Blocks whose cached content was evicted; NULL without block events.
 -- column: recomputed_tokens [tokens] recorded | Tokens computed again after preemptions.
 -- column: dropped_records recorded | Records lost because recording had stopped; 0: none.
--- column: let_go_records recorded | Records that a flight recorder let go (table let_go); 0: the run is whole.
+-- column: discarded_records recorded | Records that a flight recorder let go (table discarded); 0: the run is whole.
 -- column: kept_from_ns [ns] recorded | From here on the run is whole (UNIX time); NULL: from its beginning.
 -- column: hosts recorded | Hosts, by their clocks; NULL if the trace does not tell.
 -- column: clock_uncertainty_ms [ms] derived | How far the worst of their clocks may be off; NULL: not known.
@@ -39,7 +39,7 @@ WITH step_total AS (
         max(coalesce(end_ns, scheduled_ns)) AS end_ns,
         quantile_disc(interval_ns, [0.5, 0.95]) AS interval_ns,
         sum(used_blocks * interval_ns::DOUBLE)
-            / nullif(sum((used_blocks + free_blocks) * interval_ns::DOUBLE), 0) AS mean_used_share,
+        / nullif(sum((used_blocks + free_blocks) * interval_ns::DOUBLE), 0) AS mean_used_share,
         max(used_blocks / nullif(used_blocks + free_blocks, 0)) AS max_used_share,
         sum(preempted_requests)::BIGINT AS preemptions,
         sum(resumed_tokens)::BIGINT AS recomputed_tokens
@@ -62,9 +62,9 @@ WITH step_total AS (
 ), missing AS (
     SELECT
         (SELECT coalesce(sum(dropped), 0) FROM stream)::BIGINT AS dropped_records,
-        coalesce(sum(records) FILTER (event <> 'tiles'), 0)::BIGINT AS let_go_records,
+        coalesce(sum(records) FILTER (event <> 'tiles'), 0)::BIGINT AS discarded_records,
         max(begins_ns) AS kept_from_ns
-    FROM let_go
+    FROM discarded
 ), host_total AS (
     SELECT
         nullif(count(DISTINCT host_clock), 0) AS hosts,
@@ -104,7 +104,7 @@ SELECT
     evictions,
     recomputed_tokens,
     dropped_records,
-    let_go_records,
+    discarded_records,
     kept_from_ns,
     hosts,
     clock_uncertainty_ms

@@ -1,7 +1,7 @@
 -- How fast did the run serve, with what limits and what block size?
 --
 -- One row an engine: its settings, then what it achieved from its first step with tokens to the end of its last one. Put
--- the rows of several runs together (`kvtrace compare`, or a union of their answers) to plot throughput by max_seqs and
+-- the rows of several runs together (`kvtrace compare`, or a union of their answers) to plot throughput by max_num_seqs and
 -- block size. Time in which the engine had nothing to do counts too; busy_share says how much of it did not.
 --
 -- group: Run
@@ -10,10 +10,10 @@
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
 -- column: engine_id recorded | The engine.
 -- column: model recorded | Model name or path.
--- column: max_seqs [requests] recorded | Most running requests.
+-- column: max_num_seqs [requests] recorded | Most running requests.
 -- column: block_size_tokens [tokens] recorded | Tokens a block.
 -- column: blocks [blocks] recorded | Blocks that requests can use.
--- column: max_batched_tokens [tokens] recorded | Most tokens a step.
+-- column: max_num_batched_tokens [tokens] recorded | Most tokens a step.
 -- column: policy recorded | Scheduling policy.
 -- column: prefix_caching recorded | Prefix caching is on.
 -- column: steps [steps] derived | Steps with tokens.
@@ -32,7 +32,8 @@
 -- column: preemptions derived | Requests preempted.
 
 WITH run AS (
-    SELECT engine_id, count(*) AS steps, (max(end_ns) - min(start_ns)) / 1e9 AS duration_s,
+    SELECT
+        engine_id, count(*) AS steps, (max(end_ns) - min(start_ns)) / 1e9 AS duration_s,
         sum(interval_ns) / 1e9 AS busy_s, sum(finished_requests)::BIGINT AS finished_requests,
         sum(output_tokens)::BIGINT AS output_tokens, sum(scheduled_tokens)::BIGINT AS computed_tokens,
         avg(interval_ns) / 1e6 AS mean_step_ms, avg(scheduled_requests) AS mean_batch_requests,
@@ -47,10 +48,10 @@ WITH run AS (
 SELECT
     engine_id,
     e.model,
-    e.max_seqs,
+    e.max_num_seqs,
     e.block_size_tokens,
     e.blocks,
-    e.max_batched_tokens,
+    e.max_num_batched_tokens,
     e.policy,
     e.prefix_caching,
     steps,

@@ -29,7 +29,8 @@ WITH counted AS (
     SELECT
         engine_id,
         composition,
-        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_slope(interval_ms, scheduled_tokens) END AS slope,
+        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_slope(interval_ms, scheduled_tokens) END
+            AS slope,
         CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_intercept(interval_ms, scheduled_tokens) END
             AS intercept_ms
     FROM counted

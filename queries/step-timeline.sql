@@ -58,7 +58,8 @@ SELECT
     limit_need_blocks,
     limit_free_blocks
 FROM step
-WHERE ($engine IS NULL OR engine_id = $engine)
+WHERE
+    ($engine IS NULL OR engine_id = $engine)
     AND ($first_step IS NULL OR step >= $first_step)
     AND ($last_step IS NULL OR step <= $last_step)
 ORDER BY engine_id, step

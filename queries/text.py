@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvtrace.inert import inert
+from kvtrace.escape import inert
 
 __all__ = ["LONGEST_CELL", "cell", "inert"]
 

@@ -55,7 +55,9 @@ WITH event AS (
         *,
         CASE
             WHEN op = 'write' THEN (before IS NULL OR before IN ('evict', 'drop', 'reset'))::INTEGER
-            WHEN op IN ('evict', 'drop') THEN -(before IS NOT NULL AND before NOT IN ('evict', 'drop', 'reset'))::INTEGER
+            WHEN
+                op IN ('evict', 'drop')
+                THEN -(before IS NOT NULL AND before NOT IN ('evict', 'drop', 'reset'))::INTEGER
             ELSE 0
         END AS step_change
     FROM (

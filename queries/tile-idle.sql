@@ -22,20 +22,23 @@
 -- column: idle_share [ratio] derived | Share of the layer's attention in which it is not.
 
 WITH program AS (
-    SELECT process_id, step, program, layer, row, start_ns, end_ns,
+    SELECT
+        process_id, step, program, layer, row, start_ns, end_ns,
         dense_rank() OVER (ORDER BY process_id, step, layer, row) AS id
     FROM gpu_program
     WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
 ), pass AS (
     SELECT process_id, step, layer, max(end_ns) - min(start_ns) AS ns FROM program GROUP BY ALL
 ), read AS (
-    SELECT p.id, t.start_ns, t.v_ns,
+    SELECT
+        p.id, t.start_ns, t.v_ns,
         max(t.v_ns) OVER (
             PARTITION BY p.id, t.tile ORDER BY t.start_ns, t.v_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS read_until_ns
     FROM gpu_tile t JOIN program p USING (process_id, step, program)
 ), request AS (
-    SELECT id, count(*) AS reads, count_if(read_until_ns IS NULL) AS tiles,
+    SELECT
+        id, count(*) AS reads, count_if(read_until_ns IS NULL) AS tiles,
         sum(greatest(0, v_ns - greatest(start_ns, coalesce(read_until_ns, start_ns)))) AS read_ns
     FROM read GROUP BY id
 ), placed AS (

@@ -25,7 +25,8 @@ WITH program AS (
     FROM gpu_program
     WHERE ($first_step IS NULL OR step >= $first_step) AND ($last_step IS NULL OR step <= $last_step)
 ), tile AS (
-    SELECT p.id, p.process_id, p.layer, p.tile_tokens, t.k_ns - t.start_ns AS to_k, t.v_ns - t.k_ns AS k_to_v,
+    SELECT
+        p.id, p.process_id, p.layer, p.tile_tokens, t.k_ns - t.start_ns AS to_k, t.v_ns - t.k_ns AS k_to_v,
         t.k_ns < lag(t.k_ns) OVER (PARTITION BY p.id ORDER BY t.tile) AS back
     FROM gpu_tile t JOIN program p USING (process_id, step, program)
 ), read AS (
@@ -33,7 +34,8 @@ WITH program AS (
 ), programs AS (
     SELECT process_id, layer, count(*) AS programs, count_if(NOT back) / count(*) AS increasing FROM read GROUP BY ALL
 ), times AS (
-    SELECT process_id, layer, count(*) AS tiles, sum(tile_tokens)::BIGINT AS tokens_read,
+    SELECT
+        process_id, layer, count(*) AS tiles, sum(tile_tokens)::BIGINT AS tokens_read,
         quantile_cont(to_k, [0.5, 0.99]) AS to_k, quantile_cont(k_to_v, [0.5, 0.99]) AS k_to_v
     FROM tile GROUP BY ALL
 )

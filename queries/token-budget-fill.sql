@@ -22,12 +22,14 @@
 -- column: filled_share [ratio] derived | Tokens scheduled over the budget.
 
 WITH pass AS (
-    SELECT engine_id, step, scheduled_ns, scheduled_requests, scheduled_tokens, decode_tokens, budget_tokens,
+    SELECT
+        engine_id, step, scheduled_ns, scheduled_requests, scheduled_tokens, decode_tokens, budget_tokens,
         chunked_prefill_tokens > 0 AS chunked,
         CASE WHEN decode_tokens = 0 THEN 'prefill' WHEN decode_tokens = scheduled_tokens THEN 'decode' ELSE 'mixed' END
             AS batch,
-        CASE WHEN $bucket_ms > 0
-            THEN (scheduled_ns - min(scheduled_ns) OVER (PARTITION BY engine_id)) // ($bucket_ms * 1e6)::BIGINT
+        CASE
+            WHEN $bucket_ms > 0
+                THEN (scheduled_ns - min(scheduled_ns) OVER (PARTITION BY engine_id)) // ($bucket_ms * 1e6)::BIGINT
             ELSE step
         END AS bucket
     FROM step

@@ -19,7 +19,8 @@
 -- column: next_ttft_ms [ms] derived | Of those turns: mean time to the first token.
 
 WITH turn AS (
-    SELECT phase, workload, tool, tool_ms, prompt_tokens + output_tokens AS known_tokens,
+    SELECT
+        phase, workload, tool, tool_ms, prompt_tokens + output_tokens AS known_tokens,
         lead(cached_tokens) OVER job AS next_cached_tokens,
         (lead(first_token_ns) OVER job - lead(send_ns) OVER job) / 1e6 AS next_ttft_ms
     FROM client_request

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-TRACE_VERSION = 8
-"""The version of the tables that the queries are written for: `kvtrace.ingest.schema.TRACE_VERSION`."""
+TRACE_VERSION = 9
+"""The version of the tables that the queries are written for: `kvtrace.ingest.schema.trace.TRACE_VERSION`."""
 
 Format = Literal["pandas", "arrow", "batches"]
 """What a result is returned as.

@@ -83,9 +83,10 @@ WITH turns AS (
     FROM transfer, span
     WHERE finished_ns > span.start_ns AND submitted_ns < span.end_ns
 ), moved AS (
-    SELECT sum(greatest(
-        least(finished_ns, span.end_ns) - greatest(submitted_ns, coalesce(before_ns, 0), span.start_ns), 0
-    )) AS ns
+    SELECT
+        sum(greatest(
+            least(finished_ns, span.end_ns) - greatest(submitted_ns, coalesce(before_ns, 0), span.start_ns), 0
+        )) AS ns
     FROM moving, span
 ), fitted AS (
     SELECT

@@ -13,7 +13,7 @@ import pytest
 from kvtrace.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("probes", "ingest", "queries", "viewer")
+ROOMS = ("probes", "ingest", "queries", "viewer", "lab")
 OWN = ROOT / "kvtrace"
 WEB = ROOT / "viewer" / "web"
 """What the shipped page is built from."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 
 
 def write_trace(path: Path, *statements: str) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
-from kvtrace.modes import make_usual
+from kvtrace.permissions import make_usual
 from kvtrace.viewer.chunks import Kept, Passed
 from kvtrace.viewer.export import Document, contents, export_run
 

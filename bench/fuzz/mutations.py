@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from kvtrace import layout
+from kvtrace.format import layout
 
 INTEGERS = [0, 1, -1, 127, 255, 256, 32_767, 65_535, 65_536, (1 << 31) - 1, 1 << 31, -(1 << 31), (1 << 32) - 1, 1 << 32]
 INTEGERS += [(1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, (1 << 64) - 1, 1 << 64]

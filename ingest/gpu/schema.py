@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtrace.ingest.gpu import enums
 from kvtrace.ingest.gpu.columns import BOOLEAN, U8, UBIGINT, choice
 from kvtrace.ingest.gpu.views import VIEWS
-from kvtrace.ingest.tables import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
+from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
 
 _SOURCE = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
 _START = column("start_ns", BIGINT, "Start.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtrace.events import Field, WindowKind
 from kvtrace.ingest.gpu import enums
 from kvtrace.ingest.gpu.columns import choice
-from kvtrace.ingest.tables import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
+from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
 
 _STEP_COLUMNS = (
     column("engine_id", INTEGER, "The engine whose step it is (derived)."),

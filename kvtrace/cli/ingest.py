@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvtrace.errors import KvtraceError, needs_analysis
-from kvtrace.inert import inert, inert_lines
+from kvtrace.escape import inert, inert_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,7 +104,7 @@ def register(app: typer.Typer) -> None:
         --nsight RUN/*.sqlite works. Recordings of several hosts are put on the first one's clock.
         """
         with needs_analysis():
-            from kvtrace.ingest.options import Options
+            from kvtrace.ingest.importers.options import Options
             from kvtrace.ingest.run import TRACE_NAME
             from kvtrace.ingest.run import ingest as ingest_run
             from kvtrace.ingest.sources import Sources

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kvtrace.errors import KvtraceError, needs_analysis
-from kvtrace.inert import inert_lines
+from kvtrace.escape import inert_lines
 
 _PARAMETERS = "KEY=VALUE, such as jobs=30 or rate=0.5; values are JSON or text."
 
@@ -146,7 +146,7 @@ def drive(
     """
     import asyncio
 
-    from kvtrace import layout
+    from kvtrace.format import layout
     from kvtrace.lab.client import Client, Notes
     from kvtrace.lab.engines import Served
     from kvtrace.lab.workloads import make

@@ -10,7 +10,7 @@ import typer
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
-from kvtrace.inert import inert_lines
+from kvtrace.escape import inert_lines
 
 COMMANDS = (
     "record",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO, cast
 import typer
 
 from kvtrace.errors import KvtraceError
-from kvtrace.modes import make_usual
+from kvtrace.permissions import make_usual
 
 if TYPE_CHECKING:
     import pyarrow as pa

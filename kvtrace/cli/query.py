@@ -60,8 +60,8 @@ def query(
 ) -> None:
     """Answer a question about a trace from the catalogue of canned queries."""
     with needs_analysis():
-        from kvtrace.engines.choose import open_with
         from kvtrace.queries import find
+        from kvtrace.queries.backends.choose import open_with
     if name is None:
         return _list()
     if name.endswith(".duckdb") and Path(name).exists():
@@ -81,7 +81,7 @@ def query(
 
 
 def _plot(found: Query, trace: Path, path: Path, params: dict[str, str], engine: str, run_id: str | None) -> None:
-    from kvtrace.engines.choose import open_with
+    from kvtrace.queries.backends.choose import open_with
     from kvtrace.queries.plotting import check_path, plot_of, save
 
     plot_of(found.name)

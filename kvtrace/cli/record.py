@@ -131,11 +131,11 @@ def register(app: typer.Typer) -> None:
         Exits with the command's code; with 127 or 126 if there is no such command or it cannot be executed, and with 2
         if recording cannot begin.
         """  # fmt: skip
-        from kvtrace.launch import Launch
-        from kvtrace.launch import record as run
-        from kvtrace.limits import parse_limits
-        from kvtrace.supervise import die_by
-        from kvtrace.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps
+        from kvtrace.capture.limits import parse_limits
+        from kvtrace.capture.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps
+        from kvtrace.launch.launch import Launch
+        from kvtrace.launch.launch import record as run
+        from kvtrace.launch.supervise import die_by
 
         if layers == "all":
             layers = "0-255" if kv_level is KvLevel.layer else ""  # tiles are of all unless some are named

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.errors import KvtraceError, needs_analysis
-from kvtrace.inert import inert
+from kvtrace.escape import inert
 
 SHORTEST_KEY_BYTES = 16
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.errors import needs_analysis
-from kvtrace.inert import inert_lines
+from kvtrace.escape import inert_lines
 
 
 def register(app: typer.Typer) -> None:

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Freeze a recording that goes on: COPY holds what is there now, and `kvtrace ingest COPY` reads it."""
-        from kvtrace.snapshot import snapshot as freeze
-        from kvtrace.snapshot import snapshot_name
+        from kvtrace.retention.snapshot import snapshot as freeze
+        from kvtrace.retention.snapshot import snapshot_name
 
         typer.echo(freeze(run, output or snapshot_name(run.absolute())))

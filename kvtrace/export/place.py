@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
-from kvtrace.modes import make_usual
+from kvtrace.permissions import make_usual
 
 MANIFEST = "manifest.json"
 

@@ -12,7 +12,7 @@ from kvtrace.probes.connectors import by_slots, offload_tiers, offloading, sched
 from kvtrace.probes.connectors.part import Adapter, Part
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument
-from kvtrace.probes.lacks import Lacks
+from kvtrace.probes.optional_attributes import Lacks
 
 _FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory"
 

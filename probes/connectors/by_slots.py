@@ -14,7 +14,7 @@ from kvtrace.events import Direction, Tier
 from kvtrace.probes.connectors.part import Adapter, Part, Planned
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.owners import CONNECTOR
+from kvtrace.probes.vllm_symbols import CONNECTOR
 
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 _METADATA = "transfers of ExampleConnector and LMCache"

@@ -10,7 +10,7 @@ from kvtrace.events import TIER_BLOCK, BlockOp, Direction, Tier, TierOp
 from kvtrace.probes.connectors.part import TIER_PLACES, TIERS, Part, Planned, chunks_of, low_hashes
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.lacks import Followed, Lacks
+from kvtrace.probes.optional_attributes import Followed, Lacks
 
 _MANAGER, _PRIMARY = "vllm.v1.kv_offload.base:OffloadingManager", "vllm.v1.kv_offload.tiering.manager"
 _TIERING = "vllm.v1.kv_offload.tiering.base"

@@ -15,7 +15,7 @@ from kvtrace.probes.connectors.offload_tiers import ManagerTier, SecondaryTier, 
 from kvtrace.probes.connectors.part import TIER_PLACES, Adapter, Part, Planned, chunks_of, listed
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.lacks import ABSENT, Followed
+from kvtrace.probes.optional_attributes import ABSENT, Followed
 
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.offloading"
 _JOB, _RESULT = f"{_CONNECTOR}.common:TransferJob", "vllm.v1.kv_offload.base:TransferResult"

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import Direction, Tier
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Patches
-from kvtrace.probes.lacks import Lacks
+from kvtrace.probes.optional_attributes import Lacks
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a connector's metadata: (engine's pid, step). It travels to the workers with it."""

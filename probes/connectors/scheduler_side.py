@@ -10,8 +10,8 @@ from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hashes
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Around, Hook, Kwargs, Need, argument, around
-from kvtrace.probes.owners import BLOCK, CONNECTOR, REQUEST
 from kvtrace.probes.pins import Holder
+from kvtrace.probes.vllm_symbols import BLOCK, CONNECTOR, REQUEST
 
 LOOKUP = Hook(
     f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)

@@ -16,8 +16,8 @@ from kvtrace.probes.connectors.part import TIERS, Adapter, Part, Planned
 from kvtrace.probes.connectors.scheduler_side import CONTENT
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.lacks import ABSENT
-from kvtrace.probes.owners import BLOCK, CONNECTOR
+from kvtrace.probes.optional_attributes import ABSENT
+from kvtrace.probes.vllm_symbols import BLOCK, CONNECTOR
 
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
 _OFFLOAD = "vllm.v1.simple_kv_offload"

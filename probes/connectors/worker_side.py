@@ -6,11 +6,11 @@ import time
 from functools import partial
 from typing import Any
 
+from kvtrace.capture.stream import compiled
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Adapter, Part
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
-from kvtrace.probes.owners import CONNECTOR
-from kvtrace.stream import compiled
+from kvtrace.probes.vllm_symbols import CONNECTOR
 
 _STEP = "the step of transfers"
 PREEMPTIONS = Hook(f"{CONNECTOR}.handle_preemptions", _STEP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BATCH_ROW
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from kvtrace.stream import compiled
+from kvtrace.capture.stream import compiled
 
 pointer, count, word = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
 

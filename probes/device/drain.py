@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
-from kvtrace.probes.device.marks import Marks, Taken
-from kvtrace.probes.device.pace import Drain
-from kvtrace.probes.device.stamps import ATTENTION_START, PLACES, Stamps
+from kvtrace.probes.device.cuda_events import Marks, Taken
+from kvtrace.probes.device.drain_thread import Drain
+from kvtrace.probes.device.graph_timestamps import ATTENTION_START, PLACES, Stamps
 
 LOOK_SECONDS = 0.1
 """Some ten or twenty steps are taken home at once: it takes hardly longer than one."""

@@ -7,14 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kvtrace.capture import Recorder
-from kvtrace.probes.device.around import Ends, stamped
+from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.tile_options import from_environment
+from kvtrace.probes.device.at_exit import at_end
+from kvtrace.probes.device.cuda_events import Begin, End, Marks
 from kvtrace.probes.device.drain import LOOK_SECONDS, WindowDrain
-from kvtrace.probes.device.ending import at_end
-from kvtrace.probes.device.marks import Begin, End, Marks
+from kvtrace.probes.device.graph_timestamps import (
+    ATTENTION_END,
+    ATTENTION_START,
+    PLACES,
+    WRITE_END,
+    WRITE_START,
+    Stamps,
+)
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
-from kvtrace.probes.device.stamps import ATTENTION_END, ATTENTION_START, PLACES, WRITE_END, WRITE_START, Stamps
-from kvtrace.tile_options import from_environment
+from kvtrace.probes.device.wrap import Ends, stamped
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kvtrace.capture import Recorder
-from kvtrace.layout import KV_LEVEL_VARIABLE
+from kvtrace.capture.recorder import Recorder
+from kvtrace.format.layout import KV_LEVEL_VARIABLE
+from kvtrace.probes.device.cuda_events import Begin, End
 from kvtrace.probes.device.layers import LayerRecorder
-from kvtrace.probes.device.marks import Begin, End
 from kvtrace.probes.device.model import in_microbatches
 from kvtrace.probes.device.tiles.level import TileRecorder
 from kvtrace.probes.engine import STEP_ATTRIBUTE

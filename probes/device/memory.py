@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 
 INTERVAL_SECONDS = 10.0
 _ATTEMPTS = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.probes.device.cuda import STAMP, Events, Module, count, pointer
 
 CALIBRATE_SECONDS = 1.0

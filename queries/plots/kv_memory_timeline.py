@@ -19,7 +19,7 @@ EVICTED, RESUMED = COLOURS[3], COLOURS[2]
 def plot(frame: pd.DataFrame) -> Figure:
     """Utilisation in percent on the left, tokens a second on the right."""
     known = frame[frame["gpu_usage"].notna()]
-    evictions = known.groupby("engine_id")["evicted"].sum()
+    evictions = known.groupby("engine_id")["preempted"].sum()
     wanted = [engine for engine in evictions.index if evictions[engine] > 0] or list(evictions.index)
     engines = sorted(sorted(wanted, key=lambda engine: (-evictions[engine], engine))[:MOST_ENGINES])
     others = len(evictions) - len(engines)
@@ -62,7 +62,7 @@ def _draw(axes: Axes, rows: pd.DataFrame) -> None:
             linestyle="--",
             label="host KV in use",
         )
-    for column, what, colour, style in (("evicted", "eviction", EVICTED, ":"), ("resumed", "resume", RESUMED, "-.")):
+    for column, what, colour, style in (("preempted", "eviction", EVICTED, ":"), ("resumed", "resume", RESUMED, "-.")):
         marked = rows[rows[column].fillna(0) > 0]
         for nth, at in enumerate(marked["start_s"].head(MOST_MARKS)):
             axes.axvline(at, color=colour, linestyle=style, linewidth=1.4, label=f"{what}" if nth == 0 else None)

@@ -18,9 +18,9 @@ def plot(frame: pd.DataFrame) -> Figure:
         figure.axes, ("output_tokens_per_s", "requests_per_s"), ("output tokens/s", "requests/s"), strict=True
     ):
         for number, (size, rows) in enumerate(frame.groupby("block_size_tokens", dropna=False)):
-            ordered = rows.sort_values("max_seqs")
+            ordered = rows.sort_values("max_num_seqs")
             axes.plot(
-                ordered.max_seqs.astype(float),
+                ordered.max_num_seqs.astype(float),
                 ordered[column],
                 marker=MARKERS[number % len(MARKERS)],
                 color=COLOURS[number % len(COLOURS)],

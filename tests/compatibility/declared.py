@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.probes import connectors, plugin
 from kvtrace.probes.device.tiles.launch import TARGETS
 from kvtrace.probes.hooks import Hook, Need, Patches

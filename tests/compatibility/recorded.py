@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kvtrace.layout import PROCESSES
-from kvtrace.recording import ProcessRecording, open_recording
+from kvtrace.format.layout import PROCESSES
+from kvtrace.format.reader import ProcessRecording, open_recording
 from tests.compatibility.declared import all_declared
 
 

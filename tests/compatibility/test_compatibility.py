@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kvtrace import versions
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import Event
-from kvtrace.manifest import Manifest
+from kvtrace.format.manifest import Manifest
+from kvtrace.launch import versions
 from kvtrace.probes import connectors, plugin
 from kvtrace.probes.hooks import Need
 from tests.compatibility import recorded, table

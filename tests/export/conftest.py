@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 
 EPOCH_NS = 1_795_241_141_776_964_443
 STEPS = 200

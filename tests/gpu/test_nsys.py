@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.nsys import find_nsys
+from kvtrace.launch.nsys import find_nsys
 from tests.gpu import has_gpu
 from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B
 from tests.record.processes import Output

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from bench.derived_windows import compare
+from kvtrace.format.reader import open_recording
 from kvtrace.probes.device.model import SPACING
-from kvtrace.recording import open_recording
 from tests.gpu import has_gpu
 from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
 

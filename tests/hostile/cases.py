@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvtrace import layout
-from kvtrace import tiles as tile_files
+from kvtrace.format import layout
+from kvtrace.format import tile_file as tile_files
 from tests.hostile import seeds
 
 

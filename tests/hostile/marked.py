@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 
 EPOCH_NS = 1_790_000_000 * 10**9
 ROWS = 2

@@ -15,18 +15,18 @@ from typing import Any
 import duckdb
 
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest import clock, facts, merge
+from kvtrace.format.reader import open_recording
+from kvtrace.ingest import clock, merge, run_tables
 from kvtrace.ingest import run as ingest_run
 from kvtrace.ingest.gpu.kernels import KernelNames
-from kvtrace.ingest.nsight.load import load_export
-from kvtrace.ingest.schema import create_schema
+from kvtrace.ingest.importers.nsight.load import load_export
+from kvtrace.ingest.importers.torch.load import load_torch_trace
+from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.ingest.sources import Sources, import_sources
 from kvtrace.ingest.streams import Streams
-from kvtrace.ingest.torch_trace import load_torch_trace
 from kvtrace.lab.matrix import read_matrix
 from kvtrace.lab.workloads import make
 from kvtrace.queries import Trace, catalogue
-from kvtrace.recording import open_recording
 from tests.hostile import seeds
 from tests.traces import write_trace
 
@@ -164,7 +164,9 @@ def _recording(folder: Path, path: Path, desk: Desk) -> Finish:
     streams.import_events(desk.connection)
     streams.import_tiles(desk.connection, _progress, all_tiles=True)
     # what a journal says, column by column
-    facts.insert_processes(desk.connection, processes, offsets_ns, merge.find_clocks([recording], processes).of_process)
+    run_tables.insert_processes(
+        desk.connection, processes, offsets_ns, merge.find_clocks([recording], processes).of_process
+    )
 
     def finish() -> None:
         desk.undo()

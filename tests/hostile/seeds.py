@@ -9,10 +9,10 @@ import sqlite3
 import struct
 from typing import Any
 
-from kvtrace import layout
-from kvtrace import tiles as tile_files
 from kvtrace.events import EVENTS, SCHEMA_VERSION, Event
-from tests.ingest.unboxkv_files import STEPS, USAGE, Patterns, log_text
+from kvtrace.format import layout
+from kvtrace.format import tile_file as tile_files
+from tests.ingest.importers.unboxkv_files import STEPS, USAGE, Patterns, log_text
 
 PROCESS = f"{layout.PROCESSES}/host-7-1"
 STRINGS = ["req-1", "chat", "req-2", "cmpl-2", "engine.layer.0"]
@@ -49,7 +49,7 @@ def _journal() -> list[dict[str, Any]]:
         {"kind": "vllm", "version": "0.32.0"},
         {"kind": "role", "role": "engine"},
         {"kind": "rank", "dp_rank": 0, "tp_rank": 0, "pp_rank": 0},
-        {"kind": "engine", **engine, "kv_groups": 1, "policy": "fcfs", "max_batched_tokens": 256},
+        {"kind": "engine", **engine, "kv_groups": 1, "policy": "fcfs", "max_num_batched_tokens": 256},
         {"kind": "hook", "hook": "vllm.x:Y.z", "state": "installed", "detail": ""},
         {"kind": "device", "name": "GPU", "level": "layer", "uuid": "u"},
         {"kind": "layer", "index": 0, "name": "engine.layer.0", "kv_group": 0, "shape": [2, 8], "dtype": "bf16"},

@@ -10,9 +10,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BLOCK_EVENT, REQUEST_QUEUED, BlockOp
+from kvtrace.format import layout
 
 Query = Callable[[str], list[tuple[Any, ...]]]
 

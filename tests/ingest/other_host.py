@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace import layout
 from kvtrace.events import REQUEST_QUEUED
+from kvtrace.format import layout
+from kvtrace.format.reader import open_recording
 from kvtrace.ingest.capture import record_type
-from kvtrace.recording import open_recording
 
 
 def on_another_host(run: Path, target: Path, host: str, ahead_ns: int) -> Path:

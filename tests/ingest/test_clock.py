@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kvtrace.format.reader import Clock
 from kvtrace.ingest.clock import Reading, steps
-from kvtrace.recording import Clock
 
 S = 1_000_000_000
 

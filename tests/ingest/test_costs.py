@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvtrace.ingest.costs import fit, insert_cost_model
+from kvtrace.ingest.derive.costs import fit, insert_cost_model
 
 from .traces import Events
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BLOCK_EVENT, STEP_UPDATE
+from kvtrace.format.reader import open_recording
 from kvtrace.ingest.run import ingest
-from kvtrace.recording import open_recording
 
 
 def start(code: str, run_dir: Path) -> subprocess.Popen[str]:
@@ -29,7 +29,7 @@ def start(code: str, run_dir: Path) -> subprocess.Popen[str]:
 ENDLESS = """
     import sys
     from pathlib import Path
-    from kvtrace.capture import Recorder
+    from kvtrace.capture.recorder import Recorder
     from kvtrace.events import BLOCK_EVENT, STEP_UPDATE
 
     recorder = Recorder(Path(sys.argv[1]), count_writes=True)
@@ -117,7 +117,7 @@ def test_a_full_disk_stops_the_recording_and_is_counted(run_dir: Path, query: Ca
         """
         import resource, sys
         from pathlib import Path
-        from kvtrace.capture import Recorder
+        from kvtrace.capture.recorder import Recorder
         from kvtrace.events import BLOCK_EVENT, STEP_UPDATE
 
         recorder = Recorder(Path(sys.argv[1]))

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.errors import KvtraceError
 from kvtrace.events import BLOCK_EVENT, EVENTS, SCHEMA_VERSION
+from kvtrace.format import layout
+from kvtrace.format.reader import open_recording
 from kvtrace.ingest.run import Summary, ingest
-from kvtrace.recording import open_recording
 
 RECORD = BLOCK_EVENT.struct.size
 FIRST = layout.SEGMENT_HEADER_BYTES
@@ -192,13 +192,13 @@ class TestJournals:
     ) -> None:
         with (process_dir(small_run) / layout.JOURNAL).open("a") as file:
             file.write('{"kind": "weather", "sun": true}\n')
-            file.write('{"kind": "engine", "max_seqs": "many", "colour": 3, "policy": "fcfs"}\n')
+            file.write('{"kind": "engine", "max_num_seqs": "many", "colour": 3, "policy": "fcfs"}\n')
             file.write('{"kind": "hook", "hook": "vllm.x:Y.z", "state": "disabled", "detail": "it failed"}\n')
         summary = ingest(small_run)
         select = query(summary.target)
-        assert select("SELECT model, max_seqs, policy, blocks FROM engine") == [("tiny", None, "fcfs", 100)]
+        assert select("SELECT model, max_num_seqs, policy, blocks FROM engine") == [("tiny", None, "fcfs", 100)]
         assert select("SELECT hook, state, detail FROM hook") == [("vllm.x:Y.z", "disabled", "it failed")]
-        assert any("max_seqs is 'many'" in warning for warning in summary.warnings)
+        assert any("max_num_seqs is 'many'" in warning for warning in summary.warnings)
 
     def test_a_process_that_ended_at_once_is_reported(self, small_run: Path) -> None:
         (small_run / layout.PROCESSES / "host-7-9").mkdir()

@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import (
     FORWARD,
     REQUEST_EVENT,
@@ -19,6 +18,7 @@ from kvtrace.events import (
     GraphMode,
     RequestOp,
 )
+from kvtrace.format import layout
 from kvtrace.ingest.run import ingest
 
 

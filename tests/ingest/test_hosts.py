@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.errors import KvtraceError
 from kvtrace.events import FORWARD, REQUEST_ARRIVAL, REQUEST_EVENT, REQUEST_QUEUED, FinishReason, RequestOp
+from kvtrace.format import layout
+from kvtrace.format.reader import open_recording
 from kvtrace.ingest import clock
 from kvtrace.ingest.hosts import Messages, estimate
 from kvtrace.ingest.run import Summary, ingest
-from kvtrace.recording import open_recording
 from tests.ingest.other_host import on_another_host
 
 MS = 1_000_000

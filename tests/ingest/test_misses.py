@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvtrace.ingest.misses import insert_misses
-from kvtrace.ingest.tiers import insert_transfer_rate
+from kvtrace.ingest.derive.misses import insert_misses
+from kvtrace.ingest.derive.tiers import insert_transfer_rate
 
 from .cache_model import CacheModel, Verdict
 from .traces import Events
@@ -43,7 +43,7 @@ def test_never_stored_tells_how_far_earlier_requests_went(events: Events) -> Non
 
 def test_what_a_flight_recorder_let_go_is_not_called_never_stored(events: Events) -> None:
     # GIVEN a recording whose beginning was let go: who stored what before is not known, who evicted what after is
-    events.connection.execute("INSERT INTO let_go VALUES (1, 'block_event', 3, 30, 49152, 4, 5)")
+    events.connection.execute("INSERT INTO discarded VALUES (1, 'block_event', 3, 30, 49152, 4, 5)")
     events.block(40, "evict", 2, 102, 3)
     events.lookup(50, 2, 50, 16, chain=(102, 103))
     events.lookup(60, 3, 60, 0, chain=(301, 302, 303))

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest import derive
+from kvtrace.ingest.derive import requests
 from kvtrace.ingest.run import ingest
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_a_failed_ingest_leaves_the_old_trace(
     def fail(connection: object) -> None:
         raise error
 
-    monkeypatch.setattr(derive, "count_joins", fail)
+    monkeypatch.setattr(requests, "count_joins", fail)
     with pytest.raises(error):
         ingest(small_run)
     assert trace.read_bytes() == before

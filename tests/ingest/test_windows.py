@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.ingest.derive import insert_windows_between
+from kvtrace.ingest.derive.requests import insert_windows_between
 from kvtrace.probes.device.model import alike, timing
 from tests.ingest.traces import Events
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from kvtrace.ingest.schema import create_schema
+from kvtrace.ingest.schema.trace import create_schema
 
 BLOCK_TOKENS = 16
 

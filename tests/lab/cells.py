@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvtrace import layout
+from kvtrace.format import layout
 from kvtrace.lab.cell import CELL, FACTS
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import policy_label, policy_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvtrace import layout
+from kvtrace.format import layout
 from kvtrace.lab.generate import measure
 from kvtrace.lab.matrix import Cell
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.events import Event
+from kvtrace.format.reader import open_recording
 from kvtrace.probes.state import EngineState
-from kvtrace.recording import open_recording
 
 
 def records_of(run: Path, *events: Event) -> dict[str, list[Any]]:

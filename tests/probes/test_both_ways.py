@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.stream import NATIVE_VARIABLE
 from kvtrace.events import BLOCK_TABLE, REQUEST_EVENT, STEP_REQUEST, STEP_SCHEDULE, RequestOp
 from kvtrace.probes import requests
 from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, LiveRequest
@@ -19,10 +20,9 @@ from kvtrace.probes.engines import Engines
 from kvtrace.probes.lookups import Lookups, hooks
 from kvtrace.probes.state import PoolState
 from kvtrace.probes.steps import Steps
-from kvtrace.stream import NATIVE_VARIABLE
 from tests.probes.records import EngineWith, records_of
 
-pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
+pytest.importorskip("kvtrace.capture._native", reason="kvtrace was installed without its compiled part")
 
 REQUESTS = [f"r{number}" for number in range(6)]
 tokens = st.integers(0, 300)

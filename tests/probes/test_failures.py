@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import TRANSFER_END, PinCause
-from kvtrace.layout import JOURNAL
+from kvtrace.format.layout import JOURNAL
+from kvtrace.format.reader import open_recording
 from kvtrace.probes.connectors.by_slots import BySlots
 from kvtrace.probes.connectors.part import Part
 from kvtrace.probes.engine import MOST_REQUESTS, Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Hook, Patches, wrap
-from kvtrace.probes.lacks import Lacks
+from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.requests import _tags
-from kvtrace.recording import open_recording
 
 
 class SpeechlessError(Exception):

@@ -194,7 +194,7 @@ def test_a_run_directory_that_cannot_be_used_is_said_and_survived(
     monkeypatch.setenv("KVTRACE_RUN_DIR", "/proc/nowhere")
     plugin.load()
     try:
-        from kvtrace.capture import Recorder
+        from kvtrace.capture.recorder import Recorder
         from kvtrace.events import BLOCK_EVENT
 
         recorder = Recorder(Path("/proc/nowhere"))

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("torch")
 
 from kvtrace.probes.device import cuda
+from kvtrace.probes.device.cuda_events import State
 from kvtrace.probes.device.layers import LayerRecorder
 from kvtrace.probes.device.levels import DeviceRecorder
-from kvtrace.probes.device.marks import State
 
 STREAM = (1 << 63) + 7  # handles are addresses
 

@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.stream import NATIVE_VARIABLE
 from kvtrace.events import BLOCK_EVENT, BlockOp
+from kvtrace.format.reader import open_recording
 from kvtrace.probes import blocks
 from kvtrace.probes.engine import Pool
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Hook, Patches
-from kvtrace.recording import open_recording
-from kvtrace.stream import NATIVE_VARIABLE
 from tests.probes.records import EngineWith
 
-_native = pytest.importorskip("kvtrace._native", reason="kvtrace was installed without its compiled part")
+_native = pytest.importorskip("kvtrace.capture._native", reason="kvtrace was installed without its compiled part")
 SLOW_WAYS: Any = [print] * 6
 PER_SEGMENT = ((1 << 18) - 4096) // BLOCK_EVENT.struct.size
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
+from kvtrace.format.reader import open_recording
 from kvtrace.probes.nvtx import Ranges, is_wanted
-from kvtrace.recording import open_recording
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.ingest.run import ingest
 from kvtrace.probes.engine_facts import dp_rank
-from kvtrace.probes.lacks import Lacks
+from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.requests import _remotes
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS, REQUEST_HASH, STEP_REQUEST, Event
-from kvtrace.recording import open_recording
+from kvtrace.format.reader import open_recording
 
 
 def recorded(run: Path, event: Event = STEP_REQUEST) -> list[tuple[int, ...]]:

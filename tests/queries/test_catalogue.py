@@ -10,11 +10,11 @@ import pytest
 from kvtrace import queries
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
-from kvtrace.ingest import schema
+from kvtrace.ingest.schema import trace
 from kvtrace.queries import Trace, catalogue, find, grouped
 from kvtrace.queries.catalogue import parse
 
-TABLES = {*EVENTS, *(table.name for table in schema.TABLES)}
+TABLES = {*EVENTS, *(table.name for table in trace.TABLES)}
 UNIT_SUFFIXES = {"ns", "us", "ms", "s", "tokens", "blocks", "requests"}
 
 GOOD = """\
@@ -126,4 +126,4 @@ def test_unknown_name_offers_near_ones() -> None:
 
 
 def test_trace_version_is_the_one_ingest_writes() -> None:
-    assert queries.TRACE_VERSION == schema.TRACE_VERSION
+    assert queries.TRACE_VERSION == trace.TRACE_VERSION

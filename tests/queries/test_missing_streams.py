@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kvtrace.ingest.schema import TABLES, create_schema
+from kvtrace.ingest.schema.trace import TABLES, create_schema
 from kvtrace.queries import Trace, catalogue, find
 
 from .conftest import MakeTrace

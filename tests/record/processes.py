@@ -15,7 +15,7 @@ KVTRACE = (sys.executable, "-c", "from kvtrace.cli.main import main; main()")
 ENGINE = """
     import os, sys
     from pathlib import Path
-    from kvtrace.capture import Recorder
+    from kvtrace.capture.recorder import Recorder
     from kvtrace.events import EVENTS
 
     recorder = Recorder(Path(os.environ["KVTRACE_RUN_DIR"]))

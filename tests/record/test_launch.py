@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace import __version__, layout
-from kvtrace.launch import child_environment
+from kvtrace import __version__
+from kvtrace.format import layout
+from kvtrace.launch.launch import child_environment
 from tests.record.processes import Engine, Run, Start
 
 

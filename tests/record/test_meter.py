@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS
-from kvtrace.kept import Kept, LetGo
-from kvtrace.meter import Meter, Reading
-from kvtrace.status import size, status_text
+from kvtrace.format.discarded import Kept, LetGo
+from kvtrace.launch.meter import Meter, Reading
+from kvtrace.launch.status import size, status_text
 
 SECOND = 1_000_000_000
 STEP = EVENTS["step_schedule"]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.nsys import Nsys, find_nsys
+from kvtrace.launch.nsys import Nsys, find_nsys
 from tests.record.processes import DEADLINE_S, Engine, Output, Run, Script, Start
 from tests.record.test_terminal import CTRL_C, INTERRUPTIBLE, STATUS, Open, terminal  # noqa: F401
 

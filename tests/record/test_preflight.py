@@ -10,7 +10,7 @@ import pytest
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
-from kvtrace.preflight import Interpreter, check, find_interpreter, find_program
+from kvtrace.launch.preflight import Interpreter, check, find_interpreter, find_program
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,8 @@ def python_without_nvtx(tmp_path: Path) -> Interpreter:
     python = str(venv / "bin" / "python")
     install(python, "vllm")
     site = install(python, "kvtrace")
-    (site / "kvtrace" / "_native.abi3.so").touch()
+    (site / "kvtrace" / "capture").mkdir(exist_ok=True)
+    (site / "kvtrace" / "capture" / "_native.abi3.so").touch()
     metadata = site / f"kvtrace-{__version__}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kvtrace\nVersion: {__version__}\n")

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvtrace.budget import Budget
-from kvtrace.capture import Recorder
+from kvtrace.capture.budget import Budget
+from kvtrace.capture.limits import Limits, from_environment, parse_limits
+from kvtrace.capture.recorder import Recorder
 from kvtrace.errors import KvtraceError
 from kvtrace.events import KV_WINDOW, STEP_REQUEST, STEP_UPDATE
-from kvtrace.limits import Limits, from_environment, parse_limits
-from kvtrace.process_keeper import _records
-from kvtrace.recording import ProcessRecording, open_recording
+from kvtrace.format.reader import ProcessRecording, open_recording
+from kvtrace.retention.process import _records
 
 
 def only(run: Path) -> ProcessRecording:

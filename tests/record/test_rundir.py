@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.manifest import Manifest, read_facts
-from kvtrace.rundir import default_run_dir, make_run_dir
+from kvtrace.format.manifest import Manifest, read_facts
+from kvtrace.launch.rundir import default_run_dir, make_run_dir
 
 
 @pytest.fixture

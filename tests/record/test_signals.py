@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.recording import open_recording
+from kvtrace.format.reader import open_recording
 from tests.record.processes import Engine, Output, Script, Start, is_readable
 
 Tells = Callable[[], "tuple[subprocess.Popen[bytes], Output]"]

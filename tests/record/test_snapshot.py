@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.errors import KvtraceError
 from kvtrace.events import REQUEST_QUEUED, STEP_UPDATE
-from kvtrace.recording import open_recording
-from kvtrace.snapshot import snapshot
+from kvtrace.format import layout
+from kvtrace.format.reader import open_recording
+from kvtrace.retention.snapshot import snapshot
 from tests.record.processes import Engine, Output, Run, Start
 
 STEADY = """
     import time
-    from kvtrace.limits import from_environment
+    from kvtrace.capture.limits import from_environment
 
     steady = Recorder(Path(os.environ["KVTRACE_RUN_DIR"]), from_environment(os.environ))
     steady.note("role", role="engine", opens=True)

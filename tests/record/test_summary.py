@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS
-from kvtrace.manifest import Manifest
-from kvtrace.summary import Ending, summarize
+from kvtrace.format import layout
+from kvtrace.format.manifest import Manifest
+from kvtrace.launch.summary import Ending, summarize
 
 DAMAGES = {
     "journal": lambda process: (process / layout.JOURNAL).write_bytes(b"\xff not json\n{}\n"),
@@ -44,7 +44,7 @@ def record(run: Path, source: str) -> int:
     program = f"""
 import os, sys
 from pathlib import Path
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS
 recorder = Recorder(Path({str(run)!r}))
 def step(count):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.capture import Recorder
-from kvtrace.ingest.tiles import headers
-from kvtrace.keeper import Keeper
-from kvtrace.limits import Limits
+from kvtrace.capture.limits import Limits
+from kvtrace.capture.recorder import Recorder
+from kvtrace.format.reader import open_recording, tile_files
+from kvtrace.format.tile_file import CHUNK_MARK, SECTION_BYTES, TILES_MAGIC, Chunk
+from kvtrace.ingest.derive.tile_columns import headers
 from kvtrace.probes.device.tiles.files import TileFiles
-from kvtrace.recording import open_recording, tile_files
-from kvtrace.tiles import CHUNK_MARK, SECTION_BYTES, TILES_MAGIC, Chunk
+from kvtrace.retention.retention import Keeper
 
 TILES = 1000
 PAYLOAD = b"\0" * TILES * SECTION_BYTES[1]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvtrace.capture.tile_options import TileOptions, from_environment, parse_indices, parse_kinds, parse_steps
 from kvtrace.errors import KvtraceError
-from kvtrace.tile_options import TileOptions, from_environment, parse_indices, parse_kinds, parse_steps
 
 SHOW = "import json, os; print(os.environ.get('KVTRACE_TILES', ''))"
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
-from kvtrace.ingest.schema import TRACE_VERSION
+from kvtrace.ingest.schema.trace import TRACE_VERSION
 from kvtrace.queries import find
 from kvtrace.reports.compare import Comparison, Row, compare
 from kvtrace.reports.metrics import METRICS
@@ -111,10 +111,10 @@ def test_what_is_not_fair_is_said_and_nothing_else(base: Path, make_trace: MakeT
 
 def test_other_settings_are_listed_without_a_warning(base: Path, make_trace: MakeTrace) -> None:
     """The same model from another folder is the same model."""
-    found = compare([base, make_trace(run_sql() + "UPDATE engine SET max_seqs = 5, model = '/home/me/m'")])
+    found = compare([base, make_trace(run_sql() + "UPDATE engine SET max_num_seqs = 5, model = '/home/me/m'")])
     assert found.warnings == ()
     assert [(setting.name, setting.values, setting.unfair) for setting in found.settings] == [
-        ("max_seqs", ("-", "5"), False)
+        ("max_num_seqs", ("-", "5"), False)
     ]
 
 

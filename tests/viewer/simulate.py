@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from kvtrace.ingest.schema import TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 
 from .pool import BlockPool, content_hash
 
@@ -162,7 +162,7 @@ class Simulation:
             if preempted:
                 return {"admission_limit": "preempted", **head}
             if len(self.running) == MAX_SEQS:
-                return {"admission_limit": "max_seqs", **head}
+                return {"admission_limit": "max_num_seqs", **head}
             if not budget:
                 return {"admission_limit": "token_budget", **head}
             found = self._look_up(request)
@@ -366,9 +366,9 @@ def _engine_facts(engine_id: int, blocks: int) -> dict[str, Any]:
         "block_size_tokens": BLOCK_SIZE,
         "blocks": blocks,
         "kv_groups": 1,
-        "max_batched_tokens": BUDGET,
-        "max_seqs": MAX_SEQS,
-        "max_model_tokens": 2048,
+        "max_num_batched_tokens": BUDGET,
+        "max_num_seqs": MAX_SEQS,
+        "max_model_len": 2048,
         "policy": "fcfs",
         "prefix_caching": True,
         "chunked_prefill": True,

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kvtrace import layout
+from kvtrace.format import layout
 
 HERE = Path(__file__).parent
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 
-from kvtrace.capture import Recorder
+from kvtrace.capture.limits import Limits
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS, PROCESS, REQUEST, STRING, TIME, RequestOp
+from kvtrace.format.reader import ProcessRecording, open_recording
 from kvtrace.ingest.run import ingest
-from kvtrace.keeper import Keeper
-from kvtrace.limits import Limits
-from kvtrace.process_keeper import _records
-from kvtrace.recording import ProcessRecording, open_recording
-from kvtrace.snapshot import snapshot
+from kvtrace.retention.process import _records
+from kvtrace.retention.retention import Keeper
+from kvtrace.retention.snapshot import snapshot
 from tests.vllm.conftest import Recorded
 
 ROTATIONS = 24
@@ -58,12 +58,12 @@ def write_again(run: Path, target: Path, offset_ns: int, monkeypatch: pytest.Mon
     pids = {process.pid for process in processes}
     begin, end = records[0].time_ns, records[-1].time_ns
     now = begin
-    for room in ("capture", "stream"):
+    for module in ("recorder", "stream"):
         monkeypatch.setattr(
-            f"kvtrace.{room}.clock_pair",
+            f"kvtrace.capture.{module}.clock_pair",
             lambda: {"realtime_ns": now + offset_ns, "monotonic_ns": now, "uncertainty_ns": 0},
         )
-    monkeypatch.setattr("kvtrace.process_keeper.is_alive", lambda facts: True)
+    monkeypatch.setattr("kvtrace.retention.process.is_alive", lambda facts: True)
     target.mkdir()
     limits = Limits(keeps=True, keep_ns=(end - begin) // 2)
     recorders = [Recorder(target, limits, largest_segment_bytes=1 << 14) for _ in processes]
@@ -170,7 +170,7 @@ def check(halves: Halves) -> None:
     for event in ("block_event", "step_request", "request_event"):
         ((there,),) = halves.half.execute(f"SELECT count(*) FROM {event}").fetchall()
         ((gone, carried),) = halves.half.execute(
-            f"SELECT sum(records), sum(carried) FROM let_go WHERE event = '{event}'"
+            f"SELECT sum(records), sum(carried) FROM discarded WHERE event = '{event}'"
         ).fetchall()
         assert gone > 0
         assert halves.whole.execute(f"SELECT count(*) FROM {event}").fetchone() == (there - carried + gone,)

@@ -56,7 +56,7 @@ def test_twenty_kills_lose_nothing_that_was_written(tmp_path: Path) -> None:
 
 def check(run: Path, open_trace: object) -> int:
     """Ingest and compare with what the process itself counted; records found."""
-    from kvtrace.recording import open_recording
+    from kvtrace.format.reader import open_recording
 
     done = kvtrace("ingest", run, timeout=120)
     assert done.returncode == 0, done.stderr

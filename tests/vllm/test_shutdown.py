@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from kvtrace.recording import open_recording
+from kvtrace.format.reader import open_recording
 from tests.vllm.conftest import ENGINE, free_port, ingested, vllm_environment
 from tests.vllm.served import Server, serve
 

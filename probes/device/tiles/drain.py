@@ -6,13 +6,13 @@ import time
 from collections import deque
 from typing import Any
 
-from kvtrace.capture import Recorder
-from kvtrace.probes.device.pace import Drain
+from kvtrace.capture.recorder import Recorder
+from kvtrace.format.tile_file import CHUNK_MARK, Chunk, padded
+from kvtrace.probes.device.drain_thread import Drain
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.files import TileFiles
 from kvtrace.probes.device.tiles.layout import SECTIONS
 from kvtrace.probes.device.tiles.ring import STEP_SLOTS, Ring
-from kvtrace.tiles import CHUNK_MARK, Chunk, padded
 
 STAGING_BYTES = 32 << 20
 

@@ -8,9 +8,9 @@ import os
 import time
 from typing import Any
 
-from kvtrace.capture import Recorder
-from kvtrace.mapped import clock_pair
-from kvtrace.tiles import (
+from kvtrace.capture.recorder import Recorder
+from kvtrace.format.segment_file import clock_pair
+from kvtrace.format.tile_file import (
     CHUNK,
     FILE_BYTES,
     FILE_HEADER,

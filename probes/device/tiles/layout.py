@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvtrace.tiles import SECTION_BYTES, TICK_SHIFT
+from kvtrace.format.tile_file import SECTION_BYTES, TICK_SHIFT
 
 __all__ = ["SECTIONS", "TICK_SHIFT", "Section"]
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from kvtrace.capture import Recorder
-from kvtrace.probes.device.ending import at_end
+from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.tile_options import TileOptions, from_environment
+from kvtrace.probes.device.at_exit import at_end
 from kvtrace.probes.device.model import backend_of, cache_facts, first_of_groups, kv_layers
-from kvtrace.tile_options import TileOptions, from_environment
 
 _CALLS = ("forward", "forward_mha", "forward_mqa", "do_kv_cache_update", "do_rope_and_kv_cache_update")
 TRITON = "TRITON_ATTN"

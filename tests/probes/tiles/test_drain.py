@@ -16,12 +16,12 @@ pytest.importorskip("torch")
 
 import torch
 
-from kvtrace.capture import Recorder
-from kvtrace.ingest import tiles
+from kvtrace.capture.recorder import Recorder
+from kvtrace.format.tile_file import FILE_HEADER_BYTES
+from kvtrace.ingest.derive import tile_columns
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.drain import STAGING_BYTES, TileDrain
 from kvtrace.probes.device.tiles.files import TileFiles
-from kvtrace.tiles import FILE_HEADER_BYTES
 
 WRITES = 1000
 STEP_BYTES = WRITES * layout.SECTIONS[layout.WRITES].record_bytes
@@ -73,7 +73,7 @@ def full_after(drain: Drain) -> Iterator[None]:
 
 
 def steps_in(drain: Drain) -> list[tuple[int, int]]:
-    chunks, torn = tiles.headers(drain._files._recorder.directory)
+    chunks, torn = tile_columns.headers(drain._files._recorder.directory)
     assert torn == 0
     return [(chunk.step, chunk.lost_steps) for chunk in chunks]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvtrace.ingest.tiles import StepTiles, block_ids, block_tokens, from_sections, tile_tokens, times
+from kvtrace.ingest.derive.tile_columns import StepTiles, block_ids, block_tokens, from_sections, tile_tokens, times
 from tests.probes.tiles.versions import version_folders
 
 SCRIPT = Path(__file__).with_name("interpreted.py")

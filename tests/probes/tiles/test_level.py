@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kvtrace.probes.device.pace import Pace
+from kvtrace.capture.tile_options import TileOptions
+from kvtrace.probes.device.drain_thread import Pace
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
 from kvtrace.probes.device.tiles.launch import Current
 from kvtrace.probes.device.tiles.level import TileRecorder
-from kvtrace.tile_options import TileOptions
 
 
 class Drain(TileDrain):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.probes.device import stamps, timer
+from kvtrace.probes.device import graph_timestamps, timer
 from kvtrace.probes.device.tiles import layout, ring
 from kvtrace.probes.device.tiles.layout import SECTIONS
 
@@ -154,7 +154,7 @@ def test_a_step_that_finds_no_room_leaves_its_place_to_the_next(code: ctypes.CDL
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", ["ring", "timer", "stamps"])
 def test_cuda_sources_compile(tmp_path: Path, architecture: str, name: str) -> None:
-    source = {"ring": ring.CUDA_SOURCE, "timer": timer.SOURCE, "stamps": stamps.SOURCE}[name]
+    source = {"ring": ring.CUDA_SOURCE, "timer": timer.SOURCE, "stamps": graph_timestamps.SOURCE}[name]
     (tmp_path / "source.cu").write_text(source)
     done = subprocess.run(
         [NVCC, f"-arch={architecture}", "-std=c++17", "-cubin", "-o", "out.cubin", "source.cu"],

@@ -5,7 +5,7 @@ VALUES
     (1, 0, 1000, 1, 2, 'kv_insufficient', 5, 10, 4),
     (1, 20000000, 20001000, 2, 4, 'kv_insufficient', 5, 20, 5),
     (1, 60000000, 60001000, 3, 0, 'none', NULL, NULL, NULL),
-    (1, 200000000, 200001000, 4, 1, 'max_seqs', 6, NULL, NULL);
+    (1, 200000000, 200001000, 4, 1, 'max_num_seqs', 6, NULL, NULL);
 INSERT INTO step_update (engine_id, step, update_ns, end_ns) VALUES
     (1, 1, 9000000, 10000000),
     (1, 2, 49000000, 50000000),

@@ -4,7 +4,7 @@
 -- Slots by hand, in all 4 steps: blocks of 8: 3 * 16 + 3 * 24 = 120; of 16: 48 + 96; of 32: 192; max_model_len: 6 * 64.
 -- Powers of two of 13 and 25: 3 * 16 + 3 * 32; of the outputs 3 and 5: 3 * (10 + 4) + 3 * (20 + 8). Stored: 33 + 61 = 94.
 INSERT INTO engine BY NAME SELECT * FROM (VALUES (1, 8, 10, 64, 1), (2, 8, 10, 64, 2))
-    AS e(engine_id, block_size_tokens, blocks, max_model_tokens, kv_groups);
+    AS e(engine_id, block_size_tokens, blocks, max_model_len, kv_groups);
 INSERT INTO request BY NAME SELECT * FROM (VALUES (1, 10, 3), (2, 20, 5), (3, 5, 1)) AS r(request, prompt_tokens, output_tokens);
 INSERT INTO step_schedule BY NAME SELECT * FROM (VALUES
     (1, 1, 1000, 2), (1, 2, 2000, 4), (1, 3, 3000, 4), (1, 4, 4000, 3), (2, 1, 1000, 2)

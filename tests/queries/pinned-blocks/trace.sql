@@ -35,6 +35,6 @@ INSERT INTO step_schedule (engine_id, start_ns, scheduled_ns, step, admission_li
 VALUES
     (1, 14000000, 15000000, 5, 'kv_insufficient', 3, 3, 2),
     (1, 16000000, 17000000, 6, 'kv_insufficient', 3, 9, 2),
-    (1, 20000000, 20500000, 7, 'max_seqs', 3, NULL, NULL);
+    (1, 20000000, 20500000, 7, 'max_num_seqs', 3, NULL, NULL);
 INSERT INTO prefix_lookup (engine_id, time_ns, step, request, admitted) VALUES
     (1, 14500000, 5, 3, false), (1, 20100000, 7, 2, true);

@@ -2,8 +2,8 @@
 -- the number of KV cache groups. Engine 1 offloads to 10 chunks of 4 blocks in host memory (and some on disk, which is
 -- no host memory), engine 2 to 5 of one block. Two jobs, 1 s apart, and a request of no job.
 INSERT INTO run VALUES ('vllm_version', '0.32.0');
-INSERT INTO engine (engine_id, model, scheduler, policy, block_size_tokens, blocks, kv_groups, max_seqs, max_batched_tokens,
-    max_model_tokens, prefix_caching, chunked_prefill, async_scheduling, block_bytes, connector, tp_size, pp_size, dp_size)
+INSERT INTO engine (engine_id, model, scheduler, policy, block_size_tokens, blocks, kv_groups, max_num_seqs, max_num_batched_tokens,
+    max_model_len, prefix_caching, chunked_prefill, async_scheduling, block_bytes, connector, tp_size, pp_size, dp_size)
 VALUES
     (1, 'm', 'vllm.v1.core.sched.scheduler.Scheduler', 'fcfs', 16, 100, 1, 8, 2048, 4096, true, true, false, 1000,
         'OffloadingConnector', 1, 1, 2),

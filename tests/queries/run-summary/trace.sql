@@ -34,7 +34,7 @@ INSERT INTO block_event (engine_id, time_ns, block_id, op, pool) VALUES
 INSERT INTO stream (process_id, event, records, dropped) VALUES (1, 'block_event', 10, 2), (2, 'request_event', 7, 3);
 -- The recording is the last part of a longer one, whole from the first step on: 1.16 s - 1 s, not - 0.96 s. Steps of tiles
 -- are no records.
-INSERT INTO let_go VALUES
+INSERT INTO discarded VALUES
     (1, 'block_event', 3, 30, 49152, 4, 1000000000),
     (2, 'request_event', 1, 12, 16384, 0, 990000000),
     (2, 'tiles', 1, 900, 1000000, 0, 980000000);

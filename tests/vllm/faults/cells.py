@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvtrace import layout
-from kvtrace.capture import Recorder
+from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS
-from kvtrace.recording import open_recording
-from kvtrace.summary import Ending, summarize
+from kvtrace.format import layout
+from kvtrace.format.reader import open_recording
+from kvtrace.launch.summary import Ending, summarize
 from tests.vllm.faults import workload
 from tests.vllm.faults.conditions import CONDITIONS, usual
 from tests.vllm.faults.raises import Place, Raises

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvtrace import stream
+from kvtrace.capture import stream
 from tests.vllm.faults import workload
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ export const PHASES = [
 
 export const LIMITS: [string, string, string][] = [
   ["kv_insufficient", "KV insufficient", "kv-insufficient"], ["preempted", "preempted", "preempted"],
-  ["max_seqs", "max seqs", "max-seqs"], ["token_budget", "token budget", "token-budget"],
+  ["max_num_seqs", "max seqs", "max-seqs"], ["token_budget", "token budget", "token-budget"],
   ["paused", "paused", "paused"], ["other", "other", "other"], ["none", "nothing left waiting", "none"],
 ];
 export const LIMIT_RANK = new Map(LIMITS.map(([limit], rank) => [limit, rank]));

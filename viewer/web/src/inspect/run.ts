@@ -22,8 +22,8 @@ export function describeRun(engine: Engine): Node[] {
     ...section(`Engine ${text("engine_id") ?? ""}`, [
       ["model", text("model")], ["block size", num("block_size_tokens", " tokens")], ["GPU blocks", num("blocks")],
       ["pool", own["block_bytes"] && own["blocks"] ? bytes(Number(own["block_bytes"]) * Number(own["blocks"])) : null],
-      ["KV cache groups", num("kv_groups")], ["token budget", num("max_batched_tokens", " tokens")], ["max seqs", num("max_seqs")],
-      ["max length", num("max_model_tokens", " tokens")], ["policy", text("policy")], ["prefix caching", yes(own["prefix_caching"])],
+      ["KV cache groups", num("kv_groups")], ["token budget", num("max_num_batched_tokens", " tokens")], ["max seqs", num("max_num_seqs")],
+      ["max length", num("max_model_len", " tokens")], ["policy", text("policy")], ["prefix caching", yes(own["prefix_caching"])],
       ["chunked prefill", yes(own["chunked_prefill"])], ["async scheduling", yes(own["async_scheduling"])],
       ["KV connector", text("connector")],
       ["TP / PP / DP", own["tp_size"] === undefined ? null : ["tp_size", "pp_size", "dp_size"].map((name) => text(name) ?? "?").join(" / ")],

@@ -115,7 +115,7 @@ export class TokensLane extends StepLane {
     this.timeGrid();
     if (this.engine.steps.empty) { this.say("No scheduler steps were recorded for this engine."); return; }
     const picked = this.pick((columns) => columns.num("scheduled_tokens"), false);
-    const budget = (this.engine.facts["max_batched_tokens"] as number | null) ?? 0;
+    const budget = (this.engine.facts["max_num_batched_tokens"] as number | null) ?? 0;
     const tokens = this.greatestPicked(picked, (part, row) => this.cell("scheduled_tokens", part, row));
     const most = Math.max(1, tokens, budget <= 3 * tokens ? budget : 0);
     const toY = this.scale(most, wholeTicks(most, 3)), floor = Math.round(toY(0)), image = new Image(this.height, 0);

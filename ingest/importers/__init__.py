@@ -1,0 +1,1 @@
+"""One importer per source: a file, or a folder where a source needs several."""

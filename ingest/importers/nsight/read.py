@@ -1,0 +1,173 @@
+"""Streams a table of an export to DuckDB: SQLite to Arrow by ADBC, piece by piece, so that memory does not grow.
+
+A table is read in ranges of row ids by a few threads, ahead of DuckDB, and handed over in order. ADBC types a column
+from its first batch, so values that may be NULL and are no integers are wrapped. Text comes as bytes, for old exports
+hold some that is no UTF-8.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi
+import duckdb
+import pyarrow as pa
+
+from kvtrace.ingest.gpu.kernels import KernelNames
+from kvtrace.ingest.importers.nsight.export import UNREADABLE, Export, damaged
+from kvtrace.ingest.importers.nsight.tables import Import, Kind, Read
+from kvtrace.ingest.importers.nsight.values import Piece, Values
+
+PIECE_ROWS = 122_880
+LARGEST_PIECES = 4096
+BATCH_ROWS = PIECE_ROWS
+THREADS = 2
+AHEAD = 2 * THREADS
+
+_VALUE: dict[Kind, Callable[[str], str]] = {
+    Kind.integer: lambda alias: f'"{alias}"',
+    Kind.text: lambda alias: f"nullif(\"{alias}\", '')",
+    Kind.name: lambda alias: f'"{alias}"',
+    Kind.real: lambda alias: f'CASE WHEN NOT isnan("{alias}") THEN "{alias}" END',
+    Kind.kernel: lambda alias: f'"{alias}"',
+}
+"""SQL for a value read: what stands for "none" becomes NULL."""
+
+Progress = Callable[[int], None]
+"""Told how many more rows were read."""
+
+
+class Reading(NamedTuple):
+    """A table to read: of which export, and what its kernels' names are kept in."""
+
+    export: Export
+    source_id: int
+    what: Import
+    kernels: KernelNames
+
+
+def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progress: Progress) -> int:
+    """Append an export's table to its target; returns the rows read.
+
+    Raises:
+        KvtraceError: SQLite cannot read the table, or it holds something else than it should.
+    """
+    stream = _Stream(reading, _first_key(connection, reading), progress)
+    connection.register("captured", pa.RecordBatchReader.from_batches(stream.schema, stream.batches()))
+    try:
+        connection.execute(_insert(reading, stream.values.reads))
+    except BaseException as error:
+        if stream.error is not None:  # DuckDB wraps what goes wrong while it pulls; say the real thing
+            raise _explained(reading, stream.error) from stream.error
+        if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException)):
+            raise damaged(reading.export.path, ValueError(f"table {reading.what.table}: {error}")) from error
+        raise
+    finally:
+        with suppress(duckdb.TransactionException):  # it was aborted, and all of it goes
+            connection.unregister("captured")
+    return stream.rows
+
+
+def _first_key(connection: duckdb.DuckDBPyConnection, reading: Reading) -> int:
+    what = reading.what
+    if not what.key:
+        return 1
+    target = "gpu_activity" if what.detail else what.target
+    rows = connection.execute(f"SELECT coalesce(max({what.key}), 0) + 1 FROM {target}").fetchall()
+    return int(rows[0][0]) - (reading.export.counts[what.table] if what.detail else 0)
+
+
+def _explained(reading: Reading, error: BaseException) -> BaseException:
+    foreign = (adbc_driver_manager.Error, pa.ArrowException, *UNREADABLE)
+    if isinstance(error, foreign):
+        return damaged(reading.export.path, ValueError(f"table {reading.what.table}: {error}"))
+    return error
+
+
+def _insert(reading: Reading, reads: list[Read]) -> str:
+    what = reading.what
+    have = {read.alias for read in reads}
+    values = [
+        f'{_VALUE[read.kind](read.alias) if read.alias in have else "NULL"} AS "{read.alias}"' for read in what.reads
+    ]
+    targets, expressions = ([], []) if what.detail else (["source_id"], [str(reading.source_id)])
+    if what.key:
+        targets.append(what.key)
+        expressions.append("row_key")
+    targets += what.insert
+    expressions += what.insert.values()
+    return (
+        f"INSERT INTO {what.target} ({', '.join(targets)}) SELECT {', '.join(expressions)} "
+        f"FROM (SELECT row_key, {', '.join(values)} FROM captured) {what.join}"
+    )
+
+
+class _Stream:
+    """An export's table as Arrow batches, in the order of its rows."""
+
+    def __init__(self, reading: Reading, first_key: int, progress: Progress) -> None:
+        self._export = reading.export
+        self._table = reading.what.table
+        self._progress = progress
+        self._key = first_key
+        self.values = Values(reading.export, reading.source_id, reading.what, reading.kernels)
+        self.schema = pa.schema([("row_key", pa.int64()), *self.values.schema])
+        self.rows = 0
+        self.error: BaseException | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Pull the rows. What goes wrong is kept in `error`."""
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="kvtrace-sqlite")
+        try:
+            pieces = iter(self._pieces())
+            ahead = deque(pool.submit(self._read, piece) for piece in islice(pieces, AHEAD))
+            while ahead:
+                batches = _result(ahead.popleft())
+                ahead.extend(pool.submit(self._read, piece) for piece in islice(pieces, 1))
+                for batch in batches:
+                    yield self._keyed(batch)
+                    self._progress(batch.num_rows)
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _keyed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = self.values.keys(self._key, batch.num_rows)
+        self._key += batch.num_rows
+        self.rows += batch.num_rows
+        return pa.RecordBatch.from_arrays([keys, *batch.columns], schema=self.schema)
+
+    def _pieces(self) -> list[Piece]:
+        """Ranges of row ids; one piece without bounds where a table has none."""
+        try:
+            found = self._export.connection.execute(f'SELECT min(rowid), max(rowid) FROM "{self._table}"').fetchone()
+        except sqlite3.OperationalError:
+            found = None
+        if found is None or not isinstance(found[0], int) or not isinstance(found[1], int):
+            return [Piece(None, None)]
+        first, last = found
+        wanted = min(LARGEST_PIECES, 4 * self._export.counts[self._table] // PIECE_ROWS + 1)  # ids may lie far apart
+        size = max(PIECE_ROWS, (last - first) // wanted + 1)
+        return [Piece(start, start + size - 1) for start in range(first, last + 1, size)]
+
+    def _read(self, piece: Piece) -> list[pa.RecordBatch]:
+        with (
+            adbc_driver_sqlite.dbapi.connect(self._export.uri) as database,
+            database.cursor() as cursor,
+        ):
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            cursor.execute(self.values.select(piece))
+            return [self.values.translate(batch, piece) for batch in cursor.fetch_record_batch()]
+
+
+def _result(future: Future[list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    return future.result()

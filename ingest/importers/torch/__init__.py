@@ -1,0 +1,1 @@
+"""The importer of PyTorch profiler traces."""

@@ -1,0 +1,276 @@
+"""The importer of PyTorch profiler traces: kernels, copies, CUDA calls and host operators, into the GPU tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from kvtrace.errors import KvtraceError
+from kvtrace.ingest.append import well_formed, whole
+from kvtrace.ingest.gpu import align
+from kvtrace.ingest.gpu.align import Alignment
+from kvtrace.ingest.gpu.attribute import Marked
+from kvtrace.ingest.gpu.enums import AlignmentMethod
+from kvtrace.ingest.gpu.kernels import KernelNames, Name
+from kvtrace.ingest.importers.torch.chrome import ChromeTrace, Event, nanoseconds
+
+Progress = Callable[[str, int, int], None]
+
+BATCH_EVENTS = 50_000
+LARGEST_TIME_BITS = 61
+"""So that a base, a start and a duration add up within 64 bits."""
+_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+_APIS = {"cuda_runtime": "runtime", "cuda_driver": "driver"}
+
+
+def _schema(text: str, numbers: str, last: str = "name") -> pa.Schema:
+    types: dict[str, pa.DataType] = {text: pa.string(), **dict.fromkeys(numbers.split(), pa.int64()), last: pa.string()}
+    return pa.schema(types)
+
+
+_LAYOUT: dict[str, pa.Schema] = {
+    "torch_activity": _schema(
+        "kind",
+        "start_ns duration_ns pid device context stream correlation graph_node kernel_name_id bytes "
+        "grid_x grid_y grid_z block_x block_y block_z registers shared_bytes",
+    ),
+    "torch_call": _schema("api", "start_ns duration_ns pid tid correlation"),
+    "torch_op": _schema("category", "start_ns duration_ns pid tid external_id"),
+}
+_LEFT_OUT = ("gpu_user_annotation",)
+"""PyTorch's copies of host annotations on the GPU's timeline."""
+_COPY_KINDS = {
+    "HtoD": "host_to_device",
+    "DtoH": "device_to_host",
+    "DtoD": "device_to_device",
+    "HtoH": "host_to_host",
+    "PtoP": "peer_to_peer",
+}
+_MEMORY = {"Pageable": "pageable", "Pinned": "pinned", "Device": "device", "Managed": "managed", "Array": "array"}
+
+
+def load_torch_trace(
+    connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, kernels: KernelNames, progress: Progress
+) -> tuple[Marked, list[str]]:
+    """Read a trace; returns no ranges (PyTorch's has none of kvtrace's), and warnings.
+
+    Raises:
+        KvtraceError: The file cannot be read as such a trace.
+    """
+    trace = ChromeTrace(path)
+    staged = _Staged(connection, source_id, kernels)
+    for number, event in enumerate(trace.events(), 1):
+        staged.add(event)
+        if number % BATCH_EVENTS == 0:
+            staged.flush()
+            progress("torch events", number, number)
+    staged.flush()
+    if not staged.counts:
+        raise KvtraceError(f"{path} has no event; was anything profiled?")
+    base_ns = _integer(trace.facts.get("baseTimeNanoseconds"), LARGEST_TIME_BITS)
+    alignment = Alignment(AlignmentMethod.utc_epoch, base_ns or 0)
+    version = trace.facts.get("pytorch_version")
+    schema = trace.facts.get("schemaVersion")
+    row = [source_id, "torch", path.name, _text(version), _text(schema), alignment.offset_ns or None]
+    connection.execute("INSERT INTO source VALUES (?, ?, ?, ?, ?, ?)", row)
+    align.insert(connection, source_id, alignment, [])
+    staged.insert(alignment)
+    return Marked([], alignment), staged.warnings(path)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else well_formed(str(value))
+
+
+def _args(event: Event) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+class _Staged:
+    """Events on their way into the tables: first as rows of temporary tables, for the clock's base comes last."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, source_id: int, kernels: KernelNames) -> None:
+        self._connection = connection
+        self._source_id = source_id
+        self._kernels = kernels
+        self._keys: dict[str, int] = {}
+        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _LAYOUT}
+        self._processes: dict[int, str] = {}
+        self._threads: dict[tuple[int, int], str] = {}
+        self.counts: Counter[tuple[str, str | None]] = Counter()
+        self._unusable = 0
+        for table, schema in _LAYOUT.items():
+            columns = ", ".join(f"{f.name} {'VARCHAR' if pa.types.is_string(f.type) else 'BIGINT'}" for f in schema)
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({columns})")
+
+    def add(self, event: Event) -> None:
+        """Take an event, or count it as one that kvtrace has no place for."""
+        kind, category = str(event.get("ph")), well_formed(str(event.get("cat") or event.get("name") or ""))
+        if kind == "M":
+            self._name(event)
+            self.counts["metadata", None] += 1
+            return
+        start_ns, duration_ns = (_integer(nanoseconds(event.get(key)), LARGEST_TIME_BITS) for key in ("ts", "dur"))
+        if kind != "X" or category in _LEFT_OUT:
+            self.counts[well_formed(f"ph {kind}: {category}"), None] += 1
+        elif start_ns is None or duration_ns is None:
+            self._unusable += 1
+            self.counts[category, None] += 1
+        elif category in _KINDS:
+            self._activity(event, _KINDS[category], start_ns, duration_ns)
+            self.counts[category, "gpu_activity"] += 1
+        elif category in _APIS:
+            self._call(event, _APIS[category], start_ns, duration_ns)
+            self.counts[category, "gpu_call"] += 1
+        else:
+            self._op(event, category, start_ns, duration_ns)
+            self.counts[category, "cpu_op"] += 1
+
+    def _name(self, event: Event) -> None:
+        text, (pid, tid) = _args(event).get("name"), _where(event)
+        if event.get("name") == "process_name" and pid is not None and isinstance(text, str):
+            self._processes.setdefault(pid, well_formed(text))
+        if event.get("name") == "thread_name" and pid is not None and tid is not None and isinstance(text, str):
+            self._threads.setdefault((pid, tid), well_formed(text))
+
+    def _activity(self, event: Event, kind: str, start_ns: int, duration_ns: int) -> None:
+        args = _args(event)
+        name = well_formed(str(event.get("name")))
+        key = None
+        if kind == "kernel":
+            key = self._keys.get(name)
+            if key is None:
+                key = self._keys[name] = self._kernels.add(Name(self._source_id, None, name, None))
+        grid, block = (_three(args.get(what)) for what in ("grid", "block"))
+        sizes = [_integer(value) for value in (*grid, *block)]
+        ids = [_integer(args.get(name)) for name in ("device", "context", "stream", "correlation", "graph node id")]
+        rest = [_integer(args.get(name)) for name in ("bytes", "registers per thread", "shared memory")]
+        pid = None  # PyTorch puts the device here; the process is that of the call
+        row = (kind, start_ns, duration_ns, pid, *ids[:4], ids[4] or None, key, rest[0], *sizes, *rest[1:], name)
+        self._rows["torch_activity"].append(row)
+
+    def _call(self, event: Event, api: str, start_ns: int, duration_ns: int) -> None:
+        correlation, name = _integer(_args(event).get("correlation")), well_formed(str(event.get("name")))
+        self._rows["torch_call"].append((api, start_ns, duration_ns, *_where(event), correlation, name))
+
+    def _op(self, event: Event, category: str, start_ns: int, duration_ns: int) -> None:
+        external, name = _integer(_args(event).get("External id")), well_formed(str(event.get("name")))
+        self._rows["torch_op"].append((category, start_ns, duration_ns, *_where(event), external, name))
+
+    def flush(self) -> None:
+        """Move the rows taken so far to DuckDB."""
+        for table, rows in self._rows.items():
+            if not rows:
+                continue
+            batch = pa.RecordBatch.from_arrays(
+                [
+                    pa.array(values, field.type)
+                    for values, field in zip(zip(*rows, strict=True), _LAYOUT[table], strict=True)
+                ],
+                schema=_LAYOUT[table],
+            )
+            self._connection.register("taken", pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+            try:
+                self._connection.execute(f"INSERT INTO {table} FROM taken")
+            finally:
+                self._connection.unregister("taken")
+            rows.clear()
+
+    def insert(self, alignment: Alignment) -> None:
+        """Fill the trace's tables."""
+        self._connection.execute(f"CREATE OR REPLACE TEMP MACRO unix_ns(t) AS {alignment.sql('t')}")
+        for statement in _inserts(self._source_id):
+            self._connection.execute(statement)
+        for table in _LAYOUT:
+            self._connection.execute(f"DROP TABLE {table}")
+        named = [(self._source_id, pid, text) for pid, text in self._processes.items()]
+        threads = [(self._source_id, *key, text) for key, text in self._threads.items()]
+        counts = [
+            (self._source_id, what, n, n if to else None, to) for (what, to), n in sorted(self.counts.items(), key=str)
+        ]
+        for table, rows in (("profiled_process", named), ("profiled_thread", threads), ("source_table", counts)):
+            if rows:
+                self._connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+
+    def warnings(self, path: Path) -> list[str]:
+        """What could not be used."""
+        return [f"{path.name}: {self._unusable} events have no time; they were left out"] if self._unusable else []
+
+
+def _integer(value: object, bits: int = 63) -> int | None:
+    """A whole number that fits, as JSON has it or in text."""
+    return None if isinstance(value, float) else whole(value, bits)
+
+
+def _where(event: Event) -> tuple[int | None, int | None]:
+    """Process and thread."""
+    return _integer(event.get("pid"), 31), _integer(event.get("tid"), 31)
+
+
+def _three(sizes: object) -> tuple[object, object, object]:
+    x, y, z = (*(sizes if isinstance(sizes, list) else ()), None, None, None)[:3]
+    return x, y, z
+
+
+def _inserts(source_id: int) -> list[str]:
+    return [
+        f"""
+        INSERT INTO gpu_call
+        SELECT row_number() OVER () + (SELECT coalesce(max(call_id), 0) FROM gpu_call), {source_id}, api,
+            unix_ns(start_ns), unix_ns(start_ns + duration_ns), pid, tid, name, correlation, NULL
+        FROM torch_call
+        """,
+        f"""
+        CREATE OR REPLACE TEMP TABLE torch_numbered AS
+        SELECT row_number() OVER () + (SELECT coalesce(max(activity_id), 0) FROM gpu_activity) AS activity_id, *,
+            {_copy_fields()} FROM torch_activity
+        """,
+        f"""
+        INSERT INTO gpu_activity BY NAME
+        WITH caller AS (SELECT correlation, min(pid) AS pid FROM torch_call GROUP BY correlation),
+        alone AS (SELECT CASE WHEN count(DISTINCT pid) = 1 THEN any_value(pid) END AS pid FROM torch_call)
+        SELECT activity_id, {source_id} AS source_id, kind, unix_ns(start_ns) AS start_ns,
+            unix_ns(start_ns + duration_ns) AS end_ns, coalesce(caller.pid, alone.pid) AS pid, device, context, stream,
+            correlation, graph_node, kernel_name_id
+        FROM torch_numbered LEFT JOIN caller USING (correlation) CROSS JOIN alone
+        ORDER BY activity_id
+        """,
+        """
+        INSERT INTO gpu_transfer BY NAME
+        SELECT activity_id, bytes, copy_kind, source_memory, target_memory FROM torch_numbered WHERE kind <> 'kernel'
+        """,
+        """
+        INSERT INTO gpu_launch_shape BY NAME
+        SELECT activity_id, grid_x, grid_y, grid_z, block_x, block_y, block_z, registers,
+            shared_bytes AS static_shared_bytes
+        FROM torch_numbered WHERE kind = 'kernel'
+        """,
+        "DROP TABLE torch_numbered",
+        f"""
+        INSERT INTO cpu_op
+        SELECT {source_id}, category, unix_ns(start_ns), unix_ns(start_ns + duration_ns), pid, tid, name, external_id
+        FROM torch_op
+        """,
+    ]
+
+
+def _copy_fields() -> str:
+    """PyTorch names a copy "Memcpy HtoD (Pinned -> Device)"."""
+
+    def cases(expression: str, values: dict[str, str], type_: str) -> str:
+        whens = " ".join(f"WHEN '{text}' THEN '{name}'" for text, name in values.items())
+        return f"CASE WHEN kind = 'memcpy' THEN CASE {expression} {whens} ELSE 'unknown' END END::{type_}"
+
+    return ", ".join(
+        (
+            cases("split_part(name, ' ', 2)", _COPY_KINDS, "e_copy_kind") + " AS copy_kind",
+            cases(r"regexp_extract(name, '\((\w+)', 1)", _MEMORY, "e_memory_kind") + " AS source_memory",
+            cases(r"regexp_extract(name, '-> (\w+)', 1)", _MEMORY, "e_memory_kind") + " AS target_memory",
+        )
+    )

@@ -1,0 +1,79 @@
+"""The tables of misses and costs: what ingest works out beyond the events. `docs/misses.md` explains them."""
+
+from __future__ import annotations
+
+from kvtrace.events import BOOL, HASH
+from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
+
+COST_MODEL = Table(
+    "cost_model",
+    "What computing tokens costs in this run (derived): a least-squares fit of the steps' wall time, interval_ns = "
+    "intercept_ns + ns_per_token * tokens + ns_per_token_context * token_contexts. A token that attends to c tokens, "
+    "itself included, adds c to token_contexts.",
+    (
+        column("engine_id", INTEGER, "The engine."),
+        column("composition", TEXT, "The steps in the fit: all, decode_only or with_prefill."),
+        column("steps", BIGINT, "Steps in the fit."),
+        column("left_out_steps", BIGINT, "Steps left out as outliers of a first fit (6 scaled median deviations)."),
+        column("intercept_ns", DOUBLE, "Wall time of a step before its first token; NULL without a fit."),
+        column("ns_per_token", DOUBLE, "What a further token adds; NULL without a fit."),
+        column("ns_per_token_context", DOUBLE, "What a further token of context adds to a token; 0 where not found."),
+        column("r2", DOUBLE, "Share of the variance of wall time that the fit explains."),
+        column("rmse_ns", DOUBLE, "Root of the mean squared residual."),
+        column("min_tokens", BIGINT, "Fewest tokens of a step in the fit."),
+        column("max_tokens", BIGINT, "Most tokens of a step in the fit."),
+        column("used", BOOL, "The fit that this trace's prices come from: at most one an engine."),
+    ),
+)
+
+TRANSFER_RATE = Table(
+    "transfer_rate",
+    "What moving KV to and from offload tiers achieved in this run (derived from table `transfer`); empty without any.",
+    (
+        column("engine_id", INTEGER, "The engine."),
+        column("direction", TEXT, "load or store."),
+        column("basis", TEXT, "What their time is: device, GPU time of the copies; reported, by the connector; host, "
+                              "wall time in which at least one was under way."),
+        column("transfers", BIGINT, "Finished transfers between the GPU and a tier with known bytes and that time."),
+        column("bytes", BIGINT, "Bytes they moved, over all workers."),
+        column("busy_ns", BIGINT, "Their time, over all workers."),
+        column("bytes_per_s", DOUBLE, "bytes over busy_ns: the rate of one worker."),
+    ),
+)  # fmt: skip
+
+PREFIX_MISS = Table(
+    "prefix_miss",
+    "Why each admitted prefix lookup ended where it did (derived): a verdict on the first block not found.",
+    (
+        column("engine_id", INTEGER, "The engine."),
+        column("time_ns", BIGINT, "When the lookup returned."),
+        column("step", INTEGER, "The step that admitted the request."),
+        column("request", INTEGER, "The request."),
+        column("resumed", BOOL, "It had been preempted before."),
+        column("verdict", TEXT, "never_stored, not_finished_storing, different_key, evicted, evicted_from_tier, "
+                                 "reset, shorter_than_block, last_token, not_used, caching_off, reading_skipped "
+                                 "or unknown."),
+        column("queried_tokens", INTEGER, "Tokens of the request."),
+        column("local_hit_tokens", INTEGER, "Of them, found in the GPU prefix cache."),
+        column("external_hit_tokens", INTEGER, "Of them, supplied by a KV connector; NULL if none was asked."),
+        column("block_position", BIGINT, "Index in the block table of the first block that had to be computed."),
+        column("block_hash", HASH, "Its hash; NULL if it is not full or was not recorded."),
+        column("known_tokens", BIGINT, "Longest prefix, in whole blocks, that an earlier request had too (with "
+                                         "different_key: under another key); NULL if the cache was not read."),
+        column("recomputed_tokens", BIGINT, "Tokens that had to be computed."),
+        column("avoidable_tokens", BIGINT, "Of them, those an earlier request had too and vLLM could have reused."),
+        column("recompute_ns", BIGINT, "Price of recomputed_tokens by cost_model; NULL without one."),
+        column("avoidable_ns", BIGINT, "Price of avoidable_tokens by cost_model; NULL without one."),
+        column("stored_ns", BIGINT, "With evicted and reset: when the block was last stored; with "
+                                     "not_finished_storing: when it was stored in the end."),
+        column("released_ns", BIGINT, "With evicted: when its last user before the eviction let go of it."),
+        column("lost_ns", BIGINT, "With evicted and reset: when it was lost."),
+        column("other_request", INTEGER, "With evicted: the request whose allocation took the block; with "
+                                          "not_finished_storing: the one computing it; with different_key: the one "
+                                          "that had the same tokens."),
+        column("key_difference", TEXT, "With different_key: cache_salt, lora, multimodal, or several of them."),
+        column("why", TEXT, "The verdict in a sentence."),
+    ),
+)  # fmt: skip
+
+VERDICTS: tuple[Table, ...] = (COST_MODEL, TRANSFER_RATE, PREFIX_MISS)

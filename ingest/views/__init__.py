@@ -1,0 +1,1 @@
+"""Views of a trace: one per derived fact."""

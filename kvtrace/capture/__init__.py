@@ -1,0 +1,1 @@
+"""The capture log's writing side: what runs inside vLLM's processes."""

@@ -1,0 +1,52 @@
+/* A ring of events as kvtrace.probes.device.cuda_events keeps it. */
+
+typedef struct {
+    uint64_t next,
+        limit; /* the next mark's number; how far marks are recorded, beyond it they are counted; 0: none is wanted */
+    uint64_t stop, taken;   /* of the last pass that was kept, and of the last that was taken */
+    uint64_t ended, lost;   /* passes that were kept, and that were not */
+    uint64_t stream, known; /* the pass's, if it is known */
+    uint64_t in_pieces;     /* whether passes run between piecewise graphs */
+    uint64_t step;          /* of the pass; 0: it is a dummy */
+    uint64_t stale;         /* whether a graph may have left stamps that are no pass's */
+    uint64_t always_stale, ready;
+} State;
+
+typedef struct {
+    HOLDER;
+    PyObject *keep; /* what the pointers point into */
+    int (*record)(void *event, void *stream);
+    void **events;
+    uint32_t *places;
+    int64_t *steps;
+    uint64_t *stops;
+    State *state;
+    unsigned count;
+} Marks;
+
+/* What marks a place. */
+typedef struct {
+    HOLDER;
+    PyObject *marks;
+    unsigned place;
+} Mark;
+
+static inline Marks *marks_of(Mark *mark)
+{
+    return (Marks *)mark->marks;
+}
+
+/* Is a pass of pieces under way? */
+static inline int is_in_pieces(Mark *mark)
+{
+    return mark->marks != NULL && marks_of(mark)->state->limit != 0 && marks_of(mark)->state->in_pieces;
+}
+
+/* A pass begins; it ends, as one of this step. */
+void marks_open(Marks *marks);
+void marks_close(Marks *marks, int64_t step);
+
+/* -1: an exception is set. */
+int mark_at(Mark *mark, uint64_t stream);
+
+extern PyTypeObject *marks_type, *mark_type;

@@ -1,0 +1,403 @@
+/* What runs once a step around the model: forward passes, and the return of their results.
+ *
+ * probes/worker.py and probes/step_results.py say the same in Python.
+ */
+
+#include "packer.h"
+#include "cuda_events.h"
+#include "state.h"
+#include <stddef.h>
+#include <structmember.h>
+
+#define FORWARD_LAYOUT "qqiiiiB"
+#define UPDATE_LAYOUT  "qqiii"
+#define MODES          4
+
+static PyObject *n_tokens, *n_scheduled, *n_graph_mode, *n_dummy, *n_output;
+static PyObject *n_updating, *n_start, *n_finished, *n_step, *n_awaiting, *n_model_output, *n_sampled;
+
+int passes_names(void)
+{
+    const Name names[] = {
+        {&n_tokens, "total_num_scheduled_tokens"},
+        {&n_scheduled, "num_scheduled_tokens"},
+        {&n_dummy, "dummy_run"},
+        {&n_graph_mode, "cudagraph_runtime_mode"},
+        {&n_output, "scheduler_output"},
+        {&n_updating, "updating"},
+        {&n_start, "update_start"},
+        {&n_finished, "finished"},
+        {&n_step, "step"},
+        {&n_awaiting, "awaiting_first_token"},
+        {&n_model_output, "model_runner_output"},
+        {&n_sampled, "sampled_token_ids"},
+    };
+    return INTERN(names);
+}
+
+/* A step's mark: (engine's pid, step). 0: there is none; -1: an exception is set. */
+static int mark_of(PyObject *output, PyObject *attribute, long long *pid, long long *step)
+{
+    PyObject *mark = attribute_or_none(output, attribute);
+    if (mark == NULL)
+        return -1;
+    int found = mark != Py_None;
+    if (found && read_mark(mark, pid, step) < 0)
+        found = -1;
+    Py_DECREF(mark);
+    return found;
+}
+
+/* Around passes that are marked, without Python; where there is more to do it is Python's. */
+typedef struct {
+    HOLDER;
+    PyObject *marks, *attribute, *begin, *end, *enqueued;
+    long long interval_ns, due_ns; /* between calls of `enqueued` */
+} Marked;
+
+static PyObject *marked_begin(Marked *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "start_ns, dummy and scheduler_output are needed");
+    State *state = ((Marks *)self->marks)->state;
+    long long pid, step = 0, tokens = 0;
+    if (given[1] == Py_False && state->ready && !state->stale) {
+        int found = mark_of(given[2], self->attribute, &pid, &step);
+        if (found < 0 || (found && read_int(given[2], n_tokens, INT32_MIN, INT32_MAX, &tokens) < 0))
+            return NULL;
+    }
+    if (step <= 0 || tokens <= 0)
+        return PyObject_CallFunctionObjArgs(self->begin, given[0], given[1], given[2], NULL);
+    state->step = (uint64_t)step;
+    state->stale = 1;
+    marks_open((Marks *)self->marks);
+    Py_RETURN_NONE;
+}
+
+static PyObject *marked_end(Marked *self, PyObject *tokens)
+{
+    State *state = ((Marks *)self->marks)->state;
+    int some = PyObject_IsTrue(tokens);
+    if (some < 0)
+        return NULL;
+    if (!some || !state->ready || state->step == 0 || state->next == state->stop)
+        return PyObject_CallFunctionObjArgs(self->end, tokens, NULL);
+    marks_close((Marks *)self->marks, (int64_t)state->step);
+    state->stale = state->always_stale;
+    long long now = now_ns();
+    if (now < self->due_ns)
+        Py_RETURN_NONE;
+    self->due_ns = now + self->interval_ns;
+    return PyObject_CallNoArgs(self->enqueued);
+}
+
+static int marked_init(Marked *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given[5];
+    if (!PyArg_ParseTuple(args, "O!OOOOL", marks_type, &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &self->interval_ns))
+        return -1;
+    HOLD(self, given);
+    return 0;
+}
+
+static PyMethodDef marked_methods[] = {
+    {"begin", FAST(marked_begin), NULL},
+    {"end", (PyCFunction)marked_end, METH_O, NULL},
+    {NULL},
+};
+
+static PyType_Slot marked_slots[] = {
+    {Py_tp_doc, "Marked(marks, mark, begin, end, enqueued, interval_ns)"},
+    HOLDER_SLOTS,
+    {Py_tp_init, marked_init},
+    {Py_tp_methods, marked_methods},
+    {0, NULL},
+};
+
+PyType_Spec marked_spec = {"kvtrace.capture._native.Marked", sizeof(Marked), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                           marked_slots};
+
+/* kvtrace.probes.worker.Forwards */
+typedef struct {
+    HOLDER;
+    Packer *packer;
+    PyObject *mark, *begin, *end, *turn, *other, *name_mode, *missing;
+    PyObject *modes[MODES]; /* members of vLLM's that were named, and what they are to us */
+    unsigned char codes[MODES];
+    int mode, piecewise, in_pieces, known, without;
+} Forwards;
+
+static PyObject *forward_begins(Forwards *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    self->mode = 0;
+    PyObject *dummy = argument_of(given, 3, n_dummy);
+    int is_dummy = dummy == NULL ? (PyErr_Occurred() ? -1 : 0) : PyObject_IsTrue(dummy);
+    if (is_dummy < 0)
+        return NULL;
+    PyObject *start_ns = PyLong_FromLongLong(is_dummy ? 0 : now_ns());
+    if (self->begin == Py_None || start_ns == NULL)
+        return start_ns;
+    PyObject *output = argument_of(given, 1, n_output);
+    PyObject *done = output == NULL && PyErr_Occurred()
+                         ? NULL
+                         : PyObject_CallFunctionObjArgs(self->begin, start_ns, is_dummy ? Py_True : Py_False,
+                                                        output ? output : Py_None, NULL);
+    if (done == NULL)
+        Py_CLEAR(start_ns);
+    Py_XDECREF(done);
+    return start_ns;
+}
+
+static int record_forward(Forwards *self, long long start_ns, PyObject *output)
+{
+    long long pid, step, tokens;
+    int found = mark_of(output, self->mark, &pid, &step);
+    if (found < 0)
+        return -1;
+    if (!found) {
+        self->without += 1;
+        PyObject *said = PyObject_CallFunction(self->missing, "Oi", output, self->without);
+        Py_XDECREF(said);
+        return said == NULL ? -1 : 0;
+    }
+    self->without = 0;
+    if (read_int(output, n_tokens, INT32_MIN, INT32_MAX, &tokens) < 0)
+        return -1;
+    if (self->end != Py_None) {
+        PyObject *done = PyObject_CallFunction(self->end, "L", tokens);
+        Py_XDECREF(done);
+        if (done == NULL)
+            return -1;
+    }
+    PyObject *scheduled = PyObject_GetAttr(output, n_scheduled);
+    Py_ssize_t requests = scheduled ? PyObject_Size(scheduled) : -1;
+    Py_XDECREF(scheduled);
+    if (requests < 0)
+        return -1;
+    long long numbers[] = {start_ns, now_ns(), pid, step, tokens, requests, self->mode};
+    return packer_numbers(self->packer, numbers);
+}
+
+static PyObject *forward_ends(Forwards *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    long long start_ns = PyLong_AsLongLong(given[0]);
+    if (start_ns == 0)
+        Py_RETURN_NONE;
+    if (start_ns == -1 && PyErr_Occurred())
+        return NULL;
+    PyObject *output = argument_of(given + 2, 1, n_output);
+    if (output == NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "there is no scheduler_output");
+    return record_forward(self, start_ns, output) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* The code of a graph mode, remembered by its identity: reading its name takes a call. -1: an exception is set. */
+static int mode_of(Forwards *self, PyObject *mode)
+{
+    for (int i = 0; i < self->known; i++)
+        if (self->modes[i] == mode)
+            return self->codes[i];
+    PyObject *named = PyObject_CallFunctionObjArgs(self->name_mode, mode, NULL);
+    long long code = named ? PyLong_AsLongLong(named) : -1;
+    Py_XDECREF(named);
+    if (code < 0 || code > UINT8_MAX)
+        return PyErr_Occurred() ? -1 : 0;
+    if (self->known < MODES) {
+        self->codes[self->known] = (unsigned char)code;
+        self->modes[self->known++] = Py_NewRef(mode);
+    }
+    return (int)code;
+}
+
+static PyObject *context(Forwards *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 2 || !PyDict_Check(given[1]))
+        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    if (self->mode)
+        return self->other == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(self->other);
+    PyObject *mode = PyDict_GetItemWithError(given[1], n_graph_mode);
+    if (mode == NULL && PyErr_Occurred())
+        return NULL;
+    if (mode != NULL && mode != Py_None) {
+        int code = mode_of(self, mode);
+        if (code < 0)
+            return NULL;
+        self->mode = code;
+        if (self->turn != Py_None && self->in_pieces != (code == self->piecewise)) {
+            self->in_pieces = !self->in_pieces;
+            return PyObject_CallFunctionObjArgs(self->turn, self->in_pieces ? Py_True : Py_False, NULL);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *watch(Forwards *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "begin, end, turn and other are needed");
+    replace(&self->begin, Py_NewRef(given[0]));
+    replace(&self->end, Py_NewRef(given[1]));
+    replace(&self->turn, Py_NewRef(given[2]));
+    replace(&self->other, Py_NewRef(given[3]));
+    Py_RETURN_NONE;
+}
+
+static int forwards_init(Forwards *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given[8 + MODES] = {NULL, NULL, Py_None, Py_None, Py_None, Py_None}; /* the last: no mode was named yet */
+    if (!PyArg_ParseTuple(args, "O!UOOi", packer_type, &given[0], &given[1], &given[6], &given[7], &self->piecewise))
+        return -1;
+    if (!packer_writes((Packer *)given[0], FORWARD_LAYOUT))
+        return -1;
+    HOLD(self, given);
+    return 0;
+}
+
+static PyMemberDef forwards_members[] = {
+    {"mode", T_INT, offsetof(Forwards, mode), 0, "The graph mode of the forward pass under way; 0 before it is known."},
+    {NULL},
+};
+
+static PyMethodDef forwards_methods[] = {
+    {"before", FAST(forward_begins), "Hook.before of execute_model."},
+    {"after", FAST(forward_ends), "Hook.after of execute_model."},
+    {"context", FAST(context), "Hook.before of set_forward_context."},
+    {"watch", FAST(watch), "watch(begin, end, turn, other): what to call from now on."},
+    {NULL},
+};
+
+static PyType_Slot forwards_slots[] = {
+    {Py_tp_doc, "Forwards(packer, mark, name_mode, missing, piecewise)"},
+    HOLDER_SLOTS,
+    {Py_tp_init, forwards_init},
+    {Py_tp_members, forwards_members},
+    {Py_tp_methods, forwards_methods},
+    {0, NULL},
+};
+
+PyType_Spec forwards_spec = {
+    "kvtrace.capture._native.Forwards", sizeof(Forwards), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, forwards_slots,
+};
+
+/* kvtrace.probes.step_results.Updates */
+typedef struct {
+    HOLDER;
+    Packer *packer;
+    PyObject *schedulers; /* id of a Scheduler -> Engine */
+    PyObject *mark, *missing, *first_tokens;
+} Updates;
+
+static PyObject *update_begins(Updates *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 2 || !PyTuple_Check(given[0]))
+        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    PyObject *engine = known_by_id(self->schedulers, given[0]), *output;
+    int updating = engine == NULL ? 1 : is_true(engine, n_updating);
+    if (updating)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    Py_INCREF(engine);
+    long long pid, step = -1;
+    int failed = PyObject_SetAttr(engine, n_updating, Py_True) < 0 || write_int(engine, n_start, now_ns()) < 0 ||
+                 write_int(engine, n_finished, 0) < 0;
+    if (!failed && (output = argument_of(given, 1, n_output)) != NULL) {
+        int found = mark_of(output, self->mark, &pid, &step);
+        PyObject *said = found ? NULL : PyObject_CallFunctionObjArgs(self->missing, engine, output, NULL);
+        failed = found < 0 || (!found && said == NULL);
+        Py_XDECREF(said);
+    }
+    EngineState *state = failed || PyErr_Occurred() ? NULL : engine_state(engine);
+    if (state == NULL)
+        Py_CLEAR(engine);
+    else
+        state->acting_step = step;
+    return engine;
+}
+
+/* Tokens in a model's output: as many as its lists have together. -1: an exception is set. */
+static long long tokens_in(PyObject *model_output)
+{
+    PyObject *sampled = PyObject_GetAttr(model_output, n_sampled);
+    if (sampled == NULL || sampled == Py_None) {
+        Py_XDECREF(sampled);
+        return sampled == NULL ? -1 : 0;
+    }
+    long long tokens = 0;
+    Py_ssize_t rows = PyObject_Size(sampled);
+    for (Py_ssize_t row = 0; row < rows && tokens >= 0; row++) {
+        PyObject *of_request = PySequence_GetItem(sampled, row);
+        Py_ssize_t found = of_request ? PyObject_Size(of_request) : -1;
+        Py_XDECREF(of_request);
+        tokens = found < 0 ? -1 : tokens + found;
+    }
+    Py_DECREF(sampled);
+    return rows < 0 ? -1 : tokens;
+}
+
+static int record_update(Updates *self, PyObject *engine, PyObject *model_output)
+{
+    long long start_ns, finished, now_at, tokens;
+    EngineState *state = engine_state(engine);
+    int awaits = state ? is_true(engine, n_awaiting) : -1;
+    if (awaits < 0)
+        return -1;
+    long long step = state->acting_step;
+    PyObject *done = awaits ? PyObject_CallFunctionObjArgs(self->first_tokens, engine, NULL) : NULL;
+    Py_XDECREF(done);
+    if ((awaits && done == NULL) || (tokens = tokens_in(model_output)) < 0 ||
+        read_int(engine, n_start, INT64_MIN, INT64_MAX, &start_ns) < 0 ||
+        read_int(engine, n_finished, INT32_MIN, INT32_MAX, &finished) < 0 ||
+        read_int(engine, n_step, INT32_MIN, INT32_MAX, &now_at) < 0)
+        return -1;
+    long long numbers[] = {start_ns, now_ns(), step, tokens, finished};
+    if (packer_numbers(self->packer, numbers) < 0)
+        return -1;
+    state->acting_step = now_at;
+    return PyObject_SetAttr(engine, n_updating, Py_False);
+}
+
+static PyObject *update_ends(Updates *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (given[0] == Py_None)
+        Py_RETURN_NONE;
+    PyObject *output = argument_of(given + 2, 2, n_model_output);
+    if (output == NULL)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "there is no model_runner_output");
+    return record_update(self, given[0], output) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static int updates_init(Updates *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given[5];
+    if (!PyArg_ParseTuple(args, "O!O!UOO", packer_type, &given[0], &PyDict_Type, &given[1], &given[2], &given[3],
+                          &given[4]))
+        return -1;
+    if (!packer_writes((Packer *)given[0], UPDATE_LAYOUT))
+        return -1;
+    HOLD(self, given);
+    return 0;
+}
+
+static PyMethodDef updates_methods[] = {
+    {"before", FAST(update_begins), "Hook.before of update_from_output."},
+    {"after", FAST(update_ends), "Hook.after of update_from_output."},
+    {NULL},
+};
+
+static PyType_Slot updates_slots[] = {
+    {Py_tp_doc, "Updates(packer, schedulers, mark, missing, first_tokens)"},
+    HOLDER_SLOTS,
+    {Py_tp_init, updates_init},
+    {Py_tp_methods, updates_methods},
+    {0, NULL},
+};
+
+PyType_Spec updates_spec = {
+    "kvtrace.capture._native.Updates", sizeof(Updates), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, updates_slots,
+};

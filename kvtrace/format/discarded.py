@@ -1,0 +1,85 @@
+"""`kept.json`: what a flight recorder let go of a process's recording, and from where on its streams are whole.
+
+Written by the launcher alone, before the files go. A segment with a lower number than `first - 1` is as good as gone;
+number `first - 1`, if it is there, holds what of the gone ones is still in force.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.format import layout
+from kvtrace.format.segment import check_format_version
+
+TILES = "tiles"
+"""The name that tile files go by; their records are steps."""
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """What was let go of a stream. It is whole from file `first` on, which begins at `begins_ns` (CLOCK_MONOTONIC)."""
+
+    first: int = 0
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    begins_ns: int = 0
+
+    def more(self, first: int, records: int, size: int, begins_ns: int) -> LetGo:
+        """With the files before `first` gone as well."""
+        files = self.files + first - self.first
+        return replace(
+            self, first=first, files=files, records=self.records + records, bytes=self.bytes + size, begins_ns=begins_ns
+        )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was let go, by stream, and the first file of strings that is needed."""
+
+    streams: dict[str, LetGo] = field(default_factory=dict)
+    first_strings: int = 0
+
+    def write(self, directory: Path) -> None:
+        """Write `kept.json`, whole or not at all."""
+        temporary = directory / f".{layout.KEPT}.tmp"
+        facts = {"format_version": layout.FORMAT_VERSION, **asdict(self)}
+        temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        temporary.replace(directory / layout.KEPT)
+
+
+def read_kept(directory: Path) -> Kept:
+    """What was let go of a process's recording; nothing where there is no `kept.json`.
+
+    Raises:
+        KvtraceError: The file is damaged or of a newer kvtrace.
+    """
+    path = directory / layout.KEPT
+    try:
+        facts = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return Kept()
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise KvtraceError(f"{path} is damaged: it is not the JSON object it should be")
+    check_format_version(path, facts.get("format_version"))
+    streams, first_strings = facts.get("streams"), facts.get("first_strings")
+    if not isinstance(streams, dict) or not isinstance(first_strings, int) or not _is_count(first_strings):
+        raise KvtraceError(f"{path} is damaged: it lacks `streams` or `first_strings`")
+    return Kept({name: _let_go(path, name, told) for name, told in streams.items()}, first_strings)
+
+
+def _let_go(path: Path, name: str, told: Any) -> LetGo:
+    expected = set(asdict(LetGo()))
+    if not isinstance(told, dict) or set(told) != expected or not all(map(_is_count, told.values())):
+        raise KvtraceError(f"{path} is damaged: stream {name!r:.40} is {told!r:.60}, expected counts of {expected}")
+    return LetGo(**told)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62

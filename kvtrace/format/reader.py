@@ -1,0 +1,318 @@
+"""The capture log's reading side: what a run directory holds, while it is recorded and afterwards.
+
+    recording = open_recording(Path("run"))
+    for process in recording.processes:
+        for event, segments in process.segments().items():
+            ...
+
+Only the standard library is needed; `kvtrace record` uses this for its status line and summary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.format import layout
+from kvtrace.format.discarded import Kept, LetGo, read_kept
+from kvtrace.format.jsonlines import parse_json, read_json_lines
+from kvtrace.format.segment import Clock, Segment, check_format_version, clock_of, read_segment
+
+__all__ = ["Clock", "ProcessRecording", "Recording", "Segment", "open_recording"]
+
+_SEGMENT_NAME = re.compile(r"(?P<event>\w+)\.(?P<sequence>\d{5,})\.seg")
+_STRINGS_NAME = re.compile(r"strings(?:\.(?P<sequence>\d{5,}))?\.jsonl")
+_TILES_NAME = re.compile(r"tiles\.(?P<sequence>\d{5,})\.kvt")
+_MOST_STRINGS = 1 << 31
+_LARGEST_PID = (1 << 31) - 1
+
+
+@dataclass
+class ProcessRecording:
+    """What one process recorded. Journal facts are read on opening, segments, strings and counters when asked for.
+
+    `warnings` is the recording's list: what is read later adds to it. `recording` counts a trace's run directories.
+    """
+
+    directory: Path
+    facts: dict[str, Any]
+    roles: list[str] = field(default_factory=list)
+    vllm_version: str | None = None
+    hooks: dict[str, tuple[str, str]] = field(default_factory=dict)
+    fired: set[str] = field(default_factory=set)
+    engine: dict[str, Any] = field(default_factory=dict)
+    rank: dict[str, Any] = field(default_factory=dict)
+    clocks: list[Clock] = field(default_factory=list)
+    device: dict[str, Any] = field(default_factory=dict)
+    tiles: dict[str, Any] = field(default_factory=dict)
+    nvtx: dict[str, Any] = field(default_factory=dict)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    connectors: list[dict[str, Any]] = field(default_factory=list)
+    gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
+    gpu_memory: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str | None = None
+    kept: Kept = field(default_factory=Kept)
+    warnings: list[str] = field(default_factory=list)
+    recording: int = 1
+    _read: dict[str, Segment] = field(default_factory=dict, repr=False)
+
+    @property
+    def pid(self) -> int:
+        """Process id on its host."""
+        return int(self.facts["pid"])
+
+    def segments(self) -> dict[str, list[Segment]]:
+        """The segments there are now, in order, by event; headers are read once. A carried one comes first.
+
+        Raises:
+            KvtraceError: A segment is damaged, truncated, foreign or of a newer kvtrace.
+        """
+        found: dict[str, list[Segment]] = {}
+        cached, self._read = self._read, {}
+        for event, on_disk in segment_names(self.directory).items():
+            first = self.let_go(event).first
+            sequences = [sequence for sequence in on_disk if sequence >= first - 1]
+            for sequence in sequences:
+                name, followed, carried = (
+                    layout.segment_name(event, sequence),
+                    sequence < sequences[-1],
+                    sequence < first,
+                )
+                segment = (None if carried else cached.get(name)) or read_segment(self.directory / name)
+                if segment is not None:
+                    self._read[name] = segment
+                    found.setdefault(event, []).append(dataclasses.replace(segment, followed=followed, carried=carried))
+                elif followed:
+                    raise KvtraceError(f"{self.directory / name} is damaged: it is empty, but later segments exist")
+        return found
+
+    def missing_segments(self) -> list[str]:
+        """Names of segment files that must have existed, for later ones do."""
+        return [
+            layout.segment_name(event, sequence)
+            for event, sequences in segment_names(self.directory).items()
+            for sequence in sorted(set(range(self.let_go(event).first, sequences[-1])) - set(sequences))
+        ]
+
+    def let_go(self, stream: str) -> LetGo:
+        """What a flight recorder let go of a stream."""
+        return self.kept.streams.get(stream, LetGo())
+
+    def dropped(self) -> dict[str, int]:
+        """Records lost because recording had stopped, by event; events without losses included."""
+        return {name: dropped for name, (dropped, _) in self._counters().items()}
+
+    def written(self) -> dict[str, int]:
+        """Records written, by event: all 0 unless KVTRACE_COUNT_WRITES was set."""
+        return {name: written for name, (_, written) in self._counters().items()}
+
+    def strings(self) -> dict[int, str]:
+        """The interned strings by id, from 1; there are gaps where a flight recorder let old ones go.
+
+        Raises:
+            KvtraceError: A file is damaged.
+        """
+        return read_strings(self.directory, self.kept.first_strings, self.warnings)
+
+    def _counters(self) -> dict[str, tuple[int, int]]:
+        streams = self.facts["streams"]
+        data = _read_counters(self.directory / layout.COUNTERS)
+        if data is None:
+            return dict.fromkeys(streams, (0, 0))
+        start, step = layout.COUNTERS_HEADER_BYTES, layout.COUNTERS_ENTRY.size
+        return {name: layout.COUNTERS_ENTRY.unpack_from(data, start + i * step) for i, name in enumerate(streams)}
+
+
+@dataclass
+class Recording:
+    """A run directory. `processes` are in order of start; `warnings` say what could not be relied on."""
+
+    run_dir: Path
+    manifest: dict[str, Any]
+    processes: list[ProcessRecording]
+    warnings: list[str]
+
+
+def open_recording(run_dir: Path) -> Recording:
+    """Read what a run directory says about its processes. A recording that is still going on may be opened too.
+
+    Raises:
+        KvtraceError: `run_dir` is missing or no run directory, or a file in it is damaged or of a newer kvtrace.
+    """
+    warnings: list[str] = []
+    processes_dir = run_dir / layout.PROCESSES
+    if not run_dir.exists():
+        raise KvtraceError(f"{run_dir} does not exist; name the directory that `kvtrace record -o` was given")
+    if not run_dir.is_dir():
+        raise KvtraceError(f"{run_dir} is a file, not a run directory as `kvtrace record -o` makes")
+    if not (run_dir / layout.MANIFEST).exists() and not processes_dir.is_dir():
+        raise KvtraceError(f"{run_dir} is no run directory: it has neither {layout.MANIFEST} nor {layout.PROCESSES}/")
+    manifest = _read_manifest(run_dir / layout.MANIFEST, warnings)
+    directories = sorted(path for path in processes_dir.iterdir() if path.is_dir()) if processes_dir.is_dir() else []
+    processes = [process for path in directories if (process := _open_process(path, warnings))]
+    processes.sort(key=lambda process: (process.clocks[0].realtime_ns, process.pid))
+    return Recording(run_dir, manifest, processes, warnings)
+
+
+def _read_manifest(path: Path, warnings: list[str]) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        data = b""
+    if not data.strip():
+        warnings.append(f"{path} is missing or empty: how the run was launched and how it ended is not known")
+        return {}
+    try:
+        manifest = parse_json(data)
+    except (ValueError, RecursionError):
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise KvtraceError(f"{path} is damaged: it is not the JSON object it should be: {data[:40]!r}")
+    check_format_version(path, manifest.get("format_version"))
+    return manifest
+
+
+def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | None:
+    path = directory / layout.JOURNAL
+    lines = list(read_json_lines(path, warnings)) if path.exists() else []
+    if not lines:
+        if any(directory.glob("*.seg")):
+            raise KvtraceError(
+                f"{path} is missing or damaged: it has no `process` line, so its segments cannot be read"
+            )
+        warnings.append(f"{directory} holds nothing: its process ended while it began to record")
+        return None
+    process = ProcessRecording(directory, _process_facts(path, lines[0]), kept=read_kept(directory), warnings=warnings)
+    for line in lines:
+        if not isinstance(line, dict):
+            raise KvtraceError(f"{path} is damaged: {line!r:.60} is not a JSON object")
+        _apply(process, line)
+    if (engines := sum(line.get("kind") == "engine" for line in lines)) > 1:
+        warnings.append(
+            f"{directory}: its process made {engines} engines, one after the other or together; their rows are under "
+            "one engine_id and their blocks cannot be told apart: run each in a process of its own"
+        )
+    counters = _read_counters(directory / layout.COUNTERS)
+    if process.stopped is None and counters is not None and layout.COUNTERS_HEADER.unpack_from(counters)[2]:
+        process.stopped = "recording stopped early; the reason could not be written"
+    return process
+
+
+def _process_facts(path: Path, line: Any) -> dict[str, Any]:
+    if not isinstance(line, dict) or line.get("kind") != "process":
+        raise KvtraceError(f"{path} is damaged: its first line is {line!r:.60}, expected one of kind `process`")
+    check_format_version(path, line.get("format_version"))
+    pid, streams = line.get("pid"), line.get("streams")
+    if not isinstance(pid, int) or not 0 < pid <= _LARGEST_PID:
+        raise KvtraceError(f"{path} is damaged: its `process` line has pid {pid!r}, expected a process id")
+    most = (layout.COUNTERS_BYTES - layout.COUNTERS_HEADER_BYTES) // layout.COUNTERS_ENTRY.size
+    if not isinstance(streams, list) or len(streams) > most or not all(isinstance(name, str) for name in streams):
+        raise KvtraceError(
+            f"{path} is damaged: its `process` line has streams {streams!r:.60}, expected a list of names"
+        )
+    if clock_of(line) is None:
+        raise KvtraceError(f"{path} is damaged: its `process` line has no clock reading (realtime_ns, monotonic_ns)")
+    return line
+
+
+def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
+    """Take up one journal line; kinds, keys and values that mean nothing here are passed over."""
+    facts = {key: value for key, value in line.items() if key not in ("kind", "monotonic_ns")}
+    match line:
+        case {"kind": "vllm", "version": str(version)}:
+            process.vllm_version = version
+        case {"kind": "role", "role": str(role)} if role not in process.roles:
+            process.roles.append(role)
+        case {"kind": "hook", "hook": str(hook), "state": str(state)}:
+            _apply_hook(process.hooks, hook, state, str(line.get("detail") or ""))
+        case {"kind": "fired", "hook": str(hook)}:
+            process.fired.add(hook)
+        case {"kind": "device", "state": "fallback"}:
+            process.device["fallback"] = facts.get("detail")
+        case {"kind": "rank" | "engine" | "device" | "tiles" | "nvtx" as kind}:
+            getattr(process, kind).update(facts)
+        case {"kind": "layer"}:
+            process.layers.append(facts)
+        case {"kind": "connector"}:
+            process.connectors.append(facts)
+        case {"kind": "gpu_clock", "monotonic_ns": int()}:
+            process.gpu_clocks.append(line)
+        case {"kind": "gpu_memory", "monotonic_ns": int()}:
+            process.gpu_memory.append(line)
+        case {"kind": "stopped"}:
+            process.stopped = str(line.get("reason"))
+    if line.get("kind") in ("process", "clock", "stopped") and (clock := clock_of(line)):
+        process.clocks.append(clock)
+
+
+def _apply_hook(hooks: dict[str, tuple[str, str]], hook: str, state: str, detail: str) -> None:
+    """Several hooks may share a place, or be put on several objects: what failed of them is kept, and each detail."""
+    before, details = hooks.get(hook, ("", ""))
+    if before != "disabled":
+        hooks[hook] = (state, detail)
+    elif state == "disabled" and detail not in details:
+        hooks[hook] = (state, f"{details}; {detail}")
+
+
+def segment_names(directory: Path) -> dict[str, list[int]]:
+    """Sequence numbers of the segment files in a process directory, sorted, by the event in their names."""
+    names: dict[str, list[int]] = {}
+    for path in directory.iterdir():
+        if match := _SEGMENT_NAME.fullmatch(path.name):
+            names.setdefault(match["event"], []).append(int(match["sequence"]))
+    return {event: sorted(sequences) for event, sequences in sorted(names.items())}
+
+
+def string_files(directory: Path) -> list[tuple[int, Path]]:
+    """A process's files of strings with their numbers, in order."""
+    return _numbered(directory, _STRINGS_NAME)
+
+
+def tile_files(directory: Path) -> list[tuple[int, Path]]:
+    """A process's files of tiles with their numbers, in order."""
+    return _numbered(directory, _TILES_NAME)
+
+
+def _numbered(directory: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
+    matches = ((name.fullmatch(path.name), path) for path in directory.iterdir())
+    return sorted((int(match["sequence"] or 0), path) for match, path in matches if match)
+
+
+def read_strings(directory: Path, first: int, warnings: list[str]) -> dict[int, str]:
+    """A process's interned strings by number, from file `first` on and those carried over from the ones before.
+
+    Raises:
+        KvtraceError: A file is damaged.
+    """
+    texts: dict[int, str] = {}
+    for sequence, path in string_files(directory):
+        if sequence < first - 1:
+            continue
+        for index, line in enumerate(read_json_lines(path, warnings), 1):
+            match line:
+                case [int(number), str(text)] if (sequence or first or number == index) and 0 < number < _MOST_STRINGS:
+                    texts[number] = text
+                case {"monotonic_ns": int()} if sequence and index == 1:
+                    pass
+                case _:
+                    expected = "a number and its text" if sequence or first else f"[{index}, text]"
+                    raise KvtraceError(f"{path} is damaged: line {index} is {line!r:.60}, expected {expected}")
+    return texts
+
+
+def _read_counters(path: Path) -> bytes | None:
+    """The counters file's bytes; None if the process died before it was made."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if not data.rstrip(b"\0"):
+        return None
+    if len(data) < layout.COUNTERS_BYTES or not data.startswith(layout.COUNTERS_MAGIC):
+        raise KvtraceError(f"{path} is damaged or truncated: {len(data)} bytes that start with {data[:8]!r}")
+    check_format_version(path, layout.COUNTERS_HEADER.unpack_from(data)[1])
+    return data

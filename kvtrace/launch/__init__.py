@@ -1,0 +1,1 @@
+"""`kvtrace record`: checks the command, runs it under a run directory, and reports what was recorded."""

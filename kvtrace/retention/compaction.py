@@ -1,0 +1,288 @@
+"""What of segments that are let go is still in force: records without which later ones could not be understood.
+
+Nothing is made up: a carried record is one that was recorded, with its own time. Replaying the carried ones gives the
+state that replaying all of them gives (`tests/record/test_retention.py`): which blocks are referenced and by whom,
+which are findable by which hash, block tables, who the requests are, pins and transfers that have not ended, and what
+tiers hold.
+What only tells of steps that are gone goes with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from kvtrace.events import (
+    BATCH_ROW,
+    BLOCK_EVENT,
+    BLOCK_TABLE,
+    EVENTS,
+    PIN_END,
+    PIN_START,
+    REQUEST,
+    REQUEST_ARRIVAL,
+    REQUEST_EVENT,
+    REQUEST_KEY,
+    REQUEST_QUEUED,
+    STRING,
+    TIER_BLOCK,
+    TRANSFER_END,
+    TRANSFER_SUBMIT,
+    BlockOp,
+    RequestOp,
+    TableOp,
+    TierOp,
+)
+
+Values = tuple[Any, ...]
+
+
+class Row(NamedTuple):
+    """A carried record and its place among those of its event."""
+
+    place: int
+    values: Values
+
+
+def _fields(event: str) -> dict[str, int]:
+    return {field.name: index for index, field in enumerate(EVENTS[event].fields)}
+
+
+class _Block:
+    """A block's records in force: its references, the last change of their count, and the hashes that lead to it."""
+
+    __slots__ = ("hashes", "last", "references")
+
+    def __init__(self) -> None:
+        self.references: list[Row] = []
+        self.last: Row | None = None
+        self.hashes: dict[Any, Row] = {}
+
+
+class Blocks:
+    """`block_event`: replayed, block by block."""
+
+    def __init__(self) -> None:
+        self._blocks: defaultdict[tuple[int, int], _Block] = defaultdict(_Block)
+
+    def fold(self, rows: Iterable[Row]) -> None:
+        """Take up records in order."""
+        blocks = self._blocks
+        cache, evict, reset, free = BlockOp.cache, BlockOp.evict, BlockOp.reset, BlockOp.free
+        for row in rows:
+            _, _, block_id, op, ref_count, request, block_hash, group, pool = row.values
+            if op == reset:
+                for (its_pool, _), block in blocks.items():
+                    if its_pool == pool:
+                        block.hashes.clear()
+                continue
+            block = blocks[pool, block_id]
+            if op == cache:
+                block.hashes[block_hash, group] = row
+            elif op == evict:
+                block.hashes.pop((block_hash, group), None)
+            else:
+                block.last = row
+                if op != free:
+                    block.references.append(row)
+                else:
+                    _release(block.references, request, ref_count)
+
+    def rows(self) -> Iterator[Row]:
+        """The records in force. A block that nothing refers to and no hash leads to is as at the beginning."""
+        for block in self._blocks.values():
+            in_use = bool(block.last and block.last.values[4])
+            if block.hashes or in_use:
+                found = [*block.references, *block.hashes.values(), *([block.last] if block.last else [])]
+                yield from {row.place: row for row in found}.values()
+
+    def forget(self) -> None:
+        """Drop blocks that are as at the beginning."""
+        idle = [
+            key for key, block in self._blocks.items() if not block.hashes and not (block.last and block.last.values[4])
+        ]
+        for key in idle:
+            del self._blocks[key]
+
+
+def _release(rows: list[Row], request: int, ref_count: int) -> None:
+    """Remove a request's reference; where nobody is told, the oldest of those that are too many."""
+    for index, row in enumerate(rows):
+        if row.values[5] == request:
+            del rows[index]
+            break
+    del rows[: max(0, len(rows) - ref_count)]
+
+
+class Requests:
+    """Who the requests are, and their block tables, until they have ended and no kept record is older than that."""
+
+    EVENTS = (REQUEST_QUEUED.name, REQUEST_EVENT.name, REQUEST_KEY.name, BLOCK_TABLE.name)
+
+    def __init__(self) -> None:
+        self._rows: dict[str, defaultdict[int, list[Row]]] = {event: defaultdict(list) for event in self.EVENTS}
+        self._ended_ns: dict[int, int] = {}
+
+    def fold(self, event: str, rows: Iterable[Row]) -> None:
+        """Take up records in order."""
+        request = _fields(event)["request"]
+        mine = self._rows[event]
+        for row in rows:
+            number = row.values[request]
+            if event == BLOCK_TABLE.name and row.values[3] == TableOp.set:
+                if mine[number] and mine[number][-1].values[0] != row.values[0]:
+                    mine[number].clear()  # what was there before is void
+            elif event == REQUEST_EVENT.name and row.values[3] == RequestOp.finish:
+                self._ended_ns[number] = row.values[0]
+            mine[number].append(row)
+
+    def forget(self, oldest_ns: int) -> set[int]:
+        """Drop those that ended before `oldest_ns`, where the oldest kept record may be; returns their numbers."""
+        gone = {number for number, ended_ns in self._ended_ns.items() if ended_ns < oldest_ns}
+        for number in gone:
+            del self._ended_ns[number]
+            for rows in self._rows.values():
+                rows.pop(number, None)
+        return gone
+
+    def rows(self, event: str) -> Iterator[Row]:
+        """The records in force."""
+        return itertools.chain.from_iterable(self._rows[event].values())
+
+
+class Pairs:
+    """Beginnings whose end has not come, and ends whose beginning is not let go yet."""
+
+    def __init__(self, begin: str, end: str, keys: tuple[str, ...]) -> None:
+        self.events = (begin, end)
+        self._keys = {event: [_fields(event)[key] for key in keys] for event in self.events}
+        self._open: dict[str, dict[Values, Row]] = {event: {} for event in self.events}
+
+    def fold(self, event: str, rows: Iterable[Row]) -> None:
+        """Take up records in order."""
+        other = self._open[self.events[event == self.events[0]]]
+        for row in rows:
+            key = tuple(row.values[index] for index in self._keys[event])
+            if other.pop(key, None) is None:
+                self._open[event][key] = row
+
+    def rows(self, event: str) -> Iterator[Row]:
+        """The records in force."""
+        return iter(self._open[event].values())
+
+
+class Tiers:
+    """`tier_block`: what lies in offload tiers."""
+
+    def __init__(self) -> None:
+        self._stored: defaultdict[tuple[int, int], dict[tuple[int, int], list[Row]]] = defaultdict(dict)
+
+    def fold(self, rows: Iterable[Row]) -> None:
+        """Take up records in order."""
+        for row in rows:
+            _, _, connector, tier, op, number, _, block_hash, _ = row.values
+            lies = self._stored[connector, tier]
+            key = (number, 0) if number >= 0 else (-1, block_hash)
+            if op == TierOp.reset:
+                lies.clear()
+            elif op in (TierOp.evict, TierOp.drop):
+                lies.pop(key, None)
+            elif op == TierOp.write:
+                lies[key] = [row]
+            elif op == TierOp.store:
+                lies[key] = [*lies.get(key, [])[:1], row]
+
+    def rows(self) -> Iterator[Row]:
+        """The records in force."""
+        return (row for lies in self._stored.values() for rows in lies.values() for row in rows)
+
+
+class Carry:
+    """What is in force of one process's let go segments."""
+
+    def __init__(self) -> None:
+        self._places = itertools.count()
+        self._blocks = Blocks()
+        self._requests = Requests()
+        self._arrivals: list[Row] = []
+        self._pairs = [
+            Pairs(PIN_START.name, PIN_END.name, ("pin", "block_id")),
+            Pairs(TRANSFER_SUBMIT.name, TRANSFER_END.name, ("transfer",)),
+        ]
+        self._tiers = Tiers()
+        self._batch: dict[int, list[Row]] = {}
+
+    @staticmethod
+    def takes(event: str) -> bool:
+        """Whether records of an event may outlive their segment."""
+        return event in _CARRIED
+
+    def fold(self, event: str, records: Iterable[Values]) -> None:
+        """Take up the whole records of a segment, after those of the one before it."""
+        rows = map(Row, self._places, records)
+        if event == BLOCK_EVENT.name:
+            self._blocks.fold(rows)
+        elif event in Requests.EVENTS:
+            self._requests.fold(event, rows)
+        elif event == REQUEST_ARRIVAL.name:
+            self._arrivals += rows
+        elif event == TIER_BLOCK.name:
+            self._tiers.fold(rows)
+        elif event == BATCH_ROW.name:
+            for row in rows:
+                engine, step = row.values[:2]
+                if self._batch.get(engine, [row])[0].values[1] != step:
+                    self._batch[engine].clear()
+                self._batch.setdefault(engine, []).append(row)
+        else:
+            for pairs in self._pairs:
+                if event in pairs.events:
+                    pairs.fold(event, rows)
+
+    def forget(self, oldest_ns: int) -> set[int]:
+        """Drop what no kept record can be about: none is older than `oldest_ns` (CLOCK_MONOTONIC).
+
+        Returns:
+            The numbers of requests that are forgotten.
+        """
+        self._blocks.forget()
+        return self._requests.forget(oldest_ns)
+
+    def forget_arrivals(self, forgotten: set[int], before_ns: int) -> None:
+        """Drop arrivals of forgotten requests, whose end another process saw, and those too old to matter."""
+        self._arrivals = [
+            row for row in self._arrivals if row.values[0] >= before_ns and row.values[1] not in forgotten
+        ]
+
+    def records(self, event: str) -> list[Values]:
+        """The carried records of an event, in the order they were recorded in."""
+        return [row.values for row in sorted(self._rows(event))]
+
+    def strings(self) -> set[int]:
+        """Numbers of the interned strings that carried records need."""
+        needed = set()
+        for event in _CARRIED:
+            fields = [i for i, field in enumerate(EVENTS[event].fields) if field.type in (REQUEST, STRING)]
+            needed |= {row.values[index] for row in self._rows(event) for index in fields}
+        return needed - {0}
+
+    def _rows(self, event: str) -> Iterator[Row]:
+        if event == BLOCK_EVENT.name:
+            return self._blocks.rows()
+        if event in Requests.EVENTS:
+            return self._requests.rows(event)
+        if event == REQUEST_ARRIVAL.name:
+            return iter(self._arrivals)
+        if event == TIER_BLOCK.name:
+            return self._tiers.rows()
+        if event == BATCH_ROW.name:
+            return itertools.chain.from_iterable(self._batch.values())
+        return itertools.chain.from_iterable(pairs.rows(event) for pairs in self._pairs if event in pairs.events)
+
+
+_CARRIED = frozenset(
+    {BLOCK_EVENT.name, *Requests.EVENTS, REQUEST_ARRIVAL.name, TIER_BLOCK.name, BATCH_ROW.name}
+    | {PIN_START.name, PIN_END.name, TRANSFER_SUBMIT.name, TRANSFER_END.name}
+)

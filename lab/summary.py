@@ -1,0 +1,201 @@
+"""A cell's results in figures: what the client saw in each phase, and what the trace says of the engine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvtrace.errors import KvtraceError
+from kvtrace.format import layout
+from kvtrace.format.jsonlines import read_json_lines
+from kvtrace.ingest.run import TRACE_NAME, ingest
+from kvtrace.lab.cell import FACTS, load_cell
+from kvtrace.lab.matrix import Cell
+from kvtrace.lab.sweep import RESULT, RUN, read_object
+
+_PHASE = """
+SELECT
+    (SELECT count(*) FROM request_event WHERE op = 'preempt' AND time_ns BETWEEN ? AND ?) AS preemptions,
+    (SELECT count(*) FROM block_event WHERE op = 'evict' AND pool = 0 AND time_ns BETWEEN ? AND ?) AS evicted_blocks,
+    (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'load' AND submitted_ns BETWEEN ? AND ?) AS load_bytes,
+    (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) AS store_bytes,
+    (SELECT avg(first_token_ns - queued_ns) / 1e6 FROM request WHERE queued_ns BETWEEN ? AND ?) AS engine_ttft_ms
+"""
+_STEPS = """
+SELECT count(*), sum(tokens), sum(ms), sum(tokens * tokens), sum(tokens * ms), sum(ms * ms)
+FROM (SELECT scheduled_tokens::DOUBLE AS tokens, interval_ns / 1e6 AS ms FROM step
+    WHERE scheduled_tokens > 0 AND interval_ns IS NOT NULL AND start_ns BETWEEN ? AND ?)
+"""
+
+
+@dataclass
+class Phase:
+    """One workload on the engine.
+
+    Attributes:
+        workload: Its description, with `name` and `sha256`.
+        position: Which of the cell's phases, from 0.
+        figures: Throughputs, latencies, shares; None what cannot be told.
+        jct_s: Completion time of each job that was completed, by session, s.
+        ttft_ms: Mean time to the first token of each such job, ms.
+    """
+
+    workload: dict[str, Any]
+    position: int
+    figures: dict[str, float | None]
+    jct_s: dict[str, float]
+    ttft_ms: dict[str, float]
+
+
+@dataclass
+class Result:
+    """A cell that ran, or failed."""
+
+    cell: Cell
+    place: Path
+    status: str
+    error: str | None
+    seconds: float
+    facts: dict[str, Any]
+    phases: list[Phase] = field(default_factory=list)
+    engine: dict[str, Any] = field(default_factory=dict)
+    steps: tuple[float, ...] | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def trace(self) -> Path | None:
+        """The trace, if there is one."""
+        path = self.place / RUN / TRACE_NAME
+        return path if path.exists() else None
+
+
+def load_results(directory: Path) -> list[Result]:
+    """The results of all cells that have ended, ingesting those that were not yet.
+
+    Raises:
+        KvtraceError: There are none.
+    """
+    places = sorted(path.parent for path in directory.glob(f"cells/*/{RESULT}"))
+    if not places:
+        raise KvtraceError(f"{directory} holds no results; `kvtrace lab run MATRIX.toml -o {directory}` makes some")
+    return [load_result(place) for place in places]
+
+
+def load_result(place: Path) -> Result:
+    """The result of one cell."""
+    told, facts = read_object(place / RESULT), read_object(place / FACTS)
+    cell = load_cell(place)
+    result = Result(cell, place, str(told["status"]), told.get("error"), float(told["seconds"]), facts)
+    result.warnings += [f"{cell.label}: {warning}" for warning in facts.get("warnings", [])]
+    if result.status != "ok":
+        return result
+    run = place / RUN
+    records = list(read_json_lines(run / layout.CLIENT, result.warnings))
+    workloads = json.loads((run / layout.WORKLOAD).read_text())
+    result.phases = [
+        _phase(workload, [record for record in records if record["phase"] == workload["phase"]])
+        for workload in workloads
+    ]
+    if cell.policy["name"] == "hf-generate":
+        return result
+    try:
+        if result.trace is None:
+            result.warnings += ingest(run).warnings
+        _look_into_trace(result)
+    except KvtraceError as error:
+        result.warnings.append(f"{cell.label}: {error}")
+    return result
+
+
+def _phase(workload: dict[str, Any], records: list[dict[str, Any]]) -> Phase:
+    done = [record for record in records if not record["error"]]
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        jobs.setdefault(record["session"], []).append(record)
+    completed = {
+        session: turns
+        for session, turns in jobs.items()
+        if any(turn["last"] for turn in turns) and not any(turn["error"] for turn in turns)
+    }
+    jct_s = {
+        session: (max(turn["last_token_ns"] for turn in turns) - min(turn["due_ns"] for turn in turns)) / 1e9
+        for session, turns in completed.items()
+    }
+    ttft_ms = {session: float(np.mean([_ttft_ms(turn) for turn in turns])) for session, turns in completed.items()}
+    return Phase(workload, int(workload["phase"]), _figures(records, done, jct_s), jct_s, ttft_ms)
+
+
+def _ttft_ms(record: dict[str, Any]) -> float:
+    return float(record["first_token_ns"] - record["send_ns"]) / 1e6
+
+
+def _figures(
+    records: list[dict[str, Any]], done: list[dict[str, Any]], jct_s: dict[str, float]
+) -> dict[str, float | None]:
+    figures: dict[str, float | None] = {
+        "requests": len(records),
+        "failed": len(records) - len(done),
+        "jobs_done": len(jct_s),
+    }
+    if not done:
+        return figures
+    seconds = (max(r["last_token_ns"] for r in done) - min(r["due_ns"] for r in records)) / 1e9
+    outputs, prompts = sum(r["output_tokens"] for r in done), sum(r["prompt_tokens"] for r in done)
+    cached = [r["cached_tokens"] for r in done]
+    tpot = [
+        (r["last_token_ns"] - r["first_token_ns"]) / 1e6 / (r["output_tokens"] - 1)
+        for r in done
+        if r["output_tokens"] > 1
+    ]
+    turns = [(r["last_token_ns"] - r["send_ns"]) / 1e6 for r in done]
+    ttft = [_ttft_ms(r) for r in done]
+    return figures | {
+        "makespan_s": seconds,
+        "output_tokens_per_s": outputs / seconds,
+        "tokens_per_s": (outputs + prompts) / seconds,
+        "requests_per_s": len(done) / seconds,
+        "cached_share": None if None in cached else sum(cached) / prompts,
+        "late_ms_max": max(r["send_ns"] - r["due_ns"] for r in done) / 1e6,
+        **_spread("ttft_ms", ttft),
+        "ttft_first_ms": _mean([_ttft_ms(r) for r in done if r["turn"] == 0]),
+        "ttft_later_ms": _mean([_ttft_ms(r) for r in done if r["turn"] > 0]),
+        **_spread("tpot_ms", tpot),
+        **_spread("turn_ms", turns),
+        **_spread("jct_s", list(jct_s.values())),
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _spread(name: str, values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {f"{name}_{which}": None for which in ("mean", "p50", "p99")}
+    middle, high = np.percentile(values, (50, 99))
+    return {f"{name}_mean": float(np.mean(values)), f"{name}_p50": float(middle), f"{name}_p99": float(high)}
+
+
+def _look_into_trace(result: Result) -> None:
+    from kvtrace.queries import Trace
+
+    with Trace(result.place / RUN / TRACE_NAME) as trace:
+        engines = trace.sql("SELECT * FROM engine", format="arrow").to_pylist()
+        result.engine = engines[0] if engines else {}
+        for phase, told in zip(result.phases, result.facts.get("phases", []), strict=False):
+            window = [int(told["start_ns"]), int(told["end_ns"])]
+            (row,) = trace.sql(_filled(_PHASE, window), format="arrow").to_pylist()
+            phase.figures |= row
+        phases = result.facts.get("phases") or [{"start_ns": 0, "end_ns": 0}]
+        window = [int(phases[0]["start_ns"]), int(phases[-1]["end_ns"])]
+        (sums,) = trace.sql(_filled(_STEPS, window), format="arrow").to_pylist()
+        result.steps = tuple(float(value or 0) for value in sums.values())
+
+
+def _filled(sql: str, window: list[int]) -> str:
+    """The window's ends in place of each pair of question marks; they are whole numbers."""
+    return sql.replace("? AND ?", f"{window[0]} AND {window[1]}")

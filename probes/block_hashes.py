@@ -1,0 +1,139 @@
+"""What a request's blocks are called: its chain of block hashes, and the keys that keep it from equal tokens.
+
+vLLM has computed the chain by the time a request is looked up; it is recorded once an admission, from the first block
+that was not found, so requests served from the cache cost nothing. What the chain would be without a salt, an adapter
+or multimodal items is computed by vLLM's own hasher, only for requests with such keys and blocks not seen before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.stream import compiled
+from kvtrace.events import REQUEST_HASH, REQUEST_KEY
+from kvtrace.probes.engine import Engine
+from kvtrace.probes.hooks import Need
+from kvtrace.probes.vllm_symbols import REQUEST
+
+GENERATION = 1 << 16
+"""Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
+
+_PLACE = "vllm.v1.request:Request.block_hashes"
+_LOST = "why blocks were missing from the prefix cache"
+CHAIN_NEEDS = (
+    Need(REQUEST, "block_hashes lora_request cache_salt mm_features prompt_embeds", _LOST),
+    Need(REQUEST, "_block_hasher", "which missing blocks are cached under other keys"),
+    Need("vllm.lora.request:LoRARequest", "lora_name lora_path", _LOST),
+    Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
+    Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
+)
+
+
+def _low_hashes(chain: Sequence[bytes]) -> list[int]:
+    """The low 64 bits of each hash."""
+    return list(struct.unpack(f">{len(chain)}Q", b"".join([block[-8:] for block in chain])))
+
+
+def _writer(recorder: Recorder) -> Callable[[int, int, Sequence[bytes], int, Sequence[bytes] | None], None]:
+    """What records a request's hashes from `first` on, beside those without keys, if it has keys."""
+    native, packer = compiled(), recorder.packer(REQUEST_HASH)
+    if native is not None:
+        return partial(native.write_chain, packer)
+    emit = recorder.columns(REQUEST_HASH)
+
+    def write(step: int, number: int, hashes: Sequence[bytes], first: int, plain: Sequence[bytes] | None) -> None:
+        chain = _low_hashes(hashes[first:])
+        places = list(range(first, first + len(chain)))
+        emit(len(chain), step, number, places, chain, 0 if plain is None else _low_hashes(plain))
+
+    return write
+
+
+class _Keyless:
+    """Looks to vLLM's block hasher like a request of the same tokens without any keys."""
+
+    mm_features: tuple[Any, ...] = ()
+    lora_request = None
+    cache_salt = None
+    prompt_embeds = None
+
+    def __init__(self, request: Any, num_tokens: int, block_hashes: list[bytes]) -> None:
+        self.all_token_ids = request.all_token_ids
+        self.num_tokens = num_tokens
+        self.block_hashes = block_hashes
+
+
+class Chains:
+    """Records the chains of admitted requests. What fails here ends here: the lookups go on without chains."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._write = _writer(recorder)
+        self._emit_key = recorder.stream(REQUEST_KEY)
+        self._keyless: dict[bytes, bytes] = {}
+        self._older: dict[bytes, bytes] = {}
+        self._secret = os.urandom(16)  # a salt is a secret: only whether two are equal may be told
+        self._alive = True
+
+    def record(self, engine: Engine, number: int, request: Any, hit_tokens: int) -> None:
+        """Record the chain behind the tokens found in the GPU prefix cache, and the request's keys."""
+        if not self._alive:
+            return
+        try:
+            if engine.hash_block_size:
+                self._record(engine, number, request, hit_tokens // engine.hash_block_size)
+        except Exception as error:
+            self._alive = False
+            detail = f"{type(error).__name__}: {error}; lost: {_LOST}"
+            self._recorder.note("hook", inherited=True, hook=_PLACE, state="disabled", detail=detail)
+
+    def _record(self, engine: Engine, number: int, request: Any, first: int) -> None:
+        hashes = request.block_hashes
+        keyed = self._record_keys(engine.step, number, request)
+        if len(hashes) <= first:
+            return
+        plain = self._without_keys(engine, request, first) if keyed else None
+        self._write(engine.step, number, hashes, first, plain)
+
+    def _record_keys(self, step: int, number: int, request: Any) -> bool:
+        """Record the keys, if there are any; whether the tokens have hashes without them."""
+        lora, salt, items = request.lora_request, request.cache_salt, request.mm_features
+        embeds = request.prompt_embeds is not None
+        if not (lora or salt or items or embeds):
+            return False
+        adapter = (lora.lora_name, lora.lora_path) if lora else None
+        places = [(item.identifier, item.mm_position.offset) for item in items or ()]
+        name = self._recorder.intern(str(adapter[0])) if adapter else 0
+        self._emit_key(
+            step, number, name, self._identity(adapter), self._identity(salt), self._identity(places), embeds
+        )
+        return not embeds
+
+    def _identity(self, key: Any) -> int:
+        if not key:
+            return 0
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=8, key=self._secret).digest()
+        return int.from_bytes(digest, "big") or 1
+
+    def _without_keys(self, engine: Engine, request: Any, first: int) -> list[bytes]:
+        """The chain from `first` on as it would be without keys, continued from the last block seen before."""
+        if len(self._keyless) > GENERATION:
+            self._older, self._keyless = self._keyless, {}
+        hashes, known, older = request.block_hashes, self._keyless, self._older
+        start, last = first, None
+        while start:
+            last = known.get(hashes[start - 1]) or older.get(hashes[start - 1])
+            if last is not None:
+                break
+            start -= 1
+        before = [] if last is None else [last] * start
+        stand_in = _Keyless(request, len(hashes) * engine.hash_block_size, before)
+        chain: list[bytes] = request._block_hasher(stand_in)
+        known.update(zip(hashes[start:], chain, strict=True))
+        return chain[first - start :]

@@ -1,0 +1,178 @@
+"""Stamps of calls that no graph captures: events of the driver's.
+
+To launch a kernel takes the processor 3 to 4 us, and where Python calls attention each is one of the step. To record an
+event takes about one; the GPU writes down the time of its own accord, as exactly as a kernel would.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kvtrace.capture.stream import compiled
+from kvtrace.probes.device import cuda
+from kvtrace.probes.device.cuda import Events, Launch
+from kvtrace.probes.engine import STEP_ATTRIBUTE
+
+Begin = Callable[[int, bool, Any], None]
+"""Called with when a pass begins (0: a dummy), whether it is a dummy, and the scheduler's output."""
+End = Callable[[int], None]
+"""Called with a pass's number of tokens."""
+
+RING = 1 << 14
+"""Events there are: for 128 steps of 32 layers, of which some ten or twenty are in the ring at a time."""
+
+
+class Taken(NamedTuple):
+    """Passes, and their marks in order: the pass of each, by index, its place and its time."""
+
+    steps: Any
+    rows: Any
+    places: Any
+    times_ns: Any
+
+
+class Marks:
+    """Marks of passes, in a ring of events. A pass that finds no room is lost, whole.
+
+    All but `take` is of the engine's thread.
+
+    Args:
+        ring: Events.
+
+    Attributes:
+        state: What is under way.
+        begin: A pass begins; the next marks are its. Those of one that never ended are forgotten.
+        leave: What is marked from now on belongs to no pass.
+        end: The pass that began last is of this step, and has been enqueued. False: nothing was marked.
+        mark: What records an event for a place, if a pass is under way.
+    """
+
+    begin: Callable[[], None]
+    leave: Callable[[], None]
+    end: Callable[[int], bool]
+    mark: Callable[[int], Launch]
+
+    def __init__(self, ring: int = RING) -> None:
+        self._events = Events(ring)
+        self.state = State(stale=True)
+        self._ring = ring
+        self._places = (ctypes.c_uint32 * ring)()
+        self._steps, self._stops = (ctypes.c_int64 * ring)(), (ctypes.c_uint64 * ring)()  # of passes that were kept
+        self._taken = 0
+        native, kept = compiled(), (self._events.handles, self._places, self._steps, self._stops, self.state)
+        if native is not None:
+            addresses = [ctypes.addressof(memory) for memory in kept]
+            self._ways: Any = native.Marks(cuda.entry("cuEventRecord"), *addresses, ring, kept)
+        else:
+            self._ways = _Ways(self._events, *kept[1:])
+        ways = self._ways
+        self.begin, self.leave, self.end, self.mark = ways.begin, ways.leave, ways.end, ways.mark
+
+    @property
+    def lost(self) -> int:
+        """Passes so far that found no room."""
+        return int(self.state.lost)
+
+    def around(self, begin: Begin, end: End, enqueued: Callable[[], None], interval_ns: int) -> tuple[Begin, End]:
+        """What to call around passes: compiled code, which calls these where more is to do than to mark, or these.
+
+        Args:
+            begin: What Python does when a pass begins.
+            end: What it does when one ends, `enqueued` included.
+            enqueued: To be called when compiled code has ended one.
+            interval_ns: It is not, sooner than this after the last time.
+        """
+        native = compiled()
+        if native is None:
+            return begin, end
+        quick = native.Marked(self._ways, STEP_ATTRIBUTE, begin, end, enqueued, interval_ns)
+        return quick.begin, quick.end
+
+    def take(self, since: int, since_ns: int, most: int) -> Taken | None:
+        """Passes that the GPU is through with, and forget them.
+
+        Args:
+            since: The handle of an event.
+            since_ns: Its time.
+            most: No more passes than that.
+        """
+        import numpy
+
+        passes = numpy.arange(self._taken, min(self.state.ended, self._taken + most)) % self._ring
+        if not len(passes):
+            return None
+        first = int(self.state.taken)
+        stops = numpy.ctypeslib.as_array(self._stops)[passes].astype(numpy.int64)
+        begun = self._events.elapsed_ns(since, first, 1)
+        times = self._events.elapsed_ns(self._events.handles[first % self._ring], first, int(stops[-1]) - first)
+        stops = stops[stops <= first + len(times)]
+        if not len(stops) or not len(begun):
+            return None
+        marks = numpy.arange(first, stops[-1]) % self._ring
+        rows = numpy.repeat(numpy.arange(len(stops)), numpy.diff(stops, prepend=first))
+        steps = numpy.ctypeslib.as_array(self._steps)[passes[: len(stops)]]
+        places = numpy.ctypeslib.as_array(self._places)[marks]
+        self._taken += len(stops)
+        self.state.taken = int(stops[-1])
+        return Taken(steps, rows, places, since_ns + begun[0] + times[: len(marks)])
+
+
+class State(ctypes.Structure):
+    """What compiled code has to know; `kvtrace/capture/native/cuda_events.h` says what is what."""
+
+    next: int
+    limit: int
+    stop: int
+    taken: int
+    ended: int
+    lost: int
+    stream: int
+    known: int
+    in_pieces: int
+    step: int
+    stale: int
+    always_stale: int
+    ready: int
+    _fields_ = [(name, ctypes.c_uint64) for name in __annotations__]
+
+
+class _Ways:
+    """What `native.Marks` does, in Python."""
+
+    def __init__(self, events: Events, places: Any, steps: Any, stops: Any, state: Any) -> None:
+        self._events, self._places, self._steps, self._stops, self.state = events, places, steps, stops, state
+
+    def begin(self) -> None:
+        self.state.next = self.state.stop
+        self.state.limit = self.state.taken + len(self._places)
+
+    def leave(self) -> None:
+        self.state.limit = 0
+
+    def end(self, step: int) -> bool:
+        state = self.state
+        limit, state.limit = state.limit, 0
+        if state.next == state.stop:
+            return False
+        if state.next > limit:
+            state.lost += 1
+        else:
+            place = state.ended % len(self._steps)
+            self._steps[place], self._stops[place], state.stop = step, state.next, state.next
+            state.ended += 1
+        return True
+
+    def mark(self, place: int) -> Launch:
+        state, ring = self.state, len(self._places)
+
+        def launch(stream: int) -> None:
+            if state.limit:
+                number = state.next
+                state.next += 1
+                if number < state.limit:
+                    self._places[number % ring] = place
+                    self._events.record(number % ring, stream)
+
+        return launch

@@ -1,0 +1,104 @@
+"""The thread that drains a device's ring, and when it looks at it.
+
+While it runs Python the engine's threads cannot, and a step's results, or the next step, come later by as much. Right
+after a step has been enqueued the engine's next work is to wait for the GPU, so that is when to look.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from kvtrace.capture.recorder import Recorder
+from kvtrace.probes.device.cuda import stay_out_of_captures
+from kvtrace.probes.device.memory import MemoryMeter
+from kvtrace.probes.device.timer import GpuTimer
+
+IDLE_SECONDS = 0.25
+"""How long the last steps before a pause stay on the device."""
+
+
+class Pace:
+    """Lets one thread wait until another has enqueued a step.
+
+    Args:
+        seconds: It is not to look more often than this.
+        idle_seconds: It is to look then, though nothing has been enqueued.
+    """
+
+    def __init__(self, seconds: float, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._seconds = seconds
+        self._idle_seconds = idle_seconds
+        self._due = 0.0
+        self._over = False
+        self._wake = threading.Event()
+
+    def enqueued(self) -> None:
+        """A step has been enqueued."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + self._seconds
+            self._wake.set()
+
+    def wait(self) -> bool:
+        """Until it is time to look. False: there is nothing to come any more."""
+        self._wake.wait(self._idle_seconds)
+        self._wake.clear()
+        return not self._over
+
+    def end(self) -> None:
+        """Nothing will be enqueued any more."""
+        self._over = True
+        self._wake.set()
+
+
+class Drain(threading.Thread):
+    """Looks at one ring of the current device, at its `pace`, until `finish` is called.
+
+    Any failure ends the recording from that ring, nothing else.
+
+    Attributes:
+        pace: Is to be told of steps.
+    """
+
+    def __init__(self, name: str, recorder: Recorder, seconds: float) -> None:
+        super().__init__(name=name, daemon=True)
+        import torch
+
+        self._torch = torch
+        self._recorder = recorder
+        self._device = torch.cuda.current_device()
+        self._timer = GpuTimer(recorder)
+        self._memory = MemoryMeter(recorder)
+        self.pace = Pace(seconds)
+        with torch.inference_mode(False):
+            self._stream = torch.cuda.Stream(priority=-1)
+
+    def look(self) -> None:
+        """Take home what is new on the device. Of this thread; its current stream is `self._stream`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing will be taken home any more. Of this thread."""
+
+    def run(self) -> None:
+        """Look until the end, then once more."""
+        try:
+            with self._torch.inference_mode(False):
+                self._torch.cuda.set_device(self._device)
+                stay_out_of_captures()  # vLLM may make graphs while it serves
+                self._torch.cuda.set_stream(self._stream)
+                while self.pace.wait():
+                    self._timer.keep(self._stream)
+                    self._memory.keep()
+                    self.look()
+                self.look()
+        except Exception as error:
+            self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
+        finally:
+            self.close()
+
+    def finish(self, seconds: float) -> None:
+        """Take home what is left and end; wait no longer than so many seconds for it."""
+        self.pace.end()
+        self.join(timeout=seconds)

@@ -1,0 +1,102 @@
+"""An exported folder read as a trace: the same answers, one run at a time, and nothing but its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvtrace.errors import KvtraceError
+from kvtrace.export.parquet import export_parquet
+from kvtrace.queries import Trace, catalogue
+from kvtrace.queries.backends.choose import open_with
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace that has what every query needs, exported as run `a`."""
+    folder = tmp_path_factory.mktemp("synthetic")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(BENCH)
+        import synthetic
+        import synthetic_gpu
+        import synthetic_ledger
+
+        small = {"STEPS": 2_000, "REQUESTS": 900, "BLOCKS": 400, "PINS": 500, "TRANSFERS": 300, "TIER_EVENTS": 2_000}
+        few = {"TILE_STEPS": 2, "PROFILED_STEPS": 20, "KERNELS_OF_STEP": 20}
+        for module in (synthetic, synthetic_gpu, synthetic_ledger):
+            for name, number in {**small, **few}.items():
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, number)
+        synthetic.build(folder / "trace.duckdb", block_events=5_000)
+    export_parquet(folder / "trace.duckdb", folder / "lake", run="a")
+    return folder
+
+
+def test_a_folder_answers_every_query_as_its_trace_does(synthetic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    from same_answers import difference
+
+    unlike: dict[str, str | None] = {}
+    with Trace(synthetic / "trace.duckdb") as trace, open_with(synthetic / "lake") as lake:
+        for name in catalogue():
+            found = difference(trace.query(name, format="arrow"), lake.query(name, format="arrow"))
+            if found or trace.missing(name) != lake.missing(name):
+                unlike[name] = found
+    assert not unlike
+
+
+def test_sql_over_a_folder_reads_nothing_else(synthetic: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    with open_with(synthetic / "lake") as lake:
+        for sql in (f"FROM '{tmp_path / 'secret.csv'}'", f"FROM read_text('{synthetic / 'trace.duckdb'}')"):
+            with pytest.raises(KvtraceError, match=r"read nothing but the trace|disabled"):
+                lake.sql(sql)
+
+
+def test_which_run_is_clear_or_asked_for(synthetic: Path, tmp_path: Path) -> None:
+    for run in ("one", "two"):
+        (tmp_path / f"manifest-{run}.json").write_text(
+            (synthetic / "lake" / "manifest-a.json").read_text().replace('"run_id": "a"', f'"run_id": "{run}"')
+        )
+    with pytest.raises(KvtraceError, match="several runs, name one with --run-id: one, two"):
+        open_with(tmp_path)
+    with pytest.raises(KvtraceError, match="no run three; it has one, two"):
+        open_with(tmp_path, run="three")
+    with open_with(tmp_path, run="two") as lake:  # a table whose files are gone is an empty one
+        assert lake.query("run-setting", format="arrow").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("manifest", "complaint"),
+    [
+        ({"kvtrace_export": "parquet", "run_id": "a", "run": {"trace_version": "1"}, "rows": {}}, "trace version 1"),
+        ({"kvtrace_export": "csv", "run_id": "a"}, "does not belong to a Parquet export"),
+        ({"kvtrace_export": "parquet", "run_id": "../b"}, "does not belong to a Parquet export"),
+        ({}, "no manifest of kvtrace's"),
+    ],
+)
+def test_a_folder_that_is_no_export_is_refused(tmp_path: Path, manifest: dict[str, object], complaint: str) -> None:
+    (tmp_path / "manifest-a.json").write_text(json.dumps(manifest))
+    with pytest.raises(KvtraceError, match=complaint):
+        open_with(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "run", "complaint"),
+    [
+        ("trino", "lake", None, "expected duckdb, spark or spark=MASTER"),
+        ("duckdb=x", "lake", None, "expected duckdb, spark or spark=MASTER"),
+        ("spark", "trace.duckdb", None, "is a file; --engine spark reads the folder"),
+        ("spark", ".", None, "has no manifest"),
+        ("duckdb", "trace.duckdb", "a", "--run-id goes with a folder"),
+    ],
+)
+def test_a_wrong_engine_or_path_says_what_goes(
+    synthetic: Path, engine: str, path: str, run: str | None, complaint: str
+) -> None:
+    with pytest.raises(KvtraceError, match=complaint):
+        open_with(synthetic / path, engine, run)

@@ -1,0 +1,203 @@
+"""PyTorch profiler traces: a real one of the CPU, and GPU events in the form that Kineto writes."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvtrace.errors import KvtraceError
+from kvtrace.ingest.importers.torch.chrome import CHUNK_CHARS, ChromeTrace, nanoseconds
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
+
+BASE_NS = 1_790_857_026_000_000_000
+PROFILE = """
+import json, sys, torch
+from torch.profiler import profile, record_function
+with profile() as profiler, record_function("outer"):
+    for _ in range(20):
+        torch.ones(8, 8).mm(torch.ones(8, 8)).relu()
+profiler.export_chrome_trace(sys.argv[1])
+print(json.dumps({event.key: event.count for event in profiler.key_averages()}))
+"""
+
+
+def trace_of(events: list[dict[str, Any]], **facts: Any) -> str:
+    head = {"schemaVersion": 1, "deviceProperties": [], "baseTimeNanoseconds": BASE_NS, **facts}
+    return json.dumps({**head, "traceEvents": events, "traceName": "x"}, indent=1)
+
+
+GPU = [
+    {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "ts": 0, "args": {"name": "python"}},
+    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7, "tid": 8, "ts": 100.125, "dur": 4.5}
+    | {"args": {"External id": 3, "cbid": 211, "correlation": 41}},
+    {"ph": "X", "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "pid": 7, "tid": 8, "ts": 120.0, "dur": 4.0}
+    | {"args": {"correlation": 42}},
+    {"ph": "X", "cat": "kernel", "name": "void flash::flash_fwd_kernel<int>(T1)", "pid": 0, "tid": 7}
+    | {"ts": 150.001, "dur": 10.999}
+    | {
+        "args": {
+            "device": 0,
+            "context": 1,
+            "stream": 7,
+            "correlation": 41,
+            "registers per thread": 64,
+            "shared memory": 8,
+        }
+    }
+    | {"id": 1},
+    {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "pid": 0, "tid": 7, "ts": 170, "dur": 2}
+    | {"args": {"device": 0, "context": 1, "stream": 7, "correlation": 42, "bytes": 4096}},
+    {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 7,
+        "tid": 8,
+        "ts": 90.0,
+        "dur": 30.0,
+        "args": {"External id": 3},
+    },
+    {"ph": "X", "cat": "gpu_user_annotation", "name": "outer", "pid": 0, "tid": 7, "ts": 150.0, "dur": 20.0},
+    {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 41, "pid": 7, "tid": 8, "ts": 100.125},
+]
+GPU[3]["args"] |= {"grid": [4, 2, 1], "block": [128, 1, 1]}
+
+
+@pytest.fixture
+def load(tmp_path: Path, query: Callable) -> Callable[[str | bytes], Callable]:
+    def loaded(text: str | bytes) -> Callable:
+        path = tmp_path / "t.json"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return query(ingest(None, tmp_path / "trace.duckdb", sources=Sources(torch=(path,))).target)
+
+    return loaded
+
+
+class TestGpuEvents:
+    def test_kernels_find_names_calls_and_exact_times(self, load: Callable) -> None:
+        ask = load(trace_of(GPU))
+        assert ask(
+            "SELECT k.name, category::VARCHAR, k.pid, device, stream, k.start_ns, duration_ns, c.name, c.start_ns, "
+            "c.tid FROM gpu_kernel k JOIN gpu_call c USING (call_id)"
+        ) == [
+            (
+                "flash_fwd_kernel",
+                "attention",
+                7,
+                0,
+                7,
+                BASE_NS + 150_001,
+                10_999,
+                "cudaLaunchKernel",
+                BASE_NS + 100_125,
+                8,
+            )
+        ]
+        assert ask("SELECT grid_x, grid_y, block_x, registers, static_shared_bytes FROM gpu_launch_shape") == [
+            (4, 2, 128, 64, 8)
+        ]
+
+    def test_copies_know_their_direction_and_bandwidth(self, load: Callable) -> None:
+        assert load(trace_of(GPU))(
+            "SELECT direction::VARCHAR, source_memory::VARCHAR, target_memory::VARCHAR, bytes, bytes_per_s, pid "
+            "FROM gpu_copy"
+        ) == [("host_to_device", "pinned", "device", 4096, 4096 / 2e-6, 7)]
+
+    def test_what_is_left_out_is_counted(self, load: Callable) -> None:
+        ask = load(trace_of(GPU))
+        assert ask("SELECT category, name, external_id FROM cpu_op") == [("cpu_op", "aten::mm", 3)]
+        assert ask("SELECT source_table, rows FROM source_table WHERE target IS NULL ORDER BY 1") == [
+            ("metadata", 1),
+            ("ph X: gpu_user_annotation", 1),
+            ("ph s: ac2g", 1),
+        ]
+
+    def test_old_traces_have_absolute_times(self, load: Callable) -> None:
+        """Microseconds since 1970 with three decimals need more digits than a double has."""
+        text = trace_of(GPU).replace("150.001", "1790857026123456.789").replace(str(BASE_NS), "null")
+        assert load(text)("SELECT start_ns FROM gpu_kernel") == [(1_790_857_026_123_456_789,)]
+
+    def test_kernels_and_copies_are_those_of_the_other_profiler(self, load: Callable) -> None:
+        ask = load(trace_of(GPU))
+        assert ask("SELECT kind::VARCHAR, method::VARCHAR FROM source JOIN alignment USING (source_id)") == [
+            ("torch", "utc_epoch")
+        ]
+        assert ask("SELECT count(*), count(call_id) FROM gpu_attribution") == [(2, 2)]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_real_trace_has_the_operators_that_the_profiler_counts(tmp_path: Path, query: Callable) -> None:
+    path = tmp_path / "real.json.gz"
+    done = subprocess.run(
+        [sys.executable, "-c", PROFILE, str(path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    expected = json.loads(done.stdout.splitlines()[-1])
+    ask = query(ingest(None, tmp_path / "trace.duckdb", sources=Sources(torch=(path,))).target)
+    found = dict(ask("SELECT name, count(*) FROM cpu_op WHERE category IN ('cpu_op', 'user_annotation') GROUP BY name"))
+    assert found == expected
+    ((start, end),) = ask("SELECT min(start_ns), max(end_ns) FROM cpu_op")
+    assert 0 < end - start < 60e9
+    assert abs(end / 1e9 - path.stat().st_mtime) < 60
+
+
+class TestReader:
+    @pytest.mark.parametrize(
+        "text", ['[{"ph": "X"}, {"ph": "M"}]', '{"a": [1, {}], "traceEvents": [{"ph": "X"}], "b": 2}']
+    )
+    def test_both_forms(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "t.json"
+        path.write_text(text)
+        assert next(iter(ChromeTrace(path).events())) == {"ph": "X"}
+
+    def test_events_across_the_pieces_that_are_read(self, tmp_path: Path) -> None:
+        events = [{"n": n, "text": 'é\\"' * (n % 700)} for n in range(4000)]
+        path = tmp_path / "t.json.gz"
+        path.write_bytes(gzip.compress(trace_of(events).encode()))
+        assert len(trace_of(events)) > 3 * CHUNK_CHARS
+        trace = ChromeTrace(path)
+        assert list(trace.events()) == events
+        assert trace.facts["traceName"] == "x"
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("", "truncated"),
+            ("hello", "no trace"),
+            ('{"a": 1}', "no traceEvents"),
+            ('{"traceEvents": [{"a"', "damaged"),
+        ],
+    )
+    def test_what_is_none_says_so(self, tmp_path: Path, load: Callable, text: str, expected: str) -> None:
+        with pytest.raises(KvtraceError, match=expected):
+            load(text)
+        assert not (tmp_path / "trace.duckdb").exists()
+
+    def test_a_trace_cut_anywhere_is_an_error(self, tmp_path: Path, load: Callable) -> None:
+        whole = trace_of(GPU)
+        packed = gzip.compress(whole.encode())
+        for piece in (*(whole[: len(whole) * n // 7] for n in range(1, 7)), packed[: len(packed) // 2]):
+            with pytest.raises(KvtraceError, match=r"t\.json"):
+                load(piece)
+
+    @pytest.mark.parametrize(
+        ("written", "expected"),
+        [
+            ("1.5", 1500),
+            (7, 7000),
+            ("1790857026123456.789", 1790857026123456789),
+            ("-0.001", -1),
+            ("1e3", 10**6),
+            ("x", None),
+        ],
+    )
+    def test_microseconds_are_exact(self, written: object, expected: int | None) -> None:
+        assert nanoseconds(written) == expected
