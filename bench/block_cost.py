@@ -17,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvtrace.probes.state import EngineState
+
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.stream import NATIVE_VARIABLE
 from kvtrace.probes import blocks
 from kvtrace.probes.engine import Pool
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Patches
-from kvtrace.probes.state import EngineState
 
 BLOCKS, CALLS, KEY = 32, 2_000, bytes(range(36))
 

@@ -51,7 +51,16 @@ class Pins:
         if key is not None and cause not in self._unfollowed:
             self.opened[cause, key] = self._last, blocks
         moment, step, pin = time.monotonic_ns(), self._engine.acting_step, self._last
-        self._emit_starts(len(blocks), moment, step, pin, blocks, cause, request, ttl_ns)
+        self._emit_starts(
+            len(blocks),
+            time_ns=moment,
+            step=step,
+            pin=pin,
+            block_id=blocks,
+            cause=cause,
+            request=request,
+            requested_ttl_ns=ttl_ns,
+        )
         return pin
 
     def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
@@ -83,7 +92,8 @@ class Pins:
         return (cause, key) in self.opened
 
     def _ended(self, pins: int | list[int], blocks: list[int], reason: PinEnd) -> None:
-        self._emit_ends(len(blocks), time.monotonic_ns(), self._engine.acting_step, pins, blocks, reason)
+        now, step = time.monotonic_ns(), self._engine.acting_step
+        self._emit_ends(len(blocks), time_ns=now, step=step, pin=pins, block_id=blocks, reason=reason)
 
     def touched(self, blocks: Iterable[Any]) -> None:
         """Blocks got a reference while the engine's `holder` was acting."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvtrace.errors import KvtraceError
 from kvtrace.format.layout import RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
@@ -28,9 +29,15 @@ def load() -> None:
         return
     try:
         _install(Path(run_dir))
+    except KvtraceError as error:
+        _say(str(error))
     except Exception as error:
-        with suppress(Exception):
-            sys.stderr.write(f"kvtrace: not recording in process {os.getpid()}: {type(error).__name__}: {error}\n")
+        _say(f"{type(error).__name__}: {error}")
+
+
+def _say(why: str) -> None:
+    with suppress(Exception):
+        sys.stderr.write(f"kvtrace: not recording in process {os.getpid()}: {why}\n")
 
 
 def unload() -> None:
