@@ -80,7 +80,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         lookups,
         nvtx,
         nvtx_hooks,
-        pins,
+        pin_hooks,
         requests,
         step_results,
         steps,
@@ -94,7 +94,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         *steps.hooks(followed, pending, ranges),
         *step_results.hooks(followed),
         *requests.hooks(followed, ranges),
-        *pins.hooks(followed),
+        *pin_hooks.hooks(followed),
     ]
     return [
         *engines.hooks(followed, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),
