@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol
@@ -115,9 +116,11 @@ class Stream:
             self.recorder.open()
             self.drop(1)
             return
+        pairs = zip_longest(compiled.split(), self.event.layout.split(), fillvalue="nothing")
+        number, (theirs, ours) = next((at, pair) for at, pair in enumerate(pairs, 1) if pair[0] != pair[1])
         detail = (
-            f"the compiled part of kvtrace was built for {compiled!r}, and kvtrace.events declares "
-            f"{self.event.layout!r}; install kvtrace again; lost: {self.event.name}"
+            f"kvtrace's compiled part has {theirs} as field {number}, kvtrace.events declares {ours}; "
+            f"install kvtrace again; lost: {self.event.name}"
         )
         place = f"kvtrace.events:{self.event.name}"
         self.recorder.note("hook", inherited=True, hook=place, state="disabled", detail=detail)
