@@ -204,11 +204,11 @@ static int by_field(const Packer *self, PyObject *const *values, Py_ssize_t coun
 static PyObject *emit(Packer *self, PyObject *const *values, Py_ssize_t count, PyObject *keywords)
 {
     char record[MOST_BYTES];
-    PyObject *found[MOST_FIELDS];
-    if (by_field(self, values, count, keywords, found) < 0)
+    PyObject *found[MOST_FIELDS], *const *in_order = keywords == NULL && count == self->fields ? values : found;
+    if (in_order == found && by_field(self, values, count, keywords, found) < 0)
         return NULL;
     for (int i = 0; i < self->fields; i++)
-        if (put(found[i], self->codes[i], record + self->places[i]) < 0)
+        if (put(in_order[i], self->codes[i], record + self->places[i]) < 0)
             return NULL;
     return none_unless(packer_store(self, record) < 0);
 }
