@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, count
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, count, rows_of, total
 from kvtrace.queries.trace import Trace
 
 
 def find(trace: Trace) -> Iterator[Finding]:
     """One finding if records were dropped."""
-    dropped = float(trace.query("run-summary").dropped_records.fillna(0).sum())
+    dropped = total(rows_of(trace, "run-summary"), "dropped_records")
     if dropped:
         text = f"{count(dropped, 'record')} are missing: the recording stopped early, so every figure is of a part."
         yield Finding(

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, count
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, rows_of, total
 from kvtrace.queries.trace import Trace
+
+_REMEDY = "A shorter time to live, or pins that give way to waiting requests: `pinned-blocks` says what held them."
 
 
 def find(trace: Trace) -> Iterator[Finding]:
     """One finding for each engine and cause whose blocks alone would have sufficed."""
-    forced = trace.query("pin-forced")
-    for (engine, cause), rows in forced.groupby(["engine_id", "cause"]):
-        alone = float(rows.forced_alone.sum())
-        if not alone:
-            continue
-        refused = float(rows[rows.kind == "refused"].forced_alone.sum())
-        preempted = float(rows[rows.kind == "preempted"].forced_alone.sum())
-        where = f"Engine {engine}: " if forced.engine_id.nunique() > 1 else ""
-        text = (
-            f"{where}Blocks held as {cause}, though no running request used them, would have sufficed for "
-            f"{count(refused, 'refused admission')} and {count(preempted, 'preemption')} of "
-            f"{count(rows.request.nunique(), 'request')}."
-        )
-        remedy = (
-            "A shorter time to live, or pins that give way to waiting requests: `pinned-blocks` says what held them."
-        )
-        yield Finding("pins", text, alone, Basis.inferred, "pin-forced", len(rows), remedy)
+    for where, rows in by_engine(rows_of(trace, "pin-forced")):
+        for cause in sorted({row["cause"] for row in rows}):
+            own = [row for row in rows if row["cause"] == cause and row["forced_alone"]]
+            if not own:
+                continue
+            refused = total((row for row in own if row["kind"] == "refused"), "forced_alone")
+            preempted = total((row for row in own if row["kind"] == "preempted"), "forced_alone")
+            requests = len({row["request"] for row in own})
+            text = (
+                f"{where}Blocks held as {cause}, though no running request used them, would have sufficed for "
+                f"{count(refused, 'refused admission')} and {count(preempted, 'preemption')} of "
+                f"{count(requests, 'request')}."
+            )
+            yield Finding("pins", text, refused + preempted, Basis.inferred, "pin-forced", len(own), _REMEDY)
 
 
 RULE = Rule(("pin-forced",), find)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 from kvtrace.queries.trace import Trace
@@ -41,8 +42,8 @@ class Finding:
     remedy: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding as JSON takes it."""
-        return asdict(self)
+        """The finding as JSON takes it, which knows no infinity."""
+        return asdict(self) | {"cost_ms": self.cost_ms if isfinite(self.cost_ms) else None}
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,23 @@ def percent(share: float) -> str:
 def count(number: float, singular: str, plural: str = "") -> str:
     """A counted noun: `1 step`, `2 steps`."""
     return f"{number:,.0f} {singular if number == 1 else plural or singular + 's'}"
+
+
+def rows_of(trace: Trace, query: str) -> list[dict[str, Any]]:
+    """The rows of a canned query, NULL as None."""
+    rows: list[dict[str, Any]] = trace.query(query, format="arrow").to_pylist()
+    return rows
+
+
+def by_engine(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Rows of each engine, with what a sentence about it begins with: nothing if there is one engine."""
+    engines: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        engines.setdefault(row["engine_id"], []).append(row)
+    for engine, own in engines.items():
+        yield (f"Engine {engine}: " if len(engines) > 1 else ""), own
+
+
+def total(rows: Iterable[dict[str, Any]], column: str) -> float:
+    """The sum of a column; NULL counts as nothing."""
+    return float(sum(row[column] or 0 for row in rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, count, duration, percent
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, duration, percent, rows_of
 from kvtrace.queries.trace import Trace
 
 _REASONS = {
@@ -31,21 +31,20 @@ _LEAST_SHARE = 0.01
 
 def find(trace: Trace) -> Iterator[Finding]:
     """One finding for each engine and reason that held requests back for more than a hundredth of its time."""
-    limits = trace.query("admission-limits")
-    for row in limits.itertuples():
-        if row.admission_limit not in _REASONS or not row.wall_share or row.wall_share < _LEAST_SHARE:
-            continue
-        why, remedy = _REASONS[row.admission_limit]
-        where = f"Engine {row.engine_id}: " if limits.engine_id.nunique() > 1 else ""
-        text = (
-            f"{where}In {count(row.steps, 'step')} ({duration(row.wall_ms)}, {percent(row.wall_share)} of the time) "
-            f"requests waited {why}; {row.mean_waiting:.1f} waited on average."
-        )
-        if row.admission_limit == "kv_insufficient" and row.mean_need_blocks == row.mean_need_blocks:
-            needed, free = row.mean_need_blocks, row.mean_free_blocks
-            text += f" The first in the queue needed {needed:.0f} blocks on average, and {free:.0f} were free."
-        cost_ms = row.wall_ms * row.mean_waiting
-        yield Finding("waiting", text, cost_ms, Basis.inferred, "admission-limits", 1, remedy)
+    for where, rows in by_engine(rows_of(trace, "admission-limits")):
+        for row in rows:
+            if row["admission_limit"] not in _REASONS or (row["wall_share"] or 0) < _LEAST_SHARE:
+                continue
+            why, remedy = _REASONS[row["admission_limit"]]
+            text = (
+                f"{where}In {count(row['steps'], 'step')} ({duration(row['wall_ms'])}, {percent(row['wall_share'])} of "
+                f"the time) requests waited {why}; {row['mean_waiting']:.1f} waited on average."
+            )
+            if row["mean_need_blocks"] is not None:
+                needed, free = row["mean_need_blocks"], row["mean_free_blocks"]
+                text += f" The first in the queue needed {needed:.0f} blocks on average, and {free:.0f} were free."
+            cost_ms = row["wall_ms"] * row["mean_waiting"]
+            yield Finding("waiting", text, cost_ms, Basis.inferred, "admission-limits", 1, remedy)
 
 
 RULE = Rule(("admission-limits",), find)

@@ -103,6 +103,7 @@ def test_an_incomplete_recording_comes_first(make_trace: MakeTrace) -> None:
     with Trace(make_trace(sql)) as trace:
         first = find_findings(trace)[0]
     assert first.text.startswith("5 records are missing")
+    assert json.loads(json.dumps(first.as_dict(), allow_nan=False))["cost_ms"] is None
 
 
 def test_the_most_expensive_come_first_and_there_are_few(make_trace: MakeTrace) -> None:
