@@ -22,7 +22,7 @@ from kvtrace.format.reader import read_strings, segment_names, string_files, til
 from kvtrace.format.segment import Segment, map_segment, read_segment
 from kvtrace.format.segment_file import segment_header
 from kvtrace.format.tile_file import CHUNK, FILE_HEADER_BYTES, Chunk
-from kvtrace.launch.processes import is_alive, is_here
+from kvtrace.format.processes import is_alive, is_here
 from kvtrace.retention.compaction import Carry, Values
 
 
