@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from kvtrace.ingest.gpu.align import Alignment
 from kvtrace.ingest.gpu.attribute import Marked
 from kvtrace.ingest.gpu.enums import AlignmentMethod
 from kvtrace.ingest.gpu.kernels import KernelNames, Name
+from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.torch.chrome import ChromeTrace, Event, nanoseconds
-
-Progress = Callable[[str, int, int], None]
 
 BATCH_EVENTS = 50_000
 LARGEST_TIME_BITS = 61
@@ -54,21 +52,20 @@ _COPY_KINDS = {
 _MEMORY = {"Pageable": "pageable", "Pinned": "pinned", "Device": "device", "Managed": "managed", "Array": "array"}
 
 
-def load_torch_trace(
-    connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, kernels: KernelNames, progress: Progress
-) -> tuple[Marked, list[str]]:
-    """Read a trace; returns no ranges (PyTorch's has none of kvtrace's), and warnings.
+def load_torch_trace(target: Target, source_id: int, path: Path) -> list[str]:
+    """Read a trace; returns warnings.
 
     Raises:
         KvtraceError: The file cannot be read as such a trace.
     """
     trace = ChromeTrace(path)
-    staged = _Staged(connection, source_id, kernels)
+    connection = target.connection
+    staged = _Staged(connection, source_id, target.kernels)
     for number, event in enumerate(trace.events(), 1):
         staged.add(event)
         if number % BATCH_EVENTS == 0:
             staged.flush()
-            progress("torch events", number, number)
+            target.progress("torch events", number, number)
     staged.flush()
     if not staged.counts:
         raise KvtraceError(f"{path} has no event; was anything profiled?")
@@ -80,7 +77,8 @@ def load_torch_trace(
     connection.execute("INSERT INTO source VALUES (?, ?, ?, ?, ?, ?)", row)
     align.insert(connection, source_id, alignment, [])
     staged.insert(alignment)
-    return Marked([], alignment), staged.warnings(path)
+    target.profiles[source_id] = Marked([], alignment)  # kvtrace's own ranges are not in such traces
+    return staged.warnings(path)
 
 
 def _text(value: object) -> str | None:
