@@ -74,6 +74,7 @@ types: $(READY)
 docs: $(READY)
 	@echo "== generated pages"
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
+	$(BIN)/python -m kvtrace.ingest.importers.registry docs/importers.md
 
 # Only for who changes viewer/web; users and the tests need no Node.
 page:
