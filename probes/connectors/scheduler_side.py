@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hashes
+from kvtrace.probes.connectors.adapter import Adapter, Facts, Planned
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part, low_hashes
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Around, Hook, Kwargs, Need, argument, around
 from kvtrace.probes.pins import Holder
-from kvtrace.probes.vllm_symbols import BLOCK, CONNECTOR, REQUEST
+from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_POOL, CONNECTOR, REQUEST
+from kvtrace.probes.vllm_types import Request
 
 LOOKUP = Hook(
     f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)
@@ -20,7 +21,7 @@ CONTENT = "the content of a tier's blocks"
 PLAN = Hook(
     f"{CONNECTOR}.build_connector_meta",
     "the blocks of transfers, the steps of calls",
-    needs=(Need(BLOCK, "block_hash", CONTENT), Need(REQUEST, "block_hashes", CONTENT)),
+    needs=(Need(BLOCK_POOL, "blocks"), Need(BLOCK, "block_hash", CONTENT), Need(REQUEST, "block_hashes", CONTENT)),
 )
 _LOST = "references connectors take on blocks"
 TAKING = Hook(f"{CONNECTOR}.update_state_after_alloc", _LOST)
@@ -29,9 +30,10 @@ RELEASING_ONES = (
     Hook("vllm.distributed.kv_transfer.kv_connector.v1.base:SupportsHMA.request_finished_all_groups", _LOST),
 )
 RELEASING_ANY = Hook(f"{CONNECTOR}.update_connector_output", _LOST), Hook(f"{CONNECTOR}.reset_cache", _LOST)
+HOOKS = LOOKUP, PLAN, TAKING, *RELEASING_ONES, *RELEASING_ANY
 
 
-def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+def attach(part: Part, adapter: Adapter) -> Facts:
     """Hook the scheduler's side of a connector; facts for the journal."""
     facts = adapter.attach_scheduler()
     _hook_lookups(part)
@@ -50,7 +52,8 @@ def _hook_lookups(part: Part) -> None:
         engine = part.engine()
         if engine is None:
             return
-        request, local = argument(args, kwargs, 0, "request"), argument(args, kwargs, 1, "num_computed_tokens")
+        request: Request = argument(args, kwargs, 0, "request")
+        local: int = argument(args, kwargs, 1, "num_computed_tokens")
         number, name = engine.number(request.request_id), recorder.intern(part.name)
         matched = -1 if found[0] is None else found[0]
         emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]), asked_ns)
@@ -63,7 +66,7 @@ def _hook_plans(part: Part, adapter: Adapter) -> None:
     holding = _holding(part, PinEnd.saved)
     let_go = holding.after
 
-    def after_build(until: Any, metadata: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_build(until: object, metadata: object, args: Args, kwargs: Kwargs) -> None:
         let_go(until, metadata, args, kwargs)
         engine = part.engine()
         if engine is None:
@@ -116,7 +119,7 @@ def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
         engine = part.engine()
         if engine is None:
             return None
-        request = argument(args, kwargs, 0, "request")
+        request: Request = argument(args, kwargs, 0, "request")
         previous = engine.holder
         engine.holder = Holder(engine.number(str(request.request_id)), ends)
         return engine, previous
@@ -124,7 +127,7 @@ def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
     return hold
 
 
-def _let_go(state: Held, _: Any, args: Args, kwargs: Kwargs) -> None:
+def _let_go(state: Held, _: object, args: Args, kwargs: Kwargs) -> None:
     if state is not None:
         state[0].holder = state[1]
 

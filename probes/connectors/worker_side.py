@@ -8,7 +8,8 @@ from typing import Any
 
 from kvtrace.capture.stream import compiled
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Adapter, Part
+from kvtrace.probes.connectors.adapter import Adapter, Facts
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Part
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
 from kvtrace.probes.vllm_symbols import CONNECTOR
 
@@ -29,6 +30,7 @@ RESULTS = Hook(
     since="0.30.0",
 )
 FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
+HOOKS = PREEMPTIONS, METADATA, LOAD, SAVE, RESULTS, FINISHED
 
 
 class Calls:
@@ -62,12 +64,12 @@ class Calls:
         self._adapter.before_save()
         return time.monotonic_ns()
 
-    def load(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def load(self, start_ns: int, _: object, args: Args, kwargs: Kwargs) -> None:
         """After `start_load_kv`."""
         self._record(start_ns, ConnectorCall.load)
         self._adapter.after_load(start_ns, args, kwargs)
 
-    def save(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def save(self, start_ns: int, _: object, args: Args, kwargs: Kwargs) -> None:
         """After `wait_for_save`."""
         self._record(start_ns, ConnectorCall.save)
         self._adapter.after_save(start_ns, args, kwargs)
@@ -85,7 +87,7 @@ class Calls:
         self._emit(start_ns, end_ns, *part.step, part.index, name, call, sent, received)
 
 
-def _missing(part: Part, metadata: Any) -> None:
+def _missing(part: Part, metadata: object) -> None:
     part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
 
 
@@ -112,7 +114,7 @@ def calls_of(part: Part, adapter: Adapter) -> Calls:
     return made
 
 
-def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+def attach(part: Part, adapter: Adapter) -> Facts:
     """Hook the worker's side of a connector; facts for the journal."""
     calls, connector = calls_of(part, adapter), part.connector
     polled = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
@@ -124,7 +126,7 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     return {}
 
 
-def _overrides(connector: Any, name: str) -> bool:
+def _overrides(connector: object, name: str) -> bool:
     """Whether a connector has a method of its own and not vLLM's base class's."""
     owner = next((kind for kind in type(connector).__mro__ if name in vars(kind)), None)
     return owner is not None and not owner.__module__.endswith("kv_connector.v1.base")
