@@ -8,7 +8,6 @@ take none, the request's whole block table is.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from kvtrace.events import PinCause, PinEnd
 from kvtrace.probes.engine import Engine
@@ -19,11 +18,11 @@ from kvtrace.probes.pins import Holder, block_ids
 _REASONS = {reason.name: reason for reason in PinEnd}
 
 
-def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
+def follow(engine: Engine, scheduler: object, patches: Patches) -> None:
     """Record the TTL pins of a scheduler that has them; others are left alone."""
     if not any(callable(getattr(scheduler, name, None)) for name in ("pin_request", "unpin_request")):
         return
-    until = Followed()  # by request: when its pin's time is over
+    until: Followed[str, int] = Followed()  # by request: when its pin's time is over
     where = f"{type(scheduler).__module__}:{type(scheduler).__qualname__}"
     pins = engine.pins
 
@@ -32,7 +31,7 @@ def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
         before, engine.holder = engine.holder, mine
         return before, mine
 
-    def after_pin(state: tuple[Holder | None, Holder], _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_pin(state: tuple[Holder | None, Holder], _: object, args: Args, kwargs: Kwargs) -> None:
         engine.holder, mine = state
         request_id = _request_id(args, kwargs)
         ttl_ns = _ttl_ns(args, kwargs)
@@ -41,7 +40,7 @@ def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
         pins.start(PinCause.ttl, request_id, engine.number(request_id), blocks, ttl_ns)
         until[request_id] = time.monotonic_ns() + ttl_ns if ttl_ns >= 0 else 1 << 62
 
-    def after_unpin(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_unpin(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         request_id = _request_id(args, kwargs)
         said = kwargs.get("reason", args[1] if len(args) > 1 else None)
         reason = _REASONS.get(said) if isinstance(said, str) else None

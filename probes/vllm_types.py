@@ -6,10 +6,13 @@ An attribute that a vLLM may lack is read with `Lacks.read` and stands in no sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kvtrace.probes import vllm_symbols as places
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 _Shape = TypeVar("_Shape")
 
@@ -49,10 +52,11 @@ class BlockPool(Protocol):
         """Count the free blocks."""
 
 
-class Named(Protocol):
+class Member(Protocol):
     """A member of an enumeration."""
 
     name: str
+    value: str | int
 
 
 @shape_of(places.REQUEST)
@@ -62,7 +66,7 @@ class Request(Protocol):
     request_id: str
     arrival_time: float
     priority: int
-    status: Named
+    status: Member
     max_tokens: int | None
     num_tokens: int
     num_prompt_tokens: int
@@ -90,6 +94,8 @@ class SchedulerConfig(Protocol):
 
     enable_chunked_prefill: bool
     async_scheduling: bool
+    max_num_batched_tokens: int
+    max_num_seqs: int
 
 
 @shape_of(places.PARALLEL_CONFIG)
@@ -108,6 +114,10 @@ class ModelConfig(Protocol):
     """The model's options."""
 
     model: str
+    max_model_len: int
+
+    def get_num_layers(self, parallel_config: ParallelConfig) -> int:
+        """Count the layers of this pipeline rank."""
 
 
 @shape_of("vllm.config.vllm:VllmConfig")
@@ -116,6 +126,7 @@ class VllmConfig(Protocol):
 
     model_config: ModelConfig
     parallel_config: ParallelConfig
+    scheduler_config: SchedulerConfig
 
 
 @shape_of("vllm.v1.kv_cache_interface:KVCacheSpec")
@@ -154,7 +165,7 @@ class Scheduler(Protocol):
     max_num_scheduled_tokens: int
     max_num_running_reqs: int
     max_model_len: int
-    policy: object
+    policy: str | Member
 
 
 @shape_of(places.NEW_REQUEST)
@@ -171,7 +182,68 @@ class CachedRequests(Protocol):
 
     req_ids: Sequence[str]
     new_block_ids: Sequence[tuple[list[int], ...] | None]
-    resumed_req_ids: set[str]
+    resumed_req_ids: Set[str]
+
+
+class Tensor(Protocol):
+    """A tensor of PyTorch's."""
+
+    shape: Sequence[int]
+    dtype: object
+
+    def data_ptr(self) -> int:
+        """Give the address."""
+
+    def stride(self) -> Sequence[int]:
+        """Give the strides, in elements."""
+
+    def numel(self) -> int:
+        """Count the elements."""
+
+    def element_size(self) -> int:
+        """Give the bytes of an element."""
+
+
+@shape_of("vllm.model_executor.layers.attention.attention:Attention")
+class AttentionLayer(Protocol):
+    """A layer that owns a KV cache."""
+
+    impl: object
+    kv_cache: Tensor | list[Tensor] | tuple[Tensor, ...]
+
+
+@shape_of("vllm.config.compilation:CompilationConfig")
+class CompilationConfig(Protocol):
+    """Compilation options, with the layers by name."""
+
+    static_forward_context: Mapping[str, AttentionLayer]
+
+
+class Device(Protocol):
+    """A device of PyTorch's."""
+
+    type: str
+
+
+@shape_of(places.MODEL_RUNNER)
+class ModelRunner(Protocol):
+    """A worker's model runner, of either kind."""
+
+    compilation_config: CompilationConfig
+    device: Device
+    model_config: ModelConfig
+    parallel_config: ParallelConfig
+    vllm_config: VllmConfig
+
+    def get_model(self) -> Module:
+        """Give the model."""
+
+
+@shape_of(places.INPUT_BATCH)
+class InputBatch(Protocol):
+    """A worker's batch."""
+
+    req_ids: list[str]
 
 
 @shape_of(places.SCHEDULER_OUTPUT)

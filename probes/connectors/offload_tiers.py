@@ -229,7 +229,7 @@ class SecondaryTier:
         self._tier = Tier.remote if remote else TIERS.get({"fs": "disk", "p2p": "remote"}.get(kind, kind), Tier.other)
         self._block_bytes = int(getattr(tier, "_block_size_bytes", 0) or 0)
         self._transfers = Transfers(part)
-        self._jobs = Followed()
+        self._jobs: Followed[int, tuple[int, int]] = Followed()
         self._rows = TierRows(part, self._tier)
         part.hook(tier, TIER_STORE, after=self._submitted(Direction.store))
         part.hook(tier, TIER_LOAD, after=self._submitted(Direction.load))

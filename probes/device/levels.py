@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.layout import KV_LEVEL_VARIABLE
@@ -12,6 +11,7 @@ from kvtrace.probes.device.layers import LayerRecorder
 from kvtrace.probes.device.model import in_microbatches
 from kvtrace.probes.device.tiles.level import TileRecorder
 from kvtrace.probes.engine import STEP_ATTRIBUTE
+from kvtrace.probes.vllm_types import ModelRunner, SchedulerOutput
 
 _MICROBATCHES = "vLLM runs steps in microbatches (--enable-dbo, --ubatch-size); what each did cannot be told apart"
 
@@ -34,7 +34,7 @@ class DeviceRecorder:
         self._wanted = wanted
         self._active: LayerRecorder | TileRecorder | None = None
 
-    def attach(self, runner: Any) -> bool:
+    def attach(self, runner: ModelRunner) -> bool:
         """Choose by the model runner's layers, and get between them and their kernels. False: there is no device."""
         if self._active is not None:
             return True
@@ -57,7 +57,7 @@ class DeviceRecorder:
             return self._active.around(self.begin, self.end)
         return self.begin, self.end
 
-    def begin(self, _: int, dummy: bool, scheduler_output: Any) -> None:
+    def begin(self, _: int, dummy: bool, scheduler_output: SchedulerOutput) -> None:
         """A forward pass is about to be enqueued."""
         step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
         if not dummy and not scheduler_output.total_num_scheduled_tokens:  # nothing runs, or vLLM's own dummy

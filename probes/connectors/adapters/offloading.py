@@ -93,7 +93,7 @@ class Offloading(Adapter):
         super().__init__(part)
         self._connector: _Connector = part.connector
         self._transfers = Transfers(part)
-        self._jobs = Followed()  # submitted and not finished: the transfer of each job
+        self._jobs: Followed[int, int] = Followed()  # submitted and not finished: the transfer of each job
 
     @staticmethod
     def fits(connector: object) -> bool:
