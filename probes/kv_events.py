@@ -27,7 +27,7 @@ _FIELDS = {
 
 
 def as_line(sequence: int, batch: Sequence[Any]) -> str:
-    """A published batch as a line of the file."""
+    """Format a published batch as a line of the file."""
     seconds, events, *rank = batch
     found: dict[str, object] = {"sequence": sequence, "ts": seconds, "events": [_event(event) for event in events]}
     if rank and rank[0] is not None:
@@ -47,14 +47,14 @@ def _event(event: list[object] | dict[str, object]) -> dict[str, object]:
 
 
 def _hash(value: object) -> object:
-    """Hashes that are bytes, not 64-bit integers, become hex text."""
+    """Convert hashes that are bytes, not 64-bit integers, to hex text."""
     if isinstance(value, list):
         return [_hash(each) for each in value]
     return value.hex() if isinstance(value, bytes) else value
 
 
 class EventRecorder:
-    """Writes batches in order, each once. What was published before it connected is asked for again, if it may."""
+    """Writes batches in order, each once. With a replay endpoint it asks for those published before it connected."""
 
     def __init__(self, file: IO[str], endpoint: str, replay: str | None) -> None:
         zmq: Any = importlib.import_module("zmq")
@@ -80,7 +80,7 @@ class EventRecorder:
         return True
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._context.destroy(linger=0)
 
     def _take(self, sequence: int, payload: bytes) -> None:

@@ -40,7 +40,7 @@ class Attributes(Protocol):
 
 
 class Ranges:
-    """This process's ranges and marks. `off` once it is known that nobody listens: then every call returns at once."""
+    """The ranges and marks of this process. Where no profiler listens, `off` is set and calls return at once."""
 
     _step: Attributes
     _forward: Attributes
@@ -59,7 +59,7 @@ class Ranges:
         os.register_at_fork(after_in_child=self._close)
 
     def _close(self) -> None:
-        """Begin anew, as in a forked child: whether somebody listens is a process's own."""
+        """Begin anew, as in a forked child: a profiler listens to a process of its own accord."""
         self._lock = threading.Lock()
         self.off = self._open = False
         self._clock_due_ns = 0

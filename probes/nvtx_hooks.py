@@ -1,4 +1,4 @@
-"""Hooks that only NVTX needs: where an engine's iteration ends, sampling, copies to and from offload tiers."""
+"""Hooks that only NVTX needs: the end of an iteration, sampling, copies to and from offload tiers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFFLOADER = "vllm.v1.kv_offload.cpu.gpu_worker:CPUOffloadingWorker"
 
 
 def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
-    """Installed only while NVTX is wanted."""
+    """The hooks; they are installed only where NVTX ranges are wanted."""
 
     def after_iteration(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         engine = engines.by_scheduler.get(id(args[0].scheduler))

@@ -19,7 +19,7 @@ _Value = TypeVar("_Value")
 
 
 class Lacks:
-    """Notes in the journal, once for each attribute, that it is not there."""
+    """Notes missing attributes in the journal, each once."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

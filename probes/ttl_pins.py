@@ -1,4 +1,4 @@
-"""Pins of a scheduler that keeps blocks for a time, found by what it offers.
+"""Pins of a scheduler with a time to live, found by its methods.
 
 vLLM has none. Schedulers that do (kvtrace's own `kvtrace.lab.ttl_pin`, and forks) have methods `pin_request(request,
 seconds)` and `unpin_request(request, ...)`. Blocks they take references on inside `pin_request` are the pin's; if they
@@ -73,6 +73,6 @@ def _request_id(args: Args, kwargs: Kwargs) -> str:
 
 
 def _ttl_ns(args: Args, kwargs: Kwargs) -> int:
-    """The time asked for, if it is the second argument or the only number given by name."""
+    """Find the wanted time: the second argument, or the only number given by name."""
     given = [value for value in (*args[1:], *kwargs.values()) if isinstance(value, int | float)]
     return int(given[0] * 1e9) if given else -1

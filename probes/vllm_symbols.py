@@ -1,4 +1,4 @@
-"""Where vLLM declares the classes whose attributes the probes read, for `Need`. Nothing here is imported from vLLM."""
+"""Places of vLLM's classes whose attributes the probes read, for `Need`. Nothing is imported from vLLM."""
 
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 SCHEDULER_OUTPUT = "vllm.v1.core.sched.output:SchedulerOutput"

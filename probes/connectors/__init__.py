@@ -1,4 +1,4 @@
-"""KV connectors: what they were asked, what they moved between which tiers, and what their tiers hold.
+"""KV connectors: lookups, transfers between tiers, and the content of their tiers.
 
 Every connector is recorded by vLLM's connector interface: lookups, calls, and references it takes on blocks.
 One with an adapter (`adapters/`) is recorded down to the transfer and the block; the journal says which way it was.
@@ -36,7 +36,7 @@ def hooks(engines: Engines, patches: Patches) -> list[Hook]:
 
 
 def _children(connector: object, lacks: Lacks) -> list[object]:
-    """The parts of a MultiConnector, and theirs."""
+    """List the parts of a MultiConnector, and their parts."""
     if not any(kind.__name__ == "MultiConnector" for kind in type(connector).__mro__):
         return []
     parts = lacks.read(connector, "_connectors", _PARTS, ())

@@ -40,7 +40,7 @@ class Adapter:
 
     @staticmethod
     def fits(connector: object) -> bool:
-        """Tell if a connector of a declared class has the form this adapter reads."""
+        """Check that a connector of a declared class has the form this adapter reads."""
         return True
 
     def attach_scheduler(self) -> Facts:
@@ -76,7 +76,7 @@ class Adapter:
 
 
 class Form(NamedTuple):
-    """A row of the table in docs/offload.md: what is recorded of a connector, or of one of its backends.
+    """A row of the table in docs/offload.md: a connector, or one of its backends.
 
     Attributes:
         name: The connector and, where it has several, its backend.

@@ -1,4 +1,4 @@
-"""The tiers behind an OffloadingConnector: what their managers store, find and give up."""
+"""Offload tiers, kept by a manager or in a block pool: stores, hits and evictions of their blocks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,14 @@ class TierRows:
         self._emit_one = part.recorder.stream(TIER_BLOCK)
 
     def record(self, op: TierOp, blocks: list[int], keys: Sequence[bytes | None] = (), request_id: str = "") -> None:
-        """Record changes of one kind of the tier's blocks (-1: not known which), and the hash of each if it has one."""
+        """Record changes of one kind.
+
+        Args:
+            op: The kind of change.
+            blocks: Block ids of the tier; -1 where they are not known.
+            keys: The hash of each block, with its KV cache group; empty if they have none.
+            request_id: The request on whose behalf; empty for none.
+        """
         engine = self._part.engine()
         if engine is None or not blocks:
             return
@@ -113,7 +120,7 @@ class TierRows:
         self._emit(len(blocks), moment, step, name, self._tier, op, blocks, request, lows, groups)
 
     def record_one(self, op: TierOp, block: int, key: bytes) -> None:
-        """Record a change of one block: at half the cost of a list of one."""
+        """Record a change of one block, at half the cost of a list of one."""
         engine = self._part.engine()
         if engine is not None:
             name, low = self._part.recorder.intern(self._part.name), int.from_bytes(key[-12:-4], "big")
@@ -187,7 +194,7 @@ class ManagerTier:
 
 
 class PoolTier:
-    """A tier kept in a block pool of vLLM's: what its allocations, hash assignments and evictions mean for the tier."""
+    """A tier kept in a block pool of vLLM's, recorded by the pool's allocations, hashes and evictions."""
 
     def __init__(self, part: Part, tier: Tier) -> None:
         self._rows = TierRows(part, tier)

@@ -64,7 +64,7 @@ class Part:
         self._engine: Engine | None = None
 
     def engine(self) -> Engine | None:
-        """The engine whose scheduler asks this connector; None before it is built."""
+        """Find the engine whose scheduler asks this connector; None before it is built."""
         if self._engine is None:
             for engine in list(self._engines.by_scheduler.values()):
                 if engine.has_connector and engine.scheduler.connector is self.root:
@@ -72,7 +72,7 @@ class Part:
         return self._engine
 
     def transfer(self, job: int, direction: Direction, level: int = 0) -> int:
-        """The key of a transfer: the connector's own number of the job, its direction and the connector's place.
+        """Make the key of a transfer, of the connector's own job number, the direction and the connector's place.
 
         The scheduler's process and the workers' make the same key without talking. `level` is 0 for transfers from
         and to the GPU, and the number of the secondary tier for others.
@@ -120,7 +120,7 @@ class Part:
         self.hook(target, declared, after=lambda _, results, args, kwargs: after(results), off=off)
 
     def hook_function(self, declared: Hook, before: Before | None = None, after: After | None = None) -> None:
-        """Hook a function of a module that has been imported."""
+        """Hook a function of an imported module."""
         module = sys.modules.get(declared.module)
         if module is None:
             self._patches.absent(declared)
@@ -132,7 +132,7 @@ TIERS = {"cpu": Tier.cpu, "disk": Tier.disk, "storage": Tier.disk, "remote": Tie
 
 
 def chunks_of(spec: object, lacks: Lacks) -> list[int]:
-    """The places in a tier that a load/store spec addresses; empty if it names them in another way, as files."""
+    """List the blocks of a tier that a load/store spec addresses; empty if it names files or the like instead."""
     ids = getattr(spec, "block_ids", None)
     if ids is None and type(spec).__name__ == "CPULoadStoreSpec":
         lacks.tell(spec, "block_ids", TIER_PLACES)
@@ -140,11 +140,11 @@ def chunks_of(spec: object, lacks: Lacks) -> list[int]:
 
 
 def listed(block_ids: Any) -> list[int]:
-    """The block ids of one of vLLM's load/store specs: an array, or a list."""
+    """Convert the block ids of a load/store spec, an array or a list, to a list."""
     return block_ids.tolist() if hasattr(block_ids, "tolist") else [int(block) for block in block_ids]
 
 
 def low_hashes(keys: Iterable[bytes | None]) -> tuple[list[int], list[int]]:
-    """The low 64 bits of block hashes with their KV cache groups behind them, and the groups; zeros for None."""
+    """Split block keys into the low 64 bits of the hash and the KV cache group behind it; zeros for None."""
     known = [key or _NO_KEY for key in keys]
     return [int.from_bytes(key[-12:-4], "big") for key in known], [key[-1] for key in known]

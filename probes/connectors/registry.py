@@ -12,13 +12,13 @@ from kvtrace.probes.hooks import Hook
 
 
 def declarations() -> dict[str, Declaration]:
-    """All adapters' declarations, by the names of their modules."""
+    """Import all adapters' declarations, by the names of their modules."""
     names = sorted(module.name for module in iter_modules(adapters.__path__))
     return {name: import_module(f"{adapters.__name__}.{name}").ADAPTER for name in names}
 
 
 def adapter_of(part: Part) -> Adapter:
-    """Make the adapter for a connector: that of its class or of a base class, else the one for any connector."""
+    """Make the adapter of a connector's class or base class, else the adapter for any connector."""
     kinds = {kind.__name__ for kind in type(part.connector).__mro__}
     for declared in declarations().values():
         names = {place.rpartition(":")[2] for place in declared.connectors}
@@ -28,6 +28,6 @@ def adapter_of(part: Part) -> Adapter:
 
 
 def hooks_on_objects() -> list[Hook]:
-    """List the hooks that are put on connectors and their parts when vLLM makes them; they have no functions yet."""
+    """List the hooks that are put on connectors when vLLM makes them. They have no functions yet."""
     of_adapters = [hook for declared in declarations().values() for hook in declared.hooks]
     return [*scheduler_side.HOOKS, *worker_side.HOOKS, *of_adapters]

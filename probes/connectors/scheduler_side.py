@@ -1,4 +1,4 @@
-"""The scheduler's side of a connector: lookups, planned transfers, and whose references it takes."""
+"""The scheduler's side of a connector: lookups, planned transfers, and references on blocks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _hook_references(part: Part) -> None:
 
 
 def _nobody_holds(part: Part) -> Callable[[], None]:
-    """What to do when a hook is off that might not have let go."""
+    """Make the function for a hook that is off, which ends the connector's turn as holder."""
 
     def off() -> None:
         engine = part.engine()
@@ -105,7 +105,7 @@ def _nobody_holds(part: Part) -> Callable[[], None]:
 
 
 def _holding(part: Part, ends: PinEnd) -> Around:
-    """Until a call returns, references taken on blocks are the connector's; `ends` is why they will end."""
+    """Attribute references on blocks to the connector until a call returns; `ends` is why they will end."""
     return around(part.engine, "holder", Holder(0, ends))
 
 
@@ -113,7 +113,7 @@ Held = tuple[Engine, Holder | None] | None
 
 
 def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
-    """The same of a call that is about a request."""
+    """Attribute references on blocks to the connector, for a request, until a call returns."""
 
     def hold(args: Args, kwargs: Kwargs) -> Held:
         engine = part.engine()
@@ -150,7 +150,7 @@ class Plans:
 
 
 def _hashes(engine: Engine, plan: Planned) -> tuple[list[int], list[int]]:
-    """The content hash of each planned GPU block: its own, or, before its content is there, its request's."""
+    """Look up the content hash of each planned GPU block: the block's, or its request's before it is filled."""
     blocks = engine.block_pool.blocks
     keys = engine.lacks.read_all([blocks[block] for block in plan.gpu_blocks], "block_hash", CONTENT)
     if plan.direction is Direction.load and not all(keys):
@@ -161,7 +161,7 @@ def _hashes(engine: Engine, plan: Planned) -> tuple[list[int], list[int]]:
 
 
 def _keys_of_request(engine: Engine, request_id: str) -> dict[int, bytes]:
-    """The keys a request's prompt gives the blocks of its table: hash and group, where blocks are hashed whole."""
+    """Make the keys (hash and group) of a request's blocks from its prompt, where blocks are hashed whole."""
     request = engine.scheduler.requests.get(request_id)
     if request is None or engine.hash_block_size != engine.block_size:
         return {}

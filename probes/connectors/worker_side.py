@@ -64,12 +64,12 @@ class Calls:
         self._adapter.before_save()
         return time.monotonic_ns()
 
-    def load(self, start_ns: int, _: object, args: Args, kwargs: Kwargs) -> None:
+    def load(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         """After `start_load_kv`."""
         self._record(start_ns, ConnectorCall.load)
         self._adapter.after_load(start_ns, args, kwargs)
 
-    def save(self, start_ns: int, _: object, args: Args, kwargs: Kwargs) -> None:
+    def save(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
         """After `wait_for_save`."""
         self._record(start_ns, ConnectorCall.save)
         self._adapter.after_save(start_ns, args, kwargs)
@@ -127,7 +127,7 @@ def attach(part: Part, adapter: Adapter) -> Facts:
 
 
 def _overrides(connector: object, name: str) -> bool:
-    """Whether a connector has a method of its own and not vLLM's base class's."""
+    """Tell if a connector overrides a method of vLLM's base class."""
     owner = next((kind for kind in type(connector).__mro__ if name in vars(kind)), None)
     return owner is not None and not owner.__module__.endswith("kv_connector.v1.base")
 
@@ -151,7 +151,17 @@ class Transfers:
         bytes_: int = -1,
         step: tuple[int, int] | None = None,
     ) -> None:
-        """A transfer was handed to what copies it; `tiers` are where from and where to."""
+        """Record that a transfer was submitted.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            direction: To the other tier, or to the GPU.
+            tiers: Source and target.
+            blocks: Blocks of the GPU; -1 if not known.
+            submitted_ns: CLOCK_MONOTONIC.
+            bytes_: -1 if not known.
+            step: The engine's pid and the step; by default those the worker acts on.
+        """
         pid, number = step or self._part.step
         name = self._part.recorder.intern(self._part.name)
         self._submit(submitted_ns, pid, number, transfer, name, direction, *tiers, blocks, bytes_)
@@ -167,6 +177,16 @@ class Transfers:
         reported_ns: int = -1,
         success: bool = True,
     ) -> None:
-        """A transfer is known to have ended."""
+        """Record that a transfer has ended.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            finished_ns: When that became known, CLOCK_MONOTONIC; by default now.
+            started_ns: When work on it began on the host; 0 if not known.
+            bytes_: -1 if not known.
+            device_ns: Its time on the GPU; -1 if not known.
+            reported_ns: Its time as the connector says; -1 if it does not.
+            success: False if it failed.
+        """
         when = time.monotonic_ns() if finished_ns is None else finished_ns
         self._end(when, transfer, started_ns, bytes_, device_ns, reported_ns, success)

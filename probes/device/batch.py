@@ -1,4 +1,4 @@
-"""The order of requests in a worker's batch: GPU programs know a request by its row."""
+"""The order of requests in a worker's batch: tiles name a request by its row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BatchOrder:
         self._rows: list[str] = []
 
     def hooks(self) -> list[Hook]:
-        """The hooks on both model runners, where the order is settled."""
+        """The hooks on both model runners, where they settle the order."""
         lost = "which request a GPU program worked for"
         return [
             Hook(

@@ -1,4 +1,4 @@
-"""From the device to the capture log: a thread that asks for new steps, on a stream of its own."""
+"""The thread that copies layers' windows from the device to the capture log, on a stream of its own."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _AT_ONCE = 256
 
 
 class WindowDrain(Drain):
-    """Takes home one device's windows: those that graphs stamped, and those that were marked.
+    """Copies one device's windows: timestamps of graphs, and those of CUDA events.
 
-    Steps that were lost before they could be copied are counted as dropped, whole.
+    A step that is overwritten before it could be copied is counted as dropped, whole.
     """
 
     def __init__(self, stamps: Stamps, marks: Marks, recorder: Recorder, engine_pid: int) -> None:
@@ -61,7 +61,7 @@ class WindowDrain(Drain):
             self._recorder.note("device", state="overrun", dropped_steps=steps)
 
     def _marked(self, taken: Taken) -> NDArray[int64]:
-        """Steps as the ring has them, of marks: of an attention's starts the first counts, of all else the last."""
+        """Arrange CUDA events' times as steps of the ring. An attention's first start counts; of all else the last."""
         import numpy
 
         found = numpy.zeros((len(taken.steps), self._stamps.words), numpy.int64)
@@ -105,7 +105,7 @@ class WindowDrain(Drain):
 
 
 def _record_type() -> dtype[void]:
-    """A capture record of `KV_WINDOW` as numpy sees it, with its commit byte last."""
+    """Make numpy's type of a `KV_WINDOW` record, with its commit byte last."""
     import numpy
 
     return numpy.dtype([(field.name, f"<{field.type.code}") for field in KV_WINDOW.fields] + [("whole", "B")])

@@ -1,4 +1,4 @@
-"""Stamps around layers' KV writes and attentions, whatever the attention backend; `model.timing` says of which."""
+"""Timestamps around layers' KV writes and attentions, with any attention backend; `model.timing` chooses the layers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class LayerRecorder:
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 
     def turn(self, in_pieces: bool) -> None:
-        """From the pass under way on Python calls attention between piecewise CUDA graphs, or does not.
+        """Put timestamps around attention, or take them off, as passes turn from or to piecewise CUDA graphs.
 
         Each microsecond of Python is one of the step there: what would only pass a call on is taken out.
         """
@@ -152,11 +152,11 @@ class LayerRecorder:
         self._marks.state.stale = True
 
     def around(self, begin: Begin, end: End) -> tuple[Begin, End]:
-        """What to call around passes for these two, which call `begin` and `end` and do nothing else."""
+        """Make the calls around passes of these two, which call `begin` and `end` and do nothing else."""
         return self._marks.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
 
     def begin(self, step: int, engine_pid: int) -> None:
-        """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
+        """Begin a step: its forward pass is about to be enqueued; 0 for a dummy run."""
         if self._stamps is None or not self._alive:
             return
         state = self._marks.state
@@ -174,7 +174,7 @@ class LayerRecorder:
             self._marks.leave()
 
     def end(self) -> None:
-        """The forward pass has been enqueued."""
+        """End the step: its forward pass has been enqueued."""
         if self._stamps is None or not self._alive:
             return
         state = self._marks.state
@@ -189,6 +189,6 @@ class LayerRecorder:
             self._drain.pace.enqueued()
 
     def finish(self) -> None:
-        """Bring home what is left on the device."""
+        """Drain what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish(5)

@@ -16,13 +16,13 @@ Layers = list[tuple[str, AttentionLayer]]
 
 
 def kv_layers(runner: ModelRunner) -> Layers:
-    """The layers that own a KV cache, in the order of the model."""
+    """List the layers that own a KV cache, in the order of the model."""
     context = runner.compilation_config.static_forward_context
     return [(name, layer) for name, layer in context.items() if getattr(layer, "impl", None) is not None]
 
 
 def backend_of(layers: Layers) -> str:
-    """The class of the first layer's attention implementation."""
+    """Name the class of the first layer's attention implementation."""
     return type(layers[0][1].impl).__name__ if layers else ""
 
 
@@ -77,7 +77,7 @@ def _kind(runner: ModelRunner, name: str, layer: AttentionLayer) -> tuple[object
 
 
 def _weights(model: Module, attention: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of the weights of the model's layer, its MLP included, that has an attention of this name.
+    """List names and shapes of the weights of the model's layer that has an attention of this name, MLP included.
 
     Raises:
         AttributeError: The model has no layer of that name.
@@ -110,7 +110,7 @@ def cache_facts(layer: AttentionLayer) -> CacheFacts:
 
 
 def first_of_groups(runner: ModelRunner, layers: Layers, wanted: tuple[int, ...]) -> set[int]:
-    """The first wanted layer of each KV cache group: layers of a group share their block tables.
+    """Find the first wanted layer of each KV cache group: layers of a group share their block tables.
 
     All layers, where the model runner does not tell its groups.
     """

@@ -84,7 +84,10 @@ class GpuTimer:
         self._event_due = 0.0
 
     def keep(self, stream: Stream) -> None:
-        """Calibrate if that is due, on a stream of the calling thread; best one of high priority.
+        """Calibrate if that is due.
+
+        Args:
+            stream: One of the calling thread, best of high priority.
 
         Raises:
             RuntimeError: The timer could not be read even once.
@@ -143,7 +146,7 @@ class GpuTimer:
         return True
 
     def _keep_event(self) -> bool:
-        """Let events' times count from the first of the two around the reading just made; False if there is none yet.
+        """Count events' times from the first of the two around the last reading; False if there is none yet.
 
         The reading lies somewhere between those. While the GPU is full they are far apart, and the event before is the
         better one for some time.

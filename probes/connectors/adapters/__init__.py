@@ -1,1 +1,1 @@
-"""Adapters, a file each: what kvtrace knows of a kind of connector. See docs/add-a-connector.md."""
+"""Adapters of KV connectors, a file each. See docs/add-a-connector.md."""

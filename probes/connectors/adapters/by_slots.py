@@ -1,7 +1,7 @@
 """vLLM's ExampleConnector and LMCacheConnectorV1: requests with slot mappings, copied while the worker waits.
 
-What they copy in a step counts as one load and one store, for the calls take all of a step's requests together. Bytes
-are the slots' share of the KV tensors.
+Their calls take all requests of a step together, so a step has at most one load and one store. The bytes of a transfer
+are its slots' share of the KV tensors.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class BySlots(Adapter):
         self._store_slots = 0
 
     def planned(self, metadata: object, scheduler_output: SchedulerOutput) -> Iterator[Planned]:
-        """The step's load and store."""
+        """List the step's load and store."""
         engine = self.part.engine()
         if engine is None or engine.step < 0 or not engine.block_size:  # steps number the transfers
             return
@@ -162,7 +162,7 @@ class BySlots(Adapter):
         return sum(copy.last - copy.first for copy in self._copies(metadata) if copy.direction is direction)
 
     def _block_size(self) -> int:
-        """Tokens of a block; 0 if they are not known."""
+        """Read the tokens of a block; 0 if they are not known."""
         found = self.part.connector
         for name in ("_vllm_config", "cache_config", "block_size"):
             found = self.part.lacks.read(found, name, _BYTES)
@@ -171,7 +171,7 @@ class BySlots(Adapter):
         return int(found)
 
     def _bytes_a_slot(self, kv_cache: _Tensor | list[_Tensor] | tuple[_Tensor, ...]) -> int:
-        """A token's share of a layer's KV tensor; 0 if it is not known."""
+        """Compute the bytes of a token in a layer's KV tensor; 0 if they are not known."""
         tensor = kv_cache[0] if isinstance(kv_cache, list | tuple) else kv_cache
         lacks = self.part.lacks
         config = lacks.read(self.part.connector, "_kv_cache_config", _BYTES)
@@ -193,14 +193,14 @@ class BySlots(Adapter):
 
 
 def _blocks(copy: _Copy, block_size: int) -> list[int]:
-    """The blocks of a copy's slots, in order."""
+    """List the blocks of a copy's slots, in order."""
     first = copy.first // block_size * block_size
     slots = copy.request.slot_mapping[first : copy.last : block_size]
     return [int(slot) // block_size for slot in slots]
 
 
 class _Owners:
-    """Finds the request that blocks belong to, by the block tables that go out with the step, in their order."""
+    """Finds the request that owns blocks, by the step's block tables in their order."""
 
     def __init__(self, scheduler_output: SchedulerOutput) -> None:
         new = [(data.req_id, data.block_ids) for data in scheduler_output.scheduled_new_reqs]
@@ -209,7 +209,7 @@ class _Owners:
         self._left = [(id_, list(groups[0])) for id_, groups in (*new, *old) if groups]
 
     def of(self, blocks: list[int]) -> str:
-        """The next request whose table begins with the blocks; empty if there is none."""
+        """Take the next request whose table begins with the blocks; empty if there is none."""
         for place, (request_id, table) in enumerate(self._left):
             if table[: len(blocks)] == blocks:
                 del self._left[place]

@@ -1,7 +1,7 @@
 """vLLM's OffloadingConnector: its jobs, its CPU tier and, where it has them, secondary tiers.
 
-The jobs are numbered by the scheduler's side and travel with the metadata. How long a copy took is what the worker's
-`TransferResult` says: CUDA events with vLLM's own worker, whatever a custom spec's worker measured with another.
+The scheduler's side numbers the jobs, and the metadata brings them to the workers. The time of a copy comes from the
+worker's `TransferResult`: measured by CUDA events with vLLM's own worker, otherwise by whatever the spec's worker uses.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Offloading(Adapter):
 
     @staticmethod
     def fits(connector: object) -> bool:
-        """Tell if the scheduler's half numbers the jobs.
+        """Check that the scheduler's half numbers the jobs.
 
         Before vLLM 0.26 each worker numbered its own: such a connector is recorded by its interface only.
         """
@@ -107,7 +107,7 @@ class Offloading(Adapter):
         return not hasattr(scheduler, "_get_reqs_to_store") and not hasattr(worker, "_generate_job_id")
 
     def attach_scheduler(self) -> Facts:
-        """Hook the manager of the tier that the GPU's blocks are copied to, and the tiers behind it."""
+        """Hook the manager of the primary tier, and the secondary tiers."""
         lacks = self.part.lacks
         manager = lacks.read(self._connector.connector_scheduler, "manager", "the tiers of an OffloadingConnector")
         if manager is None:
@@ -131,7 +131,7 @@ class Offloading(Adapter):
         return None if found is None else int(found)
 
     def planned(self, metadata: _Metadata, scheduler_output: SchedulerOutput) -> Iterable[Planned]:
-        """The jobs of a step."""
+        """List the jobs of a step."""
         return self._jobs_of(metadata) if metadata.load_jobs or metadata.store_jobs else ()
 
     def _jobs_of(self, metadata: _Metadata) -> Iterator[Planned]:
@@ -158,7 +158,7 @@ class Offloading(Adapter):
         return Planned(self.part.transfer(job, direction), direction, requests, gpu_blocks[: len(places)], others)
 
     def attach_worker(self) -> bool:
-        """Hook what copies, once it is there."""
+        """Hook the worker that copies, once it is built."""
         half = self._connector.connector_worker
         worker = self.part.lacks.read(half, "worker", "transfers of an OffloadingConnector", ABSENT)
         if worker is None:

@@ -1,7 +1,7 @@
 """vLLM's SimpleCPUOffloadConnector, with its CPU and its disk backend.
 
-A step has at most one store and one load, numbered by event counters of the scheduler's side. How long
-the CPU backend's copy took on the GPU is measured by a pair of CUDA events that kvtrace records around it.
+A step has at most one store and one load, numbered by event counters of the scheduler's side. kvtrace records a pair
+of CUDA events around each copy of the CPU backend, to measure its time on the GPU.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class SimpleCpu(Adapter):
 
     @staticmethod
     def fits(connector: object) -> bool:
-        """Tell if it has a half for the scheduler and one for the worker."""
+        """Check that the connector has a half for the scheduler and one for the worker."""
         return hasattr(connector, "scheduler_manager") and hasattr(connector, "worker_handler")
 
     def attach_scheduler(self) -> Facts:
@@ -165,7 +165,7 @@ class SimpleCpu(Adapter):
         return TIERS.get(str(wanted), Tier.other)
 
     def planned(self, metadata: _Metadata, scheduler_output: SchedulerOutput) -> Iterable[Planned]:
-        """The step's load and store."""
+        """List the step's load and store."""
         return self._copies_of(metadata) if metadata.load_gpu_blocks or metadata.store_gpu_blocks else ()
 
     def _copies_of(self, metadata: _Metadata) -> Iterator[Planned]:
@@ -189,7 +189,7 @@ class SimpleCpu(Adapter):
         return owners if len(owners) == len(metadata.load_gpu_blocks) else [""] * len(metadata.load_gpu_blocks)
 
     def _store_owners(self, metadata: _Metadata) -> list[str]:
-        """The request of each stored block. The lazy mode stores blocks that no request owns."""
+        """Find the request of each stored block. The lazy mode stores blocks that no request owns."""
         manager = self._scheduler_half()
         found: dict[int, str] = {}
         wanted = set(metadata.store_gpu_blocks)
@@ -206,7 +206,7 @@ class SimpleCpu(Adapter):
         return [found.get(block, "") for block in metadata.store_gpu_blocks]
 
     def attach_worker(self) -> bool:
-        """Hook what copies, once it is there."""
+        """Hook the backend that copies, once it is built."""
         handler = self._connector.worker_handler
         if handler is None:
             return True
@@ -303,7 +303,7 @@ class SimpleCpu(Adapter):
 
 
 def _stamp(stream: Stream | None) -> Event | None:
-    """A timing event recorded on a CUDA stream; None where there is no GPU, or the stream is not known."""
+    """Record a timing event on a CUDA stream; None without a GPU or a known stream."""
     import torch
 
     if stream is None or not torch.cuda.is_available():

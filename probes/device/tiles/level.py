@@ -20,7 +20,7 @@ TRITON = "TRITON_ATTN"
 
 
 class TileRecorder:
-    """Lets Triton's kernels record their tiles. `attach` says whether that is possible here."""
+    """Lets Triton's kernels record their tiles, where `attach` finds that possible."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -103,7 +103,7 @@ class TileRecorder:
         at_end(self.finish)
 
     def _follow(self, implementation: object, what: int) -> None:
-        """Know which layer the kernels launched next belong to."""
+        """Note the layer of the kernels that an attention implementation launches."""
         current = self._current
         for name in _CALLS:
             original = getattr(implementation, name, None)
@@ -160,13 +160,13 @@ class TileRecorder:
             self._drain.pace.enqueued()
 
     def finish(self) -> None:
-        """Bring home what is left on the device."""
+        """Drain what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish(30)
 
 
 def _ring_mb(runner: ModelRunner, layers: Layers, options: TileOptions) -> int:
-    """Room for four of the largest steps of ordinary length, between 128 MB and 2 GB.
+    """Choose the ring's size: four of the largest steps of ordinary length, between 128 MB and 2 GB.
 
     The largest step computes the most tokens, in blocks of a few queries, each reading a prompt's tiles up to itself. A
     step that is larger still (prompts of tens of thousands of tokens) is dropped whole and counted.
