@@ -8,7 +8,8 @@ from typing import Any
 
 from kvtrace.capture.stream import compiled
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Adapter, Part
+from kvtrace.probes.connectors.adapter import Adapter, Facts
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Part
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
 from kvtrace.probes.vllm_symbols import CONNECTOR
 
@@ -29,6 +30,7 @@ RESULTS = Hook(
     since="0.30.0",
 )
 FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
+HOOKS = PREEMPTIONS, METADATA, LOAD, SAVE, RESULTS, FINISHED
 
 
 class Calls:
@@ -85,7 +87,7 @@ class Calls:
         self._emit(start_ns, end_ns, *part.step, part.index, name, call, sent, received)
 
 
-def _missing(part: Part, metadata: Any) -> None:
+def _missing(part: Part, metadata: object) -> None:
     part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
 
 
@@ -112,7 +114,7 @@ def calls_of(part: Part, adapter: Adapter) -> Calls:
     return made
 
 
-def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+def attach(part: Part, adapter: Adapter) -> Facts:
     """Hook the worker's side of a connector; facts for the journal."""
     calls, connector = calls_of(part, adapter), part.connector
     polled = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
@@ -124,8 +126,8 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     return {}
 
 
-def _overrides(connector: Any, name: str) -> bool:
-    """Whether a connector has a method of its own and not vLLM's base class's."""
+def _overrides(connector: object, name: str) -> bool:
+    """Tell if a connector overrides a method of vLLM's base class."""
     owner = next((kind for kind in type(connector).__mro__ if name in vars(kind)), None)
     return owner is not None and not owner.__module__.endswith("kv_connector.v1.base")
 
@@ -149,7 +151,17 @@ class Transfers:
         bytes_: int = -1,
         step: tuple[int, int] | None = None,
     ) -> None:
-        """A transfer was handed to what copies it; `tiers` are where from and where to."""
+        """Record that a transfer was submitted.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            direction: To the other tier, or to the GPU.
+            tiers: Source and target.
+            blocks: Blocks of the GPU; -1 if not known.
+            submitted_ns: CLOCK_MONOTONIC.
+            bytes_: -1 if not known.
+            step: The engine's pid and the step; by default those the worker acts on.
+        """
         pid, number = step or self._part.step
         name = self._part.recorder.intern(self._part.name)
         self._submit(submitted_ns, pid, number, transfer, name, direction, *tiers, blocks, bytes_)
@@ -165,6 +177,16 @@ class Transfers:
         reported_ns: int = -1,
         success: bool = True,
     ) -> None:
-        """A transfer is known to have ended."""
+        """Record that a transfer has ended.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            finished_ns: When that became known, CLOCK_MONOTONIC; by default now.
+            started_ns: When work on it began on the host; 0 if not known.
+            bytes_: -1 if not known.
+            device_ns: Its time on the GPU; -1 if not known.
+            reported_ns: Its time as the connector says; -1 if it does not.
+            success: False if it failed.
+        """
         when = time.monotonic_ns() if finished_ns is None else finished_ns
         self._end(when, transfer, started_ns, bytes_, device_ns, reported_ns, success)
