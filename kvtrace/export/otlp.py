@@ -15,8 +15,9 @@ from typing import Any, BinaryIO
 from kvtrace import __version__
 from kvtrace.export.otlp_spans import GEN_AI, SERVER, Key, Span, attribute_list, key, span
 from kvtrace.export.place import whole_file
-from kvtrace.export.tables import run_facts, run_id
+from kvtrace.export.tables import run_id
 from kvtrace.queries import Trace, find
+from kvtrace.queries.facts import run_facts
 from kvtrace.queries.writers import Limited
 
 MOST_LINKS = 128
