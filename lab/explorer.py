@@ -33,7 +33,7 @@ FILTERS = {
     "policy": "policy",
     "rate": "jobs/s",
     "block_size": "block size",
-    "max_num_seqs": "max seqs",
+    "max_num_seqs": "max_num_seqs",
     "status": "status",
 }
 _MAX_PAGE_BYTES = 5_000_000

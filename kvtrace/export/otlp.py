@@ -26,7 +26,7 @@ MOST_LINKS = 128
 _LINE_SPANS = 512
 _BATCH_ROWS = 2048
 _OPERATION = "text_completion"
-"""What an engine does, by the conventions: whether a client called it a chat is not known there."""
+"""An engine's operation, by the conventions: it does not know whether a client called it a chat."""
 
 _JOBS = """
     SELECT session, min(coalesce(arrival_ns, queued_ns)) AS start_ns, count(*) AS requests,
