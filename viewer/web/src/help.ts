@@ -29,7 +29,7 @@ const WORDS: [string, string][] = [
 export function showHelp(): void {
   const dialog = byId<HTMLDialogElement>("help"), close = el("button", "", "Close");
   const list = (entries: [string, string][]) => el("dl", "help", ...entries.flatMap(([word, what]) => [el("dt", "", word), el("dd", "", what)]));
-  close.addEventListener("click", () => { dialog.close(); });
+  close.addEventListener("click", () => dialog.close());
   dialog.replaceChildren(el("h2", "", "Keys and mouse"), list(KEYS), el("h2", "", "Words"), list(WORDS), close);
   dialog.showModal();
 }

@@ -20,7 +20,7 @@ export function listen(lanes: () => Lane[]): void {
   lanesOf = lanes;
   const area = byId("lanes");
   let drag: Drag | null = null;
-  area.addEventListener("wheel", (event) => { onWheel(event, place(event)); }, { passive: false });
+  area.addEventListener("wheel", (event) => onWheel(event, place(event)), { passive: false });
   area.addEventListener("pointerdown", (event) => {
     const at = place(event);
     if (event.button || (!at.lane && !at.axis) || at.x > view.width || (event.target as Element).closest("select, label, button")) return;
@@ -38,8 +38,8 @@ export function listen(lanes: () => Lane[]): void {
   area.addEventListener("dblclick", (event) => { if (place(event).x >= LEFT) showAll(); });
   area.addEventListener("scroll", changed);
   listenToKeys(lanesOf);
-  byId("zoom-in").addEventListener("click", () => { zoom(0.5); });
-  byId("zoom-out").addEventListener("click", () => { zoom(2); });
+  byId("zoom-in").addEventListener("click", () => zoom(0.5));
+  byId("zoom-out").addEventListener("click", () => zoom(2));
   byId("reset").addEventListener("click", showAll);
   byId("back").addEventListener("click", back);
   byId("show-table").addEventListener("click", showTable);

@@ -38,18 +38,18 @@ function onKey(event: KeyboardEvent): void {
   const now = view.selection, area = byId("lanes"), panel = byId("inspector");
   const scrolls = event.target === panel;
   const keys: Record<string, () => void> = {
-    "+": () => { zoom(0.5); }, "=": () => { zoom(0.5); }, "-": () => { zoom(2); }, "0": showAll, Backspace: back,
-    ArrowLeft: () => { pan(-0.15); }, ArrowRight: () => { pan(0.15); },
-    ...(scrolls ? {} : { ArrowUp: () => { requestLane()?.scroll(-3); }, ArrowDown: () => { requestLane()?.scroll(3); } }),
+    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": showAll, Backspace: back,
+    ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15),
+    ...(scrolls ? {} : { ArrowUp: () => requestLane()?.scroll(-3), ArrowDown: () => requestLane()?.scroll(3) }),
     ",": () => void neighbour(-1), ".": () => void neighbour(1), s: () => void nextKind(), e: nextEngine,
     Escape: () => { if (panel.contains(document.activeElement)) area.focus(); else select(null); },
-    "[": () => { zoomBlocks(BLOCKS_FACTOR); }, "]": () => { zoomBlocks(1 / BLOCKS_FACTOR); },
+    "[": () => zoomBlocks(BLOCKS_FACTOR), "]": () => zoomBlocks(1 / BLOCKS_FACTOR),
     z: () => { if (now?.span) { const room = Math.max(1e3, now.span[1] - now.span[0]) / 2; show(now.span[0] - now.engine.shift - room, now.span[1] - now.engine.shift + room); } },
     c: () => { if (now?.kind === "step") void showCloseUp(now.engine, now.id); },
     p: () => void nextPreemption(),
     m: () => { view.mapColour = ({ state: "owner", owner: "age", age: "state" } as const)[view.mapColour]; changed(); },
-    t: showTable, "/": () => { byId("search").focus(); }, "?": showHelp,
-    ...(document.activeElement === area ? { Enter: () => { panel.focus(); } } : {}),
+    t: showTable, "/": () => byId("search").focus(), "?": showHelp,
+    ...(document.activeElement === area ? { Enter: () => panel.focus() } : {}),
   };
   const run = keys[event.key];
   if (!run) return;

@@ -19,8 +19,8 @@ let turn = 0;
 export function listenToSearch(): void {
   const box = byId<HTMLInputElement>("search");
   box.addEventListener("input", () => void search(box.value));
-  box.addEventListener("blur", () => { setTimeout(() => { open(false); }, 150); });
-  box.addEventListener("focus", () => { open(matches.length > 0); });
+  box.addEventListener("blur", () => { setTimeout(() => open(false), 150); });
+  box.addEventListener("focus", () => open(matches.length > 0));
   box.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       chosen = (chosen + (event.key === "ArrowDown" ? 1 : -1) + matches.length) % Math.max(1, matches.length);
@@ -68,7 +68,7 @@ function numbers(engine: Engine, text: string): Match[] {
   if (kind !== "step" && number < engine.contents.blocks.blocks) {
     found.push({
       label: `KV block ${count(number)}`, more: run,
-      run: () => { selectBlock(engine, number, (view.from + view.to) / 2 + engine.shift); },
+      run: () => selectBlock(engine, number, (view.from + view.to) / 2 + engine.shift),
     });
   }
   return found;

@@ -156,6 +156,6 @@ export function showTable(): void {
   area.tabIndex = 0;
   area.setAttribute("role", "region");
   area.setAttribute("aria-label", "Totals by run");
-  dialog.replaceChildren(el("h2", "", "Totals"), area, button("Close", () => { dialog.close(); }, "Esc"));
+  dialog.replaceChildren(el("h2", "", "Totals"), area, button("Close", () => dialog.close(), "Esc"));
   dialog.showModal();
 }

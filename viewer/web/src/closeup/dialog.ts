@@ -43,7 +43,7 @@ export async function showCloseUp(engine: Engine, step: number): Promise<void> {
   const rows = entry.accesses.reduce((sum, each) => sum + each.rows, 0);
   dialog.replaceChildren(
     el("header", "", el("h2", "", `KV accesses of step ${count(step)}`), key,
-      button("‹ Previous", () => { turn(-1); }, "Page up"), button("Next ›", () => { turn(1); }, "Page down"), button("Close", () => { dialog.close(); }, "Esc")),
+      button("‹ Previous", () => turn(-1), "Page up"), button("Next ›", () => turn(1), "Page down"), button("Close", () => dialog.close(), "Esc")),
     el("p", "unit", `${observed ? "Observed on the GPU, tile by tile; all heads of a layer together." : `Derived: the layer's window (${between ? "observed; paler ones derived" : "observed"}) over the blocks of its block tables.`} ` +
       `${count(rows)} accesses of ${count(blocks.rows)} blocks. ${count(all.length)} of ${count(engine.contents.close_ups.total)} steps with accesses are in this page.`),
     area, about, el("p", "unit", KEYS),
@@ -130,11 +130,11 @@ function listenTo(area: HTMLElement, picture: Picture, about: HTMLElement, engin
       if (middle === undefined) picture.zoom(0.5); else picture.show(middle - width / 4, middle + width / 4);
     };
     const keys: Record<string, () => void> = {
-      "+": () => { nearer(); }, "=": () => { nearer(); }, "-": () => { picture.zoom(2); }, z: toLayer,
+      "+": () => nearer(), "=": () => nearer(), "-": () => picture.zoom(2), z: toLayer,
       "0": () => { picture.show(picture.first, picture.last); picture.zoomBlocks(Infinity); },
-      ArrowLeft: () => { picture.pan(-0.15); }, ArrowRight: () => { picture.pan(0.15); }, ArrowUp: () => { picture.panBlocks(-0.15); }, ArrowDown: () => { picture.panBlocks(0.15); },
-      "[": () => { picture.zoomBlocks(2); }, "]": () => { picture.zoomBlocks(0.5); }, ",": () => { goTo(-1); }, ".": () => { goTo(1); },
-      PageUp: () => { turn(-1); }, PageDown: () => { turn(1); },
+      ArrowLeft: () => picture.pan(-0.15), ArrowRight: () => picture.pan(0.15), ArrowUp: () => picture.panBlocks(-0.15), ArrowDown: () => picture.panBlocks(0.15),
+      "[": () => picture.zoomBlocks(2), "]": () => picture.zoomBlocks(0.5), ",": () => goTo(-1), ".": () => goTo(1),
+      PageUp: () => turn(-1), PageDown: () => turn(1),
     };
     const run = event.ctrlKey || event.metaKey || event.altKey ? undefined : keys[event.key];
     if (!run) return;

@@ -44,6 +44,6 @@ function actions(now: Selection): HTMLElement {
       show(span[0] - now.engine.shift - width / 2, span[1] - now.engine.shift + width / 2);
     }, "Show its time (z)"));
   }
-  row.append(button("Close", () => { select(null); }, "Esc"));
+  row.append(button("Close", () => select(null), "Esc"));
   return row;
 }

@@ -52,7 +52,7 @@ export async function describePin({ engine, id, row: place }: Selection): Promis
   return [
     el("p", "kind", "Pin"), el("h2", "", `Block ${count(block)}: ${words(columns.text("cause", row) ?? "")}`),
     ...section("", [
-      ["block", link(`block ${count(block)}`, () => { selectBlock(engine, block, start); })], ["pinned together", `${count(together)} block${together === 1 ? "" : "s"}`],
+      ["block", link(`block ${count(block)}`, () => selectBlock(engine, block, start))], ["pinned together", `${count(together)} block${together === 1 ? "" : "s"}`],
       ["KV of", request === null ? "unknown" : link(shorten(engine.name(request), 30), () => void selectRequest(engine, request))],
       ["from", el("span", "", `${clock(start, 1e4)}, `, stepLink(engine, from) ?? "")],
       ["to", end === null ? "held when the recording ended" : el("span", "", `${clock(end, 1e4)}, `, stepLink(engine, to) ?? "")],

@@ -43,16 +43,16 @@ export class KernelsLane extends Lane {
 
   private kernels(): void {
     const seen = new Set<string>();
-    this.eachInSight((chunk, row) => { seen.add(chunk.streams[chunk.stream[row]!]!); });
+    this.eachInSight((chunk, row) => seen.add(chunk.streams[chunk.stream[row]!]!));
     const all = [...seen].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     this.streams = all.slice(0, MOST_STREAMS);
     this.explain(`by GPU/stream${all.length > MOST_STREAMS ? `, ${MOST_STREAMS} of ${count(all.length)}` : ""}`, this.legendOf());
     const each = this.rowHeight, image = new Image(this.height, 0);
-    this.streams.forEach((name, index) => { this.paintStream(image, name, index * each, each); });
+    this.streams.forEach((name, index) => this.paintStream(image, name, index * each, each));
     image.put(this.context, 0);
     this.context.textAlign = "right";
     this.context.fillStyle = colour("soft");
-    this.streams.forEach((name, index) => { this.context.fillText(name, LEFT - 5, (index + 0.5) * each); });
+    this.streams.forEach((name, index) => this.context.fillText(name, LEFT - 5, (index + 0.5) * each));
     this.outline(each);
   }
 
