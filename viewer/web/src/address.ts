@@ -3,7 +3,7 @@
 import { nameOf } from "./data/engine";
 import { engineChoice } from "./engines";
 import { selectBlock, selectMove, selectRequest, selectStep } from "./inspect/select";
-import { select, show, view, type Kind, type MapColour } from "./view";
+import { type Kind, type MapColour, select, show, view } from "./view";
 
 const QUIET_MS = 250, MOST_ID = 300;
 
@@ -11,7 +11,9 @@ let waiting = 0;
 let written = "";
 
 export function watchAddress(openEngines: (choice: string) => void, showLanes: () => void): void {
-  addEventListener("hashchange", () => { if (location.hash.slice(1) !== written) void openAddress(openEngines, showLanes); });
+  addEventListener("hashchange", () => {
+    if (location.hash.slice(1) !== written) void openAddress(openEngines, showLanes);
+  });
 }
 
 // Writes the address a moment after the last change.
@@ -37,13 +39,18 @@ export function addressOf(): URLSearchParams {
     if (view.engines.length > 1) address.set("run", String(view.engines.indexOf(now.engine)));
   }
   if (view.mapColour !== "state") address.set("colour", view.mapColour);
-  if (view.mapRange[0] > 0 || view.mapRange[1] < 1) address.set("blocks", view.mapRange.map((share) => share.toFixed(4)).join("-"));
+  if (view.mapRange[0] > 0 || view.mapRange[1] < 1)
+    address.set(
+      "blocks",
+      view.mapRange.map((share) => share.toFixed(4)).join("-"),
+    );
   if (view.hidden.size) address.set("hide", [...view.hidden].join(","));
   return address;
 }
 
 export async function openAddress(openEngines: (choice: string) => void, showLanes: () => void): Promise<void> {
-  const wanted = new URLSearchParams(location.hash.slice(1)), number = (name: string) => Number(wanted.get(name) ?? NaN);
+  const wanted = new URLSearchParams(location.hash.slice(1)),
+    number = (name: string) => Number(wanted.get(name) ?? NaN);
   openEngines(wanted.get("engine") ?? "");
   view.hidden = new Set((wanted.get("hide") ?? "").split(",").filter(Boolean));
   const colour = wanted.get("colour") ?? "";

@@ -1,18 +1,31 @@
 // The mouse.
 
 import { byId, el, outside } from "./dom";
+import { showHelp } from "./help";
+import { listenToKeys } from "./keys";
 import { MapLane } from "./lanes/kvmap";
 import type { Lane } from "./lanes/lane";
 import { RequestsLane } from "./lanes/requests";
-import { showHelp } from "./help";
-import { listenToKeys } from "./keys";
 import { showTable } from "./summary";
-import { LEFT, RIGHT, back, changed, pan, plotWidth, select, show, showAll, toTime, view, zoom } from "./view";
+import { back, changed, LEFT, pan, plotWidth, RIGHT, select, show, showAll, toTime, view, zoom } from "./view";
 
 const DRAG_PIXELS = 4;
 
-interface Place { x: number; y: number; lane: Lane | null; axis: boolean; gutter: boolean }
-interface Drag { x: number; from: number; to: number; pan: boolean; moved: boolean; start: Place }
+interface Place {
+  x: number;
+  y: number;
+  lane: Lane | null;
+  axis: boolean;
+  gutter: boolean;
+}
+interface Drag {
+  x: number;
+  from: number;
+  to: number;
+  pan: boolean;
+  moved: boolean;
+  start: Place;
+}
 
 let lanesOf: () => Lane[] = () => [];
 
@@ -23,19 +36,30 @@ export function listen(lanes: () => Lane[]): void {
   area.addEventListener("wheel", (event) => onWheel(event, place(event)), { passive: false });
   area.addEventListener("pointerdown", (event) => {
     const at = place(event);
-    if (event.button || (!at.lane && !at.axis) || at.x > view.width || (event.target as Element).closest("select, label, button")) return;
+    if (
+      event.button || (!at.lane && !at.axis) || at.x > view.width
+      || (event.target as Element).closest("select, label, button")
+    ) return;
     drag = { x: at.x, from: view.from, to: view.to, pan: event.shiftKey || at.axis, moved: false, start: at };
     area.setPointerCapture(event.pointerId);
   });
-  area.addEventListener("pointermove", (event) => { if (drag) onDrag(drag, place(event)); else hover(event); });
+  area.addEventListener("pointermove", (event) => {
+    if (drag) onDrag(drag, place(event));
+    else hover(event);
+  });
   area.addEventListener("pointerup", (event) => {
     const done = drag;
     drag = null;
     if (done) onDrop(done, place(event));
   });
-  area.addEventListener("pointercancel", () => { drag = null; byId("selection").hidden = true; });
+  area.addEventListener("pointercancel", () => {
+    drag = null;
+    byId("selection").hidden = true;
+  });
   area.addEventListener("pointerleave", hideHover);
-  area.addEventListener("dblclick", (event) => { if (place(event).x >= LEFT) showAll(); });
+  area.addEventListener("dblclick", (event) => {
+    if (place(event).x >= LEFT) showAll();
+  });
   area.addEventListener("scroll", changed);
   listenToKeys(lanesOf);
   byId("zoom-in").addEventListener("click", () => zoom(0.5));
@@ -70,7 +94,10 @@ function onDrag(drag: Drag, { x }: Place): void {
   if (!drag.moved) return;
   hideHover();
   if (drag.pan) {
-    const by = Math.max(view.first - drag.from, Math.min(view.last - drag.to, (drag.x - x) / plotWidth() * (drag.to - drag.from)));
+    const by = Math.max(
+      view.first - drag.from,
+      Math.min(view.last - drag.to, (drag.x - x) / plotWidth() * (drag.to - drag.from)),
+    );
     show(drag.from + by, drag.to + by, false);
     return;
   }
@@ -103,11 +130,17 @@ function hover(event: PointerEvent): void {
   cursor.style.left = `${at.x}px`;
   cursor.style.height = `${byId("lanes").scrollHeight}px`;
   const control = (event.target as Element).closest("select, label, button, .gutter");
-  const hit = control || (at.x < LEFT && !(at.lane instanceof RequestsLane)) || at.x > view.width ? null : at.lane?.hit(at.x, at.y) ?? null;
+  const hit = control || (at.x < LEFT && !(at.lane instanceof RequestsLane)) || at.x > view.width
+    ? null
+    : at.lane?.hit(at.x, at.y) ?? null;
   tip.hidden = !hit;
   if (!hit) return;
-  tip.replaceChildren(...hit.lines.map((line, index) => el(index ? "span" : "b", "", typeof line === "string" ? outside(line) : line)));
-  const left = event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - 12 - tip.offsetWidth : event.clientX + 16;
+  tip.replaceChildren(
+    ...hit.lines.map((line, index) => el(index ? "span" : "b", "", typeof line === "string" ? outside(line) : line)),
+  );
+  const left = event.clientX + 16 + tip.offsetWidth > innerWidth
+    ? event.clientX - 12 - tip.offsetWidth
+    : event.clientX + 16;
   tip.style.left = `${Math.max(4, left)}px`;
   tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 6)}px`;
 }

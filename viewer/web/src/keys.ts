@@ -11,7 +11,7 @@ import type { Lane } from "./lanes/lane";
 import { idOf } from "./lanes/moves";
 import { RequestsLane } from "./lanes/requests";
 import { showTable } from "./summary";
-import { back, changed, pan, reveal, select, show, showAll, view, zoom, type Kind } from "./view";
+import { back, changed, type Kind, pan, reveal, select, show, showAll, view, zoom } from "./view";
 
 const KINDS: Kind[] = ["step", "request", "block", "transfer", "pin", "kernel"];
 const BLOCKS_FACTOR = 2;
@@ -25,30 +25,58 @@ export function listenToKeys(lanes: () => Lane[]): void {
   document.addEventListener("keydown", onKey);
 }
 
-const engineNow = (): Engine | undefined => view.selection?.engine ?? view.engines[turn % Math.max(1, view.engines.length)];
+const engineNow = (): Engine | undefined =>
+  view.selection?.engine ?? view.engines[turn % Math.max(1, view.engines.length)];
 
-function laneOf<T extends Lane>(kind: abstract new (engine: Engine) => T): T | undefined {
+function laneOf<T extends Lane>(kind: abstract new(engine: Engine) => T): T | undefined {
   return lanesOf().find((lane): lane is T => lane instanceof kind && lane.engine === engineNow());
 }
 
 const requestLane = (): RequestsLane | undefined => laneOf(RequestsLane);
 
 function onKey(event: KeyboardEvent): void {
-  if ((event.target as Element).closest("input, select, textarea, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (
+    (event.target as Element).closest("input, select, textarea, dialog") || event.ctrlKey || event.metaKey
+    || event.altKey
+  ) return;
   const now = view.selection, area = byId("lanes"), panel = byId("inspector");
   const scrolls = event.target === panel;
   const keys: Record<string, () => void> = {
-    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": showAll, Backspace: back,
-    ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15),
+    "+": () => zoom(0.5),
+    "=": () => zoom(0.5),
+    "-": () => zoom(2),
+    "0": showAll,
+    Backspace: back,
+    ArrowLeft: () => pan(-0.15),
+    ArrowRight: () => pan(0.15),
     ...(scrolls ? {} : { ArrowUp: () => requestLane()?.scroll(-3), ArrowDown: () => requestLane()?.scroll(3) }),
-    ",": () => void neighbour(-1), ".": () => void neighbour(1), s: () => void nextKind(), e: nextEngine,
-    Escape: () => { if (panel.contains(document.activeElement)) area.focus(); else select(null); },
-    "[": () => zoomBlocks(BLOCKS_FACTOR), "]": () => zoomBlocks(1 / BLOCKS_FACTOR),
-    z: () => { if (now?.span) { const room = Math.max(1e3, now.span[1] - now.span[0]) / 2; show(now.span[0] - now.engine.shift - room, now.span[1] - now.engine.shift + room); } },
-    c: () => { if (now?.kind === "step") void showCloseUp(now.engine, now.id); },
+    ",": () => void neighbour(-1),
+    ".": () => void neighbour(1),
+    s: () => void nextKind(),
+    e: nextEngine,
+    Escape: () => {
+      if (panel.contains(document.activeElement)) area.focus();
+      else select(null);
+    },
+    "[": () => zoomBlocks(BLOCKS_FACTOR),
+    "]": () => zoomBlocks(1 / BLOCKS_FACTOR),
+    z: () => {
+      if (now?.span) {
+        const room = Math.max(1e3, now.span[1] - now.span[0]) / 2;
+        show(now.span[0] - now.engine.shift - room, now.span[1] - now.engine.shift + room);
+      }
+    },
+    c: () => {
+      if (now?.kind === "step") void showCloseUp(now.engine, now.id);
+    },
     p: () => void nextPreemption(),
-    m: () => { view.mapColour = ({ state: "owner", owner: "age", age: "state" } as const)[view.mapColour]; changed(); },
-    t: showTable, "/": () => byId("search").focus(), "?": showHelp,
+    m: () => {
+      view.mapColour = ({ state: "owner", owner: "age", age: "state" } as const)[view.mapColour];
+      changed();
+    },
+    t: showTable,
+    "/": () => byId("search").focus(),
+    "?": showHelp,
     ...(document.activeElement === area ? { Enter: () => panel.focus() } : {}),
   };
   const run = keys[event.key];
@@ -79,7 +107,9 @@ async function neighbour(by: 1 | -1): Promise<void> {
     case "step":
       await selectStep(engine, now.id + by * (by > 0 ? now.row?.columns.at("steps", now.row.row) ?? 1 : 1));
       return;
-    case "transfer": case "pin": case "kernel":
+    case "transfer":
+    case "pin":
+    case "kernel":
       await selectNextMove(engine, now.kind, now.id, by);
       return;
     default:
@@ -102,7 +132,9 @@ function nextEngine(): void {
 async function first(engine: Engine, kind: Kind): Promise<boolean> {
   const from = view.from + engine.shift, to = view.to + engine.shift;
   if (kind === "request") {
-    const [request] = lanesOf().find((lane): lane is RequestsLane => lane instanceof RequestsLane && lane.engine === engine)?.requests ?? [];
+    const [request] = lanesOf().find((lane): lane is RequestsLane =>
+      lane instanceof RequestsLane && lane.engine === engine
+    )?.requests ?? [];
     if (request !== undefined) await selectRequest(engine, request);
     return request !== undefined;
   }
@@ -111,12 +143,20 @@ async function first(engine: Engine, kind: Kind): Promise<boolean> {
     selectBlock(engine, Math.floor(view.mapRange[0] * engine.contents.blocks.blocks), (from + to) / 2);
     return true;
   }
-  const levels = kind === "step" ? engine.steps : kind === "transfer" ? engine.transfers : kind === "pin" ? engine.pins : engine.kernels;
+  const levels = kind === "step"
+    ? engine.steps
+    : kind === "transfer"
+    ? engine.transfers
+    : kind === "pin"
+    ? engine.pins
+    : engine.kernels;
   const found = levels?.find(from, to);
   for (const { columns } of found && (kind === "step" || found.exact) ? found.parts : []) {
-    const starts = columns.num("start_ns"), before = lastAtMost(starts, from), row = kind === "step" ? Math.max(0, before) : before + 1;
+    const starts = columns.num("start_ns"), before = lastAtMost(starts, from),
+      row = kind === "step" ? Math.max(0, before) : before + 1;
     if (row >= columns.rows || starts[row]! > to) continue;
-    if (kind === "step") await selectStep(engine, columns.num("step")[row]!); else await selectMove(engine, kind, idOf(columns, row));
+    if (kind === "step") await selectStep(engine, columns.num("step")[row]!);
+    else await selectMove(engine, kind, idOf(columns, row));
     return true;
   }
   return false;

@@ -7,8 +7,8 @@ import { isLoading, readContents, whenLoaded } from "./data/chunks";
 import { FORMAT, VERSION } from "./data/contents";
 import { byId, el } from "./dom";
 import { chooseEngines, offerEngines } from "./engines";
-import { measureFrames } from "./frames";
 import { clock, count, duration } from "./format";
+import { measureFrames } from "./frames";
 import { listen } from "./input";
 import { inspect } from "./inspect/inspector";
 import { Axis } from "./lanes/axis";
@@ -24,8 +24,20 @@ import { listenToSearch } from "./search";
 import { showCards, showHead, showNotes } from "./summary";
 import { changed, onDraw, onSelect, open, select, setSpan, show, view } from "./view";
 
-const LANES = [TokensLane, LimitsLane, QueueLane, PoolLane, MapLane, TiersLane, TransfersLane, PinsLane, KernelsLane, RequestsLane];
-const REASONS = `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
+const LANES = [
+  TokensLane,
+  LimitsLane,
+  QueueLane,
+  PoolLane,
+  MapLane,
+  TiersLane,
+  TransfersLane,
+  PinsLane,
+  KernelsLane,
+  RequestsLane,
+];
+const REASONS =
+  `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
 environment vLLM ran in. The summary that kvtrace record printed at its end lists the processes and hooks it saw.`;
 
 let lanes: Lane[] = [];
@@ -38,7 +50,9 @@ function draw(): void {
   axis?.draw();
   for (const lane of lanes) lane.draw();
   const { from, to } = view;
-  byId("window").textContent = `${clock(Math.max(0, from), (to - from) / 1e3)} – ${clock(to, (to - from) / 1e3)}  (${duration(to - from)})`;
+  byId("window").textContent = `${clock(Math.max(0, from), (to - from) / 1e3)} – ${clock(to, (to - from) / 1e3)}  (${
+    duration(to - from)
+  })`;
   document.documentElement.dataset["drawn"] = String(Number(document.documentElement.dataset["drawn"] ?? 0) + 1);
   document.documentElement.dataset["loading"] = String(isLoading());
   keepAddress();
@@ -89,7 +103,8 @@ function offerLanes(): void {
     box.dataset["name"] = name;
     box.disabled = !offered.has(name);
     box.addEventListener("change", () => {
-      if (box.checked) view.hidden.delete(name); else view.hidden.add(name);
+      if (box.checked) view.hidden.delete(name);
+      else view.hidden.add(name);
       showLanes();
     });
     return el("label", box.disabled ? "unit" : "", box, ` ${title}${box.disabled ? ": nothing recorded" : ""}`);
@@ -98,7 +113,8 @@ function offerLanes(): void {
 
 function showLanes(): void {
   for (const lane of lanes) lane.element.hidden = view.hidden.has(lane.name);
-  for (const box of byId("lane-list").querySelectorAll("input")) box.checked = !box.disabled && !view.hidden.has(box.dataset["name"] ?? "");
+  for (const box of byId("lane-list").querySelectorAll("input"))
+    box.checked = !box.disabled && !view.hidden.has(box.dataset["name"] ?? "");
   changed();
 }
 
@@ -114,7 +130,9 @@ function fail(text: string): void {
 }
 
 function nothingRecorded(): string {
-  const roles = view.contents!.runs.flatMap((run) => run.processes).map((process) => String(process["roles"] || "unknown role"));
+  const roles = view.contents!.runs.flatMap((run) => run.processes).map((process) =>
+    String(process["roles"] || "unknown role")
+  );
   return `Nothing to draw: this trace holds no engine, no scheduler step, no request and no profile.
 Processes that recorded: ${roles.length ? `${count(roles.length)} (${roles.join("; ")})` : "none"}.
 
@@ -125,7 +143,9 @@ async function start(): Promise<void> {
   try {
     view.contents = await readContents();
     if (view.contents.format !== FORMAT || view.contents.version !== VERSION) {
-      throw new Error(`The data is ${view.contents.format} version ${view.contents.version}; this page reads ${FORMAT} version ${VERSION}. Run kvtrace view again.`);
+      throw new Error(
+        `The data is ${view.contents.format} version ${view.contents.version}; this page reads ${FORMAT} version ${VERSION}. Run kvtrace view again.`,
+      );
     }
   } catch (error) {
     fail(String(error instanceof Error ? error.message : error));
@@ -154,7 +174,10 @@ async function start(): Promise<void> {
   watchAddress(openEngines, showLanes);
   listen(() => lanes);
   listenToSearch();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); changed(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    readColours();
+    changed();
+  });
   new ResizeObserver(changed).observe(byId("lanes"));
   await settled();
   document.documentElement.dataset["state"] = "ready";
@@ -164,7 +187,13 @@ async function start(): Promise<void> {
 // Resolves when what is in sight has been loaded and drawn.
 function settled(): Promise<void> {
   return new Promise((resolve) => {
-    const look = () => { if (isLoading()) requestAnimationFrame(look); else { draw(); resolve(); } };
+    const look = () => {
+      if (isLoading()) requestAnimationFrame(look);
+      else {
+        draw();
+        resolve();
+      }
+    };
     draw();
     requestAnimationFrame(look);
   });

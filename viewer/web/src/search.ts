@@ -10,7 +10,11 @@ import { show, view } from "./view";
 
 const MOST = 12;
 
-interface Match { label: string; more: string; run: () => void }
+interface Match {
+  label: string;
+  more: string;
+  run: () => void;
+}
 
 let matches: Match[] = [];
 let chosen = 0;
@@ -19,7 +23,9 @@ let turn = 0;
 export function listenToSearch(): void {
   const box = byId<HTMLInputElement>("search");
   box.addEventListener("input", () => void search(box.value));
-  box.addEventListener("blur", () => { setTimeout(() => open(false), 150); });
+  box.addEventListener("blur", () => {
+    setTimeout(() => open(false), 150);
+  });
   box.addEventListener("focus", () => open(matches.length > 0));
   box.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
@@ -28,7 +34,10 @@ export function listenToSearch(): void {
       event.preventDefault();
     }
     if (event.key === "Enter") take(chosen);
-    if (event.key === "Escape") { box.blur(); byId("lanes").focus({ preventScroll: true }); }
+    if (event.key === "Escape") {
+      box.blur();
+      byId("lanes").focus({ preventScroll: true });
+    }
   });
 }
 
@@ -67,7 +76,8 @@ function numbers(engine: Engine, text: string): Match[] {
   }
   if (kind !== "step" && number < engine.contents.blocks.blocks) {
     found.push({
-      label: `KV block ${count(number)}`, more: run,
+      label: `KV block ${count(number)}`,
+      more: run,
       run: () => selectBlock(engine, number, (view.from + view.to) / 2 + engine.shift),
     });
   }
@@ -80,7 +90,8 @@ async function findRequests(engine: Engine, text: string): Promise<Match[]> {
     const columns = await load(reference.id);
     engine.learn(columns);
     for (let row = 0; row < columns.rows; row++) {
-      const job = columns.text("session", row), name = nameOf({ columns, row }), inside = columns.text("internal_id", row) ?? "";
+      const job = columns.text("session", row), name = nameOf({ columns, row }),
+        inside = columns.text("internal_id", row) ?? "";
       if (job?.toLowerCase().includes(text)) {
         const entry = jobs.get(job) ?? { requests: 0, from: Infinity, to: -Infinity };
         entry.requests++;
@@ -88,18 +99,27 @@ async function findRequests(engine: Engine, text: string): Promise<Match[]> {
         entry.to = Math.max(entry.to, columns.num("end_ns")[row]!);
         jobs.set(job, entry);
       }
-      if (found.length < MOST && (name.toLowerCase().includes(text) || inside.toLowerCase().includes(text) || job?.toLowerCase().includes(text))) {
+      if (
+        found.length < MOST
+        && (name.toLowerCase().includes(text) || inside.toLowerCase().includes(text)
+          || job?.toLowerCase().includes(text))
+      ) {
         const request = columns.num("request")[row]!, turnOf = columns.at("turn", row);
         found.push({
-          label: name, more: [job === null ? "" : `${job}${turnOf === null ? "" : ` turn ${turnOf}`}`, engine.title].filter(Boolean).join(" · "),
+          label: name,
+          more: [job === null ? "" : `${job}${turnOf === null ? "" : ` turn ${turnOf}`}`, engine.title].filter(Boolean)
+            .join(" · "),
           run: () => void selectRequest(engine, request),
         });
       }
     }
   }
-  const exact = found.filter(({ label }) => label.toLowerCase() === text), rest = found.filter((match) => !exact.includes(match));
+  const exact = found.filter(({ label }) => label.toLowerCase() === text),
+    rest = found.filter((match) => !exact.includes(match));
   const ofJobs = [...jobs].slice(0, 3).map(([job, { requests, from, to }]): Match => ({
-    label: `Job ${job}`, more: `${count(requests)} requests`, run: () => {
+    label: `Job ${job}`,
+    more: `${count(requests)} requests`,
+    run: () => {
       const room = (to - from) / 20;
       view.order = "job";
       show(from - engine.shift - room, to - engine.shift + room);
@@ -118,14 +138,25 @@ function nothing(): HTMLElement {
 function paint(): void {
   const list = byId("found"), box = byId<HTMLInputElement>("search");
   const items = matches.map(({ label, more }, index) => {
-    const item = el("li", index === chosen ? "chosen" : "", outside(shorten(label, 60)), el("span", "unit", outside(shorten(more, 40))));
+    const item = el(
+      "li",
+      index === chosen ? "chosen" : "",
+      outside(shorten(label, 60)),
+      el("span", "unit", outside(shorten(more, 40))),
+    );
     item.setAttribute("role", "option");
     item.setAttribute("aria-selected", String(index === chosen));
-    item.addEventListener("mousedown", (event) => { event.preventDefault(); take(index); });
+    item.addEventListener("mousedown", (event) => {
+      event.preventDefault();
+      take(index);
+    });
     return item;
   });
-  items.forEach((item, index) => { item.id = `found-${index}`; });
+  items.forEach((item, index) => {
+    item.id = `found-${index}`;
+  });
   list.replaceChildren(...(items.length || !box.value.trim() ? items : [nothing()]));
   open(list.children.length > 0);
-  if (items.length) box.setAttribute("aria-activedescendant", `found-${chosen}`); else box.removeAttribute("aria-activedescendant");
+  if (items.length) box.setAttribute("aria-activedescendant", `found-${chosen}`);
+  else box.removeAttribute("aria-activedescendant");
 }

@@ -26,7 +26,11 @@ export type Order = "arrival" | "job" | "latency" | "preemptions";
 export const view = {
   contents: null as Contents | null,
   engines: [] as Engine[],
-  from: 0, to: 1, first: 0, last: 1, width: 800,
+  from: 0,
+  to: 1,
+  first: 0,
+  last: 1,
+  width: 800,
   selection: null as Selection | null,
   // Requests that what is selected belongs to: they are marked in the list.
   related: new Set<number>(),

@@ -13,8 +13,12 @@ let arrived: () => void = () => undefined;
 let complain: (text: string) => void = () => undefined;
 
 declare global {
-  interface Uint8ArrayConstructor { fromBase64?(text: string): Uint8Array<ArrayBuffer> }
-  interface Window { kvtraceChunk?: (name: string, text: string) => void }
+  interface Uint8ArrayConstructor {
+    fromBase64?(text: string): Uint8Array<ArrayBuffer>;
+  }
+  interface Window {
+    kvtraceChunk?: (name: string, text: string) => void;
+  }
 }
 
 // Calls `then` whenever a chunk has come, and `otherwise` with the reason when one cannot be had.
@@ -26,7 +30,9 @@ export function whenLoaded(then: () => void, otherwise: (text: string) => void):
 
 export async function readContents(): Promise<Contents> {
   if (typeof DecompressionStream === "undefined") {
-    throw new Error("This browser has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 or later have it.");
+    throw new Error(
+      "This browser has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 or later have it.",
+    );
   }
   const bytes = await unpack(document.getElementById("contents")!.textContent ?? "");
   return JSON.parse(new TextDecoder().decode(bytes)) as Contents;
@@ -83,9 +89,18 @@ function forget(): void {
 function beside(id: string): Promise<string> {
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    const done = () => { script.remove(); arriving.delete(id); };
-    arriving.set(id, (text) => { done(); resolve(text); });
-    script.onerror = () => { done(); reject(new Error(`data/${id}.js is missing beside this page`)); };
+    const done = () => {
+      script.remove();
+      arriving.delete(id);
+    };
+    arriving.set(id, (text) => {
+      done();
+      resolve(text);
+    });
+    script.onerror = () => {
+      done();
+      reject(new Error(`data/${id}.js is missing beside this page`));
+    };
     script.src = `data/${id}.js`;
     document.head.append(script);
   });

@@ -80,7 +80,8 @@ export function perChunk<T extends object>(make: (columns: Columns) => T): (colu
 export function lastAtMost(values: ArrayLike<number>, wanted: number, low = 0, high = values.length): number {
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (values[middle]! <= wanted) low = middle + 1; else high = middle;
+    if (values[middle]! <= wanted) low = middle + 1;
+    else high = middle;
   }
   return low - 1;
 }

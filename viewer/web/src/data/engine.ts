@@ -7,7 +7,10 @@ import type { EngineContents, Reference, RunContents } from "./contents";
 import { Levels } from "./levels";
 import { Segments } from "./segments";
 
-export interface Row { columns: Columns; row: number }
+export interface Row {
+  columns: Columns;
+  row: number;
+}
 
 const BARS = 20_000, LANES = 12_000, CHANGES = 500_000, MOVES = 100_000, KERNELS = 200_000, ACCESSES = 100_000;
 
@@ -26,7 +29,13 @@ export class Engine {
   private readonly read = new Set<string>();
   private readonly closeUps = new Map<number, Levels>();
 
-  constructor(readonly run: RunContents, readonly runIndex: number, readonly contents: EngineContents, readonly index: number, readonly title: string) {
+  constructor(
+    readonly run: RunContents,
+    readonly runIndex: number,
+    readonly contents: EngineContents,
+    readonly index: number,
+    readonly title: string,
+  ) {
     this.steps = new Levels(contents.steps.levels, BARS);
     this.requests = new Levels(contents.requests.levels, LANES);
     this.blocks = new Levels(contents.blocks.levels, CHANGES);
@@ -36,15 +45,23 @@ export class Engine {
     this.kernels = contents.kernels && new Levels([contents.kernels.overview, contents.kernels.details], KERNELS);
   }
 
-  get facts() { return this.contents.facts; }
-  get totals() { return this.contents.totals; }
+  get facts() {
+    return this.contents.facts;
+  }
+  get totals() {
+    return this.contents.totals;
+  }
 
   // A step's KV accesses, if they are in the page.
   accesses(step: number): Levels | null {
     const entry = this.contents.close_ups.steps.find((each) => each.step === step);
     if (!entry) return null;
     let levels = this.closeUps.get(step);
-    if (!levels) this.closeUps.set(step, levels = new Levels(entry.overview.length ? [entry.overview, entry.accesses] : [entry.accesses], ACCESSES));
+    if (!levels)
+      this.closeUps.set(
+        step,
+        levels = new Levels(entry.overview.length ? [entry.overview, entry.accesses] : [entry.accesses], ACCESSES),
+      );
     return levels;
   }
 
@@ -74,7 +91,8 @@ export class Engine {
     const reference = this.contents.shares.find((each) => each.first! <= step && step <= each.last!);
     if (!reference) return [];
     const columns = await load(reference.id), steps = columns.num("step"), found: Row[] = [];
-    for (let row = lastAtMost(steps, step - 1) + 1; row < columns.rows && steps[row] === step; row++) found.push({ columns, row });
+    for (let row = lastAtMost(steps, step - 1) + 1; row < columns.rows && steps[row] === step; row++)
+      found.push({ columns, row });
     return found;
   }
 
@@ -120,7 +138,8 @@ export class Engine {
       const columns = await load(reference.id);
       this.learn(columns);
       for (let row = 0; row < columns.rows; row++) {
-        if (columns.text("external_id", row) === id || columns.text("internal_id", row) === id) return columns.at("request", row);
+        if (columns.text("external_id", row) === id || columns.text("internal_id", row) === id)
+          return columns.at("request", row);
       }
     }
     return null;
@@ -128,7 +147,8 @@ export class Engine {
 }
 
 export function nameOf({ columns, row }: Row): string {
-  return columns.text("external_id", row) ?? columns.text("internal_id", row) ?? `request ${columns.at("request", row)}`;
+  return columns.text("external_id", row) ?? columns.text("internal_id", row)
+    ?? `request ${columns.at("request", row)}`;
 }
 
 export function overlapping(references: Reference[], from: number, to: number): Reference[] {

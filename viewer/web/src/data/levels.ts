@@ -4,7 +4,10 @@ import { peek } from "./chunks";
 import type { Columns } from "./columns";
 import type { Reference } from "./contents";
 
-export interface Part { columns: Columns; reference: Reference }
+export interface Part {
+  columns: Columns;
+  reference: Reference;
+}
 
 export interface Found {
   parts: Part[];
@@ -34,7 +37,9 @@ export class Levels {
     const last = this.levels.length - 1;
     let settled = true;
     for (let level = last; level >= 0; level--) {
-      const references = this.levels[level]!.filter((each) => (each.to_ns ?? Infinity) >= from && (each.from_ns ?? 0) <= to);
+      const references = this.levels[level]!.filter((each) =>
+        (each.to_ns ?? Infinity) >= from && (each.from_ns ?? 0) <= to
+      );
       if (level && !this.levels[level]!.length) continue;
       const rows = references.reduce((sum, each) => sum + each.rows, 0);
       // Where two neighbouring chunks meet, both are drawn, however large they are.

@@ -1,6 +1,6 @@
 // A chunk of the KV map: each block's changes, found by the block.
 
-import { lastAtMost, perChunk, type Columns, type Numbers } from "./columns";
+import { type Columns, lastAtMost, type Numbers, perChunk } from "./columns";
 
 export const EMPTY = 0, CACHED = 1, USED = 2, SHARED = 3;
 

@@ -1,9 +1,9 @@
 // The panel beside the lanes: everything known about what is selected, or about the run.
 
-import { byId, button, el } from "../dom";
-import { select, show, view, type Selection } from "../view";
+import { button, byId, el } from "../dom";
+import { select, type Selection, show, view } from "../view";
 import { describeBlock } from "./block";
-import { describePin, describeKernel, describeTransfer } from "./moves";
+import { describeKernel, describePin, describeTransfer } from "./moves";
 import { describeRequest } from "./request";
 import { describeRun } from "./run";
 import { describeStep } from "./step";
@@ -25,12 +25,18 @@ export async function inspect(): Promise<void> {
 
 function describe(now: Selection): Promise<Node[]> {
   switch (now.kind) {
-    case "step": return describeStep(now);
-    case "request": return describeRequest(now);
-    case "block": return describeBlock(now);
-    case "transfer": return describeTransfer(now);
-    case "pin": return describePin(now);
-    case "kernel": return describeKernel(now);
+    case "step":
+      return describeStep(now);
+    case "request":
+      return describeRequest(now);
+    case "block":
+      return describeBlock(now);
+    case "transfer":
+      return describeTransfer(now);
+    case "pin":
+      return describePin(now);
+    case "kernel":
+      return describeKernel(now);
   }
 }
 

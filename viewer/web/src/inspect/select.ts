@@ -4,7 +4,7 @@ import { load } from "../data/chunks";
 import type { Reference } from "../data/contents";
 import type { Engine, Row } from "../data/engine";
 import { moveId, placeOf } from "../lanes/moves";
-import { reveal, select, type Kind } from "../view";
+import { type Kind, reveal, select } from "../view";
 
 export async function selectStep(engine: Engine, step: number): Promise<void> {
   const row = await engine.step(step);
@@ -26,12 +26,19 @@ export function selectBlock(engine: Engine, block: number, time: number): void {
   select({ kind: "block", engine, id: block, time });
 }
 
-const movesOf = ({ contents }: Engine, kind: Kind): Reference[] =>
-  (kind === "transfer" ? contents.transfers : kind === "pin" ? contents.pins : contents.kernels?.details ?? []);
+const movesOf = (
+  { contents }: Engine,
+  kind: Kind,
+): Reference[] => (kind === "transfer"
+  ? contents.transfers
+  : kind === "pin"
+  ? contents.pins
+  : contents.kernels?.details ?? []);
 
 // The transfer, pin or kernel before or after one.
 export async function selectNextMove(engine: Engine, kind: Kind, id: number, by: 1 | -1): Promise<void> {
-  const references = movesOf(engine, kind), { chunk, row } = placeOf(id), next = row + by, beside = references[chunk + by];
+  const references = movesOf(engine, kind), { chunk, row } = placeOf(id), next = row + by,
+    beside = references[chunk + by];
   if (next >= 0 && next < references[chunk]!.rows) await selectMove(engine, kind, id + by);
   else if (beside) await selectMove(engine, kind, moveId(chunk + by, by > 0 ? 0 : beside.rows - 1));
 }

@@ -1,9 +1,9 @@
 // What the panel says about a step.
 
-import { PHASES } from "../colours";
-import { el, button, link, section } from "../dom";
-import { clock, count, duration, share, shorten, utc, words } from "../format";
 import { showCloseUp } from "../closeup/dialog";
+import { PHASES } from "../colours";
+import { button, el, link, section } from "../dom";
+import { clock, count, duration, share, shorten, utc, words } from "../format";
 import { composition, limitText, stepTitle } from "../lanes/steps";
 import { isSelected, relate, type Selection } from "../view";
 import { selectRequest, selectStep } from "./select";
@@ -21,37 +21,71 @@ export async function describeStep({ engine, id, row: place }: Selection): Promi
   return [
     el("h2", "", stepTitle(columns, row)),
     el("p", "composition", composition(columns, row)),
-    el("div", "actions", button("‹ Previous", () => void selectStep(engine, id - 1), ","), button("Next ›", () => void selectStep(engine, id + (at("steps") ?? 1)), "."),
-      ...(closeUp ? [button("KV accesses", () => void showCloseUp(engine, id), "Close-up of this step (c)")] : [])),
-    ...(many ? [el("p", "", `${count(at("steps"))} steps drawn as one: tokens are those of the step with the most, blocks those of the ` +
-      "step that used the most, evictions, preemptions and outputs their sums. Zoom in for single steps.")] : []),
+    el(
+      "div",
+      "actions",
+      button("‹ Previous", () => void selectStep(engine, id - 1), ","),
+      button("Next ›", () => void selectStep(engine, id + (at("steps") ?? 1)), "."),
+      ...(closeUp ? [button("KV accesses", () => void showCloseUp(engine, id), "Close-up of this step (c)")] : []),
+    ),
+    ...(many
+      ? [
+        el(
+          "p",
+          "",
+          `${count(at("steps"))} steps drawn as one: tokens are those of the step with the most, blocks those of the `
+            + "step that used the most, evictions, preemptions and outputs their sums. Zoom in for single steps.",
+        ),
+      ]
+      : []),
     ...section("Time", [
-      ["start", clock(at("start_ns"), 1e3)], ["UTC", utc(engine.run.origin_ns, at("start_ns") ?? 0).slice(11)],
-      [many ? "longest step" : "duration", duration(at("duration_ns"))], [`${most}in schedule`, duration(at("schedule_ns"))],
-      [`${most}until output`, duration(at("model_ns"))], [`${most}in update`, duration(at("update_ns"))],
+      ["start", clock(at("start_ns"), 1e3)],
+      ["UTC", utc(engine.run.origin_ns, at("start_ns") ?? 0).slice(11)],
+      [many ? "longest step" : "duration", duration(at("duration_ns"))],
+      [`${most}in schedule`, duration(at("schedule_ns"))],
+      [`${most}until output`, duration(at("model_ns"))],
+      [`${most}in update`, duration(at("update_ns"))],
     ]),
     ...section("Tokens scheduled", [
-      ...PHASES.filter(([phase]) => at(`${phase}_tokens`)).map(([phase, name]): [string, string] =>
-        [name, `${count(at(`${phase}_tokens`))} in ${count(at(`${phase}_requests`))} requests`]),
-      ["of the budget", `${count(at("scheduled_tokens"))} / ${count(at("budget_tokens"))} (${share(at("scheduled_tokens"), at("budget_tokens"))})`],
+      ...PHASES.filter(([phase]) => at(`${phase}_tokens`)).map((
+        [phase, name],
+      ): [string, string] => [name, `${count(at(`${phase}_tokens`))} in ${count(at(`${phase}_requests`))} requests`]),
+      [
+        "of the budget",
+        `${count(at("scheduled_tokens"))} / ${count(at("budget_tokens"))} (${
+          share(at("scheduled_tokens"), at("budget_tokens"))
+        })`,
+      ],
       ["found in the cache", at("cached_tokens") ? `${count(at("cached_tokens"))} on the GPU` : null],
       ["found by the connector", at("external_cached_tokens") ? count(at("external_cached_tokens")) : null],
       ["output tokens", count(at("output_tokens"))],
     ]),
     ...section("Why the next request waited", [
       ["limit", limitText(columns, row)],
-      ["head of the queue", head === null || !at("limited_steps") ? null : link(shorten(engine.name(head), 40), () => void selectRequest(engine, head))],
-      ["running", count(at("running"))], ["waiting", count(at("waiting"))],
+      [
+        "head of the queue",
+        head === null || !at("limited_steps")
+          ? null
+          : link(shorten(engine.name(head), 40), () => void selectRequest(engine, head)),
+      ],
+      ["running", count(at("running"))],
+      ["waiting", count(at("waiting"))],
     ]),
     ...section("KV blocks after it", [
       ["in use", `${count(at("used_blocks"))} (${share(at("used_blocks"), engine.pool)})`],
-      ["free, still cached", count(at("free_cached_blocks"))], ["free", count(at("free_blocks"))],
-      ["evicted", count(at("evicted_blocks"))], ["requests preempted", count(at("preempted_requests"))],
+      ["free, still cached", count(at("free_cached_blocks"))],
+      ["free", count(at("free_blocks"))],
+      ["evicted", count(at("evicted_blocks"))],
+      ["requests preempted", count(at("preempted_requests"))],
     ]),
     ...section("On the GPU", [
       ["kernels", columns.has("gpu_kernels") && at("gpu_kernels") !== null ? count(at("gpu_kernels")) : null],
-      ...(["busy", "idle", "launch_gap", "attention", "gemm", "kv_write"].map((name): [string, string | null] =>
-        [words(name), columns.has(`gpu_${name}_ns`) && at(`gpu_${name}_ns`) !== null ? duration(at(`gpu_${name}_ns`)) : null])),
+      ...(["busy", "idle", "launch_gap", "attention", "gemm", "kv_write"].map((
+        name,
+      ): [string, string | null] => [
+        words(name),
+        columns.has(`gpu_${name}_ns`) && at(`gpu_${name}_ns`) !== null ? duration(at(`gpu_${name}_ns`)) : null,
+      ])),
     ]),
     ...(many ? [] : await preempted(engine, id)),
     ...(many ? [] : await shares(engine, id)),
@@ -66,11 +100,19 @@ async function preempted(engine: Selection["engine"], step: number): Promise<Nod
     if (steps[row] !== step) continue;
     const victim = columns.num("request")[row]!, taker = columns.at("preempted_for", row);
     await engine.request(victim);
-    const item = el("li", "", link(shorten(engine.name(victim), 30), () => void selectRequest(engine, victim)),
-      ` lost ${count(columns.at("computed_tokens", row))} tokens of KV in ${count(columns.at("blocks", row))} blocks; `);
+    const item = el(
+      "li",
+      "",
+      link(shorten(engine.name(victim), 30), () => void selectRequest(engine, victim)),
+      ` lost ${count(columns.at("computed_tokens", row))} tokens of KV in ${count(columns.at("blocks", row))} blocks; `,
+    );
     if (taker !== null) {
       await engine.request(taker);
-      item.append("for ", link(shorten(engine.name(taker), 30), () => void selectRequest(engine, taker)), ", which needed blocks");
+      item.append(
+        "for ",
+        link(shorten(engine.name(taker), 30), () => void selectRequest(engine, taker)),
+        ", which needed blocks",
+      );
     } else item.append("no other request got blocks then");
     list.append(item);
   }
@@ -85,8 +127,15 @@ async function shares(engine: Selection["engine"], step: number): Promise<Node[]
   const list = el("ul", "plain shares");
   for (const { columns, row } of found.slice(0, MOST_SHARES)) {
     const request = columns.num("request")[row]!, blocks = columns.at("new_blocks", row);
-    list.append(el("li", "", el("i", `swatch ${columns.text("phase", row) ?? ""}`), link(shorten(engine.name(request), 26), () => void selectRequest(engine, request)),
-      el("span", "", `${count(columns.at("scheduled_tokens", row))}t${blocks ? `, +${count(blocks)} blocks` : ""}`)));
+    list.append(
+      el(
+        "li",
+        "",
+        el("i", `swatch ${columns.text("phase", row) ?? ""}`),
+        link(shorten(engine.name(request), 26), () => void selectRequest(engine, request)),
+        el("span", "", `${count(columns.at("scheduled_tokens", row))}t${blocks ? `, +${count(blocks)} blocks` : ""}`),
+      ),
+    );
   }
   if (found.length > MOST_SHARES) list.append(el("li", "", `and ${count(found.length - MOST_SHARES)} more`));
   return [el("h3", "", `Requests in it (${count(found.length)})`), list];

@@ -1,15 +1,15 @@
 // The KV map: block by time, coloured by state, by owner, or by how long ago it was used; pins and accesses over it.
 
-import { BLOCK_STATES, PINS, agePixel, colour, mix, ownerPixel, pixel, toCss } from "../colours";
+import { agePixel, BLOCK_STATES, colour, mix, ownerPixel, PINS, pixel, toCss } from "../colours";
 import { lastAtMost, perChunk } from "../data/columns";
-import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
+import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
 import { el } from "../dom";
 import { clock, count, duration, words } from "../format";
 import { Image } from "../image";
-import { LEFT, changed, plotWidth, view, type MapColour, type Selection } from "../view";
-import { Lane, type Hit } from "./lane";
+import { changed, LEFT, type MapColour, plotWidth, type Selection, view } from "../view";
+import { type Hit, Lane } from "./lane";
 import { causesOf } from "./moves";
 
 const COLOURS: [MapColour, string][] = [["state", "state"], ["owner", "owner"], ["age", "last use"]];
@@ -18,11 +18,14 @@ const AGE_LEAST = 0.15, ACCESS_STEPS = 60;
 
 // Which of some accesses are writes.
 const writesOf = perChunk((columns) =>
-  Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write"))));
+  Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write")))
+);
 
 // The colour of a cached block that nobody has used for so long.
 function agePixelOf(idleUs: number): number {
-  return agePixel(AGE_LEAST + (1 - AGE_LEAST) * Math.log(Math.max(1, idleUs / YOUNGEST_US)) / Math.log(OLDEST_US / YOUNGEST_US));
+  return agePixel(
+    AGE_LEAST + (1 - AGE_LEAST) * Math.log(Math.max(1, idleUs / YOUNGEST_US)) / Math.log(OLDEST_US / YOUNGEST_US),
+  );
 }
 
 export class MapLane extends Lane {
@@ -38,7 +41,10 @@ export class MapLane extends Lane {
       this.choice.append(option);
     }
     this.choice.setAttribute("aria-label", "Colour the KV map by");
-    this.choice.addEventListener("change", () => { view.mapColour = this.choice.value as MapColour; changed(); });
+    this.choice.addEventListener("change", () => {
+      view.mapColour = this.choice.value as MapColour;
+      changed();
+    });
     this.element.querySelector(".gutter b")!.after(this.choice);
   }
 
@@ -70,14 +76,20 @@ export class MapLane extends Lane {
     this.found.parts.forEach(({ columns, reference }, index) => {
       const tile = Tile.of(columns), { time, first } = tile;
       const next = this.found.parts[index + 1];
-      const end = next ? Math.round(reference.to_ns! / 1e3 * scale + origin) : Math.min(image.width, Math.round(this.x(this.engine.run.last_ns ?? 0) - LEFT));
+      const end = next
+        ? Math.round(reference.to_ns! / 1e3 * scale + origin)
+        : Math.min(image.width, Math.round(this.x(this.engine.run.last_ns ?? 0) - LEFT));
       const start = Math.max(0, Math.round(reference.from_ns! / 1e3 * scale + origin));
       let before = -1, previous = 0;
       for (let row = 0; row < image.height; row++) {
         const block = this.blockOf(row, image.height), at = tile.nearest(block);
         if (at < 0 || (this.found.exact && tile.blocks[at] !== block)) continue;
         if (at === before) {
-          image.pixels.copyWithin(row * image.width + start, previous * image.width + start, previous * image.width + Math.min(end, image.width));
+          image.pixels.copyWithin(
+            row * image.width + start,
+            previous * image.width + start,
+            previous * image.width + Math.min(end, image.width),
+          );
           continue;
         }
         [before, previous] = [at, row];
@@ -87,7 +99,8 @@ export class MapLane extends Lane {
           const low = Math.max(start, Math.round(time[i]! * scale + origin));
           const high = i + 1 < last ? Math.max(low + 1, Math.round(time[i + 1]! * scale + origin)) : end;
           if (ages && tile.state[i] === CACHED) {
-            for (let at = low; at < Math.min(high, end); at++) image.pixels[row * image.width + at] = agePixelOf((at - origin) / scale - time[i]!);
+            for (let at = low; at < Math.min(high, end); at++)
+              image.pixels[row * image.width + at] = agePixelOf((at - origin) / scale - time[i]!);
             continue;
           }
           const value = paint(tile, i);
@@ -137,12 +150,15 @@ export class MapLane extends Lane {
     const tall = image.height / (high - low), { scale, origin } = this.places;
     const tones = PINS.map(([, tone]) => pixel(tone)), unknown = pixel("other");
     for (const { columns } of parts) {
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), causes = causesOf(columns);
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"),
+        causes = causesOf(columns);
       for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
         const end = Number.isNaN(ends[row]!) ? Infinity : ends[row]!;
         if (end < this.from) continue;
-        const x = Math.round(starts[row]! * scale + origin), stop = Math.max(x + 1, Math.min(image.width, Math.round(end * scale + origin)));
-        const top = Math.floor((blocks[row]! - low) * tall), bottom = Math.max(top + 1, Math.ceil((blocks[row]! + 1 - low) * tall));
+        const x = Math.round(starts[row]! * scale + origin),
+          stop = Math.max(x + 1, Math.min(image.width, Math.round(end * scale + origin)));
+        const top = Math.floor((blocks[row]! - low) * tall),
+          bottom = Math.max(top + 1, Math.ceil((blocks[row]! + 1 - low) * tall));
         // The lower half: what the block is beside being pinned stays in sight where there is room.
         const begin = tall >= 4 ? Math.round((top + bottom) / 2) : top;
         const tone = tones[causes[row]!] ?? unknown;
@@ -164,10 +180,12 @@ export class MapLane extends Lane {
     const shown = new Set(inWindow), read = pixel("ink"), write = pixel("write"), { scale, origin } = this.places;
     for (const { step } of this.engine.contents.close_ups.steps) {
       for (const { columns } of shown.has(step) ? this.engine.accesses(step)!.find(this.from, this.to).parts : []) {
-        const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), writes = writesOf(columns);
+        const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"),
+          writes = writesOf(columns);
         const lasts = columns.has("last_block") ? columns.num("last_block") : blocks;
         for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
-          const x = Math.round(starts[row]! * scale + origin), end = Math.max(x + 1, Math.round(ends[row]! * scale + origin));
+          const x = Math.round(starts[row]! * scale + origin),
+            end = Math.max(x + 1, Math.round(ends[row]! * scale + origin));
           if (end < 0) continue;
           const top = this.yOf(blocks[row]! + 0.25), bottom = Math.max(top + 1, this.yOf(lasts[row]! + 0.75));
           image.bar(x, Math.floor(top), end - x, Math.round(bottom) - Math.floor(top), writes[row] ? write : read);
@@ -190,14 +208,29 @@ export class MapLane extends Lane {
     const key = `${view.mapColour}${coarse}${this.engine.pins.find(-Infinity, Infinity).settled}${colour("ink")}`;
     if (key === this.shown) return;
     this.shown = key;
-    if (view.mapColour === "owner") this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
-    else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixelOf(1e4))], ["1 s", toCss(agePixelOf(1e6))], ["100 s or more", toCss(agePixelOf(1e8))]]);
-    else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend(),
-      ...(this.engine.contents.close_ups.steps.length ? [["read in a step", "ink"], ["written in a step", "write"]] as [string, string][] : [])]);
+    if (view.mapColour === "owner")
+      this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], [
+        "left in the cache",
+        toCss(mix(ownerPixel(0), pixel("free"), 0.6)),
+      ]]);
+    else if (view.mapColour === "age")
+      this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixelOf(1e4))], [
+        "1 s",
+        toCss(agePixelOf(1e6)),
+      ], ["100 s or more", toCss(agePixelOf(1e8))]]);
+    else this.explain(coarse, [
+        ...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]),
+        ...this.pinLegend(),
+        ...(this.engine.contents.close_ups.steps.length
+          ? [["read in a step", "ink"], ["written in a step", "write"]] as [string, string][]
+          : []),
+      ]);
   }
 
   private pinLegend(): [string, string][] {
-    const causes = new Set(this.engine.pins.find(-Infinity, Infinity).parts.flatMap(({ columns }) => [...new Set(causesOf(columns))]));
+    const causes = new Set(
+      this.engine.pins.find(-Infinity, Infinity).parts.flatMap(({ columns }) => [...new Set(causesOf(columns))]),
+    );
     return PINS.filter((_, place) => causes.has(place)).map(([cause, tone]) => [`pinned: ${words(cause)}`, tone]);
   }
 
@@ -211,12 +244,15 @@ export class MapLane extends Lane {
   }
 
   override hit(x: number, y: number): Hit | null {
-    const time = this.time(x), rows = Math.round(this.height), wanted = this.blockOf(Math.min(rows - 1, Math.max(0, Math.floor(y))), rows);
-    const part = this.found.parts.find(({ reference }) => reference.from_ns! <= time && time <= reference.to_ns!) ?? this.found.parts[this.found.parts.length - 1];
+    const time = this.time(x), rows = Math.round(this.height),
+      wanted = this.blockOf(Math.min(rows - 1, Math.max(0, Math.floor(y))), rows);
+    const part = this.found.parts.find(({ reference }) => reference.from_ns! <= time && time <= reference.to_ns!)
+      ?? this.found.parts[this.found.parts.length - 1];
     if (!part) return null;
     const tile = Tile.of(part.columns), at = tile.nearest(wanted);
     if (at < 0) return null;
-    if (this.found.exact && tile.blocks[at] !== wanted) return { selection: null, lines: [`Block ${count(wanted)}`, "never used here"] };
+    if (this.found.exact && tile.blocks[at] !== wanted)
+      return { selection: null, lines: [`Block ${count(wanted)}`, "never used here"] };
     const block = tile.blocks[at]!, first = tile.first[at]!, last = tile.first[at + 1]!;
     const i = lastAtMost(tile.time, time / 1e3, first, last);
     const lines = [`Block ${count(block)}`, clock(time, 1e5)];

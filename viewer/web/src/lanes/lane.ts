@@ -1,14 +1,14 @@
 // What all lanes share: an element with a gutter and a canvas, the time grid, scales, and rows picked by pixel.
 
 import { colour } from "../colours";
-import { lastAtMost, type Columns, type Numbers } from "../data/columns";
+import { type Columns, lastAtMost, type Numbers } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Part } from "../data/levels";
 import { el, outside } from "../dom";
 import { count, shorten } from "../format";
-import { LEFT, plotWidth, toX, view, type Selection } from "../view";
+import { LEFT, plotWidth, type Selection, toX, view } from "../view";
 
-export const FONT = '10px system-ui, "DejaVu Sans", sans-serif';
+export const FONT = "10px system-ui, \"DejaVu Sans\", sans-serif";
 
 // Of texts in `FONT`.
 const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
@@ -16,10 +16,16 @@ const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
 export type Legend = [name: string, colour: string, shape?: string][];
 
 // Where times are: pixels from the plot's left are `time * scale + origin`.
-export interface Places { scale: number; origin: number }
+export interface Places {
+  scale: number;
+  origin: number;
+}
 
 // What the pointer is on: what a click selects, and lines for the tooltip.
-export interface Hit { selection: Selection | null; lines: (Node | string)[] }
+export interface Hit {
+  selection: Selection | null;
+  lines: (Node | string)[];
+}
 
 export abstract class Lane {
   readonly element: HTMLElement;
@@ -90,9 +96,15 @@ export abstract class Lane {
   }
 
   // The engine's time at a place and back.
-  protected x(time: number): number { return toX(time - this.engine.shift); }
-  protected get from(): number { return view.from + this.engine.shift; }
-  protected get to(): number { return view.to + this.engine.shift; }
+  protected x(time: number): number {
+    return toX(time - this.engine.shift);
+  }
+  protected get from(): number {
+    return view.from + this.engine.shift;
+  }
+  protected get to(): number {
+    return view.to + this.engine.shift;
+  }
 
   protected time(x: number): number {
     return this.from + (x - LEFT) / plotWidth() * (view.to - view.from);
@@ -173,11 +185,17 @@ export function wholeTicks(most: number, wanted: number): number[] {
 }
 
 // Which row of which part each pixel column of the plot shows; -1 where nothing is.
-export interface Picked { part: Int16Array; row: Int32Array }
+export interface Picked {
+  part: Int16Array;
+  row: Int32Array;
+}
 
 // Where several rows share a pixel, the one with the greatest value shows. `held`: a row lasts until the next one starts.
 export function pickRows(
-  parts: Part[], { scale, origin }: Places, values: (columns: Columns) => ArrayLike<number>, held: boolean,
+  parts: Part[],
+  { scale, origin }: Places,
+  values: (columns: Columns) => ArrayLike<number>,
+  held: boolean,
 ): Picked {
   const width = Math.ceil(plotWidth());
   const picked: Picked = { part: new Int16Array(width).fill(-1), row: new Int32Array(width).fill(-1) };
@@ -189,7 +207,11 @@ export function pickRows(
     for (let row = Math.max(0, lastAtMost(starts, from) - (held ? 0 : 8)); row < rows; row++) {
       const start = starts[row]!;
       if (start > to) break;
-      const end = held ? (row + 1 < rows ? starts[row + 1]! : parts[index + 1]?.columns.num("start_ns")[0] ?? columns.num("end_ns")[row]!) : ends[row]!;
+      const end = held
+        ? (row + 1 < rows
+          ? starts[row + 1]!
+          : parts[index + 1]?.columns.num("start_ns")[0] ?? columns.num("end_ns")[row]!)
+        : ends[row]!;
       const low = Math.max(0, Math.floor(start * scale + origin));
       // An unknown end is no number, and compares as smaller.
       const stop = Math.round(end * scale + origin), high = Math.min(width, stop > low ? stop : low + 1);

@@ -7,11 +7,14 @@ import { lastAtMost } from "../data/columns";
 import type { Engine } from "../data/engine";
 import { el } from "../dom";
 import { clock, count } from "../format";
-import { LEFT, RIGHT, plotWidth, view } from "../view";
-import { FONT, eachRun, greatest, type Hit } from "./lane";
+import { LEFT, plotWidth, RIGHT, view } from "../view";
+import { eachRun, FONT, greatest, type Hit } from "./lane";
 import { StepLane } from "./steps";
 
-interface Line { name: string; tone: string }
+interface Line {
+  name: string;
+  tone: string;
+}
 
 // A uPlot chart under the lane's canvas; its axes and the gutter are in the lane's own places.
 class Chart {
@@ -40,17 +43,38 @@ class Chart {
 
   private make(height: number): uPlot {
     const stepped = uPlot.paths.stepped!({ align: 1 });
-    return new uPlot({
-      width: view.width, height, padding: [7, RIGHT, 5, 0], legend: { show: false }, cursor: { show: false },
-      scales: { x: { time: false, auto: false }, y: { auto: false } },
-      axes: [{ show: false }, {
-        size: LEFT, font: FONT, stroke: colour("soft"), gap: 3, space: 22, grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false },
-        values: (_plot, values) => values.map((value) => (Number.isInteger(value) ? count(value) : "")),
-      }],
-      series: [{}, ...this.lines.map((line): uPlot.Series => ({
-        label: line.name, stroke: colour(line.tone), width: 1.6, paths: stepped, points: { show: false },
-      }))],
-    }, [[], ...this.lines.map(() => [])] as unknown as uPlot.AlignedData, this.holder);
+    return new uPlot(
+      {
+        width: view.width,
+        height,
+        padding: [7, RIGHT, 5, 0],
+        legend: { show: false },
+        cursor: { show: false },
+        scales: { x: { time: false, auto: false }, y: { auto: false } },
+        axes: [{ show: false }, {
+          size: LEFT,
+          font: FONT,
+          stroke: colour("soft"),
+          gap: 3,
+          space: 22,
+          grid: { stroke: colour("grid"), width: 1 },
+          ticks: { show: false },
+          values: (_plot, values) => values.map((value) => (Number.isInteger(value) ? count(value) : "")),
+        }],
+        series: [
+          {},
+          ...this.lines.map((line): uPlot.Series => ({
+            label: line.name,
+            stroke: colour(line.tone),
+            width: 1.6,
+            paths: stepped,
+            points: { show: false },
+          })),
+        ],
+      },
+      [[], ...this.lines.map(() => [])] as unknown as uPlot.AlignedData,
+      this.holder,
+    );
   }
 }
 
@@ -88,11 +112,18 @@ export class TiersLane extends StepLane {
 
   constructor(engine: Engine) {
     super(engine, "tiers", "Offload tiers", "Blocks held by each offload tier");
-    this.names = Object.keys(engine.contents.tier_capacity).length ? Object.keys(engine.contents.tier_capacity) : ["cpu"];
+    this.names = Object.keys(engine.contents.tier_capacity).length
+      ? Object.keys(engine.contents.tier_capacity)
+      : ["cpu"];
     const tones = ["host", "store", "load", "shared"];
     const capacity = engine.contents.tier_capacity;
-    this.explain("blocks held", this.names.map((name, i) =>
-      [capacity[name] ? `${name}, room for ${count(capacity[name])}` : name, tones[i % tones.length]!, "line"]));
+    this.explain(
+      "blocks held",
+      this.names.map((
+        name,
+        i,
+      ) => [capacity[name] ? `${name}, room for ${count(capacity[name])}` : name, tones[i % tones.length]!, "line"]),
+    );
     this.chart = new Chart(this.element, this.names.map((name, i) => ({ name, tone: tones[i % tones.length]! })));
   }
 
@@ -121,7 +152,8 @@ export class TiersLane extends StepLane {
     const time = this.time(x), lines = [clock(time, 1e5)];
     for (const { columns } of this.engine.tiers.find(-Infinity, Infinity).parts) {
       const last = lastAtMost(columns.num("start_ns"), time);
-      if (last >= 0) lines.push(`${columns.text("tier", last)}: ${count(columns.num("occupied_blocks")[last])} blocks held`);
+      if (last >= 0)
+        lines.push(`${columns.text("tier", last)}: ${count(columns.num("occupied_blocks")[last])} blocks held`);
     }
     return { selection: null, lines };
   }

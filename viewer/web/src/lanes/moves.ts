@@ -1,20 +1,27 @@
 // Transfers between the GPU and other tiers, and what pinned blocks.
 
-import { PINS, colour, pixel } from "../colours";
-import { perChunk, type Columns } from "../data/columns";
+import { colour, PINS, pixel } from "../colours";
+import { type Columns, perChunk } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { bandwidth, bytes, clock, count, duration, words } from "../format";
 import { Image } from "../image";
-import { LEFT, isSelected, plotWidth, view } from "../view";
-import { Lane, greatest, type Hit } from "./lane";
+import { isSelected, LEFT, plotWidth, view } from "../view";
+import { greatest, type Hit, Lane } from "./lane";
 
 // The time a copy took: on the GPU, as reported, or on the host; and when it began.
 export function copyOf(columns: Columns, row: number): { start: number; took: number | null; by: string } {
   const device = columns.at("device_ns", row), reported = columns.at("reported_ns", row);
-  const submitted = columns.num("start_ns")[row]!, begun = columns.at("started_ns", row), end = columns.at("end_ns", row);
-  if (device !== null) return { start: end === null ? submitted : Math.max(submitted, end - device), took: device, by: "on the GPU" };
-  if (reported !== null) return { start: end === null ? submitted : Math.max(submitted, end - reported), took: reported, by: "as the connector reports" };
+  const submitted = columns.num("start_ns")[row]!, begun = columns.at("started_ns", row),
+    end = columns.at("end_ns", row);
+  if (device !== null)
+    return { start: end === null ? submitted : Math.max(submitted, end - device), took: device, by: "on the GPU" };
+  if (reported !== null)
+    return {
+      start: end === null ? submitted : Math.max(submitted, end - reported),
+      took: reported,
+      by: "as the connector reports",
+    };
   return { start: begun ?? submitted, took: end === null ? null : end - (begun ?? submitted), by: "on the host" };
 }
 
@@ -41,7 +48,12 @@ class Copies {
   static readonly of = perChunk((columns) => new Copies(columns));
 }
 
-interface Bar { x: number; top: number; width: number; tall: number }
+interface Bar {
+  x: number;
+  top: number;
+  width: number;
+  tall: number;
+}
 
 export class TransfersLane extends Lane {
   private found: Found = { parts: [], exact: true, settled: true };
@@ -64,7 +76,10 @@ export class TransfersLane extends Lane {
     this.found = this.engine.transfers.find(this.from, this.to);
     const chunks = this.found.parts.map(({ columns }) => Copies.of(columns));
     this.most = Math.max(0, ...chunks.map(({ rate }) => greatest(rate)));
-    this.explain(this.most ? `up to ${this.most.toPrecision(3)} GB/s` : "bandwidth unknown", [["load, to the GPU (up)", "load"], ["store, from it (down)", "store"]]);
+    this.explain(this.most ? `up to ${this.most.toPrecision(3)} GB/s` : "bandwidth unknown", [[
+      "load, to the GPU (up)",
+      "load",
+    ], ["store, from it (down)", "store"]]);
     this.context.fillStyle = colour("line");
     this.context.fillRect(LEFT, this.middle, plotWidth(), 1);
     const image = new Image(this.height, 0), [down, up] = [new Int16Array(image.width), new Int16Array(image.width)];
@@ -124,12 +139,17 @@ export class TransfersLane extends Lane {
     const { columns, row } = best, { start, took, by } = copyOf(columns, row);
     return {
       selection: {
-        kind: "transfer", engine: this.engine, id: idOf(columns, row), row: best,
+        kind: "transfer",
+        engine: this.engine,
+        id: idOf(columns, row),
+        row: best,
         span: [columns.num("start_ns")[row]!, columns.at("end_ns", row) ?? start + (took ?? 0)],
       },
       lines: [
         `${columns.text("direction", row)} ${columns.text("from_tier", row)} → ${columns.text("to_tier", row)}`,
-        `${count(columns.at("blocks", row))} blocks, ${bytes(columns.at("bytes", row))}, ${bandwidth(columns.at("bytes", row), took)}`,
+        `${count(columns.at("blocks", row))} blocks, ${bytes(columns.at("bytes", row))}, ${
+          bandwidth(columns.at("bytes", row), took)
+        }`,
         `${duration(took)} ${by}, from ${clock(start, 1e5)}`,
       ],
     };
@@ -143,7 +163,10 @@ export const moveId = (chunk: number, row: number): number => chunk * MOST_ROWS 
 
 export const idOf = (columns: Columns, row: number): number => moveId(Number(columns.id.split("-").pop()), row);
 
-export const placeOf = (id: number): { chunk: number; row: number } => ({ chunk: Math.floor(id / MOST_ROWS), row: id % MOST_ROWS });
+export const placeOf = (id: number): { chunk: number; row: number } => ({
+  chunk: Math.floor(id / MOST_ROWS),
+  row: id % MOST_ROWS,
+});
 
 const UNKNOWN = ["other", "other"] as const, CAUSES = PINS.map(([cause]) => cause);
 
@@ -171,7 +194,8 @@ export class PinsLane extends Lane {
         if (end < this.from) continue;
         let held = levels.get(cause);
         if (!held) levels.set(cause, held = new Float64Array(width + 1));
-        const low = Math.max(0, Math.floor(starts[row]! * scale + origin)), high = Math.min(width, Math.max(low + 1, Math.ceil(end * scale + origin)));
+        const low = Math.max(0, Math.floor(starts[row]! * scale + origin)),
+          high = Math.min(width, Math.max(low + 1, Math.ceil(end * scale + origin)));
         held[low]! += 1;
         held[high]! -= 1;
       }
@@ -186,7 +210,12 @@ export class PinsLane extends Lane {
     const levels = this.levels(), width = Math.ceil(plotWidth()), sums = new Float64Array(width + 1);
     for (const held of levels.values()) for (let x = 0; x <= width; x++) sums[x]! += held[x]!;
     const most = Math.max(1, greatest(sums)), toY = this.scale(most, [0, most]);
-    const here = [...PINS, UNKNOWN].map(([cause, tone], place) => ({ cause, tone: pixel(tone), name: tone, held: levels.get(place < PINS.length ? place : -1) }));
+    const here = [...PINS, UNKNOWN].map(([cause, tone], place) => ({
+      cause,
+      tone: pixel(tone),
+      name: tone,
+      held: levels.get(place < PINS.length ? place : -1),
+    }));
     this.explain("blocks, by cause", here.filter(({ held }) => held).map(({ cause, name }) => [words(cause), name]));
     const floor = new Float64Array(width + 1), image = new Image(this.height, 0);
     for (const { held, tone } of here) {
@@ -217,8 +246,11 @@ export class PinsLane extends Lane {
     return {
       selection: { kind: "pin", engine: this.engine, id: idOf(columns, row), row: best, span: [start, end ?? this.to] },
       lines: [
-        `${count(held)} blocks pinned here`, `latest: block ${count(columns.at("block", row))}, ${words(columns.text("cause", row) ?? "")}`,
-        end === null ? "still held when the recording ended" : `for ${duration(end - start)}, ended: ${words(columns.text("end_reason", row) ?? "unknown")}`,
+        `${count(held)} blocks pinned here`,
+        `latest: block ${count(columns.at("block", row))}, ${words(columns.text("cause", row) ?? "")}`,
+        end === null
+          ? "still held when the recording ended"
+          : `for ${duration(end - start)}, ended: ${words(columns.text("end_reason", row) ?? "unknown")}`,
       ],
     };
   }

@@ -19,7 +19,10 @@ export class PoolLane extends StepLane {
     this.most = touched && touched < pool / 3 ? touched : pool;
     const of = this.most < pool ? `up to ${count(touched)} of ${count(pool)}` : "";
     this.explain(of || (size ? `blocks of ${count(size)} tokens` : "blocks"), [
-      ["in use", "used"], ["free, still cached", "cached"], ["free", "free"], ["evicted (below)", "evicted"],
+      ["in use", "used"],
+      ["free, still cached", "cached"],
+      ["free", "free"],
+      ["evicted (below)", "evicted"],
     ]);
   }
 
@@ -27,12 +30,17 @@ export class PoolLane extends StepLane {
     const most = Math.max(1, this.most), band = 14, floor = this.height - 6 - band;
     // What follows from events can exceed the pool where they are incomplete; the notes say so.
     const toY = (value: number) => floor - Math.min(1, value / most) * (floor - 6);
-    const image = new Image(this.height, 0), [inUse, cache, empty, gone] = ["used", "cached", "free", "evicted"].map(pixel);
+    const image = new Image(this.height, 0),
+      [inUse, cache, empty, gone] = ["used", "cached", "free", "evicted"].map(pixel);
     const fill = (low: number, high: number, x: number, width: number, tone: number) => {
       image.bar(x - LEFT, Math.round(toY(high)), width, Math.round(toY(low)) - Math.round(toY(high)), tone);
     };
-    const evictions = pickRows(this.engine.steps.find(this.from, this.to).parts, this.places,
-      (columns) => columns.num("evicted_blocks"), false);
+    const evictions = pickRows(
+      this.engine.steps.find(this.from, this.to).parts,
+      this.places,
+      (columns) => columns.num("evicted_blocks"),
+      false,
+    );
     const picked = this.pick((columns) => columns.num("used_blocks"), true);
     eachRun(picked, (part, row, x, width) => {
       const used = this.cell("used_blocks", part, row), cached = this.cell("free_cached_blocks", part, row) || 0;
@@ -42,11 +50,19 @@ export class PoolLane extends StepLane {
     });
     this.context.textAlign = "right";
     this.context.fillStyle = colour("soft");
-    for (const value of [0, Math.round(most / 2), most]) this.context.fillText(count(value), 163, Math.max(6, toY(value)));
+    for (const value of [0, Math.round(most / 2), most])
+      this.context.fillText(count(value), 163, Math.max(6, toY(value)));
     const evicted = Math.max(1, this.greatestPicked(evictions, (part, row) => this.cell("evicted_blocks", part, row)));
     eachRun(evictions, (part, row, x, width) => {
       const amount = this.cell("evicted_blocks", part, row);
-      if (amount > 0) image.bar(x - LEFT, floor + 4, width > 3 ? width - 1 : width, Math.max(2, Math.round(amount / evicted * band)), gone!);
+      if (amount > 0)
+        image.bar(
+          x - LEFT,
+          floor + 4,
+          width > 3 ? width - 1 : width,
+          Math.max(2, Math.round(amount / evicted * band)),
+          gone!,
+        );
     });
     image.put(this.context, 0);
   }

@@ -1,20 +1,27 @@
 // A lane for each request that is listed; only those in sight are drawn.
 
 import { colour } from "../colours";
-import type { Columns } from "../data/columns";
 import { peek } from "../data/chunks";
+import type { Columns } from "../data/columns";
 import type { Engine } from "../data/engine";
 import { nameOf } from "../data/engine";
 import { Segments } from "../data/segments";
 import { el } from "../dom";
 import { clock, count, duration, isolated, share, shorten, times } from "../format";
-import { LEFT, RIGHT, changed, isSelected, plotWidth, view, type Order } from "../view";
-import { Lane, type Hit } from "./lane";
+import { changed, isSelected, LEFT, type Order, plotWidth, RIGHT, view } from "../view";
+import { type Hit, Lane } from "./lane";
 
 const ROW = 14, BAR = 10, LABEL = 27;
-const ORDERS: [Order, string][] = [["arrival", "by arrival"], ["job", "by job"], ["latency", "longest first"], ["preemptions", "most preempted"]];
+const ORDERS: [Order, string][] = [["arrival", "by arrival"], ["job", "by job"], ["latency", "longest first"], [
+  "preemptions",
+  "most preempted",
+]];
 
-interface Listed { columns: Columns; row: number; request: number }
+interface Listed {
+  columns: Columns;
+  row: number;
+  request: number;
+}
 
 export class RequestsLane extends Lane {
   private listed: Listed[] = [];
@@ -30,7 +37,10 @@ export class RequestsLane extends Lane {
     this.element.append(this.scroller);
     this.scroller.tabIndex = 0;
     this.scroller.setAttribute("role", "group");
-    this.scroller.setAttribute("aria-label", `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`);
+    this.scroller.setAttribute(
+      "aria-label",
+      `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`,
+    );
     this.scroller.addEventListener("scroll", changed);
     const order = el("select");
     for (const [value, name] of ORDERS) {
@@ -39,21 +49,33 @@ export class RequestsLane extends Lane {
       order.append(option);
     }
     order.setAttribute("aria-label", "Order of the requests");
-    order.addEventListener("change", () => { view.order = order.value as Order; changed(); });
+    order.addEventListener("change", () => {
+      view.order = order.value as Order;
+      changed();
+    });
     const inWindow = el("input");
     inWindow.type = "checkbox";
     inWindow.checked = view.inWindow;
-    inWindow.addEventListener("change", () => { view.inWindow = inWindow.checked; changed(); });
+    inWindow.addEventListener("change", () => {
+      view.inWindow = inWindow.checked;
+      changed();
+    });
     this.element.querySelector(".gutter b")!.after(this.amount, order, el("label", "", inWindow, " in window"));
     this.explain("", [
-      ["queued", "queued", "thin"], ["prefill", "prefill"], ["decode", "decode"], ["preempted", "preempted", "line"],
-      ["resumed", "resumed"], ["tool gap", "gap", "thin"],
+      ["queued", "queued", "thin"],
+      ["prefill", "prefill"],
+      ["decode", "decode"],
+      ["preempted", "preempted", "line"],
+      ["resumed", "resumed"],
+      ["tool gap", "gap", "thin"],
     ]);
   }
 
   private list(): void {
     const found = this.engine.requests.find(view.inWindow ? this.from : -Infinity, view.inWindow ? this.to : Infinity);
-    const key = `${found.parts.map(({ columns }) => columns.id).join()} ${view.inWindow ? `${this.from} ${this.to}` : ""} ${view.order}`;
+    const key = `${found.parts.map(({ columns }) => columns.id).join()} ${
+      view.inWindow ? `${this.from} ${this.to}` : ""
+    } ${view.order}`;
     if (key === this.key) return;
     this.key = key;
     const listed: Listed[] = [];
@@ -76,10 +98,14 @@ export class RequestsLane extends Lane {
     const job = ({ columns, row }: Listed) => columns.text("session", row) ?? "";
     const start = num("start_ns"), end = num("end_ns"), preemptions = num("preemptions");
     switch (view.order) {
-      case "job": return listed.sort((a, b) => job(a).localeCompare(job(b), "en", { numeric: true }) || start(a) - start(b));
-      case "latency": return listed.sort((a, b) => end(b) - start(b) - end(a) + start(a));
-      case "preemptions": return listed.sort((a, b) => preemptions(b) - preemptions(a));
-      case "arrival": return listed;
+      case "job":
+        return listed.sort((a, b) => job(a).localeCompare(job(b), "en", { numeric: true }) || start(a) - start(b));
+      case "latency":
+        return listed.sort((a, b) => end(b) - start(b) - end(a) + start(a));
+      case "preemptions":
+        return listed.sort((a, b) => preemptions(b) - preemptions(a));
+      case "arrival":
+        return listed;
     }
   }
 
@@ -88,7 +114,8 @@ export class RequestsLane extends Lane {
     this.scrollToWanted();
     this.timeGrid();
     const [from, to] = this.inSightRows();
-    for (let index = from; index < to; index++) this.paintRequest(this.listed[index]!, index * ROW - this.scroller.scrollTop + 3);
+    for (let index = from; index < to; index++)
+      this.paintRequest(this.listed[index]!, index * ROW - this.scroller.scrollTop + 3);
     this.context.clearRect(view.width - RIGHT + 1, 0, RIGHT, this.height);
     if (this.listed.length) return;
     const total = this.engine.contents.requests.total;
@@ -109,7 +136,8 @@ export class RequestsLane extends Lane {
       const found = Segments.of(segments, columns.rows), [low, high] = found.range(row);
       for (let i = low; i < high; i++) {
         const begin = found.start[i]!, end = begin + found.duration[i]!;
-        if (end >= this.from && begin <= this.to) this.paintSegment(this.engine.run.states[found.state[i]!]!, begin, end, y);
+        if (end >= this.from && begin <= this.to)
+          this.paintSegment(this.engine.run.states[found.state[i]!]!, begin, end, y);
       }
     }
     this.paintHits(each, this.x(gap ?? start), this.x(columns.num("end_ns")[row]!), y);
@@ -161,7 +189,8 @@ export class RequestsLane extends Lane {
   }
 
   private label({ columns, row }: Listed): string {
-    const name = isolated(shorten(nameOf({ columns, row }), LABEL)), job = columns.text("session", row), turn = columns.at("turn", row);
+    const name = isolated(shorten(nameOf({ columns, row }), LABEL)), job = columns.text("session", row),
+      turn = columns.at("turn", row);
     if (job === null || job.length + name.length > LABEL - 2) return name;
     return `${isolated(job)}${turn === null ? "" : ` turn ${turn}`} · ${name}`;
   }
@@ -178,16 +207,27 @@ export class RequestsLane extends Lane {
       let now = "not alive here";
       for (let i = low; i < high; i++) {
         const begin = found.start[i]!, end = begin + found.duration[i]!;
-        if (begin <= time && time < end) now = `${this.engine.run.states[found.state[i]!]} for ${duration(found.duration[i])} from ${clock(begin, 1e5)}`;
+        if (begin <= time && time < end)
+          now = `${this.engine.run.states[found.state[i]!]} for ${duration(found.duration[i])} from ${
+            clock(begin, 1e5)
+          }`;
       }
       const gap = columns.at("gap_start_ns", row), start = columns.num("start_ns")[row]!;
-      lines.push(gap !== null && gap < time && time < start ? `tool gap of ${duration(start - gap)} before this turn` : now);
+      lines.push(
+        gap !== null && gap < time && time < start ? `tool gap of ${duration(start - gap)} before this turn` : now,
+      );
     }
-    lines.push(`${count(columns.at("prompt_tokens", row))} prompt, ${count(columns.at("output_tokens", row))} output tokens`, hits(columns, row, true));
+    lines.push(
+      `${count(columns.at("prompt_tokens", row))} prompt, ${count(columns.at("output_tokens", row))} output tokens`,
+      hits(columns, row, true),
+    );
     const preempted = columns.at("preemptions", row);
     if (preempted) lines.push(`preempted ${times(preempted)}`);
     const span: [number, number] = [columns.num("start_ns")[row]!, columns.num("end_ns")[row]!];
-    return { selection: { kind: "request", engine: this.engine, id: request, row: each, span }, lines: lines.filter(Boolean) };
+    return {
+      selection: { kind: "request", engine: this.engine, id: request, row: each, span },
+      lines: lines.filter(Boolean),
+    };
   }
 
   get requests(): number[] {
@@ -206,7 +246,9 @@ export class RequestsLane extends Lane {
     if (request === null || !this.listed.length) return;
     this.wanted = null;
     const top = this.listed.findIndex((each) => each.request === request) * ROW;
-    if (top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)) return;
+    if (
+      top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)
+    ) return;
     this.scroller.scrollTop = top - this.scroller.clientHeight / 2;
   }
 

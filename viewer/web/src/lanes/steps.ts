@@ -1,13 +1,13 @@
 // The lanes of scheduler steps: what each computed, and why the head of the waiting queue had to wait.
 
-import { LIMIT_RANK, LIMITS, PHASES, colour, pixel } from "../colours";
-import { perChunk, type Columns } from "../data/columns";
+import { colour, LIMIT_RANK, LIMITS, PHASES, pixel } from "../colours";
+import { type Columns, perChunk } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Found } from "../data/levels";
 import { clock, count, duration, share } from "../format";
 import { Image } from "../image";
 import { LEFT, plotWidth, toX, view } from "../view";
-import { Lane, eachRun, pickRows, wholeTicks, type Hit, type Picked } from "./lane";
+import { eachRun, type Hit, Lane, type Picked, pickRows, wholeTicks } from "./lane";
 
 // A lane whose pixels each show one step, or one bar of several.
 export abstract class StepLane extends Lane {
@@ -53,7 +53,13 @@ export abstract class StepLane extends Lane {
     const { columns } = this.found.parts[this.picked!.part[at]!]!;
     const start = columns.num("start_ns")[row]!, end = columns.at("end_ns", row) ?? start;
     return {
-      selection: { kind: "step", engine: this.engine, id: columns.num("step")[row]!, span: [start, end], row: { columns, row } },
+      selection: {
+        kind: "step",
+        engine: this.engine,
+        id: columns.num("step")[row]!,
+        span: [start, end],
+        row: { columns, row },
+      },
       lines: stepLines(columns, row),
     };
   }
@@ -67,11 +73,15 @@ export function stepTitle(columns: Columns, row: number): string {
 // As [prefill:Nb(Mt), ...], total, share cached, tokens computed.
 export function composition(columns: Columns, row: number): string {
   const parts = PHASES.filter(([phase]) => columns.at(`${phase}_requests`, row))
-    .map(([phase, name]) => `${name}:${count(columns.at(`${phase}_requests`, row))}b(${count(columns.at(`${phase}_tokens`, row))}t)`);
+    .map(([phase, name]) =>
+      `${name}:${count(columns.at(`${phase}_requests`, row))}b(${count(columns.at(`${phase}_tokens`, row))}t)`
+    );
   const forward = columns.at("scheduled_tokens", row) ?? 0;
   const cached = (columns.at("cached_tokens", row) ?? 0) + (columns.at("external_cached_tokens", row) ?? 0);
   if (columns.num("steps")[row] !== 1) return `[${parts.join(", ")}], ${count(forward)}t`;
-  return `[${parts.join(", ")}, total ${count(forward + cached)}t, ${share(cached, forward + cached)} cached, forward ${count(forward)}t]`;
+  return `[${parts.join(", ")}, total ${count(forward + cached)}t, ${share(cached, forward + cached)} cached, forward ${
+    count(forward)
+  }t]`;
 }
 
 export function limitText(columns: Columns, row: number): string {
@@ -80,7 +90,8 @@ export function limitText(columns: Columns, row: number): string {
   const name = LIMITS[LIMIT_RANK.get(limit) ?? LIMITS.length - 2]![1];
   const need = columns.at("limit_need_blocks", row);
   return limit === "kv_insufficient" && need !== null
-    ? `${name}: need ${count(need)}, free ${count(columns.at("limit_free_blocks", row))} blocks` : name;
+    ? `${name}: need ${count(need)}, free ${count(columns.at("limit_free_blocks", row))} blocks`
+    : name;
 }
 
 function stepLines(columns: Columns, row: number): string[] {
@@ -90,9 +101,11 @@ function stepLines(columns: Columns, row: number): string[] {
     stepTitle(columns, row),
     `${clock(columns.at("start_ns", row), 1e5)}, ${many ? "longest " : ""}${duration(columns.at("duration_ns", row))}`,
     composition(columns, row),
-    `${count(columns.at("running", row))} running, ${count(columns.at("waiting", row))} waiting; limit: ${limitText(columns, row)}`,
-    `${count(columns.at("used_blocks", row))} blocks in use, ${count(columns.at("free_blocks", row))} free, ` +
-      `${count(columns.at("free_cached_blocks", row))} of them still cached`,
+    `${count(columns.at("running", row))} running, ${count(columns.at("waiting", row))} waiting; limit: ${
+      limitText(columns, row)
+    }`,
+    `${count(columns.at("used_blocks", row))} blocks in use, ${count(columns.at("free_blocks", row))} free, `
+    + `${count(columns.at("free_cached_blocks", row))} of them still cached`,
     ...(evicted || preempted ? [`${count(evicted)} blocks evicted, ${count(preempted)} requests preempted`] : []),
   ];
 }
@@ -104,16 +117,25 @@ export class TokensLane extends StepLane {
   }
 
   constructor(engine: Engine) {
-    super(engine, "steps", "Scheduled tokens", "Tokens scheduled in each step, by phase, under the step's token budget");
+    super(
+      engine,
+      "steps",
+      "Scheduled tokens",
+      "Tokens scheduled in each step, by phase, under the step's token budget",
+    );
     const bar = engine.contents.steps.per_bar;
     this.explain(bar > 1 ? "a bar; dashed: budget" : "dashed: the budget", [
-      ...PHASES.map(([, name, tone]): [string, string] => [name, tone]), ["request preempted", "preempted", "triangle"],
+      ...PHASES.map(([, name, tone]): [string, string] => [name, tone]),
+      ["request preempted", "preempted", "triangle"],
     ]);
   }
 
   override paint(): void {
     this.timeGrid();
-    if (this.engine.steps.empty) { this.say("No scheduler steps were recorded for this engine."); return; }
+    if (this.engine.steps.empty) {
+      this.say("No scheduler steps were recorded for this engine.");
+      return;
+    }
     const picked = this.pick((columns) => columns.num("scheduled_tokens"), false);
     const budget = (this.engine.facts["max_num_batched_tokens"] as number | null) ?? 0;
     const tokens = this.greatestPicked(picked, (part, row) => this.cell("scheduled_tokens", part, row));
@@ -159,21 +181,27 @@ export class TokensLane extends StepLane {
 
 // How much each row's limit has to be seen: minus its rank among the limits, or that of "other".
 const urgency = perChunk((columns) =>
-  columns.codes("admission_limit", LIMITS.map(([limit]) => limit)).map((rank) => -(rank < 0 ? LIMITS.length - 2 : rank)));
+  columns.codes("admission_limit", LIMITS.map(([limit]) => limit)).map((rank) => -(rank < 0 ? LIMITS.length - 2 : rank))
+);
 
 export class LimitsLane extends StepLane {
   constructor(engine: Engine) {
     super(engine, "limits", "Admission limit", "What kept the head of the waiting queue from being admitted");
     const limits = engine.totals.limits;
-    this.explain("steps, by why its head waited", LIMITS.filter(([limit]) => limits[limit])
-      .map(([limit, name, tone]) => [`${name}: ${count(limits[limit])}`, tone]));
+    this.explain(
+      "steps, by why its head waited",
+      LIMITS.filter(([limit]) => limits[limit])
+        .map(([limit, name, tone]) => [`${name}: ${count(limits[limit])}`, tone]),
+    );
   }
 
   override paint(): void {
-    const picked = this.pick(urgency, false), rank = (part: number, row: number) => -urgency(this.found.parts[part]!.columns)[row]!;
+    const picked = this.pick(urgency, false),
+      rank = (part: number, row: number) => -urgency(this.found.parts[part]!.columns)[row]!;
     const image = new Image(this.height, 0), none = pixel("none"), tones = LIMITS.map(([, , tone]) => pixel(tone));
     eachRun(picked, (index, row, x, width) => {
-      const limited = this.cell("limited_steps", index, row), tall = Math.max(2, Math.round(16 * limited / this.cell("steps", index, row)));
+      const limited = this.cell("limited_steps", index, row),
+        tall = Math.max(2, Math.round(16 * limited / this.cell("steps", index, row)));
       image.bar(x - LEFT, 3, width, 16, none);
       if (limited) image.bar(x - LEFT, 19 - tall, width, tall, tones[rank(index, row)]!);
     });
@@ -188,19 +216,30 @@ export class LimitsLane extends StepLane {
     let start = -1, which = -1, need: number[] = [], free: number[] = [];
     const close = (end: number) => {
       if (which < 0 || which === LIMITS.length - 1) return;
-      const name = LIMITS[which]![1], texts = need.length ? [`${name}: need ${range(need)}, free ${range(free)} blocks`, `need ${range(need)}, free ${range(free)}`, name] : [name];
+      const name = LIMITS[which]![1],
+        texts = need.length
+          ? [
+            `${name}: need ${range(need)}, free ${range(free)} blocks`,
+            `need ${range(need)}, free ${range(free)}`,
+            name,
+          ]
+          : [name];
       const text = texts.find((each) => this.widthOf(each) + 8 < end - start);
       if (text) this.context.fillText(text, start + 4, 11.5);
     };
     eachRun(picked, (part, row, x) => {
       const { columns } = this.found.parts[part]!;
-      const full = this.cell("limited_steps", part, row) === this.cell("steps", part, row), next = full ? rank(part, row) : -1;
+      const full = this.cell("limited_steps", part, row) === this.cell("steps", part, row),
+        next = full ? rank(part, row) : -1;
       if (next !== which) {
         close(x);
         [start, which, need, free] = [x, next, [], []];
       }
       const needed = columns.at("limit_need_blocks", row), had = columns.at("limit_free_blocks", row);
-      if (needed !== null && had !== null) { need.push(needed); free.push(had); }
+      if (needed !== null && had !== null) {
+        need.push(needed);
+        free.push(had);
+      }
     });
     close(Math.min(toX(Infinity), LEFT + plotWidth()));
   }
