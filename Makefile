@@ -80,8 +80,9 @@ docs: $(READY)
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
 
 # Only for who changes viewer/web, as its part of `format` and `lint`; users need no Node.
-page: $(NODE)
+page: $(READY) $(NODE)
 	@echo "== building viewer/assets/page.html from viewer/web (needs Node 20 and npm)"
+	$(BIN)/python -m kvtrace.viewer.contract > $(WEB)/src/data/contract.ts
 	npm --prefix $(WEB) run build
 
 $(NODE): $(WEB)/package-lock.json
