@@ -3,9 +3,7 @@
 import { byId, el, outside } from "./dom";
 import { showHelp } from "./help";
 import { listenToKeys } from "./keys";
-import { MapLane } from "./lanes/kvmap";
 import type { Lane } from "./lanes/lane";
-import { RequestsLane } from "./lanes/requests";
 import { showTable } from "./summary";
 import { back, changed, LEFT, pan, plotWidth, RIGHT, select, show, showAll, toTime, view, zoom } from "./view";
 
@@ -80,12 +78,12 @@ function place(event: MouseEvent): Place {
 }
 
 function onWheel(event: WheelEvent, at: Place): void {
-  const listScrolls = at.lane instanceof RequestsLane && at.lane.scrolls && !event.ctrlKey && !event.shiftKey;
+  const listScrolls = at.lane?.scrolls && !event.ctrlKey && !event.shiftKey;
   if (listScrolls || (at.gutter && !event.altKey) || (!at.lane && !at.axis)) return;
   event.preventDefault();
   const amount = event.deltaY || event.deltaX, factor = Math.exp(Math.max(-1, Math.min(1, amount * 0.002)));
-  if (event.altKey && at.lane instanceof MapLane) at.lane.zoomBlocks(factor, at.y);
-  else if (event.shiftKey) pan(Math.sign(amount) * 0.1);
+  if (event.altKey && at.lane?.zoomRows(factor, at.y)) return;
+  if (event.shiftKey) pan(Math.sign(amount) * 0.1);
   else zoom(factor, toTime(Math.max(LEFT, at.x)));
 }
 
@@ -116,7 +114,7 @@ function dragged(drag: Drag, x: number): [number, number] {
 function onDrop(drag: Drag, at: Place): void {
   byId("selection").hidden = true;
   if (!drag.moved) {
-    const hit = at.x >= LEFT || at.lane instanceof RequestsLane ? at.lane?.hit(at.x, at.y) : null;
+    const hit = at.x >= LEFT || at.lane?.hitsGutter ? at.lane?.hit(at.x, at.y) : null;
     if (hit?.selection) select(hit.selection);
   } else if (!drag.pan) {
     const [from, to] = dragged(drag, at.x);
@@ -130,7 +128,7 @@ function hover(event: PointerEvent): void {
   cursor.style.left = `${at.x}px`;
   cursor.style.height = `${byId("lanes").scrollHeight}px`;
   const control = (event.target as Element).closest("select, label, button, .gutter");
-  const hit = control || (at.x < LEFT && !(at.lane instanceof RequestsLane)) || at.x > view.width
+  const hit = control || (at.x < LEFT && !at.lane?.hitsGutter) || at.x > view.width
     ? null
     : at.lane?.hit(at.x, at.y) ?? null;
   tip.hidden = !hit;

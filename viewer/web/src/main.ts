@@ -2,9 +2,9 @@
 
 import "./style.css";
 import { keepAddress, openAddress, watchAddress } from "./address";
-import { readColours } from "./colours";
+import { forgetColours } from "./colours";
 import { isLoading, readContents, whenLoaded } from "./data/chunks";
-import { FORMAT, VERSION } from "./data/contents";
+import { FORMAT, VERSION } from "./data/contract";
 import { byId, el } from "./dom";
 import { chooseEngines, offerEngines } from "./engines";
 import { clock, count, duration } from "./format";
@@ -12,37 +12,17 @@ import { measureFrames } from "./frames";
 import { listen } from "./input";
 import { inspect } from "./inspect/inspector";
 import { Axis } from "./lanes/axis";
-import { KernelsLane } from "./lanes/kernels";
-import { MapLane } from "./lanes/kvmap";
 import type { Lane } from "./lanes/lane";
-import { QueueLane, TiersLane } from "./lanes/lines";
-import { PinsLane, TransfersLane } from "./lanes/moves";
-import { PoolLane } from "./lanes/pool";
-import { RequestsLane } from "./lanes/requests";
-import { LimitsLane, TokensLane } from "./lanes/steps";
+import { LANES } from "./lanes/list";
 import { listenToSearch } from "./search";
 import { showCards, showHead, showNotes } from "./summary";
 import { changed, onDraw, onSelect, open, select, setSpan, show, view } from "./view";
 
-const LANES = [
-  TokensLane,
-  LimitsLane,
-  QueueLane,
-  PoolLane,
-  MapLane,
-  TiersLane,
-  TransfersLane,
-  PinsLane,
-  KernelsLane,
-  RequestsLane,
-];
 const REASONS =
   `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
 environment vLLM ran in. The summary that kvtrace record printed at its end lists the processes and hooks it saw.`;
 
 let lanes: Lane[] = [];
-// Names and titles of all kinds of lanes, those that nothing was recorded for, too.
-let titles = new Map<string, string>();
 let axis: Axis | null = null;
 
 function draw(): void {
@@ -78,13 +58,11 @@ function buildLanes(): void {
   axis = new Axis(view.engines.length > 1 ? "first event" : view.engines[0]?.run.origin ?? "start");
   area.append(axis.element);
   lanes = [];
-  titles = new Map();
   // Lanes of one kind lie below each other, so that runs can be compared.
-  for (const Kind of LANES) {
+  for (const { needs, create } of LANES) {
     for (const engine of view.engines) {
-      const lane = new Kind(engine);
-      titles.set(lane.name, lane.title);
-      if (!Kind.offered(engine)) continue;
+      if (!needs.every((table) => engine.has(table))) continue;
+      const lane = create(engine);
       lanes.push(lane);
       area.append(lane.element);
     }
@@ -97,7 +75,7 @@ function buildLanes(): void {
 
 function offerLanes(): void {
   const offered = new Set(lanes.map((lane) => lane.name));
-  byId("lane-list").replaceChildren(...[...titles].map(([name, title]) => {
+  byId("lane-list").replaceChildren(...LANES.map(({ name, title }) => {
     const box = el("input");
     box.type = "checkbox";
     box.dataset["name"] = name;
@@ -148,7 +126,7 @@ async function start(): Promise<void> {
       );
     }
   } catch (error) {
-    fail(String(error instanceof Error ? error.message : error));
+    fail(messageOf(error));
     return;
   }
   Object.assign(globalThis, { kvtrace: { view, contents: view.contents, show, measureFrames, lanes: () => lanes } });
@@ -159,14 +137,12 @@ async function start(): Promise<void> {
     return;
   }
   byId("main").hidden = byId("tools").hidden = false;
-  readColours();
   whenLoaded(changed, complain);
   onDraw(draw);
   onSelect(() => {
     void inspect();
     const now = view.selection;
-    if (now?.kind !== "request") return;
-    for (const lane of lanes) if (lane instanceof RequestsLane && lane.engine === now.engine) lane.scrollTo(now.id);
+    for (const lane of lanes) if (lane.engine === now?.engine) lane.reveal(now);
   });
   offerEngines(openEngines);
   await openAddress(openEngines, showLanes);
@@ -175,28 +151,37 @@ async function start(): Promise<void> {
   listen(() => lanes);
   listenToSearch();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    readColours();
+    forgetColours();
     changed();
   });
   new ResizeObserver(changed).observe(byId("lanes"));
   await settled();
+  draw();
   document.documentElement.dataset["state"] = "ready";
   document.documentElement.dataset["readyMs"] = String(Math.round(performance.now()));
 }
 
-// Resolves when what is in sight has been loaded and drawn.
+// Resolves when what is in sight has been loaded.
 function settled(): Promise<void> {
   return new Promise((resolve) => {
     const look = () => {
       if (isLoading()) requestAnimationFrame(look);
-      else {
-        draw();
-        resolve();
-      }
+      else resolve();
     };
     draw();
     requestAnimationFrame(look);
   });
 }
 
-void start();
+const messageOf = (error: unknown): string => error instanceof Error ? error.message : String(error);
+
+// An error of this page's own is shown, too: a lane that reads a column the data does not have, for example.
+addEventListener("error", ({ error }) => {
+  if (error) complain(messageOf(error));
+});
+addEventListener("unhandledrejection", ({ reason }) => complain(messageOf(reason)));
+
+start().catch((error: unknown) => {
+  fail(messageOf(error));
+  throw error;
+});

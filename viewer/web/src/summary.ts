@@ -1,11 +1,12 @@
 // The head of the page: what was recorded, totals, notes; and the table of all runs.
 
-import { LIMIT_RANK, LIMITS } from "./colours";
 import type { EngineContents, KernelContents } from "./data/contents";
+import type { Limit } from "./data/contract";
 import type { Engine } from "./data/engine";
 import { button, byId, el, outside } from "./dom";
 import { engineTitle } from "./engines";
 import { commandLine, count, duration, share, shorten, utc, words } from "./format";
+import { NAMES } from "./lanes/limits/limits";
 import { view } from "./view";
 
 interface Total {
@@ -96,7 +97,7 @@ function totalsOf(contents: EngineContents): Total[] {
 function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
   const num = (name: string) => totals[name] as number | null,
     pool = (facts["blocks"] as number | null | undefined) ?? blocks.blocks;
-  const limited = Object.entries(totals.limits).filter(([limit]) => limit !== "none");
+  const limited = (Object.entries(totals.limits) as [Limit, number][]).filter(([limit]) => limit !== "none");
   const [worst, most] = limited.sort((a, b) => b[1] - a[1])[0] ?? [null, 0];
   const seconds = (num("span_ns") ?? 0) / 1e9, output = num("output_tokens"), peak = num("peak_used_blocks");
   return [
@@ -149,7 +150,7 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
       name: "Admission limited",
       value: share(limited.reduce((sum, [, n]) => sum + n, 0), num("steps")),
       more: worst
-        ? `${LIMITS[LIMIT_RANK.get(worst) ?? 5]![1]} ${Math.round(100 * most / (num("steps") || 1))}%`
+        ? `${NAMES[worst][0]} ${Math.round(100 * most / (num("steps") || 1))}%`
         : "of all steps",
       meaning: "share of steps after which the head of the waiting queue had to wait, and the most frequent reason",
     },

@@ -3,10 +3,10 @@
 import { load } from "../data/chunks";
 import type { Engine } from "../data/engine";
 import { button, byId, el, link } from "../dom";
-import { count, duration, shorten, words } from "../format";
+import { count, duration, shorten } from "../format";
 import { selectBlock, selectRequest } from "../inspect/select";
 import { onDraw } from "../view";
-import { kindOf, KINDS, Picture, type Spot } from "./picture";
+import { kindOf, KINDS, ORDER, Picture, type Spot } from "./picture";
 
 const MOST_WIDE = 1560;
 const KEYS =
@@ -58,10 +58,10 @@ export async function showCloseUp(engine: Engine, step: number): Promise<void> {
   const key = el(
     "ul",
     "legend inline",
-    ...Object.keys(KINDS).filter((kind) => kinds.has(kind)).map((kind) => {
+    ...ORDER.filter((kind) => kinds.has(kind)).map((kind) => {
       const swatch = el("span", "swatch");
-      swatch.style.background = `var(--${KINDS[kind]?.[1] ?? "other"})`;
-      return el("li", "", swatch, KINDS[kind]?.[0] ?? words(kind));
+      swatch.style.background = `var(--${KINDS[kind][1]})`;
+      return el("li", "", swatch, KINDS[kind][0]);
     }),
   );
   const rows = entry.accesses.reduce((sum, each) => sum + each.rows, 0);
@@ -107,11 +107,14 @@ async function describe(
   kept: boolean,
 ): Promise<void> {
   const kind = kindOf(columns, row), start = columns.num("start_ns")[row]!, end = columns.num("end_ns")[row]!;
-  const layer = columns.has("layer") ? columns.at("layer", row) : null, request = columns.at("request", row),
-    block = columns.at("block", row), last = columns.at("last_block", row);
+  const window = columns.table === "windows", bin = columns.table === "access_bins";
+  const layer: number | null = bin ? null : columns.at("layer", row),
+    request: number | null = bin || window ? null : columns.at("request", row),
+    block: number | null = window ? null : columns.at("block", row),
+    last: number | null = bin ? columns.at("last_block", row) : null;
   if (request !== null) await engine.request(request);
   const parts: (Node | string)[] = [
-    `${layer === null ? "" : `layer ${count(layer)}, `}${KINDS[kind]?.[0] ?? words(kind)}`,
+    `${layer === null ? "" : `layer ${count(layer)}, `}${KINDS[kind][0]}`,
     `${duration(end - start)} from +${duration(start - (shown?.first ?? start))}`,
   ];
   if (block !== null)
@@ -139,10 +142,12 @@ async function describe(
         )
         : `for ${shorten(engine.name(request), 40)}`,
     );
-  if (columns === shown?.windows && columns.flag("observed", row) === false)
+  if (window && columns.flag("observed", row) === false)
     parts.push("derived from the layers around it");
-  if (columns.has("accesses"))
-    parts.push(`${count(columns.at("accesses", row))} access${columns.at("accesses", row) === 1 ? "" : "es"}`);
+  if (!window) {
+    const accesses: number = columns.at("accesses", row);
+    parts.push(`${count(accesses)} access${accesses === 1 ? "" : "es"}`);
+  }
   if (!exact) parts.push("zoom in for single accesses");
   about.replaceChildren(...parts.flatMap((part, at) => (at ? ["  ·  ", part] : [part])));
 }

@@ -1,15 +1,16 @@
 // The picture of a step's KV accesses: layer by time above, block by time below, both zoomed as one.
 
 import { colour, pixel } from "../colours";
-import { type Columns, lastAtMost, type Numbers } from "../data/columns";
-import type { Found, Levels } from "../data/levels";
+import { type Columns, lastAtMost, type Numbers, perChunk } from "../data/columns";
+import type { AccessKind } from "../data/contract";
+import { type Found, type Levels, NOTHING } from "../data/levels";
 import { count, duration } from "../format";
 import { FONT } from "../lanes/lane";
 
 export const EDGE = 62, LAYERS = 190, BLOCKS = 340, GAP = 24, BELOW = 30, RIGHT = 10;
 const NARROWEST_NS = 200, FEWEST = 4;
 
-export const KINDS: Record<string, [name: string, tone: string]> = {
+export const KINDS: Record<AccessKind, [name: string, tone: string]> = {
   attention: ["read by attention", "read"],
   k_read: ["K read", "read"],
   v_read: ["V read", "read-v"],
@@ -18,8 +19,12 @@ export const KINDS: Record<string, [name: string, tone: string]> = {
   v_write: ["V written", "write-v"],
 };
 
-export const kindOf = (columns: Columns, row: number): string => columns.text("kind", row) ?? "";
-const isWrite = (kind: string): boolean => kind.includes("write");
+type Accesses = "accesses" | "access_bins";
+export const ORDER = Object.keys(KINDS) as AccessKind[];
+
+// Of an access or a layer's window.
+export const kindOf = (columns: Columns, row: number): AccessKind => columns.text("kind", row);
+const isWrite = (kind: AccessKind): boolean => kind.includes("write");
 
 // What a place in the picture shows.
 export interface Spot {
@@ -27,6 +32,9 @@ export interface Spot {
   row: number;
   exact: boolean;
 }
+
+// Each access's kind, by its place in `ORDER`.
+const codesOf = perChunk((columns: Columns<Accesses>) => columns.codes("kind", ORDER));
 
 export class Picture {
   readonly first: number;
@@ -38,15 +46,13 @@ export class Picture {
   high: number;
   readonly layers: number[];
   // Kinds of access that occur, in the order of the legend.
-  readonly order: string[];
-  found: Found = { parts: [], exact: true, settled: true };
-  private readonly kinds = new WeakMap<Columns, Uint8Array>();
-  private readonly names: string[] = [];
+  readonly order: AccessKind[];
+  found: Found<Accesses> = NOTHING;
 
   constructor(
     readonly canvas: HTMLCanvasElement,
-    readonly accesses: Levels,
-    readonly windows: Columns,
+    readonly accesses: Levels<Accesses>,
+    readonly windows: Columns<"windows">,
     readonly blocks: Numbers,
     private readonly width: number,
   ) {
@@ -55,7 +61,7 @@ export class Picture {
     this.last = this.to = Math.max(...ends, ...spans.map((each) => each.to_ns ?? -Infinity));
     this.high = blocks.length;
     const occur = new Set(Array.from({ length: windows.rows }, (_, row) => kindOf(windows, row)));
-    this.order = Object.keys(KINDS).filter((kind) => occur.has(kind));
+    this.order = ORDER.filter((kind) => occur.has(kind));
     this.layers = [...new Set(windows.num("layer"))].sort((a, b) => a - b);
   }
 
@@ -142,30 +148,16 @@ export class Picture {
       // A line a kind within a layer's row.
       const lines = this.order.length, tall = Math.max(1, each / lines),
         y = rank.get(windows.num("layer")[row]!)! * each + this.order.indexOf(kind) * each / lines;
-      context.fillStyle = colour(KINDS[kind]?.[1] ?? "other");
+      context.fillStyle = colour(KINDS[kind][1]);
       context.globalAlpha = windows.flag("observed", row) === false ? 0.5 : 1;
       context.fillRect(x, y, Math.max(1, end - x), tall);
     }
     context.restore();
   }
 
-  private codes(columns: Columns): Uint8Array {
-    let codes = this.kinds.get(columns);
-    if (!codes) {
-      codes = new Uint8Array(columns.rows);
-      for (let row = 0; row < columns.rows; row++) {
-        const kind = kindOf(columns, row);
-        if (!this.names.includes(kind)) this.names.push(kind);
-        codes[row] = this.names.indexOf(kind);
-      }
-      this.kinds.set(columns, codes);
-    }
-    return codes;
-  }
-
   // A row's blocks as ranks: from the first up to, without, the second.
-  private ranks(columns: Columns): (row: number) => [number, number] {
-    const block = columns.num("block"), last = columns.has("last_block") ? columns.num("last_block") : block;
+  private ranks(columns: Columns<Accesses>): (row: number) => [number, number] {
+    const block = columns.num("block"), last = columns.is("access_bins") ? columns.num("last_block") : block;
     return (row) => [lastAtMost(this.blocks, block[row]!), lastAtMost(this.blocks, last[row]!) + 1];
   }
 
@@ -176,9 +168,9 @@ export class Picture {
     // Writes over reads: they are few, and would be hidden.
     for (const writes of [false, true]) {
       for (const { columns } of this.found.parts) {
-        const starts = columns.num("start_ns"), ends = columns.num("end_ns"), codes = this.codes(columns),
+        const starts = columns.num("start_ns"), ends = columns.num("end_ns"), codes = codesOf(columns),
           ranks = this.ranks(columns);
-        const tones = this.names.map((kind) => pixel(KINDS[kind]?.[1] ?? "other")), wanted = this.names.map((kind) =>
+        const tones = ORDER.map((kind) => pixel(KINDS[kind][1])), wanted = ORDER.map((kind) =>
           isWrite(kind) === writes
         );
         for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {

@@ -1,7 +1,8 @@
 // Brings chunks from the page, or from the folder beside it, and keeps the lately used ones decoded.
 
 import { Columns } from "./columns";
-import type { Contents } from "./contents";
+import type { ChunkId, Contents } from "./contents";
+import type { TableName } from "./contract";
 
 const KEPT_ROWS = 12_000_000;
 
@@ -39,8 +40,8 @@ export async function readContents(): Promise<Contents> {
 }
 
 // A chunk if it is there already; otherwise it is asked for.
-export function peek(id: string): Columns | null {
-  const found = loaded.get(id);
+export function peek<T extends TableName>(id: ChunkId<T>): Columns<T> | null {
+  const found = loaded.get(id) as Columns<T> | undefined;
   if (!found) {
     if (!asked.has(id)) load(id).catch(() => undefined);
     return null;
@@ -50,7 +51,7 @@ export function peek(id: string): Columns | null {
   return found;
 }
 
-export function load(id: string): Promise<Columns> {
+export function load<T extends TableName>(id: ChunkId<T>): Promise<Columns<T>> {
   let promise = asked.get(id);
   if (!promise) {
     asked.set(id, promise = bring(id));
@@ -60,7 +61,7 @@ export function load(id: string): Promise<Columns> {
       arrived();
     });
   }
-  return promise;
+  return promise as Promise<Columns<T>>;
 }
 
 export const isLoading = (): boolean => asked.size > loaded.size + missing.size;

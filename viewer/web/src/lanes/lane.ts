@@ -7,6 +7,7 @@ import type { Part } from "../data/levels";
 import { el, outside } from "../dom";
 import { count, shorten } from "../format";
 import { LEFT, plotWidth, type Selection, toX, view } from "../view";
+import type { Descriptor } from "./descriptor";
 
 export const FONT = "10px system-ui, \"DejaVu Sans\", sans-serif";
 
@@ -36,28 +37,54 @@ export abstract class Lane {
   private readonly legend = el("ul", "legend");
   private explained = "";
 
-  constructor(readonly engine: Engine, readonly name: string, readonly title: string, label: string) {
+  // Whether places left of the plot belong to what is drawn beside them.
+  readonly hitsGutter: boolean = false;
+
+  constructor(readonly engine: Engine, readonly descriptor: Descriptor) {
+    const { name, title, about, height, legend } = descriptor;
     this.element = el("div", "lane");
     this.element.dataset["lane"] = name;
+    for (const [when, pixels] of Object.entries(height ?? {})) {
+      this.element.style.setProperty(`--${when}`, `${pixels}px`);
+    }
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", label);
+    this.canvas.setAttribute("aria-label", about);
     const run = view.engines.length > 1 ? [el("span", "run", outside(shorten(engine.title, 26)))] : [];
     this.element.append(el("div", "gutter", ...run, el("b", "", title), this.unit, this.legend), this.canvas);
+    if (!legend) return;
+    const { unit, entries } = legend(engine);
+    this.explain(unit, entries);
   }
 
-  // Whether the recording has anything for this lane; lanes without are not offered.
-  static offered(_engine: Engine): boolean {
-    return true;
+  get name(): string {
+    return this.descriptor.name;
   }
 
   abstract paint(): void;
   abstract hit(x: number, y: number): Hit | null;
 
+  // Brings what was selected into sight, where the lane lists more than it has room for.
+  reveal(_selection: Selection): void {}
+
+  // Shows more or fewer rows around a place, in a lane that can.
+  zoomRows(_factor: number, _y: number): boolean {
+    return false;
+  }
+
+  // Whether the wheel scrolls in the lane.
+  get scrolls(): boolean {
+    return false;
+  }
+
   draw(): void {
     if (this.element.hidden || !this.inSight()) return;
     this.begin();
-    this.paint();
-    this.paintSelection();
+    try {
+      this.paint();
+      this.paintSelection();
+    } catch (error) {
+      throw new Error(`lane ${this.name}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
+    }
   }
 
   protected explain(unit: string, legend: Legend): void {
@@ -192,9 +219,9 @@ export interface Picked {
 
 // Where several rows share a pixel, the one with the greatest value shows. `held`: a row lasts until the next one starts.
 export function pickRows(
-  parts: Part[],
+  parts: Part<"steps">[],
   { scale, origin }: Places,
-  values: (columns: Columns) => ArrayLike<number>,
+  values: (columns: Columns<"steps">) => ArrayLike<number>,
   held: boolean,
 ): Picked {
   const width = Math.ceil(plotWidth());

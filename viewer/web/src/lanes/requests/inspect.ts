@@ -1,25 +1,26 @@
 // What the panel says about a request: why it waited, why its lookup missed, what preempted it.
 
-import { LIMIT_RANK, LIMITS } from "../colours";
-import type { Columns } from "../data/columns";
-import { type Engine, nameOf } from "../data/engine";
-import { el, facts, link, outside, type Pair, section } from "../dom";
-import { clock, count, duration, shorten, times, words } from "../format";
-import { hits } from "../lanes/requests";
-import { isSelected, relate, type Selection } from "../view";
-import { selectRequest, selectStep } from "./select";
+import { load } from "../../data/chunks";
+import type { Columns, NumberName, Row } from "../../data/columns";
+import { REQUEST_STATES } from "../../data/contract";
+import { type Engine, nameOf } from "../../data/engine";
+import { el, facts, link, outside, type Pair, section } from "../../dom";
+import { clock, count, duration, shorten, times, words } from "../../format";
+import { selectRequest, selectStep, stepLink } from "../../inspect/select";
+import { isSelected, relate, type Selection } from "../../view";
+import { NAMES } from "../limits/limits";
+import { hits } from "./hits";
+import { Segments } from "./segments";
 
 export async function describeRequest({ engine, id }: Selection): Promise<Node[]> {
   const found = await engine.request(id);
   if (!found) return [el("p", "", `Request ${count(id)} is not in this page.`)];
-  const { columns, row } = found, at = (name: string) => columns.at(name, row);
+  const { columns, row } = found, at = (name: NumberName<"requests">) => columns.at(name, row);
   const between = (
-    from: string,
-    to: string,
+    from: NumberName<"requests">,
+    to: NumberName<"requests">,
   ) => (at(from) === null || at(to) === null ? null : duration(at(to)! - at(from)!));
-  const preempted = at("preemptions") ?? 0,
-    step = (number: number | null) =>
-      number === null ? null : link(`step ${count(number)}`, () => void selectStep(engine, number));
+  const preempted = at("preemptions") ?? 0, step = (number: number | null) => stepLink(engine, number);
   return [
     el("p", "kind", "Request"),
     el("h2", "", outside(nameOf(found))),
@@ -58,11 +59,12 @@ export async function describeRequest({ engine, id }: Selection): Promise<Node[]
   ];
 }
 
-function waited(columns: Columns, row: number, step: (number: number | null) => Node | null): Node[] {
-  const at = (name: string) => columns.at(name, row), queued = at("queued_ns"), scheduled = at("scheduled_ns");
+function waited(columns: Columns<"requests">, row: number, step: (number: number | null) => Node | null): Node[] {
+  const at = (name: NumberName<"requests">) => columns.at(name, row), queued = at("queued_ns"),
+    scheduled = at("scheduled_ns");
   if (queued === null) return [];
   const limit = columns.text("wait_limit", row), head = at("head_steps");
-  const name = limit === null ? null : LIMITS[LIMIT_RANK.get(limit) ?? LIMITS.length - 2]![1];
+  const name = limit === null ? null : NAMES[limit][0];
   const waitedFor = scheduled === null ? "never admitted" : duration(scheduled - queued);
   const pairs: Pair[] = [["in the queue", waitedFor]];
   if (name === null) pairs.push(["as its head", "in no step: it went straight in, or waited behind others"]);
@@ -81,8 +83,8 @@ function waited(columns: Columns, row: number, step: (number: number | null) => 
 }
 
 // On its first admission; the price is the trace's own cost model's.
-async function missed(engine: Engine, columns: Columns, row: number): Promise<Node[]> {
-  const verdict = columns.text("miss_verdict", row), at = (name: string) => columns.at(name, row);
+async function missed(engine: Engine, columns: Columns<"requests">, row: number): Promise<Node[]> {
+  const verdict = columns.text("miss_verdict", row), at = (name: NumberName<"requests">) => columns.at(name, row);
   if (verdict === null) return [];
   const other = at("miss_request"), lost = at("miss_lost_ns");
   if (other !== null) {
@@ -157,10 +159,11 @@ async function evicted(engine: Engine, request: number, preempted: number, again
   ];
 }
 
-async function spent(engine: Engine, found: { columns: Columns; row: number }): Promise<Node[]> {
-  const segments = await engine.segments(found);
-  if (!segments) return [];
-  const [low, high] = segments.range(found.row), states = engine.run.states, sums = states.map(() => 0);
+async function spent(engine: Engine, found: Row<"requests">): Promise<Node[]> {
+  const id = engine.segmentsOf(found.columns);
+  if (!id) return [];
+  const segments = Segments.of(await load(id), found.columns.rows);
+  const [low, high] = segments.range(found.row), states = REQUEST_STATES, sums = states.map(() => 0);
   for (let i = low; i < high; i++) sums[segments.state[i]!]! += segments.duration[i]!;
   const all = sums.reduce((sum, ns) => sum + ns, 0);
   if (!all) return [];

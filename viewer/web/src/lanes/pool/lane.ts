@@ -1,33 +1,27 @@
 // How full the GPU's KV pool is, and how much was evicted from the prefix cache.
 
-import { colour, pixel } from "../colours";
-import type { Engine } from "../data/engine";
-import { count } from "../format";
-import { Image } from "../image";
-import { LEFT } from "../view";
-import { eachRun, pickRows } from "./lane";
-import { StepLane } from "./steps";
+import { colour, pixel } from "../../colours";
+import type { Engine } from "../../data/engine";
+import { count } from "../../format";
+import { Image } from "../../image";
+import { LEFT } from "../../view";
+import type { Descriptor } from "../descriptor";
+import { eachRun, pickRows } from "../lane";
+import { StepLane } from "../step-lane";
 
-export class PoolLane extends StepLane {
-  private readonly most: number;
+// The blocks that the lane is as high as: of a pool that is nearly empty all the time, the part that was ever touched.
+function shownBlocks(engine: Engine): number {
+  const touched = engine.contents.blocks.blocks;
+  return touched && touched < engine.pool / 3 ? touched : engine.pool;
+}
 
+class PoolLane extends StepLane {
   constructor(engine: Engine) {
-    super(engine, "pool", "KV pool (GPU)", "Blocks in use, free but cached, and free; blocks evicted");
-    const size = engine.facts["block_size_tokens"] as number | null;
-    const pool = engine.pool, touched = engine.contents.blocks.blocks;
-    // Of a pool that is nearly empty all the time, the part that was ever touched.
-    this.most = touched && touched < pool / 3 ? touched : pool;
-    const of = this.most < pool ? `up to ${count(touched)} of ${count(pool)}` : "";
-    this.explain(of || (size ? `blocks of ${count(size)} tokens` : "blocks"), [
-      ["in use", "used"],
-      ["free, still cached", "cached"],
-      ["free", "free"],
-      ["evicted (below)", "evicted"],
-    ]);
+    super(engine, pool);
   }
 
   override paint(): void {
-    const most = Math.max(1, this.most), band = 14, floor = this.height - 6 - band;
+    const most = Math.max(1, shownBlocks(this.engine)), band = 14, floor = this.height - 6 - band;
     // What follows from events can exceed the pool where they are incomplete; the notes say so.
     const toY = (value: number) => floor - Math.min(1, value / most) * (floor - 6);
     const image = new Image(this.height, 0),
@@ -67,3 +61,29 @@ export class PoolLane extends StepLane {
     image.put(this.context, 0);
   }
 }
+
+export const pool: Descriptor = {
+  name: "pool",
+  title: "KV pool (GPU)",
+  about: "Blocks in use, free but cached, and free; blocks evicted",
+  needs: ["steps"],
+  height: { usual: 100, tall: 120, several: 112 },
+  create: (engine) => new PoolLane(engine),
+  legend(engine) {
+    const size = engine.facts["block_size_tokens"] as number | null, shown = shownBlocks(engine);
+    const part = shown < engine.pool ? `up to ${count(shown)} of ${count(engine.pool)}` : "";
+    return {
+      unit: part || (size ? `blocks of ${count(size)} tokens` : "blocks"),
+      entries: [
+        ["in use", "used"],
+        ["free, still cached", "cached"],
+        ["free", "free"],
+        ["evicted (below)", "evicted"],
+      ],
+    };
+  },
+  words: [
+    ["free, still cached", "free for reuse, and findable by its hash until then"],
+    ["evicted", "a cached block was taken for something else"],
+  ],
+};

@@ -1,15 +1,18 @@
 // What the GPU did, from a profile: a row a stream where kernels can be told apart, shares by category where not.
 
-import { colour, pixel } from "../colours";
-import { type Columns, lastAtMost } from "../data/columns";
-import type { Engine } from "../data/engine";
-import type { Found } from "../data/levels";
-import { clock, count, duration, shorten, words } from "../format";
-import { Image } from "../image";
-import { isSelected, LEFT, plotWidth, view } from "../view";
+import "./style.css";
+import { colour, pixel } from "../../colours";
+import { lastAtMost, type Row } from "../../data/columns";
+import type { Engine } from "../../data/engine";
+import { type Found, NOTHING } from "../../data/levels";
+import { clock, count, duration, shorten, words } from "../../format";
+import { Image } from "../../image";
+import { rowId, selectableRows } from "../../inspect/select";
+import { isSelected, LEFT, plotWidth, view } from "../../view";
+import type { Descriptor } from "../descriptor";
+import { type Hit, Lane } from "../lane";
 import { Activities, streamName, toneOf, TONES } from "./activities";
-import { type Hit, Lane } from "./lane";
-import { idOf } from "./moves";
+import { describeKernel } from "./inspect";
 
 const NAMES: Record<(typeof TONES)[number], string> = {
   attention: "attention",
@@ -25,16 +28,12 @@ const NAMES: Record<(typeof TONES)[number], string> = {
 
 const MOST_STREAMS = 8, UNDERLINE = 3;
 
-export class KernelsLane extends Lane {
-  private found: Found = { parts: [], exact: true, settled: true };
+class KernelsLane extends Lane {
+  private found: Found<"kernels" | "kernel_bins"> = NOTHING;
   private streams: string[] = [];
 
   constructor(engine: Engine) {
-    super(engine, "kernels", "GPU kernels", "What the GPU did, by category");
-  }
-
-  static override offered(engine: Engine): boolean {
-    return engine.kernels !== null && !engine.kernels.empty;
+    super(engine, kernels);
   }
 
   override paint(): void {
@@ -97,7 +96,7 @@ export class KernelsLane extends Lane {
 
   private outline(each: number): void {
     const now = view.selection;
-    if (now?.kind !== "kernel" || !now.row || !isSelected("kernel", this.engine, now.id)) return;
+    if (!now?.row?.columns.is("kernels") || !isSelected("kernel", this.engine, now.id)) return;
     const { columns, row } = now.row, top = this.streams.indexOf(streamName(columns, row)) * each;
     const x = this.x(columns.num("start_ns")[row]!), end = this.x(columns.num("end_ns")[row]!);
     if (top < 0 || end < LEFT || x > LEFT + plotWidth()) return;
@@ -111,6 +110,7 @@ export class KernelsLane extends Lane {
     this.explain("share of the time", this.legendOf());
     const toY = this.scale(1, [0, 0.5, 1], (value) => `${value * 100}%`);
     for (const { columns } of this.found.parts) {
+      if (!columns.is("kernel_bins")) continue;
       const starts = columns.num("start_ns"), ends = columns.num("end_ns"), busy = columns.num("busy_ns");
       let before = NaN, floor = 0;
       for (let row = 0; row < columns.rows; row++) {
@@ -153,6 +153,7 @@ export class KernelsLane extends Lane {
 
   private eachInSight(run: (chunk: Activities, row: number) => void): void {
     for (const { columns } of this.found.parts) {
+      if (!columns.is("kernels")) continue;
       const chunk = Activities.of(columns), [low, high] = chunk.range(this.from, this.to);
       for (let row = low; row < high; row++) if (chunk.ends[row]! >= this.from) run(chunk, row);
     }
@@ -163,8 +164,9 @@ export class KernelsLane extends Lane {
       return { selection: null, lines: ["zoom in to see single kernels", clock(this.time(x), 1e5)] };
     const wanted = this.streams[Math.floor(y / this.rowHeight)];
     const slack = 2 * (this.to - this.from) / plotWidth(), time = this.time(x);
-    let best: { columns: Columns; row: number } | null = null, nearest = slack;
+    let best: Row<"kernels"> | null = null, nearest = slack;
     for (const { columns } of this.found.parts) {
+      if (!columns.is("kernels")) continue;
       const chunk = Activities.of(columns), [low] = chunk.range(time - slack, time),
         high = lastAtMost(chunk.starts, time + slack) + 1;
       for (let row = low; row < high; row++) {
@@ -173,13 +175,13 @@ export class KernelsLane extends Lane {
       }
     }
     if (!best) return null;
-    const { columns, row } = best as { columns: Columns; row: number };
+    const { columns, row } = best as Row<"kernels">;
     const start = columns.num("start_ns")[row]!, end = columns.num("end_ns")[row]!, step = columns.at("step", row);
     return {
       selection: {
         kind: "kernel",
         engine: this.engine,
-        id: idOf(columns, row),
+        id: rowId(columns, row),
         row: { columns, row },
         span: [start, end],
       },
@@ -191,3 +193,13 @@ export class KernelsLane extends Lane {
     };
   }
 }
+
+export const kernels: Descriptor = {
+  name: "kernels",
+  title: "GPU kernels",
+  about: "What the GPU did, by category",
+  needs: ["kernels"],
+  height: { usual: 162 },
+  create: (engine) => new KernelsLane(engine),
+  selects: selectableRows("kernel", (engine) => engine.kernels, describeKernel),
+};

@@ -1,14 +1,14 @@
 // What the panel says about a KV block: its life, from the finest changes there are.
 
-import { BLOCK_STATES } from "../colours";
-import { load } from "../data/chunks";
-import { lastAtMost } from "../data/columns";
-import { type Engine, overlapping } from "../data/engine";
-import { EMPTY, Tile, USED } from "../data/tiles";
-import { el, link, section } from "../dom";
-import { clock, count, duration, shorten, times } from "../format";
-import { isSelected, relate, type Selection } from "../view";
-import { selectRequest, selectStep } from "./select";
+import { load } from "../../data/chunks";
+import { lastAtMost } from "../../data/columns";
+import { type Engine, overlapping } from "../../data/engine";
+import { el, link, section } from "../../dom";
+import { clock, count, duration, shorten, times } from "../../format";
+import { selectRequest, selectStep } from "../../inspect/select";
+import { isSelected, relate, type Selection } from "../../view";
+import { EMPTY, STATES, USED } from "./states";
+import { Tile } from "./tile";
 
 const AROUND = 14;
 
@@ -39,7 +39,7 @@ export async function describeBlock({ engine, id, time = 0 }: Selection): Promis
     const item = el(
       "li",
       i === now ? "now" : "",
-      `${clock(tile.time[i]! * 1e3, 1e5)}: ${BLOCK_STATES[tile.state[i]!]![1]}`,
+      `${clock(tile.time[i]! * 1e3, 1e5)}: ${STATES[tile.state[i]!]![0]}`,
       end === null ? "" : ` for ${duration(end * 1e3)}`,
     );
     if (request >= 0) item.append(tile.state[i]! >= USED ? ", " : ", last ", who(request));
@@ -49,7 +49,7 @@ export async function describeBlock({ engine, id, time = 0 }: Selection): Promis
   return [
     title,
     ...section(`At ${clock(time, 1e5)}`, [
-      ["state", now < first ? "not used yet" : BLOCK_STATES[tile.state[now]!]![1]],
+      ["state", now < first ? "not used yet" : STATES[tile.state[now]!]![0]],
       [
         "since",
         now < first ? null : `${clock(tile.time[now]! * 1e3, 1e5)} (${duration(time - tile.time[now]! * 1e3)})`,
@@ -96,7 +96,7 @@ async function evicted(
   ]);
 }
 
-async function pins(engine: Selection["engine"], block: number): Promise<Node[]> {
+async function pins(engine: Engine, block: number): Promise<Node[]> {
   const list = el("ul", "plain");
   for (const reference of engine.contents.pins) {
     const columns = await load(reference.id), blocks = columns.num("block");

@@ -1,19 +1,23 @@
 // What the panel says about a step.
 
-import { showCloseUp } from "../closeup/dialog";
-import { PHASES } from "../colours";
-import { button, el, link, section } from "../dom";
-import { clock, count, duration, share, shorten, utc, words } from "../format";
-import { composition, limitText, stepTitle } from "../lanes/steps";
-import { isSelected, relate, type Selection } from "../view";
-import { selectRequest, selectStep } from "./select";
+import { showCloseUp } from "../../closeup/dialog";
+import type { NumberName } from "../../data/columns";
+import type { Engine } from "../../data/engine";
+import { button, el, link, type Pair, section } from "../../dom";
+import { clock, count, duration, share, shorten, utc, words } from "../../format";
+import { selectRequest, selectStep } from "../../inspect/select";
+import { isSelected, relate, type Selection } from "../../view";
+import { limitText } from "../limits/limits";
+import { composition, stepTitle } from "../step-lane";
+import { NAMES, PHASES } from "./phases";
 
 const MOST_SHARES = 100;
 
-export async function describeStep({ engine, id, row: place }: Selection): Promise<Node[]> {
+export async function describeStep({ engine, id, row: place }: Selection<"steps">): Promise<Node[]> {
   const found = place ?? await engine.step(id);
   if (!found) return [el("p", "", `Step ${count(id)} is not in this page.`)];
-  const { columns, row } = found, at = (name: string) => columns.at(name, row), many = columns.num("steps")[row]! > 1;
+  const { columns, row } = found, at = (name: NumberName<"steps">) => columns.at(name, row),
+    many = columns.num("steps")[row]! > 1;
   const head = at("limit_request");
   if (head !== null) await engine.request(head);
   const closeUp = engine.contents.close_ups.steps.find((each) => each.step === id);
@@ -47,9 +51,9 @@ export async function describeStep({ engine, id, row: place }: Selection): Promi
       [`${most}in update`, duration(at("update_ns"))],
     ]),
     ...section("Tokens scheduled", [
-      ...PHASES.filter(([phase]) => at(`${phase}_tokens`)).map((
-        [phase, name],
-      ): [string, string] => [name, `${count(at(`${phase}_tokens`))} in ${count(at(`${phase}_requests`))} requests`]),
+      ...PHASES.filter((phase) => at(`${phase}_tokens`)).map((phase): Pair => {
+        return [NAMES[phase][0], `${count(at(`${phase}_tokens`))} in ${count(at(`${phase}_requests`))} requests`];
+      }),
       [
         "of the budget",
         `${count(at("scheduled_tokens"))} / ${count(at("budget_tokens"))} (${
@@ -79,20 +83,18 @@ export async function describeStep({ engine, id, row: place }: Selection): Promi
       ["requests preempted", count(at("preempted_requests"))],
     ]),
     ...section("On the GPU", [
-      ["kernels", columns.has("gpu_kernels") && at("gpu_kernels") !== null ? count(at("gpu_kernels")) : null],
-      ...(["busy", "idle", "launch_gap", "attention", "gemm", "kv_write"].map((
-        name,
-      ): [string, string | null] => [
-        words(name),
-        columns.has(`gpu_${name}_ns`) && at(`gpu_${name}_ns`) !== null ? duration(at(`gpu_${name}_ns`)) : null,
-      ])),
+      ["kernels", at("gpu_kernels") === null ? null : count(at("gpu_kernels"))],
+      ...(["busy", "idle", "launch_gap", "attention", "gemm", "kv_write"] as const).map((name): Pair => {
+        const time = at(`gpu_${name}_ns`);
+        return [words(name), time === null ? null : duration(time)];
+      }),
     ]),
     ...(many ? [] : await preempted(engine, id)),
     ...(many ? [] : await shares(engine, id)),
   ];
 }
 
-async function preempted(engine: Selection["engine"], step: number): Promise<Node[]> {
+async function preempted(engine: Engine, step: number): Promise<Node[]> {
   const columns = await engine.preemptions();
   if (!columns) return [];
   const list = el("ul", "plain"), steps = columns.num("step");
@@ -119,7 +121,7 @@ async function preempted(engine: Selection["engine"], step: number): Promise<Nod
   return list.children.length ? [el("h3", "", "Preempted in this step"), list] : [];
 }
 
-async function shares(engine: Selection["engine"], step: number): Promise<Node[]> {
+async function shares(engine: Engine, step: number): Promise<Node[]> {
   const found = await engine.shares(step);
   if (!found.length) return [];
   if (isSelected("step", engine, step)) relate(found.map(({ columns, row }) => columns.num("request")[row]!));
