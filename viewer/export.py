@@ -8,15 +8,11 @@ from typing import Any
 from kvtrace.queries import facts
 from kvtrace.viewer import blocks, closeups, gpu, summary
 from kvtrace.viewer.chunks import Sink, Writer
-from kvtrace.viewer.lanes import STATES
+from kvtrace.viewer.contract import BLOCK_STATES, FORMAT, REQUEST_STATES, VERSION
 from kvtrace.viewer.moves import export_moves
 from kvtrace.viewer.requests import export_requests
 from kvtrace.viewer.source import Source
 from kvtrace.viewer.steps import export_shares, export_steps
-
-FORMAT = "kvtrace-page"
-VERSION = 2
-"""Raised when a column changes its meaning or goes; added ones do not raise it."""
 
 Document = dict[str, Any]
 
@@ -60,8 +56,8 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
             "first_ns": None if first_ns is None else first_ns - origin_ns,
             "last_ns": None if last_ns is None else last_ns - origin_ns,
             "work_ns": worked,
-            "states": STATES,
-            "block_states": blocks.STATES,
+            "states": REQUEST_STATES,
+            "block_states": BLOCK_STATES,
             "run": list(run.items()),
             "processes": facts.processes(source.trace),
             "notes": [*facts.notes(source.trace), *summary.left_out(writers)],

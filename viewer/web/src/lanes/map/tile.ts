@@ -1,8 +1,6 @@
 // A chunk of the KV map: each block's changes, found by the block.
 
-import { lastAtMost, perChunk, type Columns, type Numbers } from "./columns";
-
-export const EMPTY = 0, CACHED = 1, USED = 2, SHARED = 3;
+import { type Columns, lastAtMost, type Numbers, perChunk } from "../../data/columns";
 
 export class Tile {
   // Blocks in the chunk, ascending, and where the changes of each begin.
@@ -14,7 +12,7 @@ export class Tile {
   // 1 where this change took a cached block for something else.
   readonly evicted: Numbers;
 
-  private constructor(columns: Columns) {
+  private constructor(columns: Columns<"blocks">) {
     const block = columns.num("block"), blocks: number[] = [], first: number[] = [];
     for (let row = 0; row < columns.rows; row++) {
       if (row && block[row] === block[row - 1]) continue;
@@ -30,7 +28,7 @@ export class Tile {
     this.evicted = columns.num("evicted");
   }
 
-  static readonly of = perChunk((columns) => new Tile(columns));
+  static readonly of = perChunk((columns: Columns<"blocks">) => new Tile(columns));
 
   // The position of a block among this chunk's; of a chunk that shows only some, of the nearest one.
   nearest(block: number): number {

@@ -1,8 +1,8 @@
 // The stretches of the request lanes of a chunk, found by the request's row.
 
-import type { Columns, Numbers } from "./columns";
+import type { Columns, Numbers } from "../../data/columns";
 
-const made = new WeakMap<Columns, Segments>();
+const made = new WeakMap<Columns<"segments">, Segments>();
 
 export class Segments {
   readonly state: Numbers;
@@ -11,7 +11,7 @@ export class Segments {
   readonly step: Numbers;
   private readonly first: Int32Array;
 
-  private constructor(columns: Columns, requests: number) {
+  private constructor(columns: Columns<"segments">, requests: number) {
     this.state = columns.num("state");
     this.start = columns.num("start_ns");
     this.duration = columns.num("duration_ns");
@@ -22,7 +22,7 @@ export class Segments {
     for (let row = 0; row < requests; row++) this.first[row + 1]! += this.first[row]!;
   }
 
-  static of(columns: Columns, requests: number): Segments {
+  static of(columns: Columns<"segments">, requests: number): Segments {
     let segments = made.get(columns);
     if (!segments) made.set(columns, segments = new Segments(columns, requests));
     return segments;

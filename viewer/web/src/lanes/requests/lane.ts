@@ -1,20 +1,26 @@
-// A lane for each request that is listed; only those in sight are drawn.
+// A row for each request that is listed; only those in sight are drawn.
 
-import { colour } from "../colours";
-import type { Columns } from "../data/columns";
-import { peek } from "../data/chunks";
-import type { Engine } from "../data/engine";
-import { nameOf } from "../data/engine";
-import { Segments } from "../data/segments";
-import { el } from "../dom";
-import { clock, count, duration, isolated, share, shorten, times } from "../format";
-import { LEFT, RIGHT, changed, isSelected, plotWidth, view, type Order } from "../view";
-import { Lane, type Hit } from "./lane";
+import "./style.css";
+import { colour } from "../../colours";
+import { peek } from "../../data/chunks";
+import type { NumberName, Row } from "../../data/columns";
+import { REQUEST_STATES } from "../../data/contract";
+import { type Engine, nameOf } from "../../data/engine";
+import { el } from "../../dom";
+import { clock, count, duration, isolated, shorten, times } from "../../format";
+import { changed, isSelected, LEFT, plotWidth, RIGHT, type Selection, view } from "../../view";
+import type { Descriptor } from "../descriptor";
+import { type Hit, Lane } from "../lane";
+import { hits } from "./hits";
+import { Segments } from "./segments";
+import { nextPreemption, request } from "./selectable";
+import { type Order, ORDERS, settings } from "./settings";
 
 const ROW = 14, BAR = 10, LABEL = 27;
-const ORDERS: [Order, string][] = [["arrival", "by arrival"], ["job", "by job"], ["latency", "longest first"], ["preemptions", "most preempted"]];
 
-interface Listed { columns: Columns; row: number; request: number }
+interface Listed extends Row<"requests"> {
+  request: number;
+}
 
 export class RequestsLane extends Lane {
   private listed: Listed[] = [];
@@ -24,36 +30,43 @@ export class RequestsLane extends Lane {
   private readonly spacer = el("div", "spacer");
   private readonly amount = el("span", "unit");
 
+  override readonly hitsGutter = true;
+
   constructor(engine: Engine) {
-    super(engine, "requests", "Requests", "A lane for each request");
+    super(engine, requests);
     this.scroller.append(this.canvas, this.spacer);
     this.element.append(this.scroller);
     this.scroller.tabIndex = 0;
     this.scroller.setAttribute("role", "group");
-    this.scroller.setAttribute("aria-label", `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`);
+    this.scroller.setAttribute(
+      "aria-label",
+      `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`,
+    );
     this.scroller.addEventListener("scroll", changed);
-    const order = el("select");
-    for (const [value, name] of ORDERS) {
-      const option = el("option", "", name);
-      option.value = value;
-      order.append(option);
-    }
+    const order = el("select", "", ...Object.entries(ORDERS).map(([value, name]) => new Option(name, value)));
     order.setAttribute("aria-label", "Order of the requests");
-    order.addEventListener("change", () => { view.order = order.value as Order; changed(); });
+    order.addEventListener("change", () => {
+      settings.order = order.value as Order;
+      changed();
+    });
     const inWindow = el("input");
     inWindow.type = "checkbox";
-    inWindow.checked = view.inWindow;
-    inWindow.addEventListener("change", () => { view.inWindow = inWindow.checked; changed(); });
+    inWindow.checked = settings.inWindow;
+    inWindow.addEventListener("change", () => {
+      settings.inWindow = inWindow.checked;
+      changed();
+    });
     this.element.querySelector(".gutter b")!.after(this.amount, order, el("label", "", inWindow, " in window"));
-    this.explain("", [
-      ["queued", "queued", "thin"], ["prefill", "prefill"], ["decode", "decode"], ["preempted", "preempted", "line"],
-      ["resumed", "resumed"], ["tool gap", "gap", "thin"],
-    ]);
   }
 
   private list(): void {
-    const found = this.engine.requests.find(view.inWindow ? this.from : -Infinity, view.inWindow ? this.to : Infinity);
-    const key = `${found.parts.map(({ columns }) => columns.id).join()} ${view.inWindow ? `${this.from} ${this.to}` : ""} ${view.order}`;
+    const found = this.engine.requests.find(
+      settings.inWindow ? this.from : -Infinity,
+      settings.inWindow ? this.to : Infinity,
+    );
+    const key = `${found.parts.map(({ columns }) => columns.id).join()} ${
+      settings.inWindow ? `${this.from} ${this.to}` : ""
+    } ${settings.order}`;
     if (key === this.key) return;
     this.key = key;
     const listed: Listed[] = [];
@@ -61,7 +74,7 @@ export class RequestsLane extends Lane {
       this.engine.learn(columns);
       const starts = columns.num("start_ns"), ends = columns.num("end_ns"), numbers = columns.num("request");
       for (let row = 0; row < columns.rows; row++) {
-        if (view.inWindow && (starts[row]! > this.to || ends[row]! < this.from)) continue;
+        if (settings.inWindow && (starts[row]! > this.to || ends[row]! < this.from)) continue;
         listed.push({ columns, row, request: numbers[row]! });
       }
     }
@@ -72,14 +85,18 @@ export class RequestsLane extends Lane {
   }
 
   private sort(listed: Listed[]): Listed[] {
-    const num = (name: string) => ({ columns, row }: Listed) => columns.at(name, row) ?? 0;
+    const num = (name: NumberName<"requests">) => ({ columns, row }: Listed) => columns.at(name, row) ?? 0;
     const job = ({ columns, row }: Listed) => columns.text("session", row) ?? "";
     const start = num("start_ns"), end = num("end_ns"), preemptions = num("preemptions");
-    switch (view.order) {
-      case "job": return listed.sort((a, b) => job(a).localeCompare(job(b), "en", { numeric: true }) || start(a) - start(b));
-      case "latency": return listed.sort((a, b) => end(b) - start(b) - end(a) + start(a));
-      case "preemptions": return listed.sort((a, b) => preemptions(b) - preemptions(a));
-      case "arrival": return listed;
+    switch (settings.order) {
+      case "job":
+        return listed.sort((a, b) => job(a).localeCompare(job(b), "en", { numeric: true }) || start(a) - start(b));
+      case "latency":
+        return listed.sort((a, b) => end(b) - start(b) - end(a) + start(a));
+      case "preemptions":
+        return listed.sort((a, b) => preemptions(b) - preemptions(a));
+      case "arrival":
+        return listed;
     }
   }
 
@@ -88,7 +105,8 @@ export class RequestsLane extends Lane {
     this.scrollToWanted();
     this.timeGrid();
     const [from, to] = this.inSightRows();
-    for (let index = from; index < to; index++) this.paintRequest(this.listed[index]!, index * ROW - this.scroller.scrollTop + 3);
+    for (let index = from; index < to; index++)
+      this.paintRequest(this.listed[index]!, index * ROW - this.scroller.scrollTop + 3);
     this.context.clearRect(view.width - RIGHT + 1, 0, RIGHT, this.height);
     if (this.listed.length) return;
     const total = this.engine.contents.requests.total;
@@ -104,12 +122,13 @@ export class RequestsLane extends Lane {
     const { columns, row, request } = each, chosen = isSelected("request", this.engine, request);
     const gap = columns.at("gap_start_ns", row), start = columns.num("start_ns")[row]!;
     if (gap !== null && start > gap) this.paintGap(this.x(gap), this.x(start), y + ROW / 2 - 1);
-    const id = this.segmentsOf(columns), segments = id ? peek(id) : null;
+    const id = this.engine.segmentsOf(columns), segments = id ? peek(id) : null;
     if (segments) {
       const found = Segments.of(segments, columns.rows), [low, high] = found.range(row);
       for (let i = low; i < high; i++) {
         const begin = found.start[i]!, end = begin + found.duration[i]!;
-        if (end >= this.from && begin <= this.to) this.paintSegment(this.engine.run.states[found.state[i]!]!, begin, end, y);
+        if (end >= this.from && begin <= this.to)
+          this.paintSegment(REQUEST_STATES[found.state[i]!]!, begin, end, y);
       }
     }
     this.paintHits(each, this.x(gap ?? start), this.x(columns.num("end_ns")[row]!), y);
@@ -125,15 +144,6 @@ export class RequestsLane extends Lane {
     this.context.strokeStyle = colour("accent");
     this.context.lineWidth = 1.5;
     this.context.strokeRect(LEFT + 0.5, y - 1, plotWidth() - 1, ROW - 1);
-  }
-
-  // Where a chunk of requests came from: its lanes are in another one.
-  private segmentsOf(columns: Columns): string | null {
-    for (const level of this.engine.contents.requests.levels) {
-      const found = level.find((each) => each.id === columns.id);
-      if (found) return found.segments ?? null;
-    }
-    return null;
   }
 
   private paintGap(from: number, to: number, y: number): void {
@@ -161,7 +171,8 @@ export class RequestsLane extends Lane {
   }
 
   private label({ columns, row }: Listed): string {
-    const name = isolated(shorten(nameOf({ columns, row }), LABEL)), job = columns.text("session", row), turn = columns.at("turn", row);
+    const name = isolated(shorten(nameOf({ columns, row }), LABEL)), job = columns.text("session", row),
+      turn = columns.at("turn", row);
     if (job === null || job.length + name.length > LABEL - 2) return name;
     return `${isolated(job)}${turn === null ? "" : ` turn ${turn}`} · ${name}`;
   }
@@ -172,32 +183,43 @@ export class RequestsLane extends Lane {
     const { columns, row, request } = each, time = this.time(x), lines = [shorten(nameOf(each), 60)];
     const job = columns.text("session", row);
     if (job !== null) lines.push(`job ${shorten(job, 40)}, turn ${columns.at("turn", row) ?? "unknown"}`);
-    const id = this.segmentsOf(columns), segments = id ? peek(id) : null;
+    const id = this.engine.segmentsOf(columns), segments = id ? peek(id) : null;
     if (segments && x >= LEFT) {
       const found = Segments.of(segments, columns.rows), [low, high] = found.range(row);
       let now = "not alive here";
       for (let i = low; i < high; i++) {
         const begin = found.start[i]!, end = begin + found.duration[i]!;
-        if (begin <= time && time < end) now = `${this.engine.run.states[found.state[i]!]} for ${duration(found.duration[i])} from ${clock(begin, 1e5)}`;
+        if (begin <= time && time < end)
+          now = `${REQUEST_STATES[found.state[i]!]} for ${duration(found.duration[i])} from ${clock(begin, 1e5)}`;
       }
       const gap = columns.at("gap_start_ns", row), start = columns.num("start_ns")[row]!;
-      lines.push(gap !== null && gap < time && time < start ? `tool gap of ${duration(start - gap)} before this turn` : now);
+      lines.push(
+        gap !== null && gap < time && time < start ? `tool gap of ${duration(start - gap)} before this turn` : now,
+      );
     }
-    lines.push(`${count(columns.at("prompt_tokens", row))} prompt, ${count(columns.at("output_tokens", row))} output tokens`, hits(columns, row, true));
+    lines.push(
+      `${count(columns.at("prompt_tokens", row))} prompt, ${count(columns.at("output_tokens", row))} output tokens`,
+      hits(columns, row, true),
+    );
     const preempted = columns.at("preemptions", row);
     if (preempted) lines.push(`preempted ${times(preempted)}`);
     const span: [number, number] = [columns.num("start_ns")[row]!, columns.num("end_ns")[row]!];
-    return { selection: { kind: "request", engine: this.engine, id: request, row: each, span }, lines: lines.filter(Boolean) };
+    return {
+      selection: { kind: "request", engine: this.engine, id: request, row: each, span },
+      lines: lines.filter(Boolean),
+    };
   }
 
+  // Those listed, from the top.
   get requests(): number[] {
     this.list();
     return this.listed.map((each) => each.request);
   }
 
   // Scrolls a request into sight, once it is listed.
-  scrollTo(request: number): void {
-    this.wanted = request;
+  override reveal({ kind, id }: Selection): void {
+    if (kind !== request.kind) return;
+    this.wanted = id;
     if (!this.inSight()) this.element.scrollIntoView({ block: "nearest" });
   }
 
@@ -206,7 +228,9 @@ export class RequestsLane extends Lane {
     if (request === null || !this.listed.length) return;
     this.wanted = null;
     const top = this.listed.findIndex((each) => each.request === request) * ROW;
-    if (top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)) return;
+    if (
+      top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)
+    ) return;
     this.scroller.scrollTop = top - this.scroller.clientHeight / 2;
   }
 
@@ -214,16 +238,41 @@ export class RequestsLane extends Lane {
     this.scroller.scrollTop += rows * ROW;
   }
 
-  get scrolls(): boolean {
+  override get scrolls(): boolean {
     return this.scroller.scrollHeight > this.scroller.clientHeight + 1;
   }
 }
 
-export function hits(columns: Columns, row: number, long = false): string {
-  const prompt = columns.at("prompt_tokens", row), local = columns.at("local_cached_tokens", row);
-  if (prompt === null || local === null) return long ? "prefix hits unknown" : "";
-  const outside = columns.at("external_cached_tokens", row) ?? 0;
-  const sum = `${count(local + outside)}/${count(prompt)} (${share(local + outside, prompt)})`;
-  if (!long) return `hits ${sum}${outside ? `, ${count(outside)} external` : ""}`;
-  return `prefix hits ${sum}${outside ? `: ${count(local)} on the GPU, ${count(outside)} from the connector` : ""}`;
-}
+export const requests: Descriptor<RequestsLane> = {
+  name: "requests",
+  title: "Requests",
+  about: "A lane for each request",
+  needs: [],
+  create: (engine) => new RequestsLane(engine),
+  legend: () => ({
+    unit: "",
+    entries: [
+      ["queued", "queued", "thin"],
+      ["prefill", "prefill"],
+      ["decode", "decode"],
+      ["preempted", "preempted", "line"],
+      ["resumed", "resumed"],
+      ["tool gap", "gap", "thin"],
+    ],
+  }),
+  selects: request,
+  keys: [{
+    keys: ["ArrowUp", "ArrowDown"],
+    help: ["up and down", "scroll the requests"],
+    run: (lane, key) => lane.scroll(key === "ArrowUp" ? -3 : 3),
+  }, {
+    keys: ["p"],
+    help: ["p", "next preempted request"],
+    run: (_lane, _key, engine) => void nextPreemption(engine),
+  }],
+  words: [
+    ["queued", "waiting for its first admission"],
+    ["preempted", "thrown out of the batch, waiting to be admitted again"],
+    ["tool gap", "between the end of a job's turn and its next one"],
+  ],
+};

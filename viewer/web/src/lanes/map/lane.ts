@@ -1,54 +1,49 @@
 // The KV map: block by time, coloured by state, by owner, or by how long ago it was used; pins and accesses over it.
 
-import { BLOCK_STATES, PINS, agePixel, colour, mix, ownerPixel, pixel, toCss } from "../colours";
-import { lastAtMost, perChunk } from "../data/columns";
-import { CACHED, EMPTY, Tile, USED } from "../data/tiles";
-import type { Engine } from "../data/engine";
-import type { Found } from "../data/levels";
-import { el } from "../dom";
-import { clock, count, duration, words } from "../format";
-import { Image } from "../image";
-import { LEFT, changed, plotWidth, view, type MapColour, type Selection } from "../view";
-import { Lane, type Hit } from "./lane";
-import { causesOf } from "./moves";
+import { colour, mix, pixel, toCss } from "../../colours";
+import { type Columns, lastAtMost, perChunk } from "../../data/columns";
+import type { Engine } from "../../data/engine";
+import { type Found, NOTHING } from "../../data/levels";
+import { el } from "../../dom";
+import { clock, count, duration, words } from "../../format";
+import { Image } from "../../image";
+import { selectBlock } from "../../inspect/select";
+import { changed, LEFT, plotWidth, select, type Selection, view } from "../../view";
+import type { Descriptor, Selectable } from "../descriptor";
+import { type Hit, Lane, type Legend } from "../lane";
+import { CAUSES, causesOf, PINS } from "../pins/causes";
+import { describeBlock } from "./inspect";
+import { agePixel, agePixelOf, ownerPixel } from "./palette";
+import { address, type Colour, COLOURS, settings } from "./settings";
+import { CACHED, EMPTY, STATES, USED } from "./states";
+import { Tile } from "./tile";
 
-const COLOURS: [MapColour, string][] = [["state", "state"], ["owner", "owner"], ["age", "last use"]];
-const OLDEST_US = 100e6, YOUNGEST_US = 100;
-const AGE_LEAST = 0.15, ACCESS_STEPS = 60;
+const ACCESS_STEPS = 60, ZOOM = 2;
 
 // Which of some accesses are writes.
-const writesOf = perChunk((columns) =>
-  Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write"))));
+const writesOf = perChunk((columns: Columns<"accesses" | "access_bins">) =>
+  Uint8Array.from({ length: columns.rows }, (_, row) => Number(columns.text("kind", row)?.includes("write")))
+);
 
-// The colour of a cached block that nobody has used for so long.
-function agePixelOf(idleUs: number): number {
-  return agePixel(AGE_LEAST + (1 - AGE_LEAST) * Math.log(Math.max(1, idleUs / YOUNGEST_US)) / Math.log(OLDEST_US / YOUNGEST_US));
-}
-
-export class MapLane extends Lane {
-  private found: Found = { parts: [], exact: true, settled: true };
+class MapLane extends Lane {
+  private found: Found<"blocks"> = NOTHING;
   private readonly choice = el("select");
   private shown = "";
 
   constructor(engine: Engine) {
-    super(engine, "map", "KV map", "State of every KV block over time");
-    for (const [value, name] of COLOURS) {
-      const option = el("option", "", `by ${name}`);
-      option.value = value;
-      this.choice.append(option);
-    }
+    super(engine, map);
+    this.choice.append(...Object.entries(COLOURS).map(([value, name]) => new Option(name, value)));
     this.choice.setAttribute("aria-label", "Colour the KV map by");
-    this.choice.addEventListener("change", () => { view.mapColour = this.choice.value as MapColour; changed(); });
+    this.choice.addEventListener("change", () => {
+      settings.colour = this.choice.value as Colour;
+      changed();
+    });
     this.element.querySelector(".gutter b")!.after(this.choice);
-  }
-
-  static override offered(engine: Engine): boolean {
-    return !engine.blocks.empty;
   }
 
   private get range(): [number, number] {
     const blocks = Math.max(1, this.engine.contents.blocks.blocks);
-    return [view.mapRange[0] * blocks, view.mapRange[1] * blocks];
+    return [settings.range[0] * blocks, settings.range[1] * blocks];
   }
 
   private blockOf(row: number, rows: number): number {
@@ -66,18 +61,24 @@ export class MapLane extends Lane {
     const image = new Image(Math.round(this.height), pixel("free")), paint = this.painter();
     const origin = this.places.origin, scale = this.places.scale * 1e3;
     const from = this.from / 1e3, to = this.to / 1e3;
-    const ages = view.mapColour === "age" && !this.chosen;
+    const ages = settings.colour === "age" && !this.chosen;
     this.found.parts.forEach(({ columns, reference }, index) => {
       const tile = Tile.of(columns), { time, first } = tile;
       const next = this.found.parts[index + 1];
-      const end = next ? Math.round(reference.to_ns! / 1e3 * scale + origin) : Math.min(image.width, Math.round(this.x(this.engine.run.last_ns ?? 0) - LEFT));
+      const end = next
+        ? Math.round(reference.to_ns! / 1e3 * scale + origin)
+        : Math.min(image.width, Math.round(this.x(this.engine.run.last_ns ?? 0) - LEFT));
       const start = Math.max(0, Math.round(reference.from_ns! / 1e3 * scale + origin));
       let before = -1, previous = 0;
       for (let row = 0; row < image.height; row++) {
         const block = this.blockOf(row, image.height), at = tile.nearest(block);
         if (at < 0 || (this.found.exact && tile.blocks[at] !== block)) continue;
         if (at === before) {
-          image.pixels.copyWithin(row * image.width + start, previous * image.width + start, previous * image.width + Math.min(end, image.width));
+          image.pixels.copyWithin(
+            row * image.width + start,
+            previous * image.width + start,
+            previous * image.width + Math.min(end, image.width),
+          );
           continue;
         }
         [before, previous] = [at, row];
@@ -87,7 +88,8 @@ export class MapLane extends Lane {
           const low = Math.max(start, Math.round(time[i]! * scale + origin));
           const high = i + 1 < last ? Math.max(low + 1, Math.round(time[i + 1]! * scale + origin)) : end;
           if (ages && tile.state[i] === CACHED) {
-            for (let at = low; at < Math.min(high, end); at++) image.pixels[row * image.width + at] = agePixelOf((at - origin) / scale - time[i]!);
+            for (let at = low; at < Math.min(high, end); at++)
+              image.pixels[row * image.width + at] = agePixelOf((at - origin) / scale - time[i]!);
             continue;
           }
           const value = paint(tile, i);
@@ -95,7 +97,7 @@ export class MapLane extends Lane {
         }
       }
     });
-    if (view.mapColour === "state") this.pins(image);
+    if (settings.colour === "state") this.pins(image);
     this.accesses(image);
     image.put(this.context, 0);
     this.labels();
@@ -111,14 +113,14 @@ export class MapLane extends Lane {
   // The pixel of a change; 0 leaves what is there.
   private painter(): (tile: Tile, i: number) => number {
     const back = pixel("free"), chosen = this.chosen?.id ?? null;
-    const states = BLOCK_STATES.map(([, , tone]) => pixel(tone));
+    const states = STATES.map(([, tone]) => pixel(tone));
     const faded = states.map((value) => mix(value, back, 0.72));
     const mark = pixel("accent"), weak = mix(mark, back, 0.55);
     const plain = (tile: Tile, i: number): number => {
       const state = tile.state[i]!;
-      if (view.mapColour === "state") return states[state]!;
+      if (settings.colour === "state") return states[state]!;
       if (state === EMPTY) return 0;
-      if (view.mapColour === "owner") {
+      if (settings.colour === "owner") {
         const own = ownerPixel(Math.max(0, tile.owner[i]!));
         return state >= USED ? own : mix(own, back, 0.6);
       }
@@ -128,24 +130,27 @@ export class MapLane extends Lane {
     return (tile, i) => {
       const state = tile.state[i]!;
       if (tile.owner[i] === chosen && state !== EMPTY) return state >= USED ? mark : weak;
-      return view.mapColour === "state" ? faded[state]! : mix(plain(tile, i) || back, back, 0.72);
+      return settings.colour === "state" ? faded[state]! : mix(plain(tile, i) || back, back, 0.72);
     };
   }
 
   private pins(image: Image): void {
-    const { parts } = this.engine.pins.find(this.from, this.to), [low, high] = this.range;
+    const { parts } = this.engine.table("pins").find(this.from, this.to), [low, high] = this.range;
     const tall = image.height / (high - low), { scale, origin } = this.places;
-    const tones = PINS.map(([, tone]) => pixel(tone)), unknown = pixel("other");
+    const tones = CAUSES.map((cause) => pixel(PINS[cause]));
     for (const { columns } of parts) {
-      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), causes = causesOf(columns);
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"),
+        causes = causesOf(columns);
       for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
         const end = Number.isNaN(ends[row]!) ? Infinity : ends[row]!;
         if (end < this.from) continue;
-        const x = Math.round(starts[row]! * scale + origin), stop = Math.max(x + 1, Math.min(image.width, Math.round(end * scale + origin)));
-        const top = Math.floor((blocks[row]! - low) * tall), bottom = Math.max(top + 1, Math.ceil((blocks[row]! + 1 - low) * tall));
+        const x = Math.round(starts[row]! * scale + origin),
+          stop = Math.max(x + 1, Math.min(image.width, Math.round(end * scale + origin)));
+        const top = Math.floor((blocks[row]! - low) * tall),
+          bottom = Math.max(top + 1, Math.ceil((blocks[row]! + 1 - low) * tall));
         // The lower half: what the block is beside being pinned stays in sight where there is room.
         const begin = tall >= 4 ? Math.round((top + bottom) / 2) : top;
-        const tone = tones[causes[row]!] ?? unknown;
+        const tone = tones[causes[row]!]!;
         image.bar(x, begin, stop - x, bottom - begin, tone);
       }
     }
@@ -164,10 +169,12 @@ export class MapLane extends Lane {
     const shown = new Set(inWindow), read = pixel("ink"), write = pixel("write"), { scale, origin } = this.places;
     for (const { step } of this.engine.contents.close_ups.steps) {
       for (const { columns } of shown.has(step) ? this.engine.accesses(step)!.find(this.from, this.to).parts : []) {
-        const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"), writes = writesOf(columns);
-        const lasts = columns.has("last_block") ? columns.num("last_block") : blocks;
+        const starts = columns.num("start_ns"), ends = columns.num("end_ns"), blocks = columns.num("block"),
+          writes = writesOf(columns);
+        const lasts = columns.is("access_bins") ? columns.num("last_block") : blocks;
         for (let row = 0; row < columns.rows && starts[row]! <= this.to; row++) {
-          const x = Math.round(starts[row]! * scale + origin), end = Math.max(x + 1, Math.round(ends[row]! * scale + origin));
+          const x = Math.round(starts[row]! * scale + origin),
+            end = Math.max(x + 1, Math.round(ends[row]! * scale + origin));
           if (end < 0) continue;
           const top = this.yOf(blocks[row]! + 0.25), bottom = Math.max(top + 1, this.yOf(lasts[row]! + 0.75));
           image.bar(x, Math.floor(top), end - x, Math.round(bottom) - Math.floor(top), writes[row] ? write : read);
@@ -184,21 +191,32 @@ export class MapLane extends Lane {
     const [low, high] = this.range;
     this.context.fillText(count(Math.floor(low)), LEFT - 5, 6);
     this.context.fillText(count(Math.ceil(high) - 1), LEFT - 5, this.height - 6);
-    this.choice.value = view.mapColour;
+    this.choice.value = settings.colour;
     const every = (high - low) / Math.round(this.height);
     const coarse = every > 1 ? `1 of ${count(Math.ceil(every))} blocks a row` : "block by time";
-    const key = `${view.mapColour}${coarse}${this.engine.pins.find(-Infinity, Infinity).settled}${colour("ink")}`;
+    const key = `${settings.colour}${coarse}${this.engine.table("pins").find(-Infinity, Infinity).settled}${
+      colour("ink")
+    }`;
     if (key === this.shown) return;
     this.shown = key;
-    if (view.mapColour === "owner") this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(mix(ownerPixel(0), pixel("free"), 0.6))]]);
-    else if (view.mapColour === "age") this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ["10 ms", toCss(agePixelOf(1e4))], ["1 s", toCss(agePixelOf(1e6))], ["100 s or more", toCss(agePixelOf(1e8))]]);
-    else this.explain(coarse, [...BLOCK_STATES.map(([, name, tone]): [string, string] => [name, tone]), ...this.pinLegend(),
-      ...(this.engine.contents.close_ups.steps.length ? [["read in a step", "ink"], ["written in a step", "write"]] as [string, string][] : [])]);
+    if (settings.colour === "owner") {
+      const cached = mix(ownerPixel(0), pixel("free"), 0.6);
+      this.explain("a colour a request", [["in use", toCss(ownerPixel(0))], ["left in the cache", toCss(cached)]]);
+    } else if (settings.colour === "age") {
+      const ages: Legend = [["10 ms", 1e4], ["1 s", 1e6], ["100 s or more", 1e8]]
+        .map(([name, idle]) => [name as string, toCss(agePixelOf(idle as number))]);
+      this.explain("cached, unused for", [["in use", toCss(agePixel(0))], ...ages]);
+    } else {
+      const accesses: Legend = [["read in a step", "ink"], ["written in a step", "write"]];
+      const closeUps = this.engine.contents.close_ups.steps.length > 0;
+      this.explain(coarse, [...STATES, ...this.pinLegend(), ...(closeUps ? accesses : [])]);
+    }
   }
 
-  private pinLegend(): [string, string][] {
-    const causes = new Set(this.engine.pins.find(-Infinity, Infinity).parts.flatMap(({ columns }) => [...new Set(causesOf(columns))]));
-    return PINS.filter((_, place) => causes.has(place)).map(([cause, tone]) => [`pinned: ${words(cause)}`, tone]);
+  private pinLegend(): Legend {
+    const { parts } = this.engine.table("pins").find(-Infinity, Infinity);
+    const causes = new Set(parts.flatMap(({ columns }) => [...new Set(causesOf(columns))]));
+    return CAUSES.filter((_, place) => causes.has(place)).map((cause) => [`pinned: ${words(cause)}`, PINS[cause]]);
   }
 
   private selected(): void {
@@ -211,19 +229,22 @@ export class MapLane extends Lane {
   }
 
   override hit(x: number, y: number): Hit | null {
-    const time = this.time(x), rows = Math.round(this.height), wanted = this.blockOf(Math.min(rows - 1, Math.max(0, Math.floor(y))), rows);
-    const part = this.found.parts.find(({ reference }) => reference.from_ns! <= time && time <= reference.to_ns!) ?? this.found.parts[this.found.parts.length - 1];
+    const time = this.time(x), rows = Math.round(this.height),
+      wanted = this.blockOf(Math.min(rows - 1, Math.max(0, Math.floor(y))), rows);
+    const part = this.found.parts.find(({ reference }) => reference.from_ns! <= time && time <= reference.to_ns!)
+      ?? this.found.parts[this.found.parts.length - 1];
     if (!part) return null;
     const tile = Tile.of(part.columns), at = tile.nearest(wanted);
     if (at < 0) return null;
-    if (this.found.exact && tile.blocks[at] !== wanted) return { selection: null, lines: [`Block ${count(wanted)}`, "never used here"] };
+    if (this.found.exact && tile.blocks[at] !== wanted)
+      return { selection: null, lines: [`Block ${count(wanted)}`, "never used here"] };
     const block = tile.blocks[at]!, first = tile.first[at]!, last = tile.first[at + 1]!;
     const i = lastAtMost(tile.time, time / 1e3, first, last);
     const lines = [`Block ${count(block)}`, clock(time, 1e5)];
     if (i < first) lines.push("not used yet");
     else {
-      const state = BLOCK_STATES[tile.state[i]!]!, since = time - tile.time[i]! * 1e3, owner = tile.owner[i]!;
-      lines.push(`${state[1]} for ${duration(since)}`);
+      const [state] = STATES[tile.state[i]!]!, since = time - tile.time[i]! * 1e3, owner = tile.owner[i]!;
+      lines.push(`${state} for ${duration(since)}`);
       if (owner >= 0) lines.push(`${tile.state[i]! >= USED ? "held by" : "last used by"} ${this.engine.name(owner)}`);
     }
     return { selection: { kind: "block", engine: this.engine, id: block, time }, lines };
@@ -235,12 +256,61 @@ export class MapLane extends Lane {
   }
 
   // Shows more or fewer blocks, around a place.
-  zoomBlocks(factor: number, y: number): void {
-    const [low, high] = view.mapRange, middle = low + y / Math.max(1, this.height) * (high - low);
+  override zoomRows(factor: number, y: number): boolean {
+    const [low, high] = settings.range, middle = low + y / Math.max(1, this.height) * (high - low);
     const narrowest = Math.min(1, 8 / Math.max(1, this.engine.contents.blocks.blocks));
     const width = Math.min(1, Math.max(narrowest, (high - low) * factor));
     const start = Math.min(1 - width, Math.max(0, middle - (middle - low) * width / (high - low)));
-    view.mapRange = [start, start + width];
+    settings.range = [start, start + width];
     changed();
+    return true;
   }
 }
+
+const block: Selectable = {
+  kind: "block",
+  describe: describeBlock,
+  open: (engine, name, time) => selectBlock(engine, Number(name), time),
+  async first(engine, from, to) {
+    if (engine.blocks.empty) return false;
+    selectBlock(engine, Math.floor(settings.range[0] * engine.contents.blocks.blocks), (from + to) / 2);
+    return true;
+  },
+  next(now, by) {
+    select({ ...now, id: Math.max(0, Math.min(now.engine.contents.blocks.blocks - 1, now.id + by)) });
+  },
+  numbered(engine, number) {
+    if (number >= engine.contents.blocks.blocks) return null;
+    const run = () => selectBlock(engine, number, (view.from + view.to) / 2 + engine.shift);
+    return { label: `KV block ${count(number)}`, more: engine.title, run };
+  },
+};
+
+export const map: Descriptor<MapLane> = {
+  name: "map",
+  title: "KV map",
+  about: "State of every KV block over time",
+  needs: ["blocks"],
+  height: { usual: 196, tall: 270 },
+  create: (engine) => new MapLane(engine),
+  selects: block,
+  keys: [{
+    keys: ["[", "]"],
+    help: ["Alt + wheel on the KV map, [ and ]", "show fewer or more blocks"],
+    // Around the selected block, else from the top.
+    run(lane, key) {
+      const now = view.selection;
+      lane.zoomRows(key === "[" ? ZOOM : 1 / ZOOM, now?.kind === block.kind ? lane.placeOf(now.id) : 0);
+    },
+  }, {
+    keys: ["m"],
+    help: ["m", "colour the KV map by state, owner, last use"],
+    run() {
+      const all = Object.keys(COLOURS) as Colour[];
+      settings.colour = all[(all.indexOf(settings.colour) + 1) % all.length]!;
+      changed();
+    },
+  }],
+  words: [["shared", "more than one request refers to it"]],
+  address,
+};
