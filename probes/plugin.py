@@ -71,7 +71,7 @@ def _install(run_dir: Path) -> None:
 
 
 def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) -> list[Hook]:
-    """All hooks on vLLM's functions. Those on objects, as connectors are, follow when the objects are made."""
+    """List all hooks on vLLM's functions. Those on objects, such as connectors, follow when the objects are made."""
     from kvtrace.probes import (
         blocks,
         connectors,

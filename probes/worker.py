@@ -17,12 +17,22 @@ from kvtrace.probes.engine_facts import dp_rank
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import Lacks
-from kvtrace.probes.vllm_symbols import PARALLEL_CONFIG, SCHEDULER_OUTPUT
+from kvtrace.probes.vllm_symbols import MODEL_RUNNER, PARALLEL_CONFIG, SCHEDULER_OUTPUT
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
 _PARALLEL = "vllm.distributed.parallel_state"
 _LAYERS = (
+    Need(
+        MODEL_RUNNER,
+        "compilation_config device get_model model_config parallel_config vllm_config",
+        "KV accesses timed on the GPU",
+    ),
+    Need("vllm.config.model:ModelConfig", "get_num_layers max_model_len", "KV accesses timed on the GPU"),
+    Need("vllm.config.vllm:VllmConfig", "scheduler_config", "KV accesses timed on the GPU"),
+    Need(
+        "vllm.config.scheduler:SchedulerConfig", "max_num_batched_tokens max_num_seqs", "KV accesses timed on the GPU"
+    ),
     Need("vllm.config.compilation:CompilationConfig", "static_forward_context", "KV accesses timed on the GPU"),
     Need(
         "vllm.model_executor.layers.attention.attention:Attention",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
 
 from kvtrace.capture._native import Calls
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, Direction, Tier
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part
+from kvtrace.probes.connectors.adapter import Adapter, Facts
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part
 from kvtrace.probes.hooks import Hook, Need
 from kvtrace.probes.vllm_symbols import CONNECTOR
 
@@ -29,9 +29,10 @@ RESULTS = Hook(
     since="0.30.0",
 )
 FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
+HOOKS = PREEMPTIONS, METADATA, LOAD, SAVE, RESULTS, FINISHED
 
 
-def _missing(part: Part, metadata: Any) -> None:
+def _missing(part: Part, metadata: object) -> None:
     part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
 
 
@@ -54,7 +55,7 @@ def calls_of(part: Part, adapter: Adapter) -> Calls:
     )
 
 
-def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+def attach(part: Part, adapter: Adapter) -> Facts:
     """Hook the worker's side of a connector; facts for the journal."""
     calls, connector = calls_of(part, adapter), part.connector
     polled = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
@@ -66,8 +67,8 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     return {}
 
 
-def _overrides(connector: Any, name: str) -> bool:
-    """Whether a connector has a method of its own and not vLLM's base class's."""
+def _overrides(connector: object, name: str) -> bool:
+    """Tell if a connector overrides a method of vLLM's base class."""
     owner = next((kind for kind in type(connector).__mro__ if name in vars(kind)), None)
     return owner is not None and not owner.__module__.endswith("kv_connector.v1.base")
 
@@ -91,7 +92,17 @@ class Transfers:
         bytes_: int = -1,
         step: tuple[int, int] | None = None,
     ) -> None:
-        """A transfer was handed to what copies it; `tiers` are where from and where to."""
+        """Record that a transfer was submitted.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            direction: To the other tier, or to the GPU.
+            tiers: Source and target.
+            blocks: Blocks of the GPU; -1 if not known.
+            submitted_ns: CLOCK_MONOTONIC.
+            bytes_: -1 if not known.
+            step: The engine's pid and the step; by default those the worker acts on.
+        """
         pid, number = step or self._part.step
         name = self._part.recorder.intern(self._part.name)
         from_tier, to_tier = tiers
@@ -119,7 +130,17 @@ class Transfers:
         reported_ns: int = -1,
         success: bool = True,
     ) -> None:
-        """A transfer is known to have ended."""
+        """Record that a transfer has ended.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            finished_ns: When that became known, CLOCK_MONOTONIC; by default now.
+            started_ns: When work on it began on the host; 0 if not known.
+            bytes_: -1 if not known.
+            device_ns: Its time on the GPU; -1 if not known.
+            reported_ns: Its time as the connector says; -1 if it does not.
+            success: False if it failed.
+        """
         when = time.monotonic_ns() if finished_ns is None else finished_ns
         self._end(
             finished_ns=when,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from kvtrace.capture.recorder import Recorder
-from kvtrace.probes import connectors, plugin
+from kvtrace.probes import plugin
+from kvtrace.probes.connectors import registry
 from kvtrace.probes.device.tiles.launch import TARGETS
 from kvtrace.probes.hooks import Argument, Hook, Need, Patches
 
@@ -34,7 +36,7 @@ class Declared(NamedTuple):
 def all_declared() -> list[Declared]:
     """One entry a place; several hooks on one place are one entry. Kernels to be rewritten come last."""
     found: dict[str, Declared] = {}
-    for hook in [*_on_functions(), *connectors.declared()]:
+    for hook in [*_on_functions(), *registry.hooks_on_objects()]:
         on_object = hook.before is None and hook.after is None
         arguments = _of_call_sites(hook) if on_object else _of_functions(hook)
         before = found.get(hook.target)
@@ -93,7 +95,8 @@ def _holds(value: Any, hook: Hook) -> bool:
 
 
 def _rooms() -> list[ModuleType]:
-    return [room for room in vars(connectors).values() if inspect.ismodule(room)]
+    package = registry.__name__.rpartition(".")[0]
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith(package)]
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -16,8 +16,8 @@ from kvtrace.capture._native import Around
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import CONNECTOR_CALL, FORWARD, STEP_UPDATE, GraphMode
 from kvtrace.probes import hooks, step_results
+from kvtrace.probes.connectors.adapter import Adapter
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE as METADATA_MARK
-from kvtrace.probes.connectors.part import Adapter
 from kvtrace.probes.connectors.worker_side import calls_of
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.engines import Engines

@@ -18,7 +18,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.events import TRANSFER_END, PinCause
 from kvtrace.format.layout import JOURNAL, RUN_DIR_VARIABLE
 from kvtrace.format.reader import open_recording
-from kvtrace.probes.connectors.by_slots import BySlots
+from kvtrace.probes.connectors.adapters.by_slots import BySlots
 from kvtrace.probes.connectors.part import Part
 from kvtrace.probes.engine import MOST_REQUESTS, Engine
 from kvtrace.probes.engines import Engines
