@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format.discarded import TILES
+from kvtrace.format.processes import still_running
 from kvtrace.format.reader import ProcessRecording, Recording, open_recording
 from kvtrace.launch.nsys_report import Report
-from kvtrace.format.processes import still_running
 from kvtrace.launch.status import size
 from kvtrace.launch.versions import remark
 

@@ -18,11 +18,11 @@ from kvtrace.events import EVENTS
 from kvtrace.format import layout
 from kvtrace.format.discarded import TILES, LetGo, read_kept
 from kvtrace.format.jsonlines import read_json_lines
+from kvtrace.format.processes import is_alive, is_here
 from kvtrace.format.reader import read_strings, segment_names, string_files, tile_files
 from kvtrace.format.segment import Segment, map_segment, read_segment
 from kvtrace.format.segment_file import segment_header
 from kvtrace.format.tile_file import CHUNK, FILE_HEADER_BYTES, Chunk
-from kvtrace.format.processes import is_alive, is_here
 from kvtrace.retention.compaction import Carry, Values
 
 
