@@ -18,12 +18,13 @@ _SIZED = "how many blocks a refused request asked for"
 _SKIPS = "that a request does not want the prefix cache"
 
 
-def _note_sizing(engine: Engine, coordinator: Any) -> None:
+def _note_sizing(engine: Engine, manager: Any) -> None:
     """Note how many blocks an admission asks for.
 
     Allocations of running requests are sized by the same method every step; they are left alone, so the method is
     covered on the one object and for the one call.
     """
+    coordinator = manager.coordinator
     engine.need_blocks = -1
     method = getattr(type(coordinator), _SIZING, None)
     if method is None:
@@ -87,52 +88,57 @@ class Lookups:
             live.local_hit, live.external_hit = hit_tokens, max(external_tokens, 0)
 
 
-def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
-    """The hooks on `KVCacheManager`'s lookup, allocation and release, and on the coordinator's sizing."""
-    managers = engines.by_manager
-    now = time.monotonic_ns
+class _Allocations:
+    """What hooks do around lookups, and the allocations and releases of requests' blocks."""
 
-    def after_lookup(_: None, found: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
-        engine, request = managers.get(id(args[0])), argument(args, kwargs, 1, "request")
+    def __init__(self, engines: Engines, lookups: Lookups) -> None:
+        self._managers, self._lookups = engines.by_manager, lookups
+
+    def after_lookup(self, _: None, found: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
+        """Hold a lookup until it is clear what becomes of it."""
+        engine, request = self._managers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or not engine.follows_lookups:
             return
         if engine.lookup is not None and engine.lookup[1] is not request:
-            lookups.settle(engine, admitted=False)
-        engine.lookup = (now(), request, found[1])
+            self._lookups.settle(engine, admitted=False)
+        engine.lookup = (time.monotonic_ns(), request, found[1])
 
-    def before_owned(args: Args, kwargs: Kwargs) -> Engine | None:
-        engine = managers.get(id(args[0]))
-        if engine is not None:
-            engine.acts_for(argument(args, kwargs, 1, "request"))
-        return engine
-
-    def admits(engine: Engine, manager: Any) -> None:
-        _note_sizing(engine, manager.coordinator)
-
-    def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
-        if engine is not None:
-            engine.owner = 0
-
-    def settled(engine: Engine, blocks: Any, args: Args, kwargs: Kwargs) -> None:
-        """A lookup is used, or blocks are refused."""
+    def settled(self, engine: Engine, blocks: Any, args: Args, kwargs: Kwargs) -> None:
+        """Record the lookup before an allocation that is over, and a refusal for lack of blocks."""
         vars(args[0].coordinator).pop(_SIZING, None)
         if argument(args, kwargs, 4, "new_computed_blocks") is None:
             return
         request = argument(args, kwargs, 1, "request")
         if engine.lookup is not None and engine.lookup[1] is request:
             external = argument(args, kwargs, 6, "num_external_computed_tokens", 0) if engine.has_connector else -1
-            lookups.settle(engine, admitted=blocks is not None, external_tokens=external)
+            self._lookups.settle(engine, admitted=blocks is not None, external_tokens=external)
         if blocks is not None and kwargs.get("delay_cache_blocks"):  # it waits for a connector to fill them
             engine.pins.hold_request(PinCause.async_load, request)
         if blocks is None:
             engine.refused = (request.request_id, engine.need_blocks, engine.block_pool.get_num_free_blocks())
 
-    owner = Owner(managers, admits, Engine.acts_for, settled)
+    def before_free(self, args: Args, kwargs: Kwargs) -> Engine | None:
+        """Release blocks for a request until `after_free`."""
+        engine = self._managers.get(id(args[0]))
+        if engine is not None:
+            engine.acts_for(argument(args, kwargs, 1, "request"))
+        return engine
+
+    def after_free(self, engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
+        """Blocks change hands for nobody again."""
+        if engine is not None:
+            engine.owner = 0
+
+
+def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
+    """The hooks on `KVCacheManager`'s lookup, allocation and release, and on the coordinator's sizing."""
+    allocations = _Allocations(engines, lookups)
+    owner = Owner(engines.by_manager, _note_sizing, Engine.acts_for, allocations.settled)
     return [
         Hook(
             f"{KV_CACHE_MANAGER}.get_computed_blocks",
             "prefix lookups",
-            after=after_lookup,
+            after=allocations.after_lookup,
             off=engines.off(Engine.without_lookups),
             needs=(Need(REQUEST, "request_id num_tokens"), Need(KV_CACHE_MANAGER, "enable_caching")),
         ),
@@ -164,8 +170,8 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         Hook(
             f"{KV_CACHE_MANAGER}.free",
             "which request blocks were released by",
-            before=before_owned,
-            after=after_owned,
+            before=allocations.before_free,
+            after=allocations.after_free,
             off=engines.off(_without_owner),
             needs=(Need(REQUEST, "request_id"),),
         ),

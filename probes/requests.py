@@ -14,8 +14,9 @@ from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import Lacks
-from kvtrace.probes.step_results import first_tokens
+from kvtrace.probes.request_events import RequestEvents
 from kvtrace.probes.vllm_symbols import REQUEST, SAMPLING, SCHEDULER
+from kvtrace.probes.vllm_types import Request
 
 _TAGS = "sessions and turns"
 _HALVES = "the halves of prefill/decode pairs"
@@ -28,22 +29,25 @@ _REASONS = {
 }
 
 
-def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
-    """The hooks on a request's way into, out of and back to the waiting queue."""
-    schedulers = engines.by_scheduler
-    recorder, now = engines.recorder, time.monotonic_ns
-    emit_queued, emit_event = recorder.stream(REQUEST_QUEUED), recorder.stream(REQUEST_EVENT)
-    note_remote = _remotes(recorder, engines.lacks)
+class _Requests:
+    """What hooks do on a request's way into, out of and back to the waiting queue."""
 
-    def before_add(args: Args, kwargs: Kwargs) -> None:
-        engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
+    def __init__(self, engines: Engines, ranges: Ranges | None) -> None:
+        self._engines, self._ranges, self._recorder = engines, ranges, engines.recorder
+        self._emit_queued = engines.recorder.stream(REQUEST_QUEUED)
+        self._events = RequestEvents(engines.recorder)
+        self._note_remote = _remotes(engines.recorder, engines.lacks)
+
+    def before_add(self, args: Args, kwargs: Kwargs) -> None:
+        """Record that a request is queued."""
+        engine, request = self._engines.by_scheduler.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or request.request_id in engine.requests:  # a streaming session's next chunk
             return
-        request_id = request.request_id
+        request_id, recorder = request.request_id, self._recorder
         number = engine.request(request_id).number if engine.follows_requests else engine.number(request_id)
-        session, turn = _tags(request, engines.lacks)
-        emit_queued(
-            time_ns=now(),
+        session, turn = _tags(request, self._engines.lacks)
+        self._emit_queued(
+            time_ns=time.monotonic_ns(),
             request=number,
             arrival_ns=int(request.arrival_time * 1e9) - recorder.clock_moved_ns(),
             prompt_tokens=request.num_prompt_tokens,
@@ -52,30 +56,21 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             session=recorder.intern_once(session)[0] if session else 0,  # not remembered: there is no end to sessions
             turn=turn,
         )
-        note_remote(number, request)
+        self._note_remote(number, request)
 
-    def before_preempt(args: Args, kwargs: Kwargs) -> None:
-        engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
+    def before_preempt(self, args: Args, kwargs: Kwargs) -> None:
+        """Record a preemption; the request begins again."""
+        engine, request = self._engines.by_scheduler.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None:
             return
         live = engine.request(request.request_id)
         if live.decode_from == NOT_ADMITTED:  # the call of a subclass's parent: it is waiting already
             return
         engine.preempted += 1
-        emit_event(
-            time_ns=now(),
-            step=engine.acting_step,
-            request=live.number,
-            op=RequestOp.preempt,
-            reason=0,
-            computed_tokens=request.num_computed_tokens,
-            output_tokens=request.num_output_tokens,
-            local_cached_tokens=-1,
-            external_cached_tokens=-1,
-            blocks=sum(live.table),
-        )
-        if ranges is not None:
-            ranges.preempted(engine.acting_step)
+        now, step = time.monotonic_ns(), engine.acting_step
+        self._events.record(RequestOp.preempt, live, request, time_ns=now, step=step)
+        if self._ranges is not None:
+            self._ranges.preempted(step)
         live.preempted = True
         live.decode_from = NOT_ADMITTED
         live.lookups = 0
@@ -83,26 +78,31 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         live.recompute_until = max(live.recompute_until, request.num_computed_tokens)
         live.table = []
 
-    def before_end(engine: Engine, request: Any) -> None:
+    def before_end(self, engine: Engine, request: Request) -> None:
         """Record first tokens, which come with the same results; this request will get none any more."""
-        first_tokens(engine, emit_event)
+        self._events.first_tokens(engine)
         if engine.awaiting_first_token is not None:
             engine.awaiting_first_token.pop(request.request_id, None)
 
-    def after_free(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_free(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         """Forget the request, unless its blocks are still held: then `_free_blocks` comes later."""
-        engine, request_id = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request").request_id
+        engine = self._engines.by_scheduler.get(id(args[0]))
+        request_id = argument(args, kwargs, 1, "request").request_id
         if engine is not None and request_id in engine.requests and request_id not in args[0].requests:
             engine.forget(request_id)
 
+
+def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
+    """The hooks on a request's way into, out of and back to the waiting queue."""
+    requests = _Requests(engines, ranges)
     progress = Need(REQUEST, "request_id num_computed_tokens num_output_tokens")
     ended, unseen = Need(SCHEDULER, "requests"), _ends(engines)
-    ends = Ends(recorder.packer(REQUEST_EVENT), schedulers, _REASONS, before_end)
+    ends = Ends(engines.recorder.packer(REQUEST_EVENT), engines.by_scheduler, _REASONS, requests.before_end)
     return [
         Hook(
             f"{SCHEDULER}.add_request",
             "when requests are queued",
-            before=before_add,
+            before=requests.before_add,
             needs=(
                 Need(REQUEST, "request_id arrival_time num_prompt_tokens max_tokens priority"),
                 Need(REQUEST, "sampling_params pooling_params"),
@@ -110,12 +110,12 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
                 Need(REQUEST, "kv_transfer_params", _HALVES),
             ),
         ),
-        Hook(f"{SCHEDULER}._preempt_request", "preemptions", before=before_preempt, needs=(progress,)),
+        Hook(f"{SCHEDULER}._preempt_request", "preemptions", before=requests.before_preempt, needs=(progress,)),
         Hook(
             f"{SCHEDULER}._free_request",
             "when and why requests end",
             before=ends.before,
-            after=after_free,
+            after=requests.after_free,
             takes=(Argument(1, "request"),),
             off=unseen("_free_request"),
             needs=(progress, Need(REQUEST, "status"), ended),
@@ -123,7 +123,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         Hook(
             f"{SCHEDULER}._free_blocks",
             "the end of delayed frees",
-            after=after_free,
+            after=requests.after_free,
             needs=(ended,),
             off=unseen("_free_blocks"),
         ),

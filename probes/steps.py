@@ -7,7 +7,6 @@ from typing import Any
 from kvtrace.capture import _native
 from kvtrace.events import (
     BLOCK_TABLE,
-    REQUEST_EVENT,
     STEP_REQUEST,
     STEP_SCHEDULE,
     Limit,
@@ -19,6 +18,7 @@ from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Hook, Need
 from kvtrace.probes.lookups import Lookups
 from kvtrace.probes.nvtx import Ranges
+from kvtrace.probes.request_events import RequestEvents
 from kvtrace.probes.vllm_symbols import (
     BLOCK_POOL,
     CACHED_REQUESTS,
@@ -45,7 +45,7 @@ class Steps:
     def __init__(self, engines: Engines, lookups: Lookups, ranges: Ranges | None = None) -> None:
         packer = engines.recorder.packer
         self._lookups = lookups
-        self._emit_request = engines.recorder.stream(REQUEST_EVENT)
+        self._events = RequestEvents(engines.recorder)
         compiled = _native.Steps(
             packer(STEP_SCHEDULE),
             packer(STEP_REQUEST),
@@ -86,17 +86,16 @@ class Steps:
         op = RequestOp.resume if live.preempted else RequestOp.schedule
         if op is RequestOp.schedule and engine.awaiting_first_token is not None:
             engine.awaiting_first_token[request.request_id] = request
-        self._emit_request(
+        follows = engine.follows_lookups
+        self._events.record(
+            op,
+            live,
+            request,
             time_ns=start_ns,
             step=engine.step,
-            request=live.number,
-            op=op,
-            reason=0,
             computed_tokens=computed,
-            output_tokens=request.num_output_tokens,
-            local_cached_tokens=live.local_hit if engine.follows_lookups else -1,
-            external_cached_tokens=live.external_hit if engine.follows_lookups else -1,
-            blocks=sum(live.table),
+            local_cached_tokens=live.local_hit if follows else -1,
+            external_cached_tokens=live.external_hit if follows else -1,
         )
 
     @staticmethod
