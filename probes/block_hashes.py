@@ -12,7 +12,6 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.stream import compiled
@@ -20,6 +19,7 @@ from kvtrace.events import REQUEST_HASH, REQUEST_KEY
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.vllm_symbols import REQUEST
+from kvtrace.probes.vllm_types import Request
 
 GENERATION = 1 << 16
 """Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
@@ -28,7 +28,7 @@ _PLACE = "vllm.v1.request:Request.block_hashes"
 _LOST = "why blocks were missing from the prefix cache"
 CHAIN_NEEDS = (
     Need(REQUEST, "block_hashes lora_request cache_salt mm_features prompt_embeds", _LOST),
-    Need(REQUEST, "_block_hasher", "which missing blocks are cached under other keys"),
+    Need(REQUEST, "_block_hasher all_token_ids", "which missing blocks are cached under other keys"),
     Need("vllm.lora.request:LoRARequest", "lora_name lora_path", _LOST),
     Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
     Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
@@ -58,12 +58,12 @@ def _writer(recorder: Recorder) -> Callable[[int, int, Sequence[bytes], int, Seq
 class _Keyless:
     """Looks to vLLM's block hasher like a request of the same tokens without any keys."""
 
-    mm_features: tuple[Any, ...] = ()
+    mm_features: tuple[object, ...] = ()
     lora_request = None
     cache_salt = None
     prompt_embeds = None
 
-    def __init__(self, request: Any, num_tokens: int, block_hashes: list[bytes]) -> None:
+    def __init__(self, request: Request, num_tokens: int, block_hashes: list[bytes]) -> None:
         self.all_token_ids = request.all_token_ids
         self.num_tokens = num_tokens
         self.block_hashes = block_hashes
@@ -81,7 +81,7 @@ class Chains:
         self._secret = os.urandom(16)  # a salt is a secret: only whether two are equal may be told
         self._alive = True
 
-    def record(self, engine: Engine, number: int, request: Any, hit_tokens: int) -> None:
+    def record(self, engine: Engine, number: int, request: Request, hit_tokens: int) -> None:
         """Record the chain behind the tokens found in the GPU prefix cache, and the request's keys."""
         if not self._alive:
             return
@@ -93,7 +93,7 @@ class Chains:
             detail = f"{type(error).__name__}: {error}; lost: {_LOST}"
             self._recorder.note("hook", inherited=True, hook=_PLACE, state="disabled", detail=detail)
 
-    def _record(self, engine: Engine, number: int, request: Any, first: int) -> None:
+    def _record(self, engine: Engine, number: int, request: Request, first: int) -> None:
         hashes = request.block_hashes
         keyed = self._record_keys(engine.step, number, request)
         if len(hashes) <= first:
@@ -101,7 +101,7 @@ class Chains:
         plain = self._without_keys(engine, request, first) if keyed else None
         self._write(engine.step, number, hashes, first, plain)
 
-    def _record_keys(self, step: int, number: int, request: Any) -> bool:
+    def _record_keys(self, step: int, number: int, request: Request) -> bool:
         """Record the keys, if there are any; whether the tokens have hashes without them."""
         lora, salt, items = request.lora_request, request.cache_salt, request.mm_features
         embeds = request.prompt_embeds is not None
@@ -115,13 +115,13 @@ class Chains:
         )
         return not embeds
 
-    def _identity(self, key: Any) -> int:
+    def _identity(self, key: object) -> int:
         if not key:
             return 0
         digest = hashlib.blake2b(repr(key).encode(), digest_size=8, key=self._secret).digest()
         return int.from_bytes(digest, "big") or 1
 
-    def _without_keys(self, engine: Engine, request: Any, first: int) -> list[bytes]:
+    def _without_keys(self, engine: Engine, request: Request, first: int) -> list[bytes]:
         """The chain from `first` on as it would be without keys, continued from the last block seen before."""
         if len(self._keyless) > GENERATION:
             self._older, self._keyless = self._keyless, {}

@@ -158,7 +158,7 @@ def _hash_hooks(engines: Engines, inserted: After, popped: After) -> list[Hook]:
     ]
 
 
-def _pool_of(engines: Engines, hash_map: Any) -> Pool | None:
+def _pool_of(engines: Engines, hash_map: object) -> Pool | None:
     """The pool a map from hashes to blocks belongs to."""
     known = engines.maps.get(id(hash_map))
     if known is not None:

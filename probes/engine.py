@@ -12,6 +12,7 @@ from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.pins import Pins
 from kvtrace.probes.state import EngineState, PoolState, RequestState
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
+from kvtrace.probes.vllm_types import BlockPool, Request, Scheduler
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
@@ -69,7 +70,7 @@ class LiveRequest(RequestState):
 class Pool(PoolState):
     """A block pool. `index` 0 is the scheduler's own."""
 
-    def __init__(self, engine: Engine, block_pool: Any, index: int) -> None:
+    def __init__(self, engine: Engine, block_pool: BlockPool, index: int) -> None:
         self.engine = engine
         self.block_pool = block_pool  # kept, so that its id() cannot be given to another
         self.index = index
@@ -81,9 +82,11 @@ class Pool(PoolState):
 class Engine(EngineState):
     """A scheduler's state as the probes follow it."""
 
-    def __init__(self, scheduler: Any, recorder: Recorder, lacks: Lacks) -> None:
+    def __init__(self, scheduler: Scheduler, recorder: Recorder, lacks: Lacks) -> None:
         manager = scheduler.kv_cache_manager
-        self.scheduler = weakref.proxy(scheduler)  # an engine that is let go of must not live on by being recorded
+        self.scheduler: Scheduler = weakref.proxy(
+            scheduler
+        )  # an engine that is let go of must not live on by being recorded
         self.lacks = lacks
         self.block_pool = manager.block_pool
         self.pool = Pool(self, self.block_pool, 0)
@@ -103,8 +106,8 @@ class Engine(EngineState):
         self._most_requests = MOST_REQUESTS
         self.follows_requests = True  # their ends are seen
         self.follows_lookups = True  # and what becomes of them
-        self.awaiting_first_token: dict[str, Any] | None = {}  # None: first tokens are not seen
-        self.lookup: tuple[int, Any, int] | None = None  # time, request, local hit tokens: not yet used
+        self.awaiting_first_token: dict[str, Request] | None = {}  # None: first tokens are not seen
+        self.lookup: tuple[int, Request, int] | None = None  # time, request, local hit tokens: not yet used
         self.need_blocks = -1  # of the last allocation that was sized
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
         self.block_size = int(lacks.read(scheduler, "block_size", _SIZES, 0) or 0)
@@ -150,7 +153,7 @@ class Engine(EngineState):
         (number,) = self.recorder.intern_once(request_id)
         return number
 
-    def acts_for(self, request: Any) -> None:
+    def acts_for(self, request: Request) -> None:
         """Blocks change hands for this request from now on, until `owner` is 0 again."""
         live = self.requests.get(request.request_id)
         if live is None and self.follows_requests:
@@ -164,12 +167,13 @@ class Engine(EngineState):
             found += len(getattr(scheduler, name))
         return found
 
-    def head(self) -> Any:
+    def head(self) -> Request | None:
         """The request at the head of the waiting queues, or None."""
         for name in self.queues:
             queue = getattr(self.scheduler, name)
             if queue:
-                return queue.peek_request()
+                head: Request = queue.peek_request()
+                return head
         return None
 
     def without_steps(self) -> None:

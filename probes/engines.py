@@ -17,6 +17,7 @@ from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.pins import Pins
 from kvtrace.probes.vllm_symbols import SCHEDULER
+from kvtrace.probes.vllm_types import BlockPool, Scheduler
 
 
 class Engines:
@@ -29,13 +30,15 @@ class Engines:
         self.by_manager: dict[int, Engine] = {}
         self.pools: dict[int, Pool] = {}
         self.tiers: dict[int, tuple[Any, Any]] = {}  # pools of offload tiers, and what records them
-        self.maps: dict[int, tuple[Any, Pool]] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
+        self.maps: dict[
+            int, tuple[object, Pool]
+        ] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
         self._without: list[Callable[[Engine], None]] = []
         self._latest: Engine | None = None
         self._last_step = 0  # of engines that are gone
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def add(self, scheduler: Any) -> Engine:
+    def add(self, scheduler: Scheduler) -> Engine:
         """Start to follow a scheduler that has just been built.
 
         An engine that was made after another in the same process goes on with its steps, for it is the same engine in
@@ -90,7 +93,7 @@ class Engines:
             return None
         return pool.engine.pins
 
-    def pool(self, block_pool: Any) -> Pool | None:
+    def pool(self, block_pool: BlockPool) -> Pool | None:
         """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""
         pool = self.pools.get(id(block_pool))
         if pool is None and self._latest is not None:

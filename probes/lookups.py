@@ -18,7 +18,7 @@ _SIZED = "how many blocks a refused request asked for"
 _SKIPS = "that a request does not want the prefix cache"
 
 
-def _note_sizing(engine: Engine, coordinator: Any) -> None:
+def _note_sizing(engine: Engine, coordinator: object) -> None:
     """Note how many blocks an admission asks for.
 
     Allocations of running requests are sized by the same method every step; they are left alone, so the method is
@@ -92,7 +92,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
     managers = engines.by_manager
     now = time.monotonic_ns
 
-    def after_lookup(_: None, found: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
+    def after_lookup(_: None, found: tuple[object, int], args: Args, kwargs: Kwargs) -> None:
         engine, request = managers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or not engine.follows_lookups:
             return
@@ -115,7 +115,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         engine.acts_for(argument(args, kwargs, 1, "request"))  # last: should this fail, nobody is left as the owner
         return engine
 
-    def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_owned(engine: Engine | None, _: object, args: Args, kwargs: Kwargs) -> None:
         if engine is not None:
             engine.owner = 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.events import PIN_END, PIN_START, PinCause, PinEnd
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
+from kvtrace.probes.vllm_types import Block, Request
 
 _FAILED = "that a load failed"
 _STREAMING = "WAITING_FOR_STREAMING_REQ"
@@ -16,6 +17,10 @@ _STREAMING = "WAITING_FOR_STREAMING_REQ"
 if TYPE_CHECKING:
     from kvtrace.probes.engine import Engine
     from kvtrace.probes.engines import Engines
+
+
+Key = str | int
+"""What tells the pins of one cause apart: a request id, or the id() of a list of blocks."""
 
 
 class Holder:
@@ -41,11 +46,11 @@ class Pins:
         self._emit_ends = engine.recorder.columns(PIN_END)
         self._last = 0
         self._unfollowed: set[PinCause] = set()  # nothing sees their ends
-        self.opened: dict[tuple[PinCause, Any], tuple[int, list[int]]] = {}  # that have not ended
+        self.opened: dict[tuple[PinCause, Key], tuple[int, list[int]]] = {}  # that have not ended
         self._connector: dict[int, list[tuple[int, PinEnd]]] = {}  # by block: its pins, oldest first
-        self.fenced: dict[int, list[Any]] = {}  # lists of blocks behind the fence, kept so that their id() stays theirs
+        self.fenced: dict[int, list[Block]] = {}  # behind the fence; kept, so that their id() stays theirs
 
-    def start(self, cause: PinCause, key: Any, request: int, blocks: list[int], ttl_ns: int = -1) -> int:
+    def start(self, cause: PinCause, key: Key | None, request: int, blocks: list[int], ttl_ns: int = -1) -> int:
         """Record that blocks are held from now on; `key` and the cause name the pin until it ends."""
         self._last += 1
         if key is not None and cause not in self._unfollowed:
@@ -54,7 +59,7 @@ class Pins:
         self._emit_starts(len(blocks), moment, step, pin, blocks, cause, request, ttl_ns)
         return pin
 
-    def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
+    def end(self, cause: PinCause, key: Key, reason: PinEnd) -> bool:
         """Record that a pin's blocks are let go; False if there is no such pin."""
         opened = self.opened.pop((cause, key), None)
         if opened is None:
@@ -72,20 +77,20 @@ class Pins:
         if PinCause.in_flight in causes:
             self.fenced.clear()
 
-    def fence(self, blocks: list[Any], request: int) -> None:
+    def fence(self, blocks: list[Block], request: int) -> None:
         """Record that blocks of a request are held until a step that may write them is over."""
         if PinCause.in_flight not in self._unfollowed:
             self.fenced[id(blocks)] = blocks
         self.start(PinCause.in_flight, id(blocks), request, [block.block_id for block in blocks if not block.is_null])
 
-    def is_open(self, cause: PinCause, key: Any) -> bool:
+    def is_open(self, cause: PinCause, key: Key) -> bool:
         """Whether there is such a pin."""
         return (cause, key) in self.opened
 
     def _ended(self, pins: int | list[int], blocks: list[int], reason: PinEnd) -> None:
         self._emit_ends(len(blocks), time.monotonic_ns(), self._engine.acting_step, pins, blocks, reason)
 
-    def touched(self, blocks: Iterable[Any]) -> None:
+    def touched(self, blocks: Iterable[Block]) -> None:
         """Blocks got a reference while the engine's `holder` was acting."""
         holder, ids = self._engine.holder, [block.block_id for block in blocks if not block.is_null]
         if holder is None or not ids:
@@ -97,7 +102,7 @@ class Pins:
         for block in ids if PinCause.connector not in self._unfollowed else ():
             self._connector.setdefault(block, []).append((pin, holder.ends))
 
-    def freed(self, blocks: Iterable[Any]) -> None:
+    def freed(self, blocks: Iterable[Block]) -> None:
         """Blocks lost a reference while a connector was acting: its own, if it has any."""
         ended: dict[PinEnd, tuple[list[int], list[int]]] = {}
         for block in blocks:
@@ -112,7 +117,7 @@ class Pins:
         for reason, (numbers, ids) in ended.items():
             self._ended(numbers, ids, reason)
 
-    def hold_request(self, cause: PinCause, request: Any, ttl_ns: int = -1) -> None:
+    def hold_request(self, cause: PinCause, request: Request, ttl_ns: int = -1) -> None:
         """Record that all blocks of a request's block table are held."""
         blocks = block_ids(self._engine, request.request_id)
         self.start(cause, request.request_id, self._engine.number(request.request_id), blocks, ttl_ns)

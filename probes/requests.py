@@ -15,6 +15,7 @@ from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.step_results import first_tokens
 from kvtrace.probes.vllm_symbols import REQUEST, SAMPLING, SCHEDULER
+from kvtrace.probes.vllm_types import Request
 
 _TAGS = "sessions and turns"
 _HALVES = "the halves of prefill/decode pairs"
@@ -83,7 +84,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         engine.finished += 1
         event(engine, request, RequestOp.finish, _REASONS.get(request.status.name, FinishReason.other))
 
-    def after_free(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_free(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         """Forget the request, unless its blocks are still held: then `_free_blocks` comes later."""
         engine, request_id = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request").request_id
         if engine is not None and request_id in engine.requests and request_id not in args[0].requests:
@@ -153,11 +154,11 @@ def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
     return unseen
 
 
-def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
+def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Request], None]:
     """What records which half of a prefill/decode pair a request is, as its client says; nothing of other requests."""
     emit = recorder.stream(REQUEST_REMOTE)
 
-    def note(number: int, request: Any) -> None:
+    def note(number: int, request: Request) -> None:
         parameters = lacks.read(request, "kv_transfer_params", _HALVES)
         if not isinstance(parameters, dict):
             return
@@ -170,7 +171,7 @@ def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
     return note
 
 
-def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
+def _tags(request: Request, lacks: Lacks) -> tuple[str, int]:
     """The session and turn a client passed along, or ("", -1)."""
     extra = _extra(request, lacks)
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
@@ -181,7 +182,7 @@ def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
     return ("" if session is None else str(session)), (int(turn) if is_number else -1)
 
 
-def _extra(request: Any, lacks: Lacks) -> dict[str, Any]:
+def _extra(request: Request, lacks: Lacks) -> dict[str, Any]:
     """What a client passed along beside what vLLM knows."""
     if request.sampling_params is not None:
         return lacks.read(request.sampling_params, "extra_args", _TAGS) or {}

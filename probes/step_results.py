@@ -13,6 +13,7 @@ from kvtrace.probes.engine import STEP_ATTRIBUTE, Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import MODEL_OUTPUT, REQUEST, SCHEDULER
+from kvtrace.probes.vllm_types import SchedulerOutput
 
 
 class Updates:
@@ -63,7 +64,7 @@ def _updates(engines: Engines) -> Updates:
     native, packer = compiled(), engines.recorder.packer(STEP_UPDATE)
     record = partial(first_tokens, emit_request=engines.recorder.stream(REQUEST_EVENT))
 
-    def missing(engine: Engine, output: Any) -> None:
+    def missing(engine: Engine, output: SchedulerOutput) -> None:
         if engine.step >= 0:
             engines.lacks.tell(output, STEP_ATTRIBUTE, "which step results belong to")
 

@@ -31,6 +31,7 @@ from kvtrace.probes.vllm_symbols import (
     SCHEDULER,
     SCHEDULER_OUTPUT,
 )
+from kvtrace.probes.vllm_types import Request
 
 _PAUSED = "that admissions were paused"
 _NOBODY_WAITS = int(Limit.none), 0, -1, -1
@@ -183,7 +184,7 @@ class Steps:
         phase = self._phase(engine, start_ns, live, engine.scheduler.requests[request_id], computed)
         return live.number, phase
 
-    def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> int:
+    def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Request, computed: int) -> int:
         first = live.decode_from == NOT_ADMITTED
         if first:
             self._admitted(engine, start_ns, live, request, computed)
@@ -195,7 +196,7 @@ class Steps:
         begins = computed == live.local_hit + live.external_hit if engine.follows_lookups else first
         return _PREFILL if whole and begins else _CHUNKED
 
-    def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> None:
+    def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Request, computed: int) -> None:
         live.decode_from = max(request.num_prompt_tokens, live.recompute_until)
         op = RequestOp.resume if live.preempted else RequestOp.schedule
         if op is RequestOp.schedule and engine.awaiting_first_token is not None:
