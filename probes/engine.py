@@ -1,18 +1,20 @@
-"""What kvtrace keeps about a scheduler, its pools and its requests."""
+"""The state of a scheduler, its pools and its requests, as the probes follow it."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
+from kvtrace.capture._native import EngineState, PoolState, RequestState
 from kvtrace.capture.recorder import Recorder
+from kvtrace.events import BlockOp
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.pins import Pins
-from kvtrace.probes.state import EngineState, PoolState, RequestState
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
-from kvtrace.probes.vllm_types import BlockPool, Request, Scheduler
+from kvtrace.probes.vllm_types import Block, BlockPool, Request, Scheduler
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
@@ -67,6 +69,19 @@ class LiveRequest(RequestState):
         self.external_hit = 0
 
 
+class PoolRecorder(Protocol):
+    """Records the changes of a block pool that is an offload tier's."""
+
+    def changed(self, op: BlockOp, blocks: Sequence[Block]) -> None:
+        """Record allocated, referenced or released blocks."""
+
+    def hashed(self, op: BlockOp, key: bytes, block: Block) -> None:
+        """Record a block that can be found by a hash from now on, or not any more."""
+
+    def emptied(self) -> None:
+        """Record that the pool was reset."""
+
+
 class Pool(PoolState):
     """A block pool. `index` 0 is the scheduler's own."""
 
@@ -76,7 +91,7 @@ class Pool(PoolState):
         self.index = index
         self.cached = 0  # hashes that lead to a block
         self.evicted = 0  # hashes taken away since the last NVTX mark
-        self.tier: Any = None  # records the blocks of a pool that is an offload tier's, in its own way
+        self.tier: PoolRecorder | None = None  # of a pool that is an offload tier's
 
 
 class Engine(EngineState):

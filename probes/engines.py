@@ -6,16 +6,14 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes import ttl_pins
-from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool
+from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool, PoolRecorder
 from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
 from kvtrace.probes.optional_attributes import Lacks
-from kvtrace.probes.pins import Pins
 from kvtrace.probes.vllm_symbols import SCHEDULER
 from kvtrace.probes.vllm_types import BlockPool, Scheduler
 
@@ -29,7 +27,7 @@ class Engines:
         self.by_scheduler: dict[int, Engine] = {}
         self.by_manager: dict[int, Engine] = {}
         self.pools: dict[int, Pool] = {}
-        self.tiers: dict[int, tuple[Any, Any]] = {}  # pools of offload tiers, and what records them
+        self.tiers: dict[int, tuple[BlockPool, PoolRecorder]] = {}  # pools of offload tiers, and what records them
         self.maps: dict[
             int, tuple[object, Pool]
         ] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
@@ -47,8 +45,7 @@ class Engines:
         engine = Engine(scheduler, self.recorder, self.lacks)
         engine.step = engine.acting_step = max([self._last_step, *(other.step for other in self.by_scheduler.values())])
         if self._latest is not None or self._last_step:
-            emit = self.recorder.stream(BLOCK_EVENT)
-            emit(time.monotonic_ns(), engine.step, -1, BlockOp.reset, 0, 0, 0, 0, 0)
+            self.record_reset(engine.step, 0)
         for lose in self._without:
             lose(engine)
         self.by_scheduler[id(scheduler)] = engine
@@ -59,7 +56,7 @@ class Engines:
         return engine
 
     def off(self, lose: Callable[[Engine], None]) -> Callable[[], None]:
-        """What a hook is to call when it is off: all engines, and those to come, `lose` what it kept up."""
+        """Make the function for a hook that is off: all engines, and later ones, `lose` the state it kept up."""
 
         def lost() -> None:
             self._without.append(lose)
@@ -86,12 +83,19 @@ class Engines:
         if self._latest is engine:
             self._latest = None
 
-    def holding(self, block_pool: Any) -> Pins | None:
-        """The pins of an engine in whose own pool something else than a request takes or releases blocks just now."""
-        pool = self.pools.get(id(block_pool))
-        if pool is None or pool.engine.holder is None or pool.index:
-            return None
-        return pool.engine.pins
+    def record_reset(self, step: int, pool: int) -> None:
+        """Record that no block of a pool can be found by its hash any more."""
+        self.recorder.stream(BLOCK_EVENT)(
+            time_ns=time.monotonic_ns(),
+            step=step,
+            block_id=-1,
+            op=BlockOp.reset,
+            ref_count=0,
+            request=0,
+            block_hash=0,
+            kv_group=0,
+            pool=pool,
+        )
 
     def pool(self, block_pool: BlockPool) -> Pool | None:
         """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""

@@ -22,7 +22,7 @@ def hooks(recorder: Recorder) -> list[Hook]:
             announced.add(os.getpid())
             recorder.note("role", opens=True, role="frontend")
         internal, external = recorder.intern_once(request.request_id, str(request.external_req_id))
-        emit(time.monotonic_ns(), internal, external)
+        emit(time_ns=time.monotonic_ns(), request=internal, external_id=external)
 
     return [
         Hook(

@@ -117,14 +117,35 @@ class TierRows:
         name = self._part.recorder.intern(self._part.name)
         request = engine.number(request_id) if request_id else 0
         lows, groups = low_hashes(keys) if keys else (0, 0)
-        self._emit(len(blocks), moment, step, name, self._tier, op, blocks, request, lows, groups)
+        self._emit(
+            len(blocks),
+            time_ns=moment,
+            step=step,
+            connector=name,
+            tier=self._tier,
+            op=op,
+            tier_block_id=blocks,
+            request=request,
+            block_hash=lows,
+            kv_group=groups,
+        )
 
     def record_one(self, op: TierOp, block: int, key: bytes) -> None:
         """Record a change of one block, at half the cost of a list of one."""
         engine = self._part.engine()
         if engine is not None:
             name, low = self._part.recorder.intern(self._part.name), int.from_bytes(key[-12:-4], "big")
-            self._emit_one(time.monotonic_ns(), engine.acting_step, name, self._tier, op, block, 0, low, key[-1])
+            self._emit_one(
+                time_ns=time.monotonic_ns(),
+                step=engine.acting_step,
+                connector=name,
+                tier=self._tier,
+                op=op,
+                tier_block_id=block,
+                request=0,
+                block_hash=low,
+                kv_group=key[-1],
+            )
 
 
 def capacity_of(manager: object, lacks: Lacks) -> int | None:
@@ -201,9 +222,9 @@ class PoolTier:
 
     def changed(self, op: BlockOp, blocks: Sequence[Block]) -> None:
         """Record allocated, referenced or released blocks."""
-        if op is BlockOp.allocate:
+        if op == BlockOp.allocate:
             self._rows.record(TierOp.write, [block.block_id for block in blocks])
-        elif op is BlockOp.free:
+        elif op == BlockOp.free:
             empty = [block for block in blocks if not block.is_null and not block.ref_cnt and block.block_hash is None]
             self._rows.record(TierOp.drop, [block.block_id for block in empty])
 

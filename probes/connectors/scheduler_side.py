@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from kvtrace.capture._native import Around
 from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
 from kvtrace.probes.connectors.adapter import Adapter, Facts, Planned
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part, low_hashes
 from kvtrace.probes.engine import Engine
-from kvtrace.probes.hooks import Args, Around, Hook, Kwargs, Need, argument, around
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.pins import Holder
 from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_POOL, CONNECTOR, REQUEST
 from kvtrace.probes.vllm_types import Request
@@ -56,7 +57,17 @@ def _hook_lookups(part: Part) -> None:
         local: int = argument(args, kwargs, 1, "num_computed_tokens")
         number, name = engine.number(request.request_id), recorder.intern(part.name)
         matched = -1 if found[0] is None else found[0]
-        emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]), asked_ns)
+        emit(
+            time_ns=time.monotonic_ns(),
+            step=engine.step,
+            request=number,
+            part=part.index,
+            connector=name,
+            local_tokens=local,
+            matched_tokens=matched,
+            asynchronous=bool(found[1]),
+            asked_ns=asked_ns,
+        )
 
     part.hook(part.connector, LOOKUP, before_lookup, after_lookup)
 
@@ -106,7 +117,7 @@ def _nobody_holds(part: Part) -> Callable[[], None]:
 
 def _holding(part: Part, ends: PinEnd) -> Around:
     """Attribute references on blocks to the connector until a call returns; `ends` is why they will end."""
-    return around(part.engine, "holder", Holder(0, ends))
+    return Around(part.engine, "holder", Holder(0, ends))
 
 
 Held = tuple[Engine, Holder | None] | None
@@ -142,11 +153,21 @@ class Plans:
         """Record a planned transfer, a row a block."""
         if not plan.gpu_blocks:
             return
-        moment, step = time.monotonic_ns(), engine.step
         numbers = {request: engine.number(request) if request else 0 for request in dict.fromkeys(plan.requests)}
         requests = [numbers[request] for request in plan.requests]
-        of_all = moment, step, plan.transfer, plan.direction
-        self._emit(len(requests), *of_all, requests, plan.gpu_blocks, plan.other_blocks, *_hashes(engine, plan))
+        hashes, groups = _hashes(engine, plan)
+        self._emit(
+            len(requests),
+            time_ns=time.monotonic_ns(),
+            step=engine.step,
+            transfer=plan.transfer,
+            direction=plan.direction,
+            request=requests,
+            gpu_block_id=plan.gpu_blocks,
+            other_block_id=plan.other_blocks,
+            block_hash=hashes,
+            kv_group=groups,
+        )
 
 
 def _hashes(engine: Engine, plan: Planned) -> tuple[list[int], list[int]]:

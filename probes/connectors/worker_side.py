@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
 
-from kvtrace.capture.stream import compiled
-from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
+from kvtrace.capture._native import Calls
+from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, Direction, Tier
 from kvtrace.probes.connectors.adapter import Adapter, Facts
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Part
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part
+from kvtrace.probes.hooks import Hook, Need
 from kvtrace.probes.vllm_symbols import CONNECTOR
 
 _STEP = "the step of transfers"
@@ -33,70 +32,14 @@ FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
 HOOKS = PREEMPTIONS, METADATA, LOAD, SAVE, RESULTS, FINISHED
 
 
-class Calls:
-    """What hooks do around a connector's calls in its worker: each is recorded, and its adapter does its part."""
-
-    def __init__(self, part: Part, adapter: Adapter) -> None:
-        self._part, self._adapter = part, adapter
-        self._emit = part.recorder.stream(CONNECTOR_CALL)
-        self._attached = False
-
-    def metadata(self, args: Args, kwargs: Kwargs) -> None:
-        """Before a call that brings a step's metadata, which says which step it is."""
-        if not self._attached:
-            self._attached = self._adapter.attach_worker()
-        metadata = args[0] if args else next(iter(kwargs.values()))
-        step = getattr(metadata, STEP_ATTRIBUTE, None)
-        if step is None:
-            _missing(self._part, metadata)
-        self._part.step = step or UNKNOWN_STEP
-
-    def without_step(self) -> None:
-        """Nothing says any more which step it is."""
-        self._part.step = UNKNOWN_STEP
-
-    def begin(self, args: Args, kwargs: Kwargs) -> int:
-        """Before a call that is recorded: when it begins."""
-        return time.monotonic_ns()
-
-    def begin_save(self, args: Args, kwargs: Kwargs) -> int:
-        """Before `wait_for_save`."""
-        self._adapter.before_save()
-        return time.monotonic_ns()
-
-    def load(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        """After `start_load_kv`."""
-        self._record(start_ns, ConnectorCall.load)
-        self._adapter.after_load(start_ns, args, kwargs)
-
-    def save(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        """After `wait_for_save`."""
-        self._record(start_ns, ConnectorCall.save)
-        self._adapter.after_save(start_ns, args, kwargs)
-
-    def poll(self, start_ns: int, finished: Any, args: Args, kwargs: Kwargs) -> None:
-        """After `get_finished`, whose result names the requests whose transfers are over."""
-        named = finished if isinstance(finished, tuple) else (finished.finished_sending, finished.finished_recving)
-        sent, received = (len(requests or ()) for requests in named)
-        self._record(start_ns, ConnectorCall.poll, sent, received)
-        self._adapter.after_poll(start_ns, args, kwargs)
-
-    def _record(self, start_ns: int, call: ConnectorCall, sent: int = -1, received: int = -1) -> None:
-        part, end_ns = self._part, time.monotonic_ns()
-        name = part.recorder.intern(part.name)
-        self._emit(start_ns, end_ns, *part.step, part.index, name, call, sent, received)
-
-
 def _missing(part: Part, metadata: object) -> None:
     part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
 
 
 def calls_of(part: Part, adapter: Adapter) -> Calls:
-    """`Calls`, in compiled code where there is some."""
-    native, own = compiled(), adapter.own
-    if native is None:
-        return Calls(part, adapter)
-    made: Calls = native.Calls(
+    """Make the hooks' functions around a connector's calls in its worker, which also call its adapter."""
+    own = adapter.own
+    return Calls(
         part.recorder.packer(CONNECTOR_CALL),
         part,
         part.recorder,
@@ -109,9 +52,7 @@ def calls_of(part: Part, adapter: Adapter) -> Calls:
         own("after_save"),
         own("after_poll"),
         part.index,
-        *ConnectorCall,
     )
-    return made
 
 
 def attach(part: Part, adapter: Adapter) -> Facts:
@@ -164,7 +105,19 @@ class Transfers:
         """
         pid, number = step or self._part.step
         name = self._part.recorder.intern(self._part.name)
-        self._submit(submitted_ns, pid, number, transfer, name, direction, *tiers, blocks, bytes_)
+        from_tier, to_tier = tiers
+        self._submit(
+            submitted_ns=submitted_ns,
+            engine_id=pid,
+            step=number,
+            transfer=transfer,
+            connector=name,
+            direction=direction,
+            from_tier=from_tier,
+            to_tier=to_tier,
+            blocks=blocks,
+            bytes=bytes_,
+        )
 
     def finished(
         self,
@@ -189,4 +142,12 @@ class Transfers:
             success: False if it failed.
         """
         when = time.monotonic_ns() if finished_ns is None else finished_ns
-        self._end(when, transfer, started_ns, bytes_, device_ns, reported_ns, success)
+        self._end(
+            finished_ns=when,
+            transfer=transfer,
+            started_ns=started_ns,
+            bytes=bytes_,
+            device_ns=device_ns,
+            reported_ns=reported_ns,
+            success=success,
+        )

@@ -52,4 +52,5 @@ class BatchOrder:
             self._forget(request_id)
         self._rows = list(request_ids)
         rows, numbers = list(range(len(request_ids))), [self._intern(request_id) for request_id in request_ids]
-        self._emit_rows(len(rows), *step, rows, numbers)
+        pid, number = step
+        self._emit_rows(len(rows), engine_id=pid, step=number, row=rows, request=numbers)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,15 +18,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.probes import plugin
 from kvtrace.probes.connectors import registry
 from kvtrace.probes.device.tiles.launch import TARGETS
-from kvtrace.probes.hooks import Hook, Need, Patches
-
-
-class Argument(NamedTuple):
-    """An argument that a hook's function takes, as `kvtrace.probes.hooks.argument` is told."""
-
-    position: int
-    name: str
-    optional: bool
+from kvtrace.probes.hooks import Argument, Hook, Need, Patches
 
 
 class Declared(NamedTuple):
@@ -66,13 +58,13 @@ def _on_functions() -> list[Hook]:
     """All of them: those that only NVTX or the tile level need included. Nothing is recorded."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KVTRACE_KV_LEVEL", "tile")
-        environment.setenv("KVTRACE_NATIVE", "0")  # the sources are read, and C has none of these
         return plugin.hooks(Recorder(Path("/nonexistent")), Patches(lambda *_: None), {"KVTRACE_NVTX": "1"})
 
 
 def _of_functions(hook: Hook) -> Iterator[Argument]:
+    yield from hook.takes
     for function in (hook.before, hook.after, hook.arguments):
-        if function is not None:
+        if isinstance(function, FunctionType | MethodType):
             module = importlib.import_module(function.__module__)
             yield from _taken(module, function.__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import re
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -157,6 +158,23 @@ def _attributes_of(shape: type) -> set[str]:
         for name in (*vars(shape), *vars(shape).get("__annotations__", ()))
         if not name.startswith(("__", "_abc", "_is_"))
     }
+
+
+def test_what_c_reads_of_vllm_is_declared() -> None:
+    """Every name in C's tables is an attribute or an argument that a hook declares, or one of kvtrace's own classes."""
+    declared = {name for hook in all_declared() for name in hook.target.partition(":")[2].split(".")}
+    declared |= {argument.name for hook in all_declared() for argument in hook.arguments}
+    for need in (need for hook in all_declared() for need in hook.needs):
+        declared |= {name for names in need.names.split() for name in names.split("|")}
+    native = Path(inspect.getfile(Recorder)).parent / "native"
+    tables = {path: re.findall(r'\{&n_\w+,\s*"(\w+)"\}', path.read_text()) for path in native.glob("*.c")}
+    own: set[str] = {"__dict__", "name"}  # the latter of enumerations' members
+    for path in [*Path(inspect.getfile(plugin)).parent.rglob("*.py"), *native.parent.glob("*.py*")]:
+        if path.suffix in (".py", ".pyi"):
+            own |= _made_in(ast.parse(path.read_text()))
+    read = {(path.name, name) for path, names in tables.items() for name in names}
+    assert len(read) > 50
+    assert {(path, name) for path, name in read if name not in own | declared} == set()
 
 
 def _made_in(tree: ast.Module) -> set[str]:
