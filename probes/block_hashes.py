@@ -1,4 +1,4 @@
-"""What a request's blocks are called: its chain of block hashes, and the keys that keep it from equal tokens.
+"""The chain of block hashes of a request, and the keys that keep its blocks apart from those of equal tokens.
 
 vLLM has computed the chain by the time a request is looked up; it is recorded once an admission, from the first block
 that was not found, so requests served from the cache cost nothing. What the chain would be without a salt, an adapter
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
 
 from kvtrace.capture._native import Hashes
 from kvtrace.capture.recorder import Recorder
@@ -17,6 +16,7 @@ from kvtrace.events import REQUEST_HASH, REQUEST_KEY
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.vllm_symbols import REQUEST
+from kvtrace.probes.vllm_types import Request
 
 GENERATION = 1 << 16
 """Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
@@ -25,7 +25,7 @@ _PLACE = "vllm.v1.request:Request.block_hashes"
 _LOST = "why blocks were missing from the prefix cache"
 CHAIN_NEEDS = (
     Need(REQUEST, "block_hashes lora_request cache_salt mm_features prompt_embeds", _LOST),
-    Need(REQUEST, "_block_hasher", "which missing blocks are cached under other keys"),
+    Need(REQUEST, "_block_hasher all_token_ids", "which missing blocks are cached under other keys"),
     Need("vllm.lora.request:LoRARequest", "lora_name lora_path", _LOST),
     Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
     Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
@@ -35,12 +35,12 @@ CHAIN_NEEDS = (
 class _Keyless:
     """Looks to vLLM's block hasher like a request of the same tokens without any keys."""
 
-    mm_features: tuple[Any, ...] = ()
+    mm_features: tuple[object, ...] = ()
     lora_request = None
     cache_salt = None
     prompt_embeds = None
 
-    def __init__(self, request: Any, num_tokens: int, block_hashes: list[bytes]) -> None:
+    def __init__(self, request: Request, num_tokens: int, block_hashes: list[bytes]) -> None:
         self.all_token_ids = request.all_token_ids
         self.num_tokens = num_tokens
         self.block_hashes = block_hashes
@@ -58,7 +58,7 @@ class Chains:
         self._secret = os.urandom(16)  # a salt is a secret: only whether two are equal may be told
         self._alive = True
 
-    def record(self, engine: Engine, number: int, request: Any, hit_tokens: int) -> None:
+    def record(self, engine: Engine, number: int, request: Request, hit_tokens: int) -> None:
         """Record the chain behind the tokens found in the GPU prefix cache, and the request's keys."""
         if not self._alive:
             return
@@ -70,7 +70,7 @@ class Chains:
             detail = f"{type(error).__name__}: {error}; lost: {_LOST}"
             self._recorder.note("hook", inherited=True, hook=_PLACE, state="disabled", detail=detail)
 
-    def _record(self, engine: Engine, number: int, request: Any, first: int) -> None:
+    def _record(self, engine: Engine, number: int, request: Request, first: int) -> None:
         hashes = request.block_hashes
         keyed = self._record_keys(engine.step, number, request)
         if len(hashes) <= first:
@@ -78,7 +78,7 @@ class Chains:
         plain = self._without_keys(engine, request, first) if keyed else None
         self._write(engine.step, number, hashes, first, plain)
 
-    def _record_keys(self, step: int, number: int, request: Any) -> bool:
+    def _record_keys(self, step: int, number: int, request: Request) -> bool:
         """Record the keys, if there are any; whether the tokens have hashes without them."""
         lora, salt, items = request.lora_request, request.cache_salt, request.mm_features
         embeds = request.prompt_embeds is not None
@@ -98,13 +98,13 @@ class Chains:
         )
         return not embeds
 
-    def _identity(self, key: Any) -> int:
+    def _identity(self, key: object) -> int:
         if not key:
             return 0
         digest = hashlib.blake2b(repr(key).encode(), digest_size=8, key=self._secret).digest()
         return int.from_bytes(digest, "big") or 1
 
-    def _without_keys(self, engine: Engine, request: Any, first: int) -> list[bytes]:
+    def _without_keys(self, engine: Engine, request: Request, first: int) -> list[bytes]:
         """The chain from `first` on as it would be without keys, continued from the last block seen before."""
         if len(self._keyless) > GENERATION:
             self._older, self._keyless = self._keyless, {}

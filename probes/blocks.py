@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from kvtrace.capture._native import Writer
 from kvtrace.events import BLOCK_EVENT, PinCause
@@ -12,6 +11,7 @@ from kvtrace.probes.engine import Engine, Pool
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need
 from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_MAP, BLOCK_POOL
+from kvtrace.probes.vllm_types import Block
 
 _BLOCK = Need(BLOCK, "block_id ref_cnt is_null")
 
@@ -65,12 +65,12 @@ def hooks(engines: Engines) -> list[Hook]:
     ]
 
 
-def _touched(pool: Pool, blocks: Iterable[Any]) -> None:
+def _touched(pool: Pool, blocks: Iterable[Block]) -> None:
     """Somebody else than a request took references on blocks."""
     pool.engine.pins.touched(blocks)
 
 
-def _freed(pool: Pool, blocks: Iterable[Any]) -> None:
+def _freed(pool: Pool, blocks: Iterable[Block]) -> None:
     """Somebody else than a request released references on blocks."""
     pool.engine.pins.freed(blocks)
 
@@ -88,7 +88,7 @@ def _after_reset(engines: Engines, _: None, done: bool, args: Args, kwargs: Kwar
         engines.record_reset(pool.engine.acting_step, pool.index)
 
 
-def _pool_of(engines: Engines, hash_map: Any) -> Pool | None:
+def _pool_of(engines: Engines, hash_map: object) -> Pool | None:
     """The pool a map from hashes to blocks belongs to; the map is not known yet."""
     for pool in list(engines.pools.values()):
         if pool.block_pool.cached_block_hash_to_block is hash_map:

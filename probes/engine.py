@@ -1,17 +1,20 @@
-"""What kvtrace keeps about a scheduler, its pools and its requests."""
+"""The state of a scheduler, its pools and its requests, as the probes follow it."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
 from kvtrace.capture._native import EngineState, PoolState, RequestState
 from kvtrace.capture.recorder import Recorder
+from kvtrace.events import BlockOp
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.pins import Pins
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
+from kvtrace.probes.vllm_types import Block, BlockPool, Request, Scheduler
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
@@ -66,24 +69,39 @@ class LiveRequest(RequestState):
         self.external_hit = 0
 
 
+class PoolRecorder(Protocol):
+    """Records the changes of a block pool that is an offload tier's."""
+
+    def changed(self, op: BlockOp, blocks: Sequence[Block]) -> None:
+        """Record allocated, referenced or released blocks."""
+
+    def hashed(self, op: BlockOp, key: bytes, block: Block) -> None:
+        """Record a block that can be found by a hash from now on, or not any more."""
+
+    def emptied(self) -> None:
+        """Record that the pool was reset."""
+
+
 class Pool(PoolState):
     """A block pool. `index` 0 is the scheduler's own."""
 
-    def __init__(self, engine: Engine, block_pool: Any, index: int) -> None:
+    def __init__(self, engine: Engine, block_pool: BlockPool, index: int) -> None:
         self.engine = engine
         self.block_pool = block_pool  # kept, so that its id() cannot be given to another
         self.index = index
         self.cached = 0  # hashes that lead to a block
         self.evicted = 0  # hashes taken away since the last NVTX mark
-        self.tier: Any = None  # records the blocks of a pool that is an offload tier's, in its own way
+        self.tier: PoolRecorder | None = None  # of a pool that is an offload tier's
 
 
 class Engine(EngineState):
     """A scheduler's state as the probes follow it."""
 
-    def __init__(self, scheduler: Any, recorder: Recorder, lacks: Lacks) -> None:
+    def __init__(self, scheduler: Scheduler, recorder: Recorder, lacks: Lacks) -> None:
         manager = scheduler.kv_cache_manager
-        self.scheduler = weakref.proxy(scheduler)  # an engine that is let go of must not live on by being recorded
+        self.scheduler: Scheduler = weakref.proxy(
+            scheduler
+        )  # an engine that is let go of must not live on by being recorded
         self.lacks = lacks
         self.block_pool = manager.block_pool
         self.pool = Pool(self, self.block_pool, 0)
@@ -103,8 +121,8 @@ class Engine(EngineState):
         self._most_requests = MOST_REQUESTS
         self.follows_requests = True  # their ends are seen
         self.follows_lookups = True  # and what becomes of them
-        self.awaiting_first_token: dict[str, Any] | None = {}  # None: first tokens are not seen
-        self.lookup: tuple[int, Any, int] | None = None  # time, request, local hit tokens: not yet used
+        self.awaiting_first_token: dict[str, Request] | None = {}  # None: first tokens are not seen
+        self.lookup: tuple[int, Request, int] | None = None  # time, request, local hit tokens: not yet used
         self.need_blocks = -1  # of the last allocation that was sized
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
         self.block_size = int(lacks.read(scheduler, "block_size", _SIZES, 0) or 0)
@@ -150,7 +168,7 @@ class Engine(EngineState):
         (number,) = self.recorder.intern_once(request_id)
         return number
 
-    def acts_for(self, request: Any) -> None:
+    def acts_for(self, request: Request) -> None:
         """Blocks change hands for this request from now on, until `owner` is 0 again."""
         live = self.requests.get(request.request_id)
         if live is None and self.follows_requests:
@@ -164,12 +182,13 @@ class Engine(EngineState):
             found += len(getattr(scheduler, name))
         return found
 
-    def head(self) -> Any:
+    def head(self) -> Request | None:
         """The request at the head of the waiting queues, or None."""
         for name in self.queues:
             queue = getattr(self.scheduler, name)
             if queue:
-                return queue.peek_request()
+                head: Request = queue.peek_request()
+                return head
         return None
 
     def without_steps(self) -> None:

@@ -6,16 +6,16 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes import ttl_pins
-from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool
+from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool, PoolRecorder
 from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.vllm_symbols import SCHEDULER
+from kvtrace.probes.vllm_types import BlockPool, Scheduler
 
 
 class Engines:
@@ -27,14 +27,16 @@ class Engines:
         self.by_scheduler: dict[int, Engine] = {}
         self.by_manager: dict[int, Engine] = {}
         self.pools: dict[int, Pool] = {}
-        self.tiers: dict[int, tuple[Any, Any]] = {}  # pools of offload tiers, and what records them
-        self.maps: dict[int, tuple[Any, Pool]] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
+        self.tiers: dict[int, tuple[BlockPool, PoolRecorder]] = {}  # pools of offload tiers, and what records them
+        self.maps: dict[
+            int, tuple[object, Pool]
+        ] = {}  # from hashes to blocks: kept, so that an id() cannot be another's
         self._without: list[Callable[[Engine], None]] = []
         self._latest: Engine | None = None
         self._last_step = 0  # of engines that are gone
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def add(self, scheduler: Any) -> Engine:
+    def add(self, scheduler: Scheduler) -> Engine:
         """Start to follow a scheduler that has just been built.
 
         An engine that was made after another in the same process goes on with its steps, for it is the same engine in
@@ -54,7 +56,7 @@ class Engines:
         return engine
 
     def off(self, lose: Callable[[Engine], None]) -> Callable[[], None]:
-        """What a hook is to call when it is off: all engines, and those to come, `lose` what it kept up."""
+        """Make the function for a hook that is off: all engines, and later ones, `lose` the state it kept up."""
 
         def lost() -> None:
             self._without.append(lose)
@@ -95,7 +97,7 @@ class Engines:
             pool=pool,
         )
 
-    def pool(self, block_pool: Any) -> Pool | None:
+    def pool(self, block_pool: BlockPool) -> Pool | None:
         """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""
         pool = self.pools.get(id(block_pool))
         if pool is None and self._latest is not None:

@@ -12,13 +12,14 @@ from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
+from kvtrace.probes.vllm_types import KVCacheManager
 
 _SIZING = "get_num_blocks_to_allocate"
 _SIZED = "how many blocks a refused request asked for"
 _SKIPS = "that a request does not want the prefix cache"
 
 
-def _note_sizing(engine: Engine, manager: Any) -> None:
+def _note_sizing(engine: Engine, manager: KVCacheManager) -> None:
     """Note how many blocks an admission asks for.
 
     Allocations of running requests are sized by the same method every step; they are left alone, so the method is
@@ -94,7 +95,7 @@ class _Allocations:
     def __init__(self, engines: Engines, lookups: Lookups) -> None:
         self._managers, self._lookups = engines.by_manager, lookups
 
-    def after_lookup(self, _: None, found: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
+    def after_lookup(self, _: None, found: tuple[object, int], args: Args, kwargs: Kwargs) -> None:
         """Hold a lookup until it is clear what becomes of it."""
         engine, request = self._managers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or not engine.follows_lookups:
@@ -103,7 +104,7 @@ class _Allocations:
             self._lookups.settle(engine, admitted=False)
         engine.lookup = (time.monotonic_ns(), request, found[1])
 
-    def settled(self, engine: Engine, blocks: Any, args: Args, kwargs: Kwargs) -> None:
+    def settled(self, engine: Engine, blocks: object | None, args: Args, kwargs: Kwargs) -> None:
         """Record the lookup before an allocation that is over, and a refusal for lack of blocks."""
         vars(args[0].coordinator).pop(_SIZING, None)
         if argument(args, kwargs, 4, "new_computed_blocks") is None:
@@ -124,7 +125,7 @@ class _Allocations:
             engine.acts_for(argument(args, kwargs, 1, "request"))
         return engine
 
-    def after_free(self, engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_free(self, engine: Engine | None, _: object, args: Args, kwargs: Kwargs) -> None:
         """Blocks change hands for nobody again."""
         if engine is not None:
             engine.owner = 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from kvtrace.events import PinCause, PinEnd
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import BLOCK, KV_CACHE_MANAGER, REQUEST, SCHEDULER
+from kvtrace.probes.vllm_types import Request
 
 _FAILED = "that a load failed"
 _STREAMING = "WAITING_FOR_STREAMING_REQ"
@@ -19,7 +19,7 @@ def hooks(engines: Engines) -> list[Hook]:
     """The hooks on the scheduler's own ways to keep blocks of requests that do not run."""
     schedulers = engines.by_scheduler
 
-    def found(args: Args, kwargs: Kwargs) -> tuple[Engine | None, Any]:
+    def found(args: Args, kwargs: Kwargs) -> tuple[Engine | None, Request]:
         return schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
 
     def before_free_request(args: Args, kwargs: Kwargs) -> None:
@@ -27,7 +27,7 @@ def hooks(engines: Engines) -> list[Hook]:
         if engine is not None and engine.pins.opened:
             engine.pins.end(PinCause.streaming, argument(args, kwargs, 1, "request").request_id, PinEnd.released)
 
-    def after_free_request(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_free_request(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         engine, request = found(args, kwargs)
         if engine is None or request.request_id not in args[0].requests:
             return
@@ -36,7 +36,7 @@ def hooks(engines: Engines) -> list[Hook]:
         engine.pins.end(PinCause.async_load, request.request_id, PinEnd.aborted)
         engine.pins.hold_request(PinCause.delayed_free, request)
 
-    def after_free_blocks(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_free_blocks(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         engine = schedulers.get(id(args[0]))
         if engine is None or not engine.pins.opened:
             return
@@ -47,7 +47,7 @@ def hooks(engines: Engines) -> list[Hook]:
     def before_fence(args: Args, kwargs: Kwargs) -> int:
         return len(args[0].deferred_frees)
 
-    def after_fence(entries: int, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_fence(entries: int, _: object, args: Args, kwargs: Kwargs) -> None:
         deferred = args[0].deferred_frees
         engine = schedulers.get(id(args[0])) if len(deferred) > entries else None
         if engine is None:
@@ -56,7 +56,7 @@ def hooks(engines: Engines) -> list[Hook]:
         for entry in list(deferred)[entries:]:
             engine.pins.fence(entry[1], number)
 
-    def after_drain(_: Any, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_drain(_: object, __: object, args: Args, kwargs: Kwargs) -> None:
         engine = schedulers.get(id(args[0]))
         if engine is None or not engine.pins.fenced:
             return
@@ -71,7 +71,7 @@ def hooks(engines: Engines) -> list[Hook]:
             return PinEnd.released  # or failed
         return PinEnd.failed if argument(args, kwargs, 1, "request").request_id in failed else PinEnd.loaded
 
-    def after_loaded(reason: PinEnd, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_loaded(reason: PinEnd, _: object, args: Args, kwargs: Kwargs) -> None:
         engine, request = found(args, kwargs)
         if engine is not None:
             engine.pins.end(PinCause.async_load, request.request_id, reason)

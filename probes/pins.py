@@ -1,29 +1,34 @@
-"""Pins: what holds KV cache blocks although no running request does, from when to when, and why it let go."""
+"""Pins: holds on KV cache blocks by something else than a running request, from start to end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import PIN_END, PIN_START, PinCause, PinEnd
+from kvtrace.probes.vllm_types import Block, Request, Scheduler
 
 
 class PinnedEngine(Protocol):
     """As much of an `Engine` as its pins need."""
 
     recorder: Recorder
-    scheduler: Any
-    holder: Any
+    scheduler: Scheduler
+    holder: Holder | None
     acting_step: int
 
     def number(self, request_id: str) -> int:
         """The number of a request."""
 
 
+Key = str | int
+"""Names a pin within its cause: a request id, or the id() of a list of blocks."""
+
+
 class Holder:
-    """Who takes references while a call is under way that is not a request's own.
+    """The holder of references that are taken during a call that is not a request's own.
 
     `found` are the blocks it touched; None: they are recorded at once, as a connector's references.
     """
@@ -45,11 +50,11 @@ class Pins:
         self._emit_ends = engine.recorder.columns(PIN_END)
         self._last = 0
         self._unfollowed: set[PinCause] = set()  # nothing sees their ends
-        self.opened: dict[tuple[PinCause, Any], tuple[int, list[int]]] = {}  # that have not ended
+        self.opened: dict[tuple[PinCause, Key], tuple[int, list[int]]] = {}  # that have not ended
         self._connector: dict[int, list[tuple[int, PinEnd]]] = {}  # by block: its pins, oldest first
-        self.fenced: dict[int, list[Any]] = {}  # lists of blocks behind the fence, kept so that their id() stays theirs
+        self.fenced: dict[int, list[Block]] = {}  # behind the fence; kept, so that their id() stays theirs
 
-    def start(self, cause: PinCause, key: Any, request: int, blocks: list[int], ttl_ns: int = -1) -> int:
+    def start(self, cause: PinCause, key: Key | None, request: int, blocks: list[int], ttl_ns: int = -1) -> int:
         """Record that blocks are held from now on; `key` and the cause name the pin until it ends."""
         self._last += 1
         if key is not None and cause not in self._unfollowed:
@@ -67,7 +72,7 @@ class Pins:
         )
         return pin
 
-    def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
+    def end(self, cause: PinCause, key: Key, reason: PinEnd) -> bool:
         """Record that a pin's blocks are let go; False if there is no such pin."""
         opened = self.opened.pop((cause, key), None)
         if opened is None:
@@ -85,21 +90,21 @@ class Pins:
         if PinCause.in_flight in causes:
             self.fenced.clear()
 
-    def fence(self, blocks: list[Any], request: int) -> None:
+    def fence(self, blocks: list[Block], request: int) -> None:
         """Record that blocks of a request are held until a step that may write them is over."""
         if PinCause.in_flight not in self._unfollowed:
             self.fenced[id(blocks)] = blocks
         self.start(PinCause.in_flight, id(blocks), request, [block.block_id for block in blocks if not block.is_null])
 
-    def is_open(self, cause: PinCause, key: Any) -> bool:
-        """Whether there is such a pin."""
+    def is_open(self, cause: PinCause, key: Key) -> bool:
+        """Tell if a pin is open."""
         return (cause, key) in self.opened
 
     def _ended(self, pins: int | list[int], blocks: list[int], reason: PinEnd) -> None:
         now, step = time.monotonic_ns(), self._engine.acting_step
         self._emit_ends(len(blocks), time_ns=now, step=step, pin=pins, block_id=blocks, reason=reason)
 
-    def touched(self, blocks: Iterable[Any]) -> None:
+    def touched(self, blocks: Iterable[Block]) -> None:
         """Blocks got a reference while the engine's `holder` was acting."""
         holder, ids = self._engine.holder, [block.block_id for block in blocks if not block.is_null]
         if holder is None or not ids:
@@ -111,7 +116,7 @@ class Pins:
         for block in ids if PinCause.connector not in self._unfollowed else ():
             self._connector.setdefault(block, []).append((pin, holder.ends))
 
-    def freed(self, blocks: Iterable[Any]) -> None:
+    def freed(self, blocks: Iterable[Block]) -> None:
         """Blocks lost a reference while a connector was acting: its own, if it has any."""
         ended: dict[PinEnd, tuple[list[int], list[int]]] = {}
         for block in blocks:
@@ -126,7 +131,7 @@ class Pins:
         for reason, (numbers, ids) in ended.items():
             self._ended(numbers, ids, reason)
 
-    def hold_request(self, cause: PinCause, request: Any, ttl_ns: int = -1) -> None:
+    def hold_request(self, cause: PinCause, request: Request, ttl_ns: int = -1) -> None:
         """Record that all blocks of a request's block table are held."""
         blocks = block_ids(self._engine, request.request_id)
         self.start(cause, request.request_id, self._engine.number(request.request_id), blocks, ttl_ns)

@@ -84,7 +84,7 @@ class _Requests:
         if engine.awaiting_first_token is not None:
             engine.awaiting_first_token.pop(request.request_id, None)
 
-    def after_free(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_free(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
         """Forget the request, unless its blocks are still held: then `_free_blocks` comes later."""
         engine = self._engines.by_scheduler.get(id(args[0]))
         request_id = argument(args, kwargs, 1, "request").request_id
@@ -131,7 +131,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
 
 
 def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
-    """What the two hooks that see requests end do when they are off, by name: one is enough."""
+    """Make the functions for the two hooks that see requests end, called when they are off: one hook is enough."""
     left, none_left = {"_free_request", "_free_blocks"}, engines.off(Engine.without_ends)
 
     def unseen(by: str) -> Callable[[], None]:
@@ -145,11 +145,11 @@ def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
     return unseen
 
 
-def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
-    """What records which half of a prefill/decode pair a request is, as its client says; nothing of other requests."""
+def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Request], None]:
+    """Make the function that records which half of a prefill/decode pair a request is, as its client says."""
     emit = recorder.stream(REQUEST_REMOTE)
 
-    def note(number: int, request: Any) -> None:
+    def note(number: int, request: Request) -> None:
         parameters = lacks.read(request, "kv_transfer_params", _HALVES)
         if not isinstance(parameters, dict):
             return
@@ -163,7 +163,7 @@ def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
     return note
 
 
-def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
+def _tags(request: Request, lacks: Lacks) -> tuple[str, int]:
     """The session and turn a client passed along, or ("", -1)."""
     extra = _extra(request, lacks)
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
@@ -174,13 +174,13 @@ def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
     return ("" if session is None else str(session)), (int(turn) if is_number else -1)
 
 
-def _extra(request: Any, lacks: Lacks) -> dict[str, Any]:
-    """What a client passed along beside what vLLM knows."""
+def _extra(request: Request, lacks: Lacks) -> dict[str, Any]:
+    """Read what a client passed along beside the fields that vLLM knows."""
     if request.sampling_params is not None:
         return lacks.read(request.sampling_params, "extra_args", _TAGS) or {}
     return lacks.read(request.pooling_params, "extra_kwargs", _TAGS) or {}
 
 
 def _in_range(value: int, bits: int) -> int:
-    """What a client asked for, as far as a record can hold it."""
+    """Bound a client's number to what a record can hold."""
     return max(-(1 << bits), min(value, (1 << bits) - 1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kvtrace.capture._native import Updates
 from kvtrace.events import STEP_UPDATE
 from kvtrace.probes.engine import STEP_ATTRIBUTE, Engine
@@ -11,12 +9,13 @@ from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Argument, Hook, Need
 from kvtrace.probes.request_events import RequestEvents
 from kvtrace.probes.vllm_symbols import MODEL_OUTPUT, REQUEST, SCHEDULER
+from kvtrace.probes.vllm_types import SchedulerOutput
 
 
 def hooks(engines: Engines) -> list[Hook]:
     """The hook on `Scheduler.update_from_output`."""
 
-    def missing(engine: Engine, output: Any) -> None:
+    def missing(engine: Engine, output: SchedulerOutput) -> None:
         if engine.step >= 0:
             engines.lacks.tell(output, STEP_ATTRIBUTE, "which step results belong to")
 

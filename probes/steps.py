@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kvtrace.capture import _native
 from kvtrace.events import (
     BLOCK_TABLE,
@@ -28,6 +26,7 @@ from kvtrace.probes.vllm_symbols import (
     SCHEDULER,
     SCHEDULER_OUTPUT,
 )
+from kvtrace.probes.vllm_types import Request
 
 _PAUSED = "that admissions were paused"
 _NOBODY_WAITS = int(Limit.none), 0, -1, -1
@@ -69,7 +68,7 @@ class Steps:
         phase = self._phase(engine, start_ns, live, engine.scheduler.requests[request_id], computed)
         return live.number, phase
 
-    def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> int:
+    def _phase(self, engine: Engine, start_ns: int, live: LiveRequest, request: Request, computed: int) -> int:
         first = live.decode_from == NOT_ADMITTED
         if first:
             self._admitted(engine, start_ns, live, request, computed)
@@ -81,7 +80,7 @@ class Steps:
         begins = computed == live.local_hit + live.external_hit if engine.follows_lookups else first
         return _PREFILL if whole and begins else _CHUNKED
 
-    def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Any, computed: int) -> None:
+    def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Request, computed: int) -> None:
         live.decode_from = max(request.num_prompt_tokens, live.recompute_until)
         op = RequestOp.resume if live.preempted else RequestOp.schedule
         if op is RequestOp.schedule and engine.awaiting_first_token is not None:
@@ -100,7 +99,7 @@ class Steps:
 
     @staticmethod
     def _limit(engine: Engine, budget_left: int, waiting: int) -> tuple[int, int, int, int]:
-        """Why the head of the queue has to wait: vLLM keeps that to itself, so it is inferred from what it left."""
+        """Infer why the head of the queue has to wait, from the state that vLLM left: vLLM itself does not say."""
         if waiting < 0:
             return 0, 0, -1, -1
         head = engine.head()

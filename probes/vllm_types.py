@@ -1,6 +1,6 @@
 """Shapes of vLLM's objects, as far as the probes read them. Protocols only: nothing of vLLM is imported.
 
-A shape holds what a probe cannot do without, so hooks declare the same attributes as a `Need`; a test compares the two.
+A shape holds attributes that a probe reads directly. Hooks declare the same ones as a `Need`; a test compares the two.
 An attribute that a vLLM may lack is read with `Lacks.read` and stands in no shape.
 """
 
@@ -47,6 +47,7 @@ class BlockPool(Protocol):
 
     blocks: Sequence[Block]
     num_gpu_blocks: int
+    cached_block_hash_to_block: object
 
     def get_num_free_blocks(self) -> int:
         """Count the free blocks."""
@@ -57,6 +58,29 @@ class Member(Protocol):
 
     name: str
     value: str | int
+
+
+@shape_of("vllm.multimodal.inputs:PlaceholderRange")
+class Position(Protocol):
+    """The place of an item in a prompt."""
+
+    offset: int
+
+
+@shape_of("vllm.multimodal.inputs:MultiModalFeatureSpec")
+class Item(Protocol):
+    """An image or another item of a multimodal prompt."""
+
+    identifier: str
+    mm_position: Position
+
+
+@shape_of("vllm.lora.request:LoRARequest")
+class LoraRequest(Protocol):
+    """The LoRA adapter that a request asks for."""
+
+    lora_name: str
+    lora_path: str
 
 
 @shape_of(places.REQUEST)
@@ -74,6 +98,14 @@ class Request(Protocol):
     num_output_tokens: int
     sampling_params: object | None
     pooling_params: object | None
+    all_token_ids: Sequence[int]
+    block_hashes: Sequence[bytes]
+    lora_request: LoraRequest | None
+    cache_salt: str | None
+    mm_features: Sequence[Item]
+    prompt_embeds: object | None
+
+    def _block_hasher(self, request: object) -> list[bytes]: ...
 
 
 @shape_of(places.KV_CACHE_MANAGER)

@@ -18,6 +18,7 @@ from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.vllm_symbols import MODEL_RUNNER, PARALLEL_CONFIG, SCHEDULER_OUTPUT
+from kvtrace.probes.vllm_types import Member, ModelRunner, SchedulerOutput
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
@@ -46,14 +47,14 @@ _STEPLESS = "forward passes: kvtrace's mark on a step does not reach the worker"
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
 
 
-def _mode(graph_mode: Any) -> int:
+def _mode(graph_mode: Member) -> int:
     return int(_MODES.get(graph_mode.name, 0))
 
 
 def _forwards(recorder: Recorder) -> Forwards:
     lacks = Lacks(recorder)
 
-    def missing(scheduler_output: Any, in_a_row: int) -> None:
+    def missing(scheduler_output: SchedulerOutput, in_a_row: int) -> None:
         if in_a_row > _WARM_UP_PASSES:
             lacks.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
 
@@ -70,7 +71,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     def with_ranges(begin: Begin | None, end: End | None) -> tuple[Begin, End]:
         assert ranges is not None
 
-        def ranged_begin(start_ns: int, dummy: bool, scheduler_output: Any) -> None:
+        def ranged_begin(start_ns: int, dummy: bool, scheduler_output: SchedulerOutput) -> None:
             mark = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
             if mark:
                 ranges.begin_forward(mark[1], start_ns)
@@ -90,7 +91,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     def before_full_graph(args: Args, kwargs: Kwargs) -> None:
         forwards.mode = forwards.mode or GraphMode.full
 
-    def after_caches(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_caches(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         if os.getpid() in announced or argument(args, kwargs, 2, "is_profiling", False):
             return
         announced.add(os.getpid())
@@ -140,7 +141,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
     return found
 
 
-def _ranks(runner: Any) -> dict[str, Any]:
+def _ranks(runner: ModelRunner) -> dict[str, Any]:
     from vllm.distributed import parallel_state
 
     ranks: dict[str, Callable[[], int]] = {

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from kvtrace.capture.recorder import Recorder
-from kvtrace.events import BlockOp, Direction, Tier
-from kvtrace.probes.engine import Engine
+from kvtrace.events import Direction, Tier
+from kvtrace.probes.engine import Engine, PoolRecorder
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Patches
 from kvtrace.probes.optional_attributes import Lacks
-from kvtrace.probes.vllm_types import Block, BlockPool
+from kvtrace.probes.vllm_types import BlockPool
 
 STEP_ATTRIBUTE = "_kvtrace_step"
 """Set on a connector's metadata: (engine's pid, step). It travels to the workers with it."""
@@ -27,19 +27,6 @@ _NO_KEY = bytes(12)
 
 Before = Callable[[Args, Kwargs], object]
 """A hook's `before`, as `kvtrace.probes.hooks.Hook` calls it."""
-
-
-class PoolRecorder(Protocol):
-    """Records the changes of a block pool that is an offload tier's."""
-
-    def changed(self, op: BlockOp, blocks: Sequence[Block]) -> None:
-        """Record allocated, referenced or released blocks."""
-
-    def hashed(self, op: BlockOp, key: bytes, block: Block) -> None:
-        """Record a block that can be found by a hash from now on, or not any more."""
-
-    def emptied(self) -> None:
-        """Record that the pool was reset."""
 
 
 class Part:

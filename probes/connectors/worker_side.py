@@ -37,7 +37,7 @@ def _missing(part: Part, metadata: object) -> None:
 
 
 def calls_of(part: Part, adapter: Adapter) -> Calls:
-    """What hooks do around a connector's calls in its worker: each is recorded, and its adapter does its part."""
+    """Make the hooks' functions around a connector's calls in its worker, which also call its adapter."""
     own = adapter.own
     return Calls(
         part.recorder.packer(CONNECTOR_CALL),

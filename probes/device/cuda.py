@@ -5,11 +5,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvtrace.capture import _native
 
+if TYPE_CHECKING:
+    from numpy import int64
+    from numpy.typing import NDArray
+
 pointer, count, word = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
+
+Value = ctypes.c_void_p | ctypes.c_uint32 | ctypes.c_uint64
+"""An argument of a kernel."""
 
 NOW = r"""
 typedef unsigned long long u64;
@@ -20,7 +27,7 @@ __device__ __forceinline__ u64 now() {
     return t;
 }
 """
-"""What sources begin with that read the GPU's global timer."""
+"""The head of sources that read the GPU's global timer."""
 
 STAMP = (
     NOW
@@ -28,14 +35,14 @@ STAMP = (
 extern "C" __global__ void kvt_stamp(u64* place) { *place = now(); }
 """
 )
-"""The same, with a kernel that does nothing else."""
+"""A source with a kernel that stores the time and nothing else."""
 
 Launch = Callable[[int], None]
 """Enqueues something, a kernel mostly, on a stream, given by its handle."""
 
 
-def launcher(function: int, threads: int, arguments: tuple[Any, ...]) -> Launch:
-    """A kernel's launch as one block.
+def launcher(function: int, threads: int, arguments: tuple[Value, ...]) -> Launch:
+    """Make a kernel's launch as one block.
 
     Args:
         function: The kernel's handle.
@@ -51,7 +58,7 @@ def launcher(function: int, threads: int, arguments: tuple[Any, ...]) -> Launch:
 
 @cache
 def entry(name: str) -> int:
-    """The address of a function of the driver; 0: it is not to be had."""
+    """Look up the address of a function of the driver; 0 if there is none."""
     try:
         return ctypes.cast(getattr(ctypes.CDLL("libcuda.so.1"), name), ctypes.c_void_p).value or 0
     except (OSError, AttributeError):
@@ -80,10 +87,10 @@ class Events:
             _check(create(ctypes.addressof(self.handles) + 8 * index, 0))
 
     def record(self, index: int, stream: int) -> None:
-        """The GPU is to note the time when it comes here on a stream."""
+        """Have the GPU note the time when it comes to this point of a stream."""
         _check(self._record(self.handles[index], stream))
 
-    def elapsed_ns(self, since: int, first: int, count: int) -> Any:
+    def elapsed_ns(self, since: int, first: int, count: int) -> NDArray[int64]:
         """Times of some of these, up to the first that the GPU has not come to yet.
 
         Args:
@@ -118,7 +125,7 @@ def needed_entry(name: str) -> int:
     return address
 
 
-def _call(name: str, *types: Any) -> Callable[..., int]:
+def _call(name: str, *types: type[Value | ctypes.c_uint]) -> Callable[..., int]:
     return ctypes.CFUNCTYPE(ctypes.c_int, *types)(needed_entry(name))
 
 
@@ -128,7 +135,7 @@ def _check(error: int) -> None:
 
 
 def stay_out_of_captures() -> None:
-    """What this thread asks of the driver from now on does not spoil a graph that another is capturing.
+    """Let this thread call the driver without spoiling a graph that another thread is capturing.
 
     By default it might: PyTorch captures in CUDA's mode `global`, which forbids many calls to all threads. Harmless are
     those that have nothing to do with the captured stream.
@@ -153,6 +160,6 @@ class Module:
 
         self._module = cupy.RawModule(code=source, options=("-std=c++17",))
 
-    def launch(self, kernel: str, threads: int, *arguments: Any) -> Launch:
+    def launch(self, kernel: str, threads: int, *arguments: Value) -> Launch:
         """A kernel of the module with its arguments: ctypes values that may be changed between launches."""
         return launcher(self._module.get_function(kernel).kernel.ptr, threads, arguments)

@@ -1,21 +1,26 @@
-"""Stamps of calls that no graph captures: events of the driver's.
+"""Timestamps of calls outside CUDA graphs: events of the driver's.
 
-To launch a kernel takes the processor 3 to 4 us, and where Python calls attention each is one of the step. To record an
-event takes about one; the GPU writes down the time of its own accord, as exactly as a kernel would.
+To launch a kernel takes the processor 3 to 4 us, and where Python calls attention the step takes that much longer. To
+record an event takes about 1 us, and the GPU notes the time as exactly as a kernel would.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvtrace.capture import _native
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.cuda import Events, Launch
 from kvtrace.probes.engine import STEP_ATTRIBUTE
+from kvtrace.probes.vllm_types import SchedulerOutput
 
-Begin = Callable[[int, bool, Any], None]
+if TYPE_CHECKING:
+    from numpy import int64, uint32
+    from numpy.typing import NDArray
+
+Begin = Callable[[int, bool, SchedulerOutput], None]
 """Called with when a pass begins (0: a dummy), whether it is a dummy, and the scheduler's output."""
 End = Callable[[int], None]
 """Called with a pass's number of tokens."""
@@ -27,10 +32,10 @@ RING = 1 << 14
 class Taken(NamedTuple):
     """Passes, and their marks in order: the pass of each, by index, its place and its time."""
 
-    steps: Any
-    rows: Any
-    places: Any
-    times_ns: Any
+    steps: NDArray[int64]
+    rows: NDArray[int64]
+    places: NDArray[uint32]
+    times_ns: NDArray[int64]
 
 
 class Marks:
@@ -73,7 +78,7 @@ class Marks:
         return int(self.state.lost)
 
     def around(self, begin: Begin, end: End, enqueued: Callable[[], None], interval_ns: int) -> tuple[Begin, End]:
-        """What to call around passes: compiled code, which calls these where more is to do than to mark.
+        """Make the calls around passes: compiled code, which calls these where more is to do than to mark.
 
         Args:
             begin: What Python does when a pass begins.
@@ -114,7 +119,7 @@ class Marks:
 
 
 class State(ctypes.Structure):
-    """What compiled code has to know; `kvtrace/capture/native/cuda_events.h` says what is what."""
+    """State that compiled code reads; `kvtrace/capture/native/cuda_events.h` describes it."""
 
     next: int
     limit: int

@@ -1,23 +1,23 @@
-"""What stands in for a layer's call: the call itself, with stamps before and after it."""
+"""The wrapper of a layer's call: the call itself, with timestamps before and after it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kvtrace.capture._native import Stamped
 from kvtrace.probes.device.cuda import Launch
 
 
 class Ends(NamedTuple):
-    """What stamps a call's start and its end."""
+    """The launches that note a call's start and its end."""
 
     before: Launch
     after: Launch
 
 
 def stamped(
-    original: Callable[..., Any],
+    original: Callable[..., object],
     captured: Ends,
     called: Ends,
     stream: Callable[[], int],
@@ -26,7 +26,7 @@ def stamped(
     *,
     in_graphs: bool,
     follows: bool,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """A layer's call with its stamps: `native/graph_timestamps.c`.
 
     Args:

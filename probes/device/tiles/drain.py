@@ -162,7 +162,7 @@ class TileDrain(Drain):
 
     def _flush(self, used: int) -> int:
         self._stream.synchronize()
-        self._files.write(self._staged[:used])
+        self._files.write(memoryview(self._staged[:used]))
         return 0
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.segment_file import clock_pair
@@ -20,9 +20,6 @@ from kvtrace.format.tile_file import (
     Chunk,
     file_name,
 )
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 
 class TileFiles:
@@ -55,7 +52,7 @@ class TileFiles:
         self._chunk_start = self._size
         self.write(CHUNK.pack(*chunk))
 
-    def write(self, data: ReadableBuffer) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append bytes to the chunk."""
         if self.failed:
             return

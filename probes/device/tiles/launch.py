@@ -82,7 +82,7 @@ class Current:
         self.what: int | None = None
         """As `rewrite.PARAMETERS` says; None where nothing is to be recorded."""
         self.left_out = False
-        """Whether this step is not recorded. A graph under capture will be replayed in others."""
+        """True in a step that is not recorded. A graph under capture will be replayed in others."""
 
 
 FORMS = "num_seqs", (1, 2, 16)
