@@ -27,6 +27,7 @@ BLOCK_STATES = ("empty", "cached", "used", "shared")
 
 Enum = type[enum.IntEnum]
 
+_WIDTH = 120
 _UNITS = {"_ns": "ns", "_us": "us", "_tokens": "tokens", "_blocks": "blocks", "_requests": "requests"}
 
 
@@ -355,8 +356,10 @@ def typescript() -> str:
         "",
     ]
     for values in used:
-        lines += [f"export type {values.__name__} =", *(f'  | "{value.name}"' for value in values)]
-        lines[-1] += ";"
+        names = [_quoted(value.name) for value in values]
+        line = f"export type {values.__name__} = {' | '.join(names)};"
+        many = "".join(f"\n  | {name}" for name in names)
+        lines.append(line if len(line) <= _WIDTH else f"export type {values.__name__} ={many};")
     lines += ["", "// Tables that an engine has as one list of chunks."]
     lines += [f"export type LaneTable = {' | '.join(_quoted(data.name) for data in LANE_TABLES)};"]
     lines += ["", "export interface Tables {"]
@@ -378,9 +381,6 @@ def typescript() -> str:
             entry = f"  {data.name}: {{\n    drawn: {data.drawn},\n    optional: [\n{names}    ],\n  }},"
         lines.append(entry)
     return "\n".join([*lines, "};", ""])
-
-
-_WIDTH = 120
 
 
 def _constants(name: str, values: tuple[str, ...]) -> list[str]:

@@ -71,6 +71,11 @@ export abstract class Lane {
     return false;
   }
 
+  // Numbers of the things it lists, from the top.
+  get listed(): number[] {
+    return [];
+  }
+
   // Whether the wheel scrolls in the lane.
   get scrolls(): boolean {
     return false;
