@@ -1,4 +1,4 @@
-"""Declares what a page holds: its data sets, their columns, and the enums of both. The only place that does.
+"""Declares the data sets of a page, their columns and their enums. The only place that does.
 
 Export checks every table against its declaration. The page's TypeScript is generated from the same declarations:
 python -m kvtrace.viewer.contract > viewer/web/src/data/contract.ts, which `make page` runs.
@@ -20,7 +20,7 @@ VERSION = 2
 """Raised when a column changes its meaning or goes; added ones do not raise it."""
 
 REQUEST_STATES = ("queued", "prefill", "decode", "preempted", "resumed")
-"""What a request can be doing; `segments.state` is an index into this."""
+"""States of a request; `segments.state` is an index into this."""
 
 BLOCK_STATES = ("empty", "cached", "used", "shared")
 """Nothing findable in it; free, but findable by hash; referenced once; referenced more than once."""

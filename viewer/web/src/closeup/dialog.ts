@@ -99,7 +99,7 @@ export async function showCloseUp(engine: Engine, step: number): Promise<void> {
   listenTo(area, picture, about, engine, turn);
 }
 
-// What a spot shows; `kept`: with links to its request and block.
+// Describes a spot; `kept`: with links to its request and block.
 async function describe(
   about: HTMLElement,
   { columns, row, exact }: Spot,

@@ -26,7 +26,7 @@ export const ORDER = Object.keys(KINDS) as AccessKind[];
 export const kindOf = (columns: Columns, row: number): AccessKind => columns.text("kind", row);
 const isWrite = (kind: AccessKind): boolean => kind.includes("write");
 
-// What a place in the picture shows.
+// A mark at a place in the picture.
 export interface Spot {
   columns: Columns;
   row: number;

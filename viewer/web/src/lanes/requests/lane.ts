@@ -271,7 +271,7 @@ export const requests: Descriptor<RequestsLane> = {
   }],
   words: [
     ["queued", "waiting for its first admission"],
-    ["preempted", "thrown out of the batch, waiting to be admitted again"],
+    ["preempted", "removed from the batch, waiting to be admitted again"],
     ["tool gap", "between the end of a job's turn and its next one"],
   ],
 };

@@ -1,4 +1,4 @@
-// What the panel says about a step.
+// The panel of a step.
 
 import { showCloseUp } from "../../closeup/dialog";
 import type { NumberName } from "../../data/columns";
