@@ -74,7 +74,7 @@ def _export_engine(
     *,
     alone: bool,
 ) -> dict[str, Any]:
-    """Export an engine, the most important data first: a page without room for everything does without the rest."""
+    """What matters most goes first: a page that is too small for everything does without the rest."""
     engine = facts["engine_id"]
     changes = blocks.Changes(source, engine, origin_ns)
     steps = export_steps(source, writer, engine, origin_ns)
