@@ -78,6 +78,8 @@ types: $(READY)
 docs: $(READY)
 	@echo "== generated pages"
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
+	$(BIN)/python -m kvtrace.ingest.importers.registry docs/importers.md
+	$(BIN)/python -m kvtrace.capture.header > kvtrace/capture/native/events.h
 
 # Only for who changes viewer/web, as its part of `format` and `lint`; users need no Node.
 page: $(READY) $(NODE)

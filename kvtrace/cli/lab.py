@@ -111,8 +111,9 @@ def explorer(
     """Write a static site to explore the runs of one or more sweeps."""
     with needs_analysis():
         from kvtrace.lab.explorer import write_site
+        from kvtrace.viewer.page import make_page
 
-        runs = write_site(directories, output, pages=pages)
+        runs = write_site(directories, output, make_page if pages else None)
     typer.echo(f"{runs} runs in {output / 'index.html'}")
 
 

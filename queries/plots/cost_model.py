@@ -1,4 +1,4 @@
-"""What the fits say a prefix of n tokens costs to compute."""
+"""The fitted cost of computing a prefix of n tokens."""
 
 from __future__ import annotations
 

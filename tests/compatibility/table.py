@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvtrace.probes.connectors import registry
 from tests.compatibility.declared import Declared, all_declared
 
 FACTS = Path(__file__).parent / "facts"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
+CONNECTORS_PAGE = PAGE.with_name("offload.md")
+_BEGIN, _END = "<!-- connectors: made by `make compatibility` -->\n", "<!-- end of connectors -->\n"
 
 _HEAD = """\
 # Which vLLM versions can be recorded
@@ -30,6 +33,27 @@ by `python -m tests.compatibility recorded FOLDER` with the folder that holds th
 - **absent**: the function, or something the hook cannot do without, is missing; a trace lacks what the row says.
 - **none**: vLLM had no such thing yet, so nothing is lost.
 """
+
+
+def connectors_page() -> str:
+    """docs/offload.md with its table of connectors."""
+    head, rest = CONNECTORS_PAGE.read_text().split(_BEGIN)
+    return f"{head}{_BEGIN}\n{connectors()}\n{_END}{rest.partition(_END)[2]}"
+
+
+def connectors() -> str:
+    """The connectors that have an adapter, and what is recorded of each."""
+    head = "connector", "tiers", "transfers and blocks", "copy time", "tier's content", "since vLLM", "adapter"
+    lines = [_row(*head), _row(*["---"] * len(head))]
+    for name, declared in registry.declarations().items():
+        for form in declared.forms:
+            tiers = ", ".join(tier.name for tier in form.tiers)
+            known = form.since or declared.since or "all known"
+            lines.append(_row(form.name, tiers, form.transfers, form.copy_time, form.content, known, f"`{name}`"))
+    lines.append(
+        _row("any other", "", "lookups, calls (`connector_call`), references on blocks", "", "", "all known", "")
+    )
+    return "\n".join(lines) + "\n"
 
 
 def versions() -> dict[str, dict[str, Any]]:

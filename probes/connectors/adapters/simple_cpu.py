@@ -1,23 +1,28 @@
 """vLLM's SimpleCPUOffloadConnector, with its CPU and its disk backend.
 
-A step has at most one store and one load, numbered by event counters of the scheduler's side. How long
-the CPU backend's copy took on the GPU is measured by a pair of CUDA events that kvtrace records around it.
+A step has at most one store and one load, numbered by event counters of the scheduler's side. kvtrace records a pair
+of CUDA events around each copy of the CPU backend, to measure its time on the GPU.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from kvtrace.events import Direction, Tier
+from kvtrace.probes.connectors.adapter import Adapter, Declaration, Facts, Form, Planned
 from kvtrace.probes.connectors.offload_tiers import PoolTier
-from kvtrace.probes.connectors.part import TIERS, Adapter, Part, Planned
+from kvtrace.probes.connectors.part import TIERS, Part
 from kvtrace.probes.connectors.scheduler_side import CONTENT
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.optional_attributes import ABSENT
 from kvtrace.probes.vllm_symbols import BLOCK, CONNECTOR
+from kvtrace.probes.vllm_types import BlockPool, SchedulerOutput, shape_of
+
+if TYPE_CHECKING:
+    from torch.cuda import Event, Stream
 
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
 _OFFLOAD = "vllm.v1.simple_kv_offload"
@@ -53,17 +58,63 @@ DISK_LOAD = Hook(f"{_DISK}._do_load", "when disk transfers run", since="0.28.0")
 COPY_BLOCKS = Hook(f"{_OFFLOAD}.copy_backend:copy_blocks", _DEVICE_TIMES)
 
 
+@shape_of(f"{_OFFLOAD}.manager:TransferMeta")
+class _TransferMeta(Protocol):
+    gpu_block_ids: Sequence[int]
+
+
+@shape_of(f"{_OFFLOAD}.manager:LoadRequestState")
+class _Load(Protocol):
+    transfer_meta: _TransferMeta
+
+
+@shape_of(f"{_OFFLOAD}.manager:StoreRequestState")
+class _Store(Protocol):
+    block_ids: Sequence[Sequence[int]]
+    num_stored_blocks: Sequence[int]
+
+
+@shape_of(_SCHEDULER)
+class _SchedulerHalf(Protocol):
+    cpu_block_pool: BlockPool
+    num_cpu_blocks: int
+    _reqs_to_load: Mapping[str, _Load]
+    _reqs_to_store: Mapping[str, _Store]
+
+
+@shape_of(_WORKER)
+class _WorkerHalf(Protocol):
+    _backend: object
+
+
+@shape_of(f"{_CONNECTOR}:SimpleCPUOffloadConnector")
+class _Connector(Protocol):
+    scheduler_manager: _SchedulerHalf | None
+    worker_handler: _WorkerHalf | None
+
+
+@shape_of(f"{_OFFLOAD}.metadata:SimpleCPUOffloadMetadata")
+class _Metadata(Protocol):
+    load_event: int
+    load_gpu_blocks: Sequence[int]
+    load_cpu_blocks: Sequence[int]
+    load_event_to_reqs: Mapping[int, Sequence[str]]
+    store_event: int
+    store_gpu_blocks: Sequence[int]
+    store_cpu_blocks: Sequence[int]
+
+
 class _Pending:
     """A submitted copy."""
 
     __slots__ = ("begin", "blocks", "end", "event", "finished_ns", "started_ns", "stream", "transfer")
 
-    def __init__(self, transfer: int, event: int, blocks: Any, stream: Any) -> None:
+    def __init__(self, transfer: int, event: int, blocks: Sequence[int], stream: Stream | None) -> None:
         self.transfer, self.event, self.stream = transfer, event, stream
         self.blocks = blocks  # kept: it is found again by this list's identity
         self.started_ns = self.finished_ns = 0
-        self.begin: Any = None
-        self.end: Any = None
+        self.begin: Event | None = None
+        self.end: Event | None = None
 
 
 class SimpleCpu(Adapter):
@@ -71,6 +122,7 @@ class SimpleCpu(Adapter):
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
+        self._connector: _Connector = part.connector
         self._transfers = Transfers(part)
         self._pending: dict[Direction, list[_Pending]] = {Direction.store: [], Direction.load: []}
         self._copies: dict[int, _Pending] = {}  # by the identity of the list of source blocks
@@ -80,13 +132,13 @@ class SimpleCpu(Adapter):
         self._pool_tier: PoolTier | None = None
 
     @staticmethod
-    def fits(connector: Any) -> bool:
-        """Whether it has the two halves of a SimpleCPUOffloadConnector."""
+    def fits(connector: object) -> bool:
+        """Check that the connector has a half for the scheduler and one for the worker."""
         return hasattr(connector, "scheduler_manager") and hasattr(connector, "worker_handler")
 
-    def attach_scheduler(self) -> dict[str, Any]:
-        """Have the tier's own block pool recorded as a tier."""
-        manager = self.part.connector.scheduler_manager
+    def attach_scheduler(self) -> Facts:
+        """Record the connector's own block pool as a tier."""
+        manager = self._connector.scheduler_manager
         if manager is None:  # prefix caching is off, and the connector with it
             return {}
         tier = self._kind()
@@ -94,40 +146,51 @@ class SimpleCpu(Adapter):
         self.part.own_tier(manager.cpu_block_pool, self._pool_tier)
         return {"tier": tier.name, "capacity_blocks": int(manager.num_cpu_blocks) - 1, "blocks_per_chunk": 1}
 
+    def _scheduler_half(self) -> _SchedulerHalf:
+        half = self._connector.scheduler_manager
+        assert half is not None  # there is one that plans transfers
+        return half
+
+    def _worker_half(self) -> _WorkerHalf:
+        half = self._connector.worker_handler
+        assert half is not None  # there is one that copies
+        return half
+
     def _kind(self) -> Tier:
-        """What the tier is, by what its user asked for."""
+        """The kind of tier, by the option `kv_offload_backend`."""
         config = self.part.lacks.read(self.part.connector, "_kv_transfer_config", _KIND)
         if config is None:
             return Tier.other
         wanted = (config.kv_connector_extra_config or {}).get("kv_offload_backend", "cpu")
         return TIERS.get(str(wanted), Tier.other)
 
-    def planned(self, metadata: Any, scheduler_output: Any) -> Iterable[Planned]:
-        """The step's load and store."""
+    def planned(self, metadata: _Metadata, scheduler_output: SchedulerOutput) -> Iterable[Planned]:
+        """List the step's load and store."""
         return self._copies_of(metadata) if metadata.load_gpu_blocks or metadata.store_gpu_blocks else ()
 
-    def _copies_of(self, metadata: Any) -> Iterator[Planned]:
+    def _copies_of(self, metadata: _Metadata) -> Iterator[Planned]:
         if metadata.load_gpu_blocks:
             transfer = self.part.transfer(metadata.load_event, Direction.load)
             blocks = list(metadata.load_gpu_blocks), list(metadata.load_cpu_blocks)
             load = Planned(transfer, Direction.load, self._load_owners(metadata), *blocks)
             if self._pool_tier is not None:
-                self._pool_tier.hits(load, self.part.connector.scheduler_manager.cpu_block_pool)
+                self._pool_tier.hits(load, self._scheduler_half().cpu_block_pool)
             yield load
         if metadata.store_gpu_blocks:
             transfer = self.part.transfer(metadata.store_event, Direction.store)
             blocks = list(metadata.store_gpu_blocks), list(metadata.store_cpu_blocks)
             yield Planned(transfer, Direction.store, self._store_owners(metadata), *blocks)
 
-    def _load_owners(self, metadata: Any) -> list[str]:
-        states, owners = self.part.connector.scheduler_manager._reqs_to_load, []
+    def _load_owners(self, metadata: _Metadata) -> list[str]:
+        states = self._scheduler_half()._reqs_to_load
+        owners: list[str] = []
         for request_id in metadata.load_event_to_reqs.get(metadata.load_event, ()):
             owners += [request_id] * len(states[request_id].transfer_meta.gpu_block_ids)
         return owners if len(owners) == len(metadata.load_gpu_blocks) else [""] * len(metadata.load_gpu_blocks)
 
-    def _store_owners(self, metadata: Any) -> list[str]:
-        """Whose blocks are stored. The lazy mode stores blocks that are nobody's."""
-        manager = self.part.connector.scheduler_manager
+    def _store_owners(self, metadata: _Metadata) -> list[str]:
+        """Find the request of each stored block. The lazy mode stores blocks that no request owns."""
+        manager = self._scheduler_half()
         found: dict[int, str] = {}
         wanted = set(metadata.store_gpu_blocks)
         stored = self.part.lacks.read(manager, "_store_event_to_reqs", _OWNERS, {})
@@ -143,8 +206,8 @@ class SimpleCpu(Adapter):
         return [found.get(block, "") for block in metadata.store_gpu_blocks]
 
     def attach_worker(self) -> bool:
-        """Hook what copies, once it is there."""
-        handler = self.part.connector.worker_handler
+        """Hook the backend that copies, once it is built."""
+        handler = self._connector.worker_handler
         if handler is None:
             return True
         lacks = self.part.lacks
@@ -167,7 +230,7 @@ class SimpleCpu(Adapter):
     def _launched(self, args: Args, kwargs: Kwargs) -> None:
         blocks, is_store = argument(args, kwargs, 0, "src_blocks"), argument(args, kwargs, 2, "is_store")
         event, direction = argument(args, kwargs, 3, "event_idx"), Direction.store if is_store else Direction.load
-        backend = self.part.connector.worker_handler._backend
+        backend = self._worker_half()._backend
         stream = self.part.lacks.read(backend, "_store_stream" if is_store else "_load_stream", _DEVICE_TIMES)
         pending = _Pending(self.part.transfer(event, direction), event, blocks, stream)
         if self._polled:
@@ -184,13 +247,13 @@ class SimpleCpu(Adapter):
         )
 
     def _begun(self, args: Args, kwargs: Kwargs) -> _Pending | None:
-        """The backend's thread took a copy up."""
+        """Note that the backend's thread has begun a copy."""
         pending = self._copies.get(id(args[0]))
         if pending is not None:
             pending.started_ns = time.monotonic_ns()
         return pending
 
-    def _done(self, pending: _Pending | None, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def _done(self, pending: _Pending | None, _: object, args: Args, kwargs: Kwargs) -> None:
         if pending is not None:
             pending.finished_ns = time.monotonic_ns()
 
@@ -200,13 +263,13 @@ class SimpleCpu(Adapter):
             pending.begin = _stamp(pending.stream)
         return pending
 
-    def _copied(self, pending: _Pending | None, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def _copied(self, pending: _Pending | None, _: object, args: Args, kwargs: Kwargs) -> None:
         if pending is not None:
             pending.end = _stamp(pending.stream)
 
     def after_poll(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
-        """Record what the worker found finished: it keeps the highest finished event of each direction."""
-        handler = self.part.connector.worker_handler
+        """Record finished copies: the worker keeps the highest finished event of each direction."""
+        handler = self._worker_half()
         for direction, reached in ((Direction.store, "_store_hwm"), (Direction.load, "_load_hwm")):
             waiting = self._pending[direction]
             if not waiting:
@@ -219,7 +282,7 @@ class SimpleCpu(Adapter):
                 self._finished(waiting.pop(0))
 
     def without_polls(self) -> None:
-        """Nothing says any more what has finished."""
+        """Forget unfinished copies."""
         self._polled = False
         self._copies.clear()
         for waiting in self._pending.values():
@@ -239,8 +302,8 @@ class SimpleCpu(Adapter):
         )
 
 
-def _stamp(stream: Any) -> Any:
-    """A timing event recorded on a CUDA stream; None where there is no GPU, or the stream is not known."""
+def _stamp(stream: Stream | None) -> Event | None:
+    """Record a timing event on a CUDA stream; None without a GPU or a known stream."""
     import torch
 
     if stream is None or not torch.cuda.is_available():
@@ -248,3 +311,27 @@ def _stamp(stream: Any) -> Any:
     event = torch.cuda.Event(enable_timing=True)
     event.record(stream)
     return event
+
+
+ADAPTER = Declaration(
+    SimpleCpu,
+    connectors=(f"{_CONNECTOR}:SimpleCPUOffloadConnector",),
+    forms=(
+        Form(
+            "SimpleCPUOffloadConnector, CPU",
+            (Tier.cpu,),
+            "all, with hashes and requests (lazy mode keeps no requests)",
+            "CUDA events that kvtrace records around each copy",
+            "its block pool",
+        ),
+        Form(
+            "SimpleCPUOffloadConnector, disk",
+            (Tier.disk,),
+            "all",
+            "host time of the disk threads",
+            "its block pool",
+            since="0.28.0",
+        ),
+    ),
+    hooks=(COPY, DISK_COPY, DISK_STORE, DISK_LOAD, COPY_BLOCKS),
+)

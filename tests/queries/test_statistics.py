@@ -1,4 +1,4 @@
-"""The intervals against cases worked out by hand and against known distributions."""
+"""Statistics and intervals against cases worked out by hand and against known distributions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from kvtrace.reports.bootstrap import FEWEST_UNITS, Floats, expanded_tail, interval, statistic
+from kvtrace.queries.statistics import (
+    FEWEST_UNITS,
+    Difference,
+    Floats,
+    Interval,
+    enough,
+    expanded_tail,
+    interval,
+    paired_difference,
+    statistic,
+    value_of,
+)
 
 T_975 = {8: 2.3646, 12: 2.2010, 30: 2.0452, 200: 1.9720}
 """Student's quantiles from a table, by units: one degree of freedom less."""
@@ -118,3 +129,31 @@ def test_turns_of_a_session_are_drawn_together() -> None:
             hits[together] += found.low <= 1 <= found.high
     assert hits[True] / 120 >= 0.91
     assert hits[False] / 120 <= 0.7
+
+
+def test_an_interval_is_as_wide_as_theory_has_it() -> None:
+    """The standard error of the mean of 100 zeros and ones is 0.05; the interval reaches 1.98 of them to each side."""
+    found = paired_difference("mean", column(*[0.0] * 100), column(*[0.0, 1.0] * 50))
+    assert found is not None
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == (pytest.approx(0.4, abs=0.015), pytest.approx(0.6, abs=0.015))
+
+
+def test_a_difference_is_over_pairs_that_both_have_a_value() -> None:
+    base, other = column(1, 2, math.nan, 4), column(2, 4, 6, math.nan)
+    assert paired_difference("mean", base, other) == Difference(base=1.5, value=1.5, pairs=2)
+    assert paired_difference("mean", base[2:], other[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "direction"), [(1, 2, "higher"), (-2, -1, "lower"), (-1, 1, "unclear"), (0, 1, "unclear")]
+)
+def test_a_difference_has_a_direction_if_its_interval_leaves_out_zero(low: float, high: float, direction: str) -> None:
+    assert Difference(10, 0.5, 20, Interval(low, high, 20)).direction == direction
+    assert Difference(10, 0.5, 20).direction == ""
+
+
+def test_a_percentile_needs_a_value_beyond_it() -> None:
+    assert [enough("p99", 8, rows) for rows in (99, 100)] == [False, True]
+    assert [enough("p50", units, 100) for units in (7, 8)] == [False, True]
+    assert value_of("p99", list(range(1, 101))) == 99

@@ -1,8 +1,7 @@
-"""What C does of steps, forward passes and connectors' calls is what Python does."""
+"""What is recorded of steps, allocations and ends of requests, by a small model of each."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,18 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtrace.capture._native import PoolState
 from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.stream import NATIVE_VARIABLE
-from kvtrace.events import BLOCK_TABLE, REQUEST_EVENT, STEP_REQUEST, STEP_SCHEDULE, RequestOp
+from kvtrace.events import (
+    BLOCK_TABLE,
+    REQUEST_EVENT,
+    STEP_REQUEST,
+    STEP_SCHEDULE,
+    FinishReason,
+    Limit,
+    Phase,
+    RequestOp,
+)
 from kvtrace.probes import requests
 from kvtrace.probes.engine import NOT_ADMITTED, STEP_ATTRIBUTE, LiveRequest
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.lookups import Lookups, hooks
-from kvtrace.probes.state import PoolState
 from kvtrace.probes.steps import Steps
 from tests.probes.records import EngineWith, records_of
-
-pytest.importorskip("kvtrace.capture._native", reason="kvtrace was installed without its compiled part")
 
 REQUESTS = [f"r{number}" for number in range(6)]
 tokens = st.integers(0, 300)
@@ -48,6 +53,8 @@ STEP_EVENTS = STEP_SCHEDULE, STEP_REQUEST, BLOCK_TABLE, REQUEST_EVENT
 
 class Engine(EngineWith):
     """As much of an engine as its steps need."""
+
+    follows_requests = True
 
     def request(self, request_id: str) -> LiveRequest:
         return self.requests.setdefault(request_id, LiveRequest(100 + REQUESTS.index(request_id)))
@@ -124,42 +131,95 @@ def output_of(given: dict[str, dict[str, Any]]) -> Any:
     )
 
 
-def a_way(run: Path, way: str) -> Steps:
-    """What records steps in C (1) or in Python (0)."""
-    os.environ[NATIVE_VARIABLE] = way
-    try:
-        engines = Engines(Recorder(run))
-        return Steps(engines, Lookups(engines))
-    finally:
-        del os.environ[NATIVE_VARIABLE]
+def some_steps(run: Path) -> Steps:
+    engines = Engines(Recorder(run))
+    return Steps(engines, Lookups(engines))
 
 
-def a_step(
-    run: Path, way: str, given: dict[str, dict[str, Any]], waiting: list[str]
-) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """A step's records but for when it ended, and what is then known of its requests."""
-    steps, engine = a_way(run, way), engine_of(given, waiting)
-    steps.after((engine, 11), output_of(given), (), {})  # type: ignore[arg-type]
-    records = records_of(run, *STEP_EVENTS)
-    records[STEP_SCHEDULE.name] = [(start, *others) for start, _, *others in records[STEP_SCHEDULE.name]]
-    return records, {name: (live.number, live.decode_from, live.table) for name, live in engine.requests.items()}
+class Model:
+    """What a step of `engine_of` and `output_of` is, said as the events declare it."""
+
+    def __init__(self, given: dict[str, dict[str, Any]], waiting: list[str]) -> None:
+        self.live = engine_of(given, waiting)
+        self.tables: list[Any] = []
+        self.events: list[Any] = []
+        self.added: dict[str, int] = {}
+        for new in (True, False):
+            for name, facts in given.items():
+                blocks = facts["blocks"] or (([], []) if new else None)
+                if facts["new"] == new and blocks is not None:
+                    self._table(name, blocks, sets=new or facts["resumed"])
+        self.shares = [self._share(name, facts) for name, facts in given.items()]
+        self.step = self._step(given, waiting)
+
+    def _table(self, name: str, blocks: tuple[list[int], ...], *, sets: bool) -> None:
+        live = self.live.request(name)
+        if sets or len(live.table) != len(blocks):
+            live.table = [0] * len(blocks)
+        for group, ids in enumerate(blocks):
+            for position, block in enumerate(ids, live.table[group]):
+                row = {"step": 7, "request": live.number, "kv_group": group, "op": 1 if sets else 2}
+                self.tables.append(BLOCK_TABLE.record(**row, position=position, block_id=block))
+            live.table[group] += len(ids)
+        self.added[name] = sum(map(len, blocks))
+
+    def _share(self, name: str, facts: dict[str, Any]) -> Any:
+        live, computed = self.live.request(name), facts["computed"]
+        if live.decode_from == NOT_ADMITTED:
+            live.decode_from = max(facts["prompt"], live.recompute_until)
+            cached = {"local_cached_tokens": 0, "external_cached_tokens": 0}
+            row = {"time_ns": 11, "step": 7, "request": live.number, "op": RequestOp.schedule, "reason": 0, **cached}
+            row |= {"computed_tokens": computed, "output_tokens": 0, "blocks": sum(live.table)}
+            self.events.append(REQUEST_EVENT.record(**row))
+        if computed >= live.decode_from:
+            phase = Phase.decode
+        elif computed < live.recompute_until:
+            phase = Phase.resumed
+        else:
+            whole = computed == 0 and facts["scheduled"] >= facts["prompt"]
+            phase = Phase.prefill if whole else Phase.chunked_prefill
+        row = {"step": 7, "request": live.number, "phase": phase, "new_blocks": self.added.get(name, 0)}
+        return STEP_REQUEST.record(**row, scheduled_tokens=facts["scheduled"], computed_tokens=computed)
+
+    def _step(self, given: dict[str, dict[str, Any]], waiting: list[str]) -> Any:
+        row: dict[str, Any] = {"start_ns": 11, "scheduled_ns": 0, "step": 7, "running": len(given)}
+        for phase in Phase:
+            shares = [share.scheduled_tokens for share in self.shares if share.phase == phase]
+            row |= {f"{phase.name}_requests": len(shares), f"{phase.name}_tokens": sum(shares)}
+        left = 512 - sum(facts["scheduled"] for facts in given.values())
+        row |= {"waiting": len(waiting), "budget_tokens": 512, "budget_left_tokens": left}
+        row |= {"free_blocks": 11, "used_blocks": 28, "cached_blocks": -1, "preempted_requests": 0}
+        row |= {"admission_limit": Limit.max_num_seqs if waiting else Limit.none}
+        row |= {"limit_request": self.live.request(waiting[0]).number if waiting else 0}
+        return STEP_SCHEDULE.record(**row, limit_need_blocks=-1, limit_free_blocks=-1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=100)
 @given(
     given=st.dictionaries(st.sampled_from(REQUESTS), request, min_size=1, max_size=6),
     waiting=st.lists(st.sampled_from(REQUESTS), max_size=2),
 )
-def test_steps_are_the_same_both_ways(
+def test_a_step_is_recorded_as_its_model_says(
     tmp_path_factory: pytest.TempPathFactory, given: dict[str, dict[str, Any]], waiting: list[str]
 ) -> None:
-    compiled, python = (a_step(tmp_path_factory.mktemp("run"), way, given, waiting) for way in "10")
-    assert compiled == python
-    assert len(compiled[0][STEP_REQUEST.name]) == len(given)
-    assert len(compiled[0][STEP_SCHEDULE.name]) == 1
+    run, engine, model = tmp_path_factory.mktemp("run"), engine_of(given, waiting), Model(given, waiting)
+    some_steps(run).after((engine, 11), output_of(given), (), {})
+    records = records_of(run, *STEP_EVENTS)
+    [step] = records[STEP_SCHEDULE.name]
+    assert step.scheduled_ns > 11
+    assert step._replace(scheduled_ns=0) == model.step
+    assert records[STEP_REQUEST.name] == model.shares
+    assert records[BLOCK_TABLE.name] == model.tables
+    assert records[REQUEST_EVENT.name] == model.events
+    known = [{name: vars_of(live) for name, live in one.requests.items()} for one in (engine, model.live)]
+    assert known[0] == known[1]
 
 
-def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(both_ways: str, tmp_path: Path) -> None:
+def vars_of(live: LiveRequest) -> tuple[Any, ...]:
+    return live.number, live.decode_from, live.table
+
+
+def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(tmp_path: Path) -> None:
     # GIVEN an engine of a scheduler whose `schedule` calls its parent's, and another that nobody follows
     class Watching:
         """Ranges, as for a profiler."""
@@ -195,7 +255,7 @@ def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(b
     assert getattr(output, STEP_ATTRIBUTE) == (12, 8)
     assert (engine.step, engine.acting_step, engine.depth, engine.refused, engine.preempted) == (8, 8, 0, None, 0)
     assert watching.seen == [("begin", 8, True), ("scheduled", 8)]
-    assert [record[2] for record in records_of(tmp_path, STEP_SCHEDULE)[STEP_SCHEDULE.name]] == [8]
+    assert [record.step for record in records_of(tmp_path, STEP_SCHEDULE)[STEP_SCHEDULE.name]] == [8]
 
     # AND none of an engine that cannot follow its steps
     engine.step = -1
@@ -212,16 +272,14 @@ def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(b
         ({"scheduled_new_reqs": [SimpleNamespace(req_id="r0", block_ids=([1, None],))]}, Exception),
     ],
 )
-def test_what_cannot_be_read_is_an_error_both_ways(
-    both_ways: str, tmp_path: Path, wrong: dict[str, Any], error: type[Exception]
-) -> None:
-    steps, engine, output = a_way(tmp_path, both_ways), engine_of({}, []), output_of({})
+def test_what_cannot_be_read_is_an_error(tmp_path: Path, wrong: dict[str, Any], error: type[Exception]) -> None:
+    steps, engine, output = some_steps(tmp_path), engine_of({}, []), output_of({})
     vars(output).update(wrong)
     with pytest.raises(error):
         steps.after((engine, 1), output, (), {})  # type: ignore[arg-type]
 
 
-def test_the_owner_of_an_allocation_is_its_request(both_ways: str, tmp_path: Path) -> None:
+def test_the_owner_of_an_allocation_is_its_request(tmp_path: Path) -> None:
     # GIVEN a manager whose engine follows one request and not another
     engines = Engines(Recorder(tmp_path))
     by_name = {hook.path[-1]: hook for hook in hooks(engines, Lookups(engines))}
@@ -229,23 +287,19 @@ def test_the_owner_of_an_allocation_is_its_request(both_ways: str, tmp_path: Pat
     assert hook.before is not None
     assert hook.after is not None
     live = LiveRequest(5)
-    owners: list[Any] = []
     engine: Any = Engine(requests={"a": live}, lookup=None, owner=0, refused=None, need_blocks=3)
-    engine.acts_for = lambda request: owners.append(request) or setattr(engine, "owner", 9)
     engine.block_pool = SimpleNamespace(get_num_free_blocks=lambda: 2)
     manager: Any = type("Manager", (), {})()
     manager.coordinator = type("Coordinator", (), {})()
     engines.by_manager[id(manager)] = engine
-    known, unknown = SimpleNamespace(request_id="a"), SimpleNamespace(request_id="b")
+    known, unknown = SimpleNamespace(request_id="a"), SimpleNamespace(request_id="r4")
     blocks = object()
 
     # WHEN either is given blocks, by position or by name, THEN that is noted until the call has returned
-    if both_ways == "0":
-        engine.acts_for = lambda request: setattr(engine, "owner", 5 if request is known else 9)
     for args, kwargs, owner in (
         ((manager, known, 1), {}, 5),
-        ((manager, unknown, 1), {}, 9),
-        ((manager,), {"request": unknown}, 9),
+        ((manager, unknown, 1), {}, 104),
+        ((manager,), {"request": unknown}, 104),
     ):
         state = hook.before(args, kwargs)
         assert (state, engine.owner) == (engine, owner)
@@ -276,15 +330,11 @@ end = st.fixed_dictionaries(
 )
 
 
-def ends_of(run: Path, way: str, given: dict[str, dict[str, Any]]) -> tuple[list[Any], Any]:
+def ends_of(run: Path, given: dict[str, dict[str, Any]]) -> tuple[list[Any], Any]:
     """What is recorded when these requests end, but for when it was, and what is then known of them."""
-    os.environ[NATIVE_VARIABLE] = way
-    try:
-        engines = Engines(Recorder(run))
-        engines.recorder.open()
-        [hook] = [hook for hook in requests.hooks(engines, None) if hook.path[-1] == "_free_request"]
-    finally:
-        del os.environ[NATIVE_VARIABLE]
+    engines = Engines(Recorder(run))
+    engines.recorder.open()
+    [hook] = [hook for hook in requests.hooks(engines, None) if hook.path[-1] == "_free_request"]
     engine = engine_of({}, [])
     engine.finished, engine.update_start, engine.acting_step = 5, 1, 8
     scheduler: Any = SimpleNamespace()
@@ -305,25 +355,54 @@ def ends_of(run: Path, way: str, given: dict[str, dict[str, Any]]) -> tuple[list
         args, kwargs = ((scheduler,), {"request": request}) if facts["by_name"] else ((scheduler, request), {})
         assert hook.before(args, kwargs) is None
         assert hook.before((SimpleNamespace(), request), {}) is None  # a scheduler that nobody follows
-    records = [record[1:] for record in records_of(run, REQUEST_EVENT)[REQUEST_EVENT.name]]
+    records = [record._replace(time_ns=0) for record in records_of(run, REQUEST_EVENT)[REQUEST_EVENT.name]]
     known = {name: live.finished for name, live in engine.requests.items()}
     return records, (engine.finished, known, set(engine.awaiting_first_token))
 
 
-@settings(deadline=None, max_examples=60)
+REASONS = {
+    "FINISHED_STOPPED": FinishReason.stop,
+    "FINISHED_LENGTH_CAPPED": FinishReason.length,
+    "FINISHED_ABORTED": FinishReason.abort,
+}
+
+
+def model_of_ends(given: dict[str, dict[str, Any]]) -> tuple[list[Any], Any]:
+    """The same, said as the events declare it: first tokens of whoever awaits one come before an end."""
+    records, awaiting, known, ended = [], {}, {}, 0
+    for number, (name, facts) in enumerate(given.items()):
+        row = {"time_ns": 0, "step": 8, "local_cached_tokens": -1, "external_cached_tokens": -1}
+        if not facts["known"]:
+            continue
+        known[name] = True
+        if facts["awaited"]:
+            awaiting[name] = number, facts
+        if facts["finished"]:
+            continue
+        ended += 1
+        for other, (its_number, its) in list(awaiting.items()):
+            if its["outputs"] > 0:
+                del awaiting[other]
+                told = {"request": its_number, "op": RequestOp.first_token, "reason": 0, "blocks": sum(its["table"])}
+                told |= {"computed_tokens": its["computed"], "output_tokens": its["outputs"]}
+                records.append(REQUEST_EVENT.record(**row, **told))
+        awaiting.pop(name, None)
+        told = {"request": number, "op": RequestOp.finish, "blocks": sum(facts["table"])}
+        told |= {"reason": REASONS.get(facts["status"], FinishReason.other), "computed_tokens": facts["computed"]}
+        records.append(REQUEST_EVENT.record(**row, **told, output_tokens=facts["outputs"]))
+    return records, (5 + ended, known, set(awaiting))
+
+
+@settings(deadline=None, max_examples=100)
 @given(st.dictionaries(st.sampled_from(REQUESTS), end, min_size=1, max_size=6))
-def test_ends_are_the_same_both_ways(
+def test_ends_are_recorded_as_their_model_says(
     tmp_path_factory: pytest.TempPathFactory, given: dict[str, dict[str, Any]]
 ) -> None:
-    compiled, python = (ends_of(tmp_path_factory.mktemp("run"), way, given) for way in "10")
-    assert compiled == python
-    ended = [facts for facts in given.values() if facts["known"] and not facts["finished"]]
-    assert compiled[1][0] == 5 + len(ended)
-    assert [record[2] for record in compiled[0]].count(int(RequestOp.finish)) == len(ended)
+    assert ends_of(tmp_path_factory.mktemp("run"), given) == model_of_ends(given)
 
 
 @pytest.mark.parametrize("gone", ["request_id", "status", "num_computed_tokens", "num_output_tokens"])
-def test_an_end_that_cannot_be_read_is_an_error_both_ways(both_ways: str, tmp_path: Path, gone: str) -> None:
+def test_an_end_that_cannot_be_read_is_an_error(tmp_path: Path, gone: str) -> None:
     engines = Engines(Recorder(tmp_path))
     [hook] = [hook for hook in requests.hooks(engines, None) if hook.path[-1] == "_free_request"]
     engine, scheduler = engine_of({}, []), SimpleNamespace()

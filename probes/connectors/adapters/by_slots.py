@@ -1,20 +1,22 @@
 """vLLM's ExampleConnector and LMCacheConnectorV1: requests with slot mappings, copied while the worker waits.
 
-What they copy in a step counts as one load and one store, for the calls take all of a step's requests together. Bytes
-are the slots' share of the KV tensors.
+Their calls take all requests of a step together, so a step has at most one load and one store. The bytes of a transfer
+are its slots' share of the KV tensors.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from kvtrace.events import Direction, Tier
-from kvtrace.probes.connectors.part import Adapter, Part, Planned
+from kvtrace.probes.connectors.adapter import Adapter, Declaration, Form, Planned
+from kvtrace.probes.connectors.part import Part
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import CONNECTOR
+from kvtrace.probes.vllm_types import SchedulerOutput, shape_of
 
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 _METADATA = "transfers of ExampleConnector and LMCache"
@@ -43,11 +45,34 @@ SAVE_LAYER = Hook(
 _TIERS = {"ExampleConnector": Tier.disk}
 
 
+@shape_of(f"{_V1}.example_connector:ReqMeta|{_LMCACHE}:ReqMeta")
+class _Request(Protocol):
+    slot_mapping: Sequence[int]
+
+
+@shape_of(f"{_LMCACHE}:LoadSpec")
+class _LoadSpec(Protocol):
+    can_load: bool
+    vllm_cached_tokens: int
+    lmcache_cached_tokens: int
+
+
+@shape_of(f"{_LMCACHE}:SaveSpec")
+class _SaveSpec(Protocol):
+    can_save: bool
+    skip_leading_tokens: int
+
+
+class _Tensor(Protocol):
+    def numel(self) -> int: ...
+    def element_size(self) -> int: ...
+
+
 class _Copy(NamedTuple):
-    """What a request's metadata asks for: slots from `first` to `last` of its slot mapping."""
+    """A copy that a request's metadata asks for: slots from `first` to `last` of its slot mapping."""
 
     direction: Direction
-    request: Any
+    request: _Request
     first: int
     last: int
 
@@ -64,13 +89,8 @@ class BySlots(Adapter):
         self._storing_ns: int | None = None  # when the step's first layer was saved
         self._store_slots = 0
 
-    @staticmethod
-    def fits(connector: Any) -> bool:
-        """Told by the class's name: what it has in common with the other one is the shape of its metadata."""
-        return any(kind.__name__ in ("ExampleConnector", "LMCacheConnectorV1") for kind in type(connector).__mro__)
-
-    def planned(self, metadata: Any, scheduler_output: Any) -> Iterator[Planned]:
-        """The step's load and store."""
+    def planned(self, metadata: object, scheduler_output: SchedulerOutput) -> Iterator[Planned]:
+        """List the step's load and store."""
         engine = self.part.engine()
         if engine is None or engine.step < 0 or not engine.block_size:  # steps number the transfers
             return
@@ -142,7 +162,7 @@ class BySlots(Adapter):
         return sum(copy.last - copy.first for copy in self._copies(metadata) if copy.direction is direction)
 
     def _block_size(self) -> int:
-        """Tokens of a block; 0 if they are not known."""
+        """Read the tokens of a block; 0 if they are not known."""
         found = self.part.connector
         for name in ("_vllm_config", "cache_config", "block_size"):
             found = self.part.lacks.read(found, name, _BYTES)
@@ -150,15 +170,15 @@ class BySlots(Adapter):
                 return 0
         return int(found)
 
-    def _bytes_a_slot(self, kv_cache: Any) -> int:
-        """A token's share of a layer's KV tensor; 0 if it is not known."""
+    def _bytes_a_slot(self, kv_cache: _Tensor | list[_Tensor] | tuple[_Tensor, ...]) -> int:
+        """Compute the bytes of a token in a layer's KV tensor; 0 if they are not known."""
         tensor = kv_cache[0] if isinstance(kv_cache, list | tuple) else kv_cache
         lacks = self.part.lacks
         config = lacks.read(self.part.connector, "_kv_cache_config", _BYTES)
         slots = (lacks.read(config, "num_blocks", _BYTES) or 0) * self._block_size() if config is not None else 0
         return int(tensor.numel() * tensor.element_size() // slots) if slots else 0
 
-    def _copies(self, metadata: Any) -> Iterator[_Copy]:
+    def _copies(self, metadata: object) -> Iterator[_Copy]:
         lacks = self.part.lacks
         for request in lacks.read(metadata, "requests", _METADATA, ()):
             slots = len(request.slot_mapping)
@@ -173,25 +193,51 @@ class BySlots(Adapter):
 
 
 def _blocks(copy: _Copy, block_size: int) -> list[int]:
-    """The blocks of a copy's slots, in order."""
+    """List the blocks of a copy's slots, in order."""
     first = copy.first // block_size * block_size
     slots = copy.request.slot_mapping[first : copy.last : block_size]
     return [int(slot) // block_size for slot in slots]
 
 
 class _Owners:
-    """Finds the request that blocks belong to, by the block tables that go out with the step, in their order."""
+    """Finds the request that owns blocks, by the step's block tables in their order."""
 
-    def __init__(self, scheduler_output: Any) -> None:
+    def __init__(self, scheduler_output: SchedulerOutput) -> None:
         new = [(data.req_id, data.block_ids) for data in scheduler_output.scheduled_new_reqs]
         cached = scheduler_output.scheduled_cached_reqs
         old = zip(cached.req_ids, cached.new_block_ids, strict=True)
         self._left = [(id_, list(groups[0])) for id_, groups in (*new, *old) if groups]
 
     def of(self, blocks: list[int]) -> str:
-        """The next request whose table begins with the blocks; empty if there is none."""
+        """Take the next request whose table begins with the blocks; empty if there is none."""
         for place, (request_id, table) in enumerate(self._left):
             if table[: len(blocks)] == blocks:
                 del self._left[place]
                 return str(request_id)
         return ""
+
+
+ADAPTER = Declaration(
+    BySlots,
+    connectors=(
+        f"{_V1}.example_connector:ExampleConnector",
+        f"{_V1}.lmcache_connector:LMCacheConnectorV1",
+    ),
+    forms=(
+        Form(
+            "ExampleConnector",
+            (Tier.disk,),
+            "one load and one store a step, for it copies while the worker waits",
+            "host time of the calls",
+            "none",
+        ),
+        Form(
+            "LMCacheConnectorV1",
+            (Tier.other,),
+            "one load and one store a step, by the slots in its metadata",
+            "host time of the calls",
+            "none: LMCache keeps it to itself",
+        ),
+    ),
+    hooks=(SAVE_LAYER,),
+)
