@@ -27,6 +27,7 @@ BLOCK_STATES = ("empty", "cached", "used", "shared")
 
 Enum = type[enum.IntEnum]
 
+_TYPES = {"number": "number", "text": "string", "flag": "boolean"}
 _WIDTH = 120
 _UNITS = {"_ns": "ns", "_us": "us", "_tokens": "tokens", "_blocks": "blocks", "_requests": "requests"}
 
@@ -343,57 +344,64 @@ DATA_SETS = (
 
 
 def typescript() -> str:
-    """The same declarations for the page."""
+    """Generate the same declarations in TypeScript, formatted as `make format` does."""
     used = dict.fromkeys(column.enum for data in DATA_SETS for column in data.columns if column.enum)
-    lines = [
-        "// Generated from viewer/contract.py by `make page`; not edited by hand.",
-        "",
-        f'export const FORMAT = "{FORMAT}";',
-        f"export const VERSION = {VERSION};",
-        "",
-        *_constants("REQUEST_STATES", REQUEST_STATES),
-        *_constants("BLOCK_STATES", BLOCK_STATES),
-        "",
-    ]
-    for values in used:
-        names = [_quoted(value.name) for value in values]
-        line = f"export type {values.__name__} = {' | '.join(names)};"
-        many = "".join(f"\n  | {name}" for name in names)
-        lines.append(line if len(line) <= _WIDTH else f"export type {values.__name__} ={many};")
-    lines += ["", "// Tables that an engine has as one list of chunks."]
-    lines += [f"export type LaneTable = {' | '.join(_quoted(data.name) for data in LANE_TABLES)};"]
-    lines += ["", "export interface Tables {"]
-    for data in DATA_SETS:
-        lines += [
-            f"  // {data.doc}",
-            f"  {data.name}: {{",
-            *(f"    {_member(column)}" for column in data.columns),
-            "  };",
+    return "\n".join(
+        [
+            "// Generated from viewer/contract.py by `make page`; not edited by hand.",
+            "",
+            f'export const FORMAT = "{FORMAT}";',
+            f"export const VERSION = {VERSION};",
+            "",
+            f"export const REQUEST_STATES = [{', '.join(map(_quoted, REQUEST_STATES))}] as const;",
+            f"export const BLOCK_STATES = [{', '.join(map(_quoted, BLOCK_STATES))}] as const;",
+            "",
+            *map(_enum_type, used),
+            "",
+            "// Tables that an engine has as one list of chunks.",
+            f"export type LaneTable = {' | '.join(_quoted(data.name) for data in LANE_TABLES)};",
+            "",
+            "export interface Tables {",
+            *map(_row_type, DATA_SETS),
+            "}",
+            "",
+            "export type TableName = keyof Tables;",
+            "",
+            "// Rows that a view draws at once, and the columns that a chunk may be without.",
+            "export const TABLES: Record<TableName, { drawn: number; optional: readonly string[] }> = {",
+            *map(_table_facts, DATA_SETS),
+            "};",
+            "",
         ]
-    lines += ["}", "", "export type TableName = keyof Tables;", ""]
-    lines += ["// Rows that a view draws at once, and the columns that a chunk may be without."]
-    lines += ["export const TABLES: Record<TableName, { drawn: number; optional: readonly string[] }> = {"]
-    for data in DATA_SETS:
-        optional = ", ".join(_quoted(column.name) for column in data.columns if column.optional)
-        entry = f"  {data.name}: {{ drawn: {data.drawn}, optional: [{optional}] }},"
-        if len(entry) > _WIDTH:
-            names = "".join(f"      {_quoted(column.name)},\n" for column in data.columns if column.optional)
-            entry = f"  {data.name}: {{\n    drawn: {data.drawn},\n    optional: [\n{names}    ],\n  }},"
-        lines.append(entry)
-    return "\n".join([*lines, "};", ""])
+    )
 
 
-def _constants(name: str, values: tuple[str, ...]) -> list[str]:
-    return [f"export const {name} = [{', '.join(map(_quoted, values))}] as const;"]
+def _enum_type(values: Enum) -> str:
+    names = [_quoted(value.name) for value in values]
+    line = f"export type {values.__name__} = {' | '.join(names)};"
+    if len(line) <= _WIDTH:
+        return line
+    return f"export type {values.__name__} =" + "".join(f"\n  | {name}" for name in names) + ";"
+
+
+def _row_type(data: DataSet) -> str:
+    return "\n".join([f"  // {data.doc}", f"  {data.name}: {{", *map(_member, data.columns), "  };"])
+
+
+def _table_facts(data: DataSet) -> str:
+    optional = [_quoted(column.name) for column in data.columns if column.optional]
+    line = f"  {data.name}: {{ drawn: {data.drawn}, optional: [{', '.join(optional)}] }},"
+    if len(line) <= _WIDTH:
+        return line
+    listed = "".join(f"      {name},\n" for name in optional)
+    return f"  {data.name}: {{\n    drawn: {data.drawn},\n    optional: [\n{listed}    ],\n  }},"
 
 
 def _member(column: Column) -> str:
-    kind = (
-        column.enum.__name__ if column.enum else {"number": "number", "text": "string", "flag": "boolean"}[column.type]
-    )
+    kind = column.enum.__name__ if column.enum else _TYPES[column.type]
     null = " | null" if column.null or column.optional else ""
     notes = ", ".join(filter(None, (column.unit, column.doc)))
-    return f"{column.name}: {kind}{null};" + (f" // {notes}" if notes else "")
+    return f"    {column.name}: {kind}{null};" + (f" // {notes}" if notes else "")
 
 
 def _quoted(text: str) -> str:

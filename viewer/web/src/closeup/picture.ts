@@ -7,7 +7,7 @@ import { type Found, type Levels, NOTHING } from "../data/levels";
 import { count, duration } from "../format";
 import { FONT } from "../lanes/lane";
 
-export const EDGE = 62, LAYERS = 190, BLOCKS = 340, GAP = 24, BELOW = 30, RIGHT = 10;
+const EDGE = 62, LAYERS = 190, BLOCKS = 340, GAP = 24, BELOW = 30, RIGHT = 10;
 const NARROWEST_NS = 200, FEWEST = 4;
 
 export const KINDS: Record<AccessKind, [name: string, tone: string]> = {

@@ -17,7 +17,7 @@ const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
 export type Legend = [name: string, colour: string, shape?: string][];
 
 // Where times are: pixels from the plot's left are `time * scale + origin`.
-export interface Places {
+interface Places {
   scale: number;
   origin: number;
 }

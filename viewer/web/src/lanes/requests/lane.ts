@@ -22,7 +22,7 @@ interface Listed extends Row<"requests"> {
   request: number;
 }
 
-export class RequestsLane extends Lane {
+class RequestsLane extends Lane {
   private rows: Listed[] = [];
   private key = "";
   private wanted: number | null = null;
