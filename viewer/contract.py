@@ -1,4 +1,4 @@
-"""Declares what a page holds: its data sets, their columns, and the enums of both. The only place that does.
+"""Declares the data sets of a page, their columns and their enums. The only place that does.
 
 Export checks every table against its declaration. The page's TypeScript is generated from the same declarations:
 python -m kvtrace.viewer.contract > viewer/web/src/data/contract.ts, which `make page` runs.
@@ -20,13 +20,15 @@ VERSION = 2
 """Raised when a column changes its meaning or goes; added ones do not raise it."""
 
 REQUEST_STATES = ("queued", "prefill", "decode", "preempted", "resumed")
-"""What a request can be doing; `segments.state` is an index into this."""
+"""States of a request; `segments.state` is an index into this."""
 
 BLOCK_STATES = ("empty", "cached", "used", "shared")
 """Nothing findable in it; free, but findable by hash; referenced once; referenced more than once."""
 
 Enum = type[enum.IntEnum]
 
+_TYPES = {"number": "number", "text": "string", "flag": "boolean"}
+_WIDTH = 120
 _UNITS = {"_ns": "ns", "_us": "us", "_tokens": "tokens", "_blocks": "blocks", "_requests": "requests"}
 
 
@@ -342,58 +344,64 @@ DATA_SETS = (
 
 
 def typescript() -> str:
-    """The same declarations for the page."""
+    """Generate the same declarations in TypeScript, formatted as `make format` does."""
     used = dict.fromkeys(column.enum for data in DATA_SETS for column in data.columns if column.enum)
-    lines = [
-        "// Generated from viewer/contract.py by `make page`; not edited by hand.",
-        "",
-        f'export const FORMAT = "{FORMAT}";',
-        f"export const VERSION = {VERSION};",
-        "",
-        *_constants("REQUEST_STATES", REQUEST_STATES),
-        *_constants("BLOCK_STATES", BLOCK_STATES),
-        "",
-    ]
-    for values in used:
-        lines += [f"export type {values.__name__} =", *(f'  | "{value.name}"' for value in values)]
-        lines[-1] += ";"
-    lines += ["", "// Tables that an engine has as one list of chunks."]
-    lines += [f"export type LaneTable = {' | '.join(_quoted(data.name) for data in LANE_TABLES)};"]
-    lines += ["", "export interface Tables {"]
-    for data in DATA_SETS:
-        lines += [
-            f"  // {data.doc}",
-            f"  {data.name}: {{",
-            *(f"    {_member(column)}" for column in data.columns),
-            "  };",
+    return "\n".join(
+        [
+            "// Generated from viewer/contract.py by `make page`; not edited by hand.",
+            "",
+            f'export const FORMAT = "{FORMAT}";',
+            f"export const VERSION = {VERSION};",
+            "",
+            f"export const REQUEST_STATES = [{', '.join(map(_quoted, REQUEST_STATES))}] as const;",
+            f"export const BLOCK_STATES = [{', '.join(map(_quoted, BLOCK_STATES))}] as const;",
+            "",
+            *map(_enum_type, used),
+            "",
+            "// Tables that an engine has as one list of chunks.",
+            f"export type LaneTable = {' | '.join(_quoted(data.name) for data in LANE_TABLES)};",
+            "",
+            "export interface Tables {",
+            *map(_row_type, DATA_SETS),
+            "}",
+            "",
+            "export type TableName = keyof Tables;",
+            "",
+            "// Rows that a view draws at once, and the columns that a chunk may be without.",
+            "export const TABLES: Record<TableName, { drawn: number; optional: readonly string[] }> = {",
+            *map(_table_facts, DATA_SETS),
+            "};",
+            "",
         ]
-    lines += ["}", "", "export type TableName = keyof Tables;", ""]
-    lines += ["// Rows that a view draws at once, and the columns that a chunk may be without."]
-    lines += ["export const TABLES: Record<TableName, { drawn: number; optional: readonly string[] }> = {"]
-    for data in DATA_SETS:
-        optional = ", ".join(_quoted(column.name) for column in data.columns if column.optional)
-        entry = f"  {data.name}: {{ drawn: {data.drawn}, optional: [{optional}] }},"
-        if len(entry) > _WIDTH:
-            names = "".join(f"      {_quoted(column.name)},\n" for column in data.columns if column.optional)
-            entry = f"  {data.name}: {{\n    drawn: {data.drawn},\n    optional: [\n{names}    ],\n  }},"
-        lines.append(entry)
-    return "\n".join([*lines, "};", ""])
+    )
 
 
-_WIDTH = 120
+def _enum_type(values: Enum) -> str:
+    names = [_quoted(value.name) for value in values]
+    line = f"export type {values.__name__} = {' | '.join(names)};"
+    if len(line) <= _WIDTH:
+        return line
+    return f"export type {values.__name__} =" + "".join(f"\n  | {name}" for name in names) + ";"
 
 
-def _constants(name: str, values: tuple[str, ...]) -> list[str]:
-    return [f"export const {name} = [{', '.join(map(_quoted, values))}] as const;"]
+def _row_type(data: DataSet) -> str:
+    return "\n".join([f"  // {data.doc}", f"  {data.name}: {{", *map(_member, data.columns), "  };"])
+
+
+def _table_facts(data: DataSet) -> str:
+    optional = [_quoted(column.name) for column in data.columns if column.optional]
+    line = f"  {data.name}: {{ drawn: {data.drawn}, optional: [{', '.join(optional)}] }},"
+    if len(line) <= _WIDTH:
+        return line
+    listed = "".join(f"      {name},\n" for name in optional)
+    return f"  {data.name}: {{\n    drawn: {data.drawn},\n    optional: [\n{listed}    ],\n  }},"
 
 
 def _member(column: Column) -> str:
-    kind = (
-        column.enum.__name__ if column.enum else {"number": "number", "text": "string", "flag": "boolean"}[column.type]
-    )
+    kind = column.enum.__name__ if column.enum else _TYPES[column.type]
     null = " | null" if column.null or column.optional else ""
     notes = ", ".join(filter(None, (column.unit, column.doc)))
-    return f"{column.name}: {kind}{null};" + (f" // {notes}" if notes else "")
+    return f"    {column.name}: {kind}{null};" + (f" // {notes}" if notes else "")
 
 
 def _quoted(text: str) -> str:

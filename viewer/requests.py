@@ -115,9 +115,9 @@ _PREEMPTIONS = """
     ) r ON r.request = l.request AND r.step > l.step
     ORDER BY start_ns, l.request
 """
-"""Whom a request was preempted for (derived): the scheduler takes a victim's blocks when another request's allocation
-fails, so it is the request of the first allocation in that step after the victim let go. `taken_blocks` of the victim's
-blocks were allocated to others in the same step; the rest went to the end of the free queue."""
+"""The request that a preemption was for (derived): the scheduler takes a victim's blocks when another request's
+allocation fails, so it is the request of the first allocation in that step after the victim's blocks were freed.
+`taken_blocks` of them were allocated to others in the same step; the rest went to the end of the free queue."""
 
 _LONGEST = f"SELECT * FROM requests ORDER BY end_ns - start_ns DESC, request LIMIT {OVERVIEW_REQUESTS}"
 

@@ -24,7 +24,7 @@ export function keepAddress(): void {
   }, QUIET_MS);
 }
 
-export function addressOf(): URLSearchParams {
+function addressOf(): URLSearchParams {
   const address = new URLSearchParams(), now = view.selection;
   if (engineChoice()) address.set("engine", engineChoice());
   if (view.from > view.first || view.to < view.last) {

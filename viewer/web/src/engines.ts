@@ -19,7 +19,7 @@ function usual(): string[] {
   return runs.map(() => (runs.length > 1 && all <= MOST_AT_FIRST ? ALL : "0"));
 }
 
-// What the address says of the choice: nothing if it is the usual one.
+// The choice as in the address: nothing if it is the usual one.
 export const engineChoice = (): string => (chosen.join() === usual().join() ? "" : chosen.join());
 
 // Takes a choice as in the address.

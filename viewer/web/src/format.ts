@@ -2,7 +2,7 @@
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
-export const UNKNOWN = "unknown";
+const UNKNOWN = "unknown";
 
 type Known = number | null | undefined;
 

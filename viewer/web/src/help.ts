@@ -13,7 +13,7 @@ function keys(): Entry[] {
     ["double click, 0", "show everything"],
     ["Backspace", "back to the view before"],
     ["click", "select"],
-    ["Esc", "let go of what is selected"],
+    ["Esc", "clear the selection"],
     ["z", "zoom to what is selected"],
     ["+ and -", "zoom"],
     ["left and right", "pan"],

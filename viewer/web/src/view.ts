@@ -1,4 +1,4 @@
-// What is shown: the runs, the time window, what is selected, which lanes. Every change asks for one redraw.
+// The state of the view: the runs, the time window, what is selected, which lanes. Every change asks for one redraw.
 
 import type { Any, Row } from "./data/columns";
 import type { Contents } from "./data/contents";

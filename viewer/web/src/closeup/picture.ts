@@ -7,7 +7,7 @@ import { type Found, type Levels, NOTHING } from "../data/levels";
 import { count, duration } from "../format";
 import { FONT } from "../lanes/lane";
 
-export const EDGE = 62, LAYERS = 190, BLOCKS = 340, GAP = 24, BELOW = 30, RIGHT = 10;
+const EDGE = 62, LAYERS = 190, BLOCKS = 340, GAP = 24, BELOW = 30, RIGHT = 10;
 const NARROWEST_NS = 200, FEWEST = 4;
 
 export const KINDS: Record<AccessKind, [name: string, tone: string]> = {
@@ -26,7 +26,7 @@ export const ORDER = Object.keys(KINDS) as AccessKind[];
 export const kindOf = (columns: Columns, row: number): AccessKind => columns.text("kind", row);
 const isWrite = (kind: AccessKind): boolean => kind.includes("write");
 
-// What a place in the picture shows.
+// A mark at a place in the picture.
 export interface Spot {
   columns: Columns;
   row: number;

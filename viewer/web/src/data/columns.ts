@@ -97,7 +97,7 @@ export interface Row<T extends TableName = Any> {
   row: number;
 }
 
-// What follows from a chunk alone, made once for each and kept as long as the chunk is.
+// A value that follows from a chunk alone, made once for each and kept as long as the chunk is.
 export function perChunk<T extends TableName, V extends object>(
   make: (columns: Columns<T>) => V,
 ): (columns: Columns<T>) => V {

@@ -6,59 +6,14 @@ export const VERSION = 2;
 export const REQUEST_STATES = ["queued", "prefill", "decode", "preempted", "resumed"] as const;
 export const BLOCK_STATES = ["empty", "cached", "used", "shared"] as const;
 
-export type Limit =
-  | "none"
-  | "token_budget"
-  | "kv_insufficient"
-  | "max_num_seqs"
-  | "preempted"
-  | "paused"
-  | "other";
-export type Phase =
-  | "prefill"
-  | "chunked_prefill"
-  | "decode"
-  | "resumed";
-export type FinishReason =
-  | "stop"
-  | "length"
-  | "abort"
-  | "ignored"
-  | "error"
-  | "other";
-export type Direction =
-  | "store"
-  | "load";
-export type Tier =
-  | "gpu"
-  | "cpu"
-  | "disk"
-  | "remote"
-  | "other";
-export type PinCause =
-  | "delayed_free"
-  | "in_flight"
-  | "async_load"
-  | "connector"
-  | "ttl"
-  | "streaming";
-export type PinEnd =
-  | "used"
-  | "expired"
-  | "forced"
-  | "saved"
-  | "loaded"
-  | "drained"
-  | "failed"
-  | "aborted"
-  | "released";
-export type AccessKind =
-  | "write"
-  | "attention"
-  | "k_read"
-  | "v_read"
-  | "k_write"
-  | "v_write";
+export type Limit = "none" | "token_budget" | "kv_insufficient" | "max_num_seqs" | "preempted" | "paused" | "other";
+export type Phase = "prefill" | "chunked_prefill" | "decode" | "resumed";
+export type FinishReason = "stop" | "length" | "abort" | "ignored" | "error" | "other";
+export type Direction = "store" | "load";
+export type Tier = "gpu" | "cpu" | "disk" | "remote" | "other";
+export type PinCause = "delayed_free" | "in_flight" | "async_load" | "connector" | "ttl" | "streaming";
+export type PinEnd = "used" | "expired" | "forced" | "saved" | "loaded" | "drained" | "failed" | "aborted" | "released";
+export type AccessKind = "write" | "attention" | "k_read" | "v_read" | "k_write" | "v_write";
 
 // Tables that an engine has as one list of chunks.
 export type LaneTable = "transfers" | "pins" | "tiers";

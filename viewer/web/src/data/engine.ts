@@ -41,7 +41,7 @@ export class Engine {
     return this.contents.totals;
   }
 
-  // Whether anything of a table was recorded.
+  // True if the page has rows of a table.
   has(name: TableName): boolean {
     const { steps, requests, blocks, kernels } = this, own: Partial<Record<TableName, Levels | null>> = {
       steps,

@@ -14,7 +14,7 @@ export interface Found<T extends TableName> {
   parts: Part<T>[];
   // Every row there is of that stretch, not a summary or a choice.
   exact: boolean;
-  // What was wanted is there; otherwise a coarser level stands in until it is.
+  // False while a coarser level stands in for the one wanted, until that has been loaded.
   settled: boolean;
 }
 

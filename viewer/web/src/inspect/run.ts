@@ -1,4 +1,4 @@
-// What the panel says when nothing is selected: the run and its engine.
+// The panel while nothing is selected: the run and its engine.
 
 import type { Engine } from "../data/engine";
 import { el, section } from "../dom";
@@ -36,9 +36,9 @@ export function describeRun(engine: Engine): Node[] {
       ["GPU blocks", num("blocks")],
       ["pool", own["block_bytes"] && own["blocks"] ? bytes(Number(own["block_bytes"]) * Number(own["blocks"])) : null],
       ["KV cache groups", num("kv_groups")],
-      ["token budget", num("max_num_batched_tokens", " tokens")],
-      ["max seqs", num("max_num_seqs")],
-      ["max length", num("max_model_len", " tokens")],
+      ["max_num_batched_tokens", num("max_num_batched_tokens", " tokens")],
+      ["max_num_seqs", num("max_num_seqs")],
+      ["max_model_len", num("max_model_len", " tokens")],
       ["policy", text("policy")],
       ["prefix caching", yes(own["prefix_caching"])],
       ["chunked prefill", yes(own["chunked_prefill"])],

@@ -10,7 +10,7 @@ export interface Descriptor<L extends Lane = Lane> {
   // In addresses (`hide=`), and the element's `data-lane`.
   name: string;
   title: string;
-  // What it shows, in a sentence: for the help and for screen readers.
+  // Its meaning in a sentence: for the help and for screen readers.
   about: string;
   // Tables of the contract without which the lane is not offered.
   needs: readonly TableName[];
@@ -19,7 +19,7 @@ export interface Descriptor<L extends Lane = Lane> {
   create(engine: Engine): L;
   // Of a lane whose legend changes with what is in sight, `paint` calls `explain` instead.
   legend?(engine: Engine): { unit: string; entries: Legend };
-  // What a click selects, if that is this lane's own; a lane may also select what another one declares.
+  // The kind of thing that is this lane's own; a click may also select one of another lane's kind.
   selects?: Selectable;
   keys?: Key<L>[];
   // Words on the page that the help explains.
@@ -36,7 +36,7 @@ export interface Key<L extends Lane> {
   run(lane: L, key: string, engine: Engine): void;
 }
 
-// What of a lane's settings the address of the page keeps.
+// Settings of a lane that the page's address keeps.
 export interface AddressPart {
   write(address: URLSearchParams): void;
   read(address: URLSearchParams): void;

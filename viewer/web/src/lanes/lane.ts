@@ -1,4 +1,4 @@
-// What all lanes share: an element with a gutter and a canvas, the time grid, scales, and rows picked by pixel.
+// The base of all lanes: an element with a gutter and a canvas, the time grid, scales, and rows picked by pixel.
 
 import { colour } from "../colours";
 import { type Columns, lastAtMost, type Numbers } from "../data/columns";
@@ -17,12 +17,12 @@ const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
 export type Legend = [name: string, colour: string, shape?: string][];
 
 // Where times are: pixels from the plot's left are `time * scale + origin`.
-export interface Places {
+interface Places {
   scale: number;
   origin: number;
 }
 
-// What the pointer is on: what a click selects, and lines for the tooltip.
+// The thing under the pointer: the selection that a click makes, and lines for the tooltip.
 export interface Hit {
   selection: Selection | null;
   lines: (Node | string)[];
@@ -37,7 +37,7 @@ export abstract class Lane {
   private readonly legend = el("ul", "legend");
   private explained = "";
 
-  // Whether places left of the plot belong to what is drawn beside them.
+  // True if places left of the plot belong to the marks beside them.
   readonly hitsGutter: boolean = false;
 
   constructor(readonly engine: Engine, readonly descriptor: Descriptor) {
@@ -71,7 +71,12 @@ export abstract class Lane {
     return false;
   }
 
-  // Whether the wheel scrolls in the lane.
+  // Numbers of the things it lists, from the top.
+  get listed(): number[] {
+    return [];
+  }
+
+  // True if the wheel scrolls in the lane.
   get scrolls(): boolean {
     return false;
   }

@@ -1,4 +1,4 @@
-// What lanes of scheduler steps share.
+// The base of lanes of scheduler steps.
 
 import { colour } from "../colours";
 import type { Columns, NumberName } from "../data/columns";

@@ -1,4 +1,4 @@
-// What the panel says about a GPU activity.
+// The panel of a GPU activity.
 
 import type { NumberName } from "../../data/columns";
 import { el, outside, section } from "../../dom";

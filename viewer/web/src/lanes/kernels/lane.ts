@@ -1,4 +1,4 @@
-// What the GPU did, from a profile: a row a stream where kernels can be told apart, shares by category where not.
+// GPU activities from a profile: a row a stream where kernels can be told apart, shares by category where not.
 
 import "./style.css";
 import { colour, pixel } from "../../colours";

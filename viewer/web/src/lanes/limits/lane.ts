@@ -96,6 +96,6 @@ export const limits: Descriptor = {
   words: [
     ["KV insufficient", "the head of the waiting queue needs more blocks than are free"],
     ["token budget", "the step's tokens were used up"],
-    ["max seqs", "as many requests run as may"],
+    ["max_num_seqs", "as many requests run as may"],
   ],
 };

@@ -7,7 +7,7 @@ import { count } from "../../format";
 export const NAMES: Record<Limit, [name: string, tone: string]> = {
   kv_insufficient: ["KV insufficient", "kv-insufficient"],
   preempted: ["preempted", "preempted"],
-  max_num_seqs: ["max seqs", "max-seqs"],
+  max_num_seqs: ["max_num_seqs", "max-seqs"],
   token_budget: ["token budget", "token-budget"],
   paused: ["paused", "paused"],
   other: ["other", "other"],

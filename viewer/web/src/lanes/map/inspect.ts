@@ -1,4 +1,4 @@
-// What the panel says about a KV block: its life, from the finest changes there are.
+// The panel of a KV block: its life, from the finest changes there are.
 
 import { load } from "../../data/chunks";
 import { lastAtMost } from "../../data/columns";

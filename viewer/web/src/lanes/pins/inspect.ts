@@ -1,4 +1,4 @@
-// What the panel says about a pin.
+// The panel of a pin.
 
 import type { NumberName } from "../../data/columns";
 import { el, link, section } from "../../dom";

@@ -1,4 +1,4 @@
-// What the panel says about a request: why it waited, why its lookup missed, what preempted it.
+// The panel of a request: why it waited, why its lookup missed, what preempted it.
 
 import { load } from "../../data/chunks";
 import type { Columns, NumberName, Row } from "../../data/columns";

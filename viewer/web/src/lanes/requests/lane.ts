@@ -22,8 +22,8 @@ interface Listed extends Row<"requests"> {
   request: number;
 }
 
-export class RequestsLane extends Lane {
-  private listed: Listed[] = [];
+class RequestsLane extends Lane {
+  private rows: Listed[] = [];
   private key = "";
   private wanted: number | null = null;
   private readonly scroller = el("div", "scroller");
@@ -78,10 +78,10 @@ export class RequestsLane extends Lane {
         listed.push({ columns, row, request: numbers[row]! });
       }
     }
-    this.listed = this.sort(listed);
+    this.rows = this.sort(listed);
     const all = this.engine.contents.requests.total;
     this.amount.textContent = `${count(listed.length)} of ${count(all)}${found.exact ? "" : ": the longest"}`;
-    this.spacer.style.height = `${Math.max(0, this.listed.length * ROW + 6 - this.scroller.clientHeight)}px`;
+    this.spacer.style.height = `${Math.max(0, this.rows.length * ROW + 6 - this.scroller.clientHeight)}px`;
   }
 
   private sort(listed: Listed[]): Listed[] {
@@ -106,16 +106,16 @@ export class RequestsLane extends Lane {
     this.timeGrid();
     const [from, to] = this.inSightRows();
     for (let index = from; index < to; index++)
-      this.paintRequest(this.listed[index]!, index * ROW - this.scroller.scrollTop + 3);
+      this.paintRequest(this.rows[index]!, index * ROW - this.scroller.scrollTop + 3);
     this.context.clearRect(view.width - RIGHT + 1, 0, RIGHT, this.height);
-    if (this.listed.length) return;
+    if (this.rows.length) return;
     const total = this.engine.contents.requests.total;
     this.say(total ? "No request was alive in this window." : "No requests were recorded for this engine.");
   }
 
   private inSightRows(): [number, number] {
     const first = Math.floor(this.scroller.scrollTop / ROW);
-    return [first, Math.min(this.listed.length, first + Math.ceil(this.height / ROW) + 1)];
+    return [first, Math.min(this.rows.length, first + Math.ceil(this.height / ROW) + 1)];
   }
 
   private paintRequest(each: Listed, y: number): void {
@@ -178,7 +178,7 @@ export class RequestsLane extends Lane {
   }
 
   override hit(x: number, y: number): Hit | null {
-    const each = this.listed[Math.floor((y + this.scroller.scrollTop - 3) / ROW)];
+    const each = this.rows[Math.floor((y + this.scroller.scrollTop - 3) / ROW)];
     if (!each) return null;
     const { columns, row, request } = each, time = this.time(x), lines = [shorten(nameOf(each), 60)];
     const job = columns.text("session", row);
@@ -210,10 +210,9 @@ export class RequestsLane extends Lane {
     };
   }
 
-  // Those listed, from the top.
-  get requests(): number[] {
+  override get listed(): number[] {
     this.list();
-    return this.listed.map((each) => each.request);
+    return this.rows.map((each) => each.request);
   }
 
   // Scrolls a request into sight, once it is listed.
@@ -225,9 +224,9 @@ export class RequestsLane extends Lane {
 
   private scrollToWanted(): void {
     const request = this.wanted;
-    if (request === null || !this.listed.length) return;
+    if (request === null || !this.rows.length) return;
     this.wanted = null;
-    const top = this.listed.findIndex((each) => each.request === request) * ROW;
+    const top = this.rows.findIndex((each) => each.request === request) * ROW;
     if (
       top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)
     ) return;
@@ -272,7 +271,7 @@ export const requests: Descriptor<RequestsLane> = {
   }],
   words: [
     ["queued", "waiting for its first admission"],
-    ["preempted", "thrown out of the batch, waiting to be admitted again"],
+    ["preempted", "removed from the batch, waiting to be admitted again"],
     ["tool gap", "between the end of a job's turn and its next one"],
   ],
 };

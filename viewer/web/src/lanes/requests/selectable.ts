@@ -7,14 +7,10 @@ import { count } from "../../format";
 import { selectRequest } from "../../inspect/select";
 import { reveal, show, view } from "../../view";
 import type { Match, Selectable } from "../descriptor";
-import type { Lane } from "../lane";
 import { describeRequest } from "./inspect";
 import { settings } from "./settings";
 
 const MOST = 12;
-
-// Those that the engine's lane lists, from the top.
-const listed = (lane: Lane | undefined): number[] => (lane as { requests?: number[] } | undefined)?.requests ?? [];
 
 export const request: Selectable<"requests"> = {
   kind: "request",
@@ -24,12 +20,12 @@ export const request: Selectable<"requests"> = {
     if (found !== null) await selectRequest(engine, found);
   },
   async first(engine, _from, _to, lane) {
-    const [found] = listed(lane);
+    const found = lane?.listed[0];
     if (found !== undefined) await selectRequest(engine, found);
     return found !== undefined;
   },
   async next({ engine, id }, by, lane) {
-    const all = listed(lane), next = all[all.indexOf(id) + by];
+    const all = lane?.listed ?? [], next = all[all.indexOf(id) + by];
     if (next !== undefined) await selectRequest(engine, next);
   },
   name: ({ id, row }) => (row ? nameOf(row) : String(id)),

@@ -1,7 +1,7 @@
-// What the panel says about a step.
+// The panel of a step.
 
 import { showCloseUp } from "../../closeup/dialog";
-import type { NumberName } from "../../data/columns";
+import type { NumberName, Row } from "../../data/columns";
 import type { Engine } from "../../data/engine";
 import { button, el, link, type Pair, section } from "../../dom";
 import { clock, count, duration, share, shorten, utc, words } from "../../format";
@@ -13,13 +13,12 @@ import { NAMES, PHASES } from "./phases";
 
 const MOST_SHARES = 100;
 
+type At = (name: NumberName<"steps">) => number | null;
+
 export async function describeStep({ engine, id, row: place }: Selection<"steps">): Promise<Node[]> {
   const found = place ?? await engine.step(id);
   if (!found) return [el("p", "", `Step ${count(id)} is not in this page.`)];
-  const { columns, row } = found, at = (name: NumberName<"steps">) => columns.at(name, row),
-    many = columns.num("steps")[row]! > 1;
-  const head = at("limit_request");
-  if (head !== null) await engine.request(head);
+  const { columns, row } = found, at: At = (name) => columns.at(name, row), many = columns.num("steps")[row]! > 1;
   const closeUp = engine.contents.close_ups.steps.find((each) => each.step === id);
   const most = many ? "most " : "";
   return [
@@ -50,31 +49,8 @@ export async function describeStep({ engine, id, row: place }: Selection<"steps"
       [`${most}until output`, duration(at("model_ns"))],
       [`${most}in update`, duration(at("update_ns"))],
     ]),
-    ...section("Tokens scheduled", [
-      ...PHASES.filter((phase) => at(`${phase}_tokens`)).map((phase): Pair => {
-        return [NAMES[phase][0], `${count(at(`${phase}_tokens`))} in ${count(at(`${phase}_requests`))} requests`];
-      }),
-      [
-        "of the budget",
-        `${count(at("scheduled_tokens"))} / ${count(at("budget_tokens"))} (${
-          share(at("scheduled_tokens"), at("budget_tokens"))
-        })`,
-      ],
-      ["found in the cache", at("cached_tokens") ? `${count(at("cached_tokens"))} on the GPU` : null],
-      ["found by the connector", at("external_cached_tokens") ? count(at("external_cached_tokens")) : null],
-      ["output tokens", count(at("output_tokens"))],
-    ]),
-    ...section("Why the next request waited", [
-      ["limit", limitText(columns, row)],
-      [
-        "head of the queue",
-        head === null || !at("limited_steps")
-          ? null
-          : link(shorten(engine.name(head), 40), () => void selectRequest(engine, head)),
-      ],
-      ["running", count(at("running"))],
-      ["waiting", count(at("waiting"))],
-    ]),
+    ...tokens(at),
+    ...await waiting(engine, found),
     ...section("KV blocks after it", [
       ["in use", `${count(at("used_blocks"))} (${share(at("used_blocks"), engine.pool)})`],
       ["free, still cached", count(at("free_cached_blocks"))],
@@ -82,16 +58,53 @@ export async function describeStep({ engine, id, row: place }: Selection<"steps"
       ["evicted", count(at("evicted_blocks"))],
       ["requests preempted", count(at("preempted_requests"))],
     ]),
-    ...section("On the GPU", [
-      ["kernels", at("gpu_kernels") === null ? null : count(at("gpu_kernels"))],
-      ...(["busy", "idle", "launch_gap", "attention", "gemm", "kv_write"] as const).map((name): Pair => {
-        const time = at(`gpu_${name}_ns`);
-        return [words(name), time === null ? null : duration(time)];
-      }),
-    ]),
+    ...gpu(at),
     ...(many ? [] : await preempted(engine, id)),
     ...(many ? [] : await shares(engine, id)),
   ];
+}
+
+function tokens(at: At): Node[] {
+  return section("Tokens scheduled", [
+    ...PHASES.filter((phase) => at(`${phase}_tokens`)).map((phase): Pair => {
+      return [NAMES[phase][0], `${count(at(`${phase}_tokens`))} in ${count(at(`${phase}_requests`))} requests`];
+    }),
+    [
+      "of the budget",
+      `${count(at("scheduled_tokens"))} / ${count(at("budget_tokens"))} (${
+        share(at("scheduled_tokens"), at("budget_tokens"))
+      })`,
+    ],
+    ["found in the cache", at("cached_tokens") ? `${count(at("cached_tokens"))} on the GPU` : null],
+    ["found by the connector", at("external_cached_tokens") ? count(at("external_cached_tokens")) : null],
+    ["output tokens", count(at("output_tokens"))],
+  ]);
+}
+
+async function waiting(engine: Engine, { columns, row }: Row<"steps">): Promise<Node[]> {
+  const at: At = (name) => columns.at(name, row), head = at("limit_request");
+  if (head !== null) await engine.request(head);
+  return section("Why the next request waited", [
+    ["limit", limitText(columns, row)],
+    [
+      "head of the queue",
+      head === null || !at("limited_steps")
+        ? null
+        : link(shorten(engine.name(head), 40), () => void selectRequest(engine, head)),
+    ],
+    ["running", count(at("running"))],
+    ["waiting", count(at("waiting"))],
+  ]);
+}
+
+function gpu(at: At): Node[] {
+  return section("On the GPU", [
+    ["kernels", at("gpu_kernels") === null ? null : count(at("gpu_kernels"))],
+    ...(["busy", "idle", "launch_gap", "attention", "gemm", "kv_write"] as const).map((name): Pair => {
+      const time = at(`gpu_${name}_ns`);
+      return [words(name), time === null ? null : duration(time)];
+    }),
+  ]);
 }
 
 async function preempted(engine: Engine, step: number): Promise<Node[]> {

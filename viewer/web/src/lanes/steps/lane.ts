@@ -1,4 +1,4 @@
-// What each scheduler step computed.
+// Tokens that each scheduler step computed.
 
 import "./style.css";
 import { showCloseUp } from "../../closeup/dialog";
@@ -113,6 +113,6 @@ export const steps: Descriptor = {
   words: [
     ["prefill", "tokens of a prompt whose rest fits in the step"],
     ["chunked prefill", "a part of a prompt"],
-    ["resumed", "tokens computed again because a preemption threw their KV away"],
+    ["resumed", "tokens computed again because a preemption freed their KV"],
   ],
 };

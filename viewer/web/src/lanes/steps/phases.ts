@@ -1,4 +1,4 @@
-// What the tokens of a step are for: names and colours, from the bottom of a bar.
+// Phases of a step's tokens: names and colours, from the bottom of a bar.
 
 import type { Phase } from "../../data/contract";
 

@@ -6,7 +6,8 @@ import { clock, count } from "../../format";
 import { LEFT, plotWidth } from "../../view";
 import { Chart, type Line } from "../chart";
 import type { Descriptor } from "../descriptor";
-import { greatest, type Hit, Lane } from "../lane";
+import { greatest, type Hit } from "../lane";
+import { StepLane } from "../step-lane";
 
 const TONES = ["host", "store", "load", "shared"];
 
@@ -15,7 +16,7 @@ function linesOf({ contents: { tier_capacity } }: Engine): Line[] {
   return (names.length ? names : ["cpu"]).map((name, place) => ({ name, tone: TONES[place % TONES.length]! }));
 }
 
-class TiersLane extends Lane {
+class TiersLane extends StepLane {
   private readonly names = linesOf(this.engine).map(({ name }) => name);
   private readonly chart = new Chart(this.element, linesOf(this.engine));
 

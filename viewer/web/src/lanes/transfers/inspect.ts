@@ -1,4 +1,4 @@
-// What the panel says about a transfer.
+// The panel of a transfer.
 
 import type { NumberName } from "../../data/columns";
 import { el, section } from "../../dom";
