@@ -1,4 +1,4 @@
-"""What one host record costs: clock reading, packing into the mapped segment, and segment changes, amortised.
+"""Cost of one host record: clock reading, packing into the mapped segment, and segment changes, amortised.
 
     python bench/record_cost.py [RECORDS]
 

@@ -106,7 +106,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _is_locked(error: duckdb.Error) -> bool:
-    """Whether another process has the database open; DuckDB has no error class for it."""
+    """Return whether another process has the database open; DuckDB has no error class for it."""
     return "Could not set lock" in str(error)
 
 

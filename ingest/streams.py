@@ -31,7 +31,7 @@ class StreamCount(NamedTuple):
 
 
 class Streams:
-    """What some processes recorded, and the keys of its requests. A process's number is its place, from 1."""
+    """Streams recorded by some processes, and the keys of its requests. A process's number is its place, from 1."""
 
     def __init__(self, processes: Sequence[ProcessRecording], offsets_ns: Sequence[int]) -> None:
         self.requests = RequestKeys()
@@ -124,7 +124,7 @@ def _field_warnings(process: ProcessRecording, event: str, segments: list[Segmen
 
 
 def recording_warnings(processes: Sequence[ProcessRecording], streams: Sequence[StreamCount]) -> list[str]:
-    """What was lost while it was recorded."""
+    """Say what was lost while it was recorded."""
     warnings = []
     for number, process in enumerate(processes, 1):
         name = process.directory.name

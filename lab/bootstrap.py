@@ -1,4 +1,4 @@
-"""How sure a mean of paired differences is."""
+"""Confidence interval of a mean of paired differences."""
 
 from __future__ import annotations
 

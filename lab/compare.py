@@ -18,7 +18,7 @@ _CAPACITY_AXES = {"kv_tokens", "block_size", "model"}
 
 @dataclass(frozen=True)
 class Difference:
-    """How one value of the compared axis differs from the first, over jobs that both completed."""
+    """Difference of one value of the compared axis from the first, over jobs that both completed."""
 
     group: dict[str, str]
     phase: str

@@ -1,4 +1,4 @@
-"""What a request's blocks are called: its chain of block hashes, and the keys that keep it from equal tokens.
+"""Block hashes of a request: its chain, and the keys that tell it from equal tokens.
 
 vLLM has computed the chain by the time a request is looked up; it is recorded once an admission, from the first block
 that was not found, so requests served from the cache cost nothing. What the chain would be without a salt, an adapter
@@ -41,7 +41,7 @@ def _low_hashes(chain: Sequence[bytes]) -> list[int]:
 
 
 def _writer(recorder: Recorder) -> Callable[[int, int, Sequence[bytes], int, Sequence[bytes] | None], None]:
-    """What records a request's hashes from `first` on, beside those without keys, if it has keys."""
+    """Return the function that records a request's hashes from `first` on, with keyless ones if it has keys."""
     native, packer = compiled(), recorder.packer(REQUEST_HASH)
     if native is not None:
         return partial(native.write_chain, packer)

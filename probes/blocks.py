@@ -31,7 +31,7 @@ def hooks(engines: Engines) -> list[Hook]:
 
 
 def _native(engines: Engines, pools: _PoolHooks, maps: tuple[After, After]) -> Writer | None:
-    """What does most of it in compiled code, or None: see `kvtrace/capture/native/blocks.c`."""
+    """Return the compiled part that does most of it, or None: see `kvtrace/capture/native/blocks.c`."""
     packer = engines.recorder.packer(BLOCK_EVENT)
     if packer is None:
         return None
@@ -43,7 +43,7 @@ def _native(engines: Engines, pools: _PoolHooks, maps: tuple[After, After]) -> W
 
 
 class _PoolHooks:
-    """What hooks on block pools do."""
+    """Hooks on block pools."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -121,7 +121,7 @@ def _pool_hooks(engines: Engines, does: _PoolHooks | Writer, after_reset: After)
 
 
 def _hash_changes(engines: Engines) -> tuple[After, After]:
-    """What comes after an insertion into the map from hashes to blocks, and after a removal."""
+    """Return the hooks that run after an insertion into the map from hashes to blocks, and after a removal."""
     emit = engines.recorder.stream(BLOCK_EVENT)
     now = time.monotonic_ns
 

@@ -1,4 +1,4 @@
-"""What kvtrace keeps about a scheduler, its pools and its requests."""
+"""State that kvtrace keeps of a scheduler, its pools and its requests."""
 
 from __future__ import annotations
 

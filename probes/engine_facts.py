@@ -1,4 +1,4 @@
-"""What the journal says of an engine: its model, sizes and settings."""
+"""Journal facts of an engine: its model, sizes and settings."""
 
 from __future__ import annotations
 

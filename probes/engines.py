@@ -56,7 +56,7 @@ class Engines:
         return engine
 
     def off(self, lose: Callable[[Engine], None]) -> Callable[[], None]:
-        """What a hook is to call when it is off: all engines, and those to come, `lose` what it kept up."""
+        """Return the function to call when a hook is off: each engine, also a later one, loses the state it kept."""
 
         def lost() -> None:
             self._without.append(lose)

@@ -1,4 +1,4 @@
-"""How kvtrace gets between vLLM's calls: patches installed as modules are imported, guarded, and undone in one place.
+"""Patches on vLLM's calls: installed as modules are imported, guarded, and undone in one place.
 
 A hook's code runs before and after the original; the original always runs exactly once with its own arguments, result
 and exceptions. A hook that raises is cut off for good and reported; the engine never sees the exception.

@@ -15,7 +15,7 @@ Imported = Callable[[ModuleType], None]
 
 
 def is_missing(name: str) -> bool:
-    """Whether a package that has been imported has no such module; nothing is imported to find out."""
+    """Return whether a package that has been imported has no such module; nothing is imported to find out."""
     package, *inside = name.split(".")
     roots = getattr(sys.modules.get(package), "__path__", None)
     if roots is None or not inside:

@@ -29,7 +29,7 @@ _SIGNS = ("NVTX_INJECTION64_PATH", "QUADD_INJECTION_PROXY", "NSYS_SESSION_TEMP_D
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether to speak NVTX: `kvtrace record` was told to, or a profiler seems to listen."""
+    """Return whether to emit NVTX: `kvtrace record` was told to, or a profiler seems to listen."""
     return environment.get(NVTX_VARIABLE) == "1" or any(environment.get(name) for name in _SIGNS)
 
 

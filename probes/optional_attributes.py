@@ -45,7 +45,7 @@ class Lacks:
 
 
 class Followed(dict[Any, Any]):
-    """What is known of jobs or blocks, as long as somebody sees what becomes of them."""
+    """Known jobs or blocks, as long as a hook sees what becomes of them."""
 
     def __init__(self) -> None:
         super().__init__()

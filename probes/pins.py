@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Holder:
-    """Who takes references while a call is under way that is not a request's own.
+    """Owner of the references taken during a call that is not a request's own.
 
     `found` are the blocks it touched; None: they are recorded at once, as a connector's references.
     """
@@ -79,7 +79,7 @@ class Pins:
         self.start(PinCause.in_flight, id(blocks), request, [block.block_id for block in blocks if not block.is_null])
 
     def is_open(self, cause: PinCause, key: Any) -> bool:
-        """Whether there is such a pin."""
+        """Return whether there is such a pin."""
         return (cause, key) in self.opened
 
     def _ended(self, pins: int | list[int], blocks: list[int], reason: PinEnd) -> None:

@@ -139,7 +139,7 @@ def _quicker(engines: Engines, before_free: Callable[[Args, Kwargs], None]) -> C
 
 
 def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
-    """What the two hooks that see requests end do when they are off, by name: one is enough."""
+    """Return the `off` functions of the two hooks that see requests end, by name: one hook is enough."""
     left, none_left = {"_free_request", "_free_blocks"}, engines.off(Engine.without_ends)
 
     def unseen(by: str) -> Callable[[], None]:
@@ -154,7 +154,7 @@ def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
 
 
 def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
-    """What records which half of a prefill/decode pair a request is, as its client says; nothing of other requests."""
+    """Return the recorder of a request's half of a prefill/decode pair, as its client says; nothing of others."""
     emit = recorder.stream(REQUEST_REMOTE)
 
     def note(number: int, request: Any) -> None:
@@ -182,12 +182,12 @@ def _tags(request: Any, lacks: Lacks) -> tuple[str, int]:
 
 
 def _extra(request: Any, lacks: Lacks) -> dict[str, Any]:
-    """What a client passed along beside what vLLM knows."""
+    """Return what a client passed along beside what vLLM knows."""
     if request.sampling_params is not None:
         return lacks.read(request.sampling_params, "extra_args", _TAGS) or {}
     return lacks.read(request.pooling_params, "extra_kwargs", _TAGS) or {}
 
 
 def _in_range(value: int, bits: int) -> int:
-    """What a client asked for, as far as a record can hold it."""
+    """Limit a client's number to what a record can hold."""
     return max(-(1 << bits), min(value, (1 << bits) - 1))

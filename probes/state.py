@@ -1,4 +1,4 @@
-"""What is kept of engines, pools and requests that compiled code looks at, too, where there is some.
+"""State of engines, pools and requests that compiled code reads, too, where there is some.
 
 It does so in every call of vLLM's that is hooked, and asking Python for each attribute would be most of its time.
 """

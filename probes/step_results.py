@@ -16,7 +16,7 @@ from kvtrace.probes.vllm_symbols import MODEL_OUTPUT, REQUEST, SCHEDULER
 
 
 class Updates:
-    """What hooks do around `Scheduler.update_from_output`: record when a step's results came back, and its tokens.
+    """Hooks around `Scheduler.update_from_output`: record when a step's results came back, and its tokens.
 
     Args:
         engines: Whose results they are.

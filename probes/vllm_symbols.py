@@ -1,4 +1,4 @@
-"""Where vLLM declares the classes whose attributes the probes read, for `Need`. Nothing here is imported from vLLM."""
+"""Modules in which vLLM declares the classes whose attributes the probes read, for `Need`. Imports nothing of vLLM."""
 
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 SCHEDULER_OUTPUT = "vllm.v1.core.sched.output:SchedulerOutput"

@@ -44,7 +44,7 @@ Other = Callable[[], None]
 
 
 class Forwards:
-    """What hooks do around a forward pass: record it.
+    """Hooks around a forward pass: record it.
 
     Args:
         recorder: Where to.
@@ -67,7 +67,7 @@ class Forwards:
         self._begin, self._end, self._turn, self._other = begin, end, turn, other
 
     def before(self, args: Args, kwargs: Kwargs) -> int:
-        """When it begins; 0: it is a dummy."""
+        """Return when it begins; 0: it is a dummy."""
         self.mode = 0
         dummy = bool(argument(args, kwargs, 3, "dummy_run", False))
         start_ns = 0 if dummy else time.monotonic_ns()

@@ -43,7 +43,7 @@ GROUPS = (
     "GPU",
     "Other",
 )
-"""What queries are about, in the order in which they are listed."""
+"""Groups of queries, in the order in which they are listed."""
 
 UNITS = (
     "ns",

@@ -1,4 +1,4 @@
-"""What plots are drawn with: columns as numbers, bars with names, quantiles as ranges."""
+"""Drawing helpers of plots: columns as numbers, bars with names, quantiles as ranges."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def means(*columns: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 
 
 def run_length(rows: int) -> int:
-    """How many rows `means` takes together."""
+    """Return how many rows `means` takes together."""
     return max(1, -(-rows // MANY_MARKS))
 
 
 def of_runs(length: int) -> str:
-    """What a plot's source says of means of so many rows."""
+    """Return a source's note on means of so many rows."""
     return "" if length == 1 else f"; areas and lines: means of {length} rows"
 
 
@@ -58,7 +58,7 @@ def seconds_from(column: pd.Series, start_ns: int) -> NDArray[np.float64]:
 
 
 def engine_prefix(frame: pd.DataFrame) -> Callable[[object], str]:
-    """What to put before a label for an engine's data: nothing if there is only one engine."""
+    """Return the text before a label for an engine's data: nothing if there is only one engine."""
     several = frame.engine_id.nunique(dropna=False) > 1
     return lambda engine: f"engine {engine}: " if several else ""
 

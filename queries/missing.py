@@ -1,4 +1,4 @@
-"""What to do about a table that a query needs and that a trace has no rows of: the one place that says it."""
+"""Advice on a table that a query needs and that a trace has no rows of: the one place that has it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PREFIXES = {"gpu_": _PROFILE, "transfer": _CONNECTOR, "tier_": _CONNECTOR}
 
 
 def how_to_record(table: str) -> str:
-    """What makes a recording have rows in that table."""
+    """Return how to record so that the table has rows."""
     if table in _ADVICE:
         return _ADVICE[table]
     return next((text for prefix, text in _PREFIXES.items() if table.startswith(prefix)), _EVENTS)
 
 
 def advice(tables: Iterable[str]) -> list[str]:
-    """What makes a recording have rows in all these tables, without repetition."""
+    """Return how to record so that all these tables have rows, without repetition."""
     return list(dict.fromkeys(how_to_record(table) for table in tables))

@@ -29,7 +29,7 @@ TRACE_VERSION = 9
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.trace.TRACE_VERSION`."""
 
 Format = Literal["pandas", "arrow", "batches"]
-"""What a result is returned as.
+"""Type of a returned result.
 
 "batches" is a `pyarrow.RecordBatchReader`, for results larger than memory; read it to its end before the next query.
 """
@@ -251,7 +251,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
 
 @cache
 def spill_directory() -> str:
-    """Where DuckDB puts what does not fit in memory: beside the trace it could collide with another reader's."""
+    """Return the directory for DuckDB's spilled data: beside the trace it could collide with another reader's."""
     directory = tempfile.mkdtemp(prefix="kvtrace-")
     owner = os.getpid()
 

@@ -1,4 +1,4 @@
-"""Which tests share a process when files run side by side, as in `make test`: a file's, and those of one recording."""
+"""Groups of tests that share a process when files run side by side: a file's, and those of one recording."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def group_of(node_id: str) -> str:
 
 @pytest.fixture(params=[pytest.param("1", id="compiled"), pytest.param("0", id="python")])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether the compiled part is used: 1 or 0. What runs often is there twice, in C and in Python."""
+    """Run a test with the compiled part (1) and without (0): what runs often is there twice, in C and in Python."""
     if request.param == "1":
         pytest.importorskip("kvtrace.capture._native", reason="kvtrace was installed without its compiled part")
     monkeypatch.setenv(NATIVE_VARIABLE, request.param)

@@ -23,7 +23,7 @@ MAP_ROWS = 512
 TILE_ROWS = 300_000
 FINE_ROWS = 100_000
 FACTOR = 16
-"""How many tiles of a level one of the level above covers."""
+"""Number of tiles of a level that one of the level above covers."""
 
 _CHANGES = """
     WITH own AS (
@@ -99,7 +99,7 @@ def export_detail(writer: Writer, changes: Changes) -> list[Reference]:
 
 
 def _sample(changes: Changes, tiles: int) -> Any:
-    """Which blocks a level shows: so few that its tiles stay small, evenly spread."""
+    """Choose the blocks of a level: so few that its tiles stay small, evenly spread."""
     a_block = min(BINS, len(changes) / tiles / changes.blocks) + 1
     rows = min(changes.blocks, MAP_ROWS, max(64, int(TILE_ROWS / a_block)))
     return ((np.arange(rows) + 0.5) * changes.blocks / rows).astype(np.int64)

@@ -1,4 +1,4 @@
-"""How columns travel inside a page: an Arrow IPC stream, gzipped, base64. Narrow integers, times as differences.
+"""Columns inside a page: an Arrow IPC stream, gzipped, base64. Narrow integers, times as differences.
 
 Base64 has no character that could end the script element that holds it, whatever names a trace contains.
 """

@@ -1,4 +1,4 @@
-"""What the GPU did, for a page: kernels and copies from a profile."""
+"""GPU activity of a page: kernels and copies from a profile."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def export_kernels(
 
 
 def _busy(kernels: pa.Table, work: tuple[int, int]) -> dict[str, Any]:
-    """How long each category ran while the engine worked, and how much of that time was profiled."""
+    """Return how long each category ran while the engine worked, and how much of that time was profiled."""
     starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     low, high = max(work[0], int(starts[0])), min(work[1], int(ends.max()))
     inside = pa.array(np.maximum(0, np.minimum(ends, high) - np.maximum(starts, low)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 STATES = ("queued", "prefill", "decode", "preempted", "resumed")
-"""What a request can be doing; a lane's `state` is an index into this."""
+"""States of a request; a lane's `state` is an index into this."""
 
 ORDER = ("queued", "schedule", "resume", "recomputed", "first_token", "preempt", "finish")
 """Turns that share a time happen in this order. `recomputed`: the last step that computed lost tokens again ended."""

@@ -1,4 +1,4 @@
-"""What else holds or moves KV: transfers between tiers, pins, and how full the offload tiers are."""
+"""Other movers and holders of KV: transfers between tiers, pins, and how full the offload tiers are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _TIERS = """
     FROM level, (SELECT min(time_ns) AS low, max(time_ns) - min(time_ns) + 1 AS width FROM level)
     GROUP BY tier, connector, (time_ns - low) * {bins} // width ORDER BY start_ns
 """
-"""How many blocks a tier holds after each stretch in which that changed (derived from its writes and evictions)."""
+"""Number of blocks in a tier after each stretch in which that changed (derived from its writes and evictions)."""
 
 _CAPACITY = """
     SELECT tier, max(capacity_blocks) AS capacity_blocks FROM connector

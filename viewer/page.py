@@ -151,7 +151,7 @@ def _cannot_write(path: Path, error: OSError) -> KvtraceError:
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file is a page that kvtrace made, and so can be made again."""
+    """Return whether a file is a page that kvtrace made, and so can be made again."""
     try:
         with path.open("rb") as file:
             return _GENERATOR in file.read(_HEAD_BYTES)

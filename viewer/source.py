@@ -46,7 +46,7 @@ class Source:
         return [dict(zip(result, values, strict=True)) for values in zip(*result.values(), strict=True)]
 
     def has(self, table: str, where: str = "true") -> bool:
-        """Whether a table or view is in the trace and has such a row."""
+        """Return whether a table or view is in the trace and has such a row."""
         return table in self.tables and bool(self.columns(f"SELECT 1 AS n FROM {table} WHERE {where} LIMIT 1")["n"])
 
     def __enter__(self) -> Self:

@@ -144,7 +144,7 @@ def export_steps(source: Source, writer: Writer, engine: int, origin_ns: int) ->
 
 
 def export_shares(source: Source, writer: Writer, engine: int, steps: dict[str, Any]) -> list[dict[str, Any]]:
-    """Which requests were in which step, cut as the steps are."""
+    """Export the requests of each step, cut as the steps are."""
     found = []
     for number, chunk in enumerate(steps["levels"][-1]):
         rows = source.table(_SHARES.format(engine=engine, **chunk))

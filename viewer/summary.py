@@ -1,4 +1,4 @@
-"""What a page says about the recording as a whole: facts, totals, and what is missing."""
+"""Summary of a recording for a page: facts, totals, and what is missing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def engine_totals(source: Source, engine: int) -> dict[str, Any]:
 
 
 def notes(source: Source, facts: Facts) -> list[Note]:
-    """What is missing from the recording or went wrong with it."""
+    """List what is missing from the recording or went wrong with it."""
     return [
         *[_warning(value) for key, value in facts if value and key.startswith("warning")],
         *_ending(dict(facts)),
@@ -122,7 +122,7 @@ def notes(source: Source, facts: Facts) -> list[Note]:
 
 
 def left_out(writers: list[Writer]) -> list[Note]:
-    """What found no room in the page."""
+    """Say what found no room in the page."""
     names = {
         "map": "changes of KV blocks",
         "shares": "requests' shares of steps",

@@ -91,7 +91,7 @@ def load_kv_events(connection: duckdb.DuckDBPyConnection, source_id: int, path: 
 
 
 class _Batch(NamedTuple):
-    """What vLLM published at once."""
+    """Batch of events that vLLM published at once."""
 
     sequence: int
     rank: int | None

@@ -103,7 +103,7 @@ class Recorder:
         return self._by_name[event.name].columns()
 
     def packer(self, event: Event) -> Packer | None:
-        """What appends records of `event` in compiled code, where there is some."""
+        """Return the compiled function that appends records of `event`, where there is one."""
         return self._by_name[event.name].packer
 
     def append(self, event: Event, rows: Any) -> None:
@@ -153,7 +153,7 @@ class Recorder:
             return numbers
 
     def clock_moved_ns(self) -> int:
-        """How far the realtime clock was stepped since this process was ready to record; slewing is in it, too."""
+        """Return how far the realtime clock was stepped or slewed since this process was ready to record."""
         return time.time_ns() - time.monotonic_ns() - self._clock_offset_ns
 
     def forget(self, text: str) -> None:

@@ -106,7 +106,7 @@ class Stream:
         return before.next_offset() if self.packer is None else end
 
     def _packer(self) -> Packer | None:
-        """What does in C what is said here in Python, if there is that."""
+        """Return the compiled counterpart of this stream, if there is one."""
         native = compiled()
         if native is None:
             return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PairBy(StrEnum):
-    """What makes two requests of two runs one."""
+    """Rule by which requests of two runs are paired."""
 
     session = "session"
     id = "id"
@@ -25,7 +25,7 @@ class PairBy(StrEnum):
 
 
 class GroupBy(StrEnum):
-    """What groups of one run's requests are made by."""
+    """Property by which one run's requests are grouped."""
 
     warmth = "warmth"
     sharing = "sharing"

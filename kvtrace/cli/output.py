@@ -27,7 +27,7 @@ TABLE_ROWS = 50
 
 
 class Format(StrEnum):
-    """How a result is written."""
+    """Format of a written result."""
 
     table = "table"
     csv = "csv"

@@ -12,7 +12,7 @@ from kvtrace.errors import KvtraceError
 
 
 class KvLevel(enum.StrEnum):
-    """How deep to look."""
+    """Depth of the recording on the GPU."""
 
     host = "host"
     layer = "layer"

@@ -25,7 +25,7 @@ MOST_LINKS = 128
 _LINE_SPANS = 512
 _BATCH_ROWS = 2048
 _OPERATION = "text_completion"
-"""What an engine does, by the conventions: whether a client called it a chat is not known there."""
+"""Operation of an engine, by the conventions: whether a client called it a chat is not known there."""
 
 _JOBS = """
     SELECT session, min(coalesce(arrival_ns, queued_ns)) AS start_ns, count(*) AS requests,

@@ -41,12 +41,12 @@ def run_facts(trace: Trace) -> dict[str, str]:
 
 
 def facts(trace: Trace) -> dict[str, Any]:
-    """What a manifest says of the trace."""
+    """Return a manifest's facts about the trace."""
     return {"trace": trace.path.name, "run": run_facts(trace)}
 
 
 def run_id(trace: Trace, given: str | None) -> str:
-    """What tells a run from others: its start and process, or the trace's name where nothing was recorded.
+    """Return the run's identifier: its start and process, or the trace's name where nothing was recorded.
 
     Raises:
         KvtraceError: the name given cannot be part of a file name.

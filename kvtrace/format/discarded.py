@@ -21,7 +21,7 @@ TILES = "tiles"
 
 @dataclass(frozen=True)
 class LetGo:
-    """What was let go of a stream. It is whole from file `first` on, which begins at `begins_ns` (CLOCK_MONOTONIC)."""
+    """Discarded part of a stream. It is whole from file `first` on, which begins at `begins_ns` (CLOCK_MONOTONIC)."""
 
     first: int = 0
     files: int = 0
@@ -39,7 +39,7 @@ class LetGo:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was let go, by stream, and the first file of strings that is needed."""
+    """Discarded records, by stream, and the first file of strings that is needed."""
 
     streams: dict[str, LetGo] = field(default_factory=dict)
     first_strings: int = 0
@@ -53,7 +53,7 @@ class Kept:
 
 
 def read_kept(directory: Path) -> Kept:
-    """What was let go of a process's recording; nothing where there is no `kept.json`.
+    """Read what was discarded of a process's recording; nothing where there is no `kept.json`.
 
     Raises:
         KvtraceError: The file is damaged or of a newer kvtrace.

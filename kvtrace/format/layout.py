@@ -1,4 +1,4 @@
-"""Where things lie in a run directory, and how its files are told apart.
+"""Layout of a run directory: the place of each file, and how files are told apart.
 
 RUN/manifest.json                       what was launched, with what, when, how it ended
 RUN/profile.nsys-rep, profile.sqlite    Nsight Systems' report and its export, if the run was profiled
@@ -60,7 +60,7 @@ SEGMENT_HEADER_BYTES = 4096
 
 SEGMENT_SEAL = struct.Struct("<Q")
 SEGMENT_SEAL_OFFSET = SEGMENT_HEADER_BYTES - SEGMENT_SEAL.size
-"""Where recording went on to the next segment before this one was full: the offset of the first place not given out.
+"""Offset of the first place not given out, where recording went on to the next segment before this one was full.
 0 otherwise. A record may still have been written behind the place after it."""
 
 COUNTERS_MAGIC = b"KVTCOUNT"

@@ -33,7 +33,7 @@ _LARGEST_PID = (1 << 31) - 1
 
 @dataclass
 class ProcessRecording:
-    """What one process recorded. Journal facts are read on opening, segments, strings and counters when asked for.
+    """Recording of one process. Journal facts are read on opening; segments, strings and counters when asked for.
 
     `warnings` is the recording's list: what is read later adds to it. `recording` counts a trace's run directories.
     """
@@ -99,7 +99,7 @@ class ProcessRecording:
         ]
 
     def let_go(self, stream: str) -> LetGo:
-        """What a flight recorder let go of a stream."""
+        """Return the discarded part of a stream."""
         return self.kept.streams.get(stream, LetGo())
 
     def dropped(self) -> dict[str, int]:

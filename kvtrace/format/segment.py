@@ -39,7 +39,7 @@ class Clock(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a segment holds: whole records, torn ones, and the slots to read to see every whole one."""
+    """Scan of a segment: whole records, torn ones, and the slots to read to see every whole one."""
 
     records: int
     torn: int
@@ -181,7 +181,7 @@ def _magic(head: bytes) -> bytes:
 
 
 def _anything_in(file: IO[bytes]) -> bool:
-    """Whether any byte from here to the end is not zero."""
+    """Return whether any byte from here to the end is not zero."""
     while chunk := file.read(1 << 20):
         if chunk.rstrip(b"\0"):
             return True

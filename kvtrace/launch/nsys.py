@@ -104,7 +104,7 @@ def find_nsys(environment: Mapping[str, str], arguments: str = "", root: Path = 
 
 
 def pid_file(run_dir: Path) -> Path:
-    """Where the command's pid is told."""
+    """File in which the command's pid is written."""
     return run_dir / layout.COMMAND_PID
 
 
@@ -161,5 +161,5 @@ def _split(arguments: str) -> tuple[str, ...]:
 
 
 def _is_option(argument: str, names: Iterable[str]) -> bool:
-    """Whether an argument is one of these options, with or without its value: --trace=x, --trace, -t, -tx."""
+    """Return whether an argument is one of these options, with or without its value: --trace=x, --trace, -t, -tx."""
     return any(argument == name or argument.startswith(f"{name}=" if name.startswith("--") else name) for name in names)

@@ -1,4 +1,4 @@
-"""What nsys left behind, made into a SQLite file that `kvtrace ingest` reads."""
+"""Exports nsys's report to a SQLite file that `kvtrace ingest` reads."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class StatusLine:
 
 
 def is_usable(descriptor: int, environment: Mapping[str, str]) -> bool:
-    """Whether a status line can be shown there: a terminal that understands more than plain text."""
+    """Return whether a status line can be shown there: a terminal that understands more than plain text."""
     return os.isatty(descriptor) and environment.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 

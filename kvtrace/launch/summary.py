@@ -1,4 +1,4 @@
-"""What `kvtrace record` says at the end: what was recorded, what was not and why, what to do next."""
+"""Writes the summary of `kvtrace record`: what was recorded, what was not and why, what to do next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNT_EXACTLY_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended. `asked` says that the command's Python was seen to have vLLM and kvtrace.
+    """End of a run. `asked` says that the command's Python was seen to have vLLM and kvtrace.
 
     `exit_code` is None if it is not known. `report` is what became of Nsight Systems' report, if the command ran under
     that.
@@ -171,7 +171,7 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
 
 
 def _layers(process: ProcessRecording) -> str:
-    """Which layers have windows; those of recordings that do not say it all do."""
+    """Return the layers that have windows; all of them where the recording does not say it."""
     when = Counter(layer.get("timed", "always") for layer in process.layers)
     if when["outside_graphs"]:
         return f"{len(process.layers)} layers, with CUDA graphs of {when['always']}"
@@ -179,7 +179,7 @@ def _layers(process: ProcessRecording) -> str:
 
 
 def _tiles(process: ProcessRecording) -> str:
-    """What a process says it recorded of tiles; it says so at its end, so a killed one does not."""
+    """Return a process's own count of its tiles; it says so at its end, so a killed one does not."""
     tiles = process.tiles
     if not tiles:
         return "tiles"

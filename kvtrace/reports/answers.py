@@ -35,7 +35,7 @@ class Picture:
 
     @property
     def shown(self) -> str:
-        """Which of the files is shown."""
+        """Return the file that is shown."""
         return "png" if "png" in self.files else "svg"
 
 
@@ -48,7 +48,7 @@ class Answer:
 
     query: Query
     numeric: tuple[bool, ...]
-    """Which columns are set to the right."""
+    """Columns that are set to the right."""
 
     rows: list[tuple[Any, ...]]
     total: int

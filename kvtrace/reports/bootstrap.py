@@ -121,7 +121,7 @@ def _interval(
 
 
 def _draw(random: np.random.Generator, samples: int, units: int) -> Floats:
-    """How often each unit is in each sample of `units` draws."""
+    """Return how often each unit is in each sample of `units` draws."""
     drawn = random.integers(0, units, (samples, units)) + np.arange(samples)[:, None] * units
     counts = np.bincount(drawn.ravel(), minlength=samples * units)
     return counts.reshape(samples, units).astype(np.float64)

@@ -27,7 +27,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a run is from the first in a metric: over its pairs, or between two runs' single values.
+    """Difference of a run from the first in a metric: over its pairs, or between two runs' single values.
 
     `pairs` is 0 where the metric has one value a run; then there is no interval either.
     """

@@ -1,4 +1,4 @@
-"""What else differs between two runs than what they were to compare: settings, software, the work itself."""
+"""Differences between two runs beside the one compared: settings, software, the work itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Setting:
 
 
 def settings(trace: Trace) -> dict[str, str]:
-    """What a run was made with, as text; several engines' different values together."""
+    """Return a run's settings, as text; several engines' different values together."""
     facts = run_facts(trace)
     engines = trace.sql("SELECT * EXCLUDE (engine_id) FROM engine", "arrow").to_pydict()
     engines["model"] = [_without_folder(model) for model in engines["model"]]
@@ -81,7 +81,7 @@ def _together(values: list[Any]) -> str:
 
 
 def _depth(trace: Trace) -> str:
-    """How deep the recording looked, which has a price."""
+    """Return the depth of the recording, which has a price."""
     row = trace.sql("SELECT EXISTS (FROM gpu_program) AS tile, EXISTS (FROM kv_window) AS layer", "arrow").to_pylist()[
         0
     ]
@@ -106,7 +106,7 @@ def _hidden(setting: Setting) -> Setting:
 
 
 def losses(trace: Trace) -> Iterator[str]:
-    """What a recording lacks that its numbers would need."""
+    """List what a recording lacks that its numbers would need."""
     row = trace.sql(
         """
         SELECT coalesce(sum(dropped), 0)::BIGINT AS dropped, coalesce(sum(torn), 0)::BIGINT AS torn,

@@ -1,4 +1,4 @@
-"""What stands at the top of a report: which run this is, how it was set up, and what its recording lacks."""
+"""Head of a report: which run this is, how it was set up, and what its recording lacks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ METHODS: dict[Method, str] = {
     "id": "the id the client knows",
     "order": "order of arrival",
 }
-"""What makes two requests one, the surest first."""
+"""Ways of pairing requests, the surest first."""
 
 _ENOUGH = 0.5
 """A method is taken if it pairs at least this share of the smaller run's requests."""
@@ -40,7 +40,7 @@ class Pairing:
 
     @property
     def description(self) -> str:
-        """How many were paired, of how many, and by what."""
+        """Say how many were paired, of how many, and by what."""
         drawn = "" if self.clusters is None else f" from {len(set(self.clusters.tolist()))} sessions"
         return (
             f"{len(self.base):,} pairs{drawn} by {METHODS[self.method]}, "

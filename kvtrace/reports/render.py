@@ -16,7 +16,7 @@ from kvtrace.queries.text import cell, inert
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKS = {"recorded": "●", "derived": "◐", "inferred": "○"}
-"""How a column's source is marked in a table's head."""
+"""Mark of a column's source in a table's head."""
 
 LONGEST = 300
 """Characters of a cell."""

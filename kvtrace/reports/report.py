@@ -25,7 +25,7 @@ SUMMARY = "run-summary"
 
 @dataclass(frozen=True)
 class Made:
-    """What a report came to."""
+    """Result of writing a report."""
 
     page: Path
     answered: list[Answer]

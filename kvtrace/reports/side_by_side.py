@@ -61,7 +61,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """What a page says of one run against the first."""
+    """Comparison of one run with the first."""
 
     letter: str
     repeat: bool
@@ -199,7 +199,7 @@ def _percent(share: float) -> str:
 
 
 def heading(comparison: Comparison) -> list[str]:
-    """What the command line says before the tables: the runs, and why comparing them may be unfair."""
+    """Return the command line's heading: the runs, and why comparing them may be unfair."""
     return [
         *(f"{letter}: {inert(name)}" for letter, name in zip(comparison.letters, comparison.names, strict=True)),
         *(f"{setting.name}: {_values(comparison, setting.values)}" for setting in comparison.settings),

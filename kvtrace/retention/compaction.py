@@ -1,4 +1,4 @@
-"""What of segments that are let go is still in force: records without which later ones could not be understood.
+"""Compaction of discarded segments: records that are still in force, without which later ones mean nothing.
 
 Nothing is made up: a carried record is one that was recorded, with its own time. Replaying the carried ones gives the
 state that replaying all of them gives (`tests/record/test_retention.py`): which blocks are referenced and by whom,
@@ -117,7 +117,7 @@ def _release(rows: list[Row], request: int, ref_count: int) -> None:
 
 
 class Requests:
-    """Who the requests are, and their block tables, until they have ended and no kept record is older than that."""
+    """Requests and their block tables, until they have ended and no retained record is older than that."""
 
     EVENTS = (REQUEST_QUEUED.name, REQUEST_EVENT.name, REQUEST_KEY.name, BLOCK_TABLE.name)
 
@@ -200,7 +200,7 @@ class Tiers:
 
 
 class Carry:
-    """What is in force of one process's let go segments."""
+    """Records still in force of one process's discarded segments."""
 
     def __init__(self) -> None:
         self._places = itertools.count()
@@ -216,7 +216,7 @@ class Carry:
 
     @staticmethod
     def takes(event: str) -> bool:
-        """Whether records of an event may outlive their segment."""
+        """Return whether records of an event may outlive their segment."""
         return event in _CARRIED
 
     def fold(self, event: str, records: Iterable[Values]) -> None:

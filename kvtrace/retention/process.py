@@ -219,7 +219,7 @@ def _tile_steps(path: Path) -> int:
 
 
 def _begin_ns(strings: Path) -> int:
-    """When a file of strings began, CLOCK_MONOTONIC; 0 for the first."""
+    """Return when a file of strings began, CLOCK_MONOTONIC; 0 for the first."""
     with strings.open("rb") as file, suppress(ValueError):
         first = json.loads(file.readline())
         if isinstance(first, dict):

@@ -68,7 +68,7 @@ def _attach(part: Part, role: str) -> None:
 
 
 def _adapter(part: Part) -> Adapter:
-    """What knows this kind of connector, told by what the object has and not by its version."""
+    """Return the adapter of this kind of connector, told by what the object has and not by its version."""
     for kind in (simple_cpu.SimpleCpu, offloading.Offloading, by_slots.BySlots):
         if kind.fits(part.connector):
             return kind(part)

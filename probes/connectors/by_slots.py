@@ -44,7 +44,7 @@ _TIERS = {"ExampleConnector": Tier.disk}
 
 
 class _Copy(NamedTuple):
-    """What a request's metadata asks for: slots from `first` to `last` of its slot mapping."""
+    """Copy that a request's metadata asks for: slots from `first` to `last` of its slot mapping."""
 
     direction: Direction
     request: Any

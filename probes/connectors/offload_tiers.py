@@ -93,7 +93,7 @@ class TierRows:
 
 
 def capacity_of(manager: Any, lacks: Lacks) -> int | None:
-    """How many blocks, or chunks, a manager's tier holds."""
+    """Return the number of blocks, or chunks, that a manager's tier holds."""
     capacity = getattr(manager, "_num_blocks", None)  # of older ones
     if capacity is None:
         capacity = lacks.read(manager, "_num_chunks", _CAPACITY)

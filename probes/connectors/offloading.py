@@ -54,7 +54,7 @@ class Offloading(Adapter):
 
     @staticmethod
     def fits(connector: Any) -> bool:
-        """Whether it has the two halves of an OffloadingConnector.
+        """Return whether it has the two halves of an OffloadingConnector.
 
         Before vLLM 0.26 each worker numbered its own jobs: such a connector is recorded by its interface only.
         """

@@ -113,14 +113,14 @@ class Planned(NamedTuple):
 
 
 class Adapter:
-    """What is known of a kind of connector. This one knows none: only the connector interface is recorded."""
+    """Adapter of a kind of connector. This one knows none: only the connector interface is recorded."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
 
     @staticmethod
     def fits(connector: Any) -> bool:
-        """Whether the connector is of this kind."""
+        """Return whether the connector is of this kind."""
         return True
 
     def attach_scheduler(self) -> dict[str, Any]:

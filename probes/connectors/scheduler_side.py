@@ -91,7 +91,7 @@ def _hook_references(part: Part) -> None:
 
 
 def _nobody_holds(part: Part) -> Callable[[], None]:
-    """What to do when a hook is off that might not have let go."""
+    """Return the `off` of a hook that sets the engine's holder: no holder any more."""
 
     def off() -> None:
         engine = part.engine()

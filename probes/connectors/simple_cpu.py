@@ -81,7 +81,7 @@ class SimpleCpu(Adapter):
 
     @staticmethod
     def fits(connector: Any) -> bool:
-        """Whether it has the two halves of a SimpleCPUOffloadConnector."""
+        """Return whether it has the two halves of a SimpleCPUOffloadConnector."""
         return hasattr(connector, "scheduler_manager") and hasattr(connector, "worker_handler")
 
     def attach_scheduler(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class SimpleCpu(Adapter):
         return {"tier": tier.name, "capacity_blocks": int(manager.num_cpu_blocks) - 1, "blocks_per_chunk": 1}
 
     def _kind(self) -> Tier:
-        """What the tier is, by what its user asked for."""
+        """Return the kind of the tier, by what its user asked for."""
         config = self.part.lacks.read(self.part.connector, "_kv_transfer_config", _KIND)
         if config is None:
             return Tier.other
@@ -126,7 +126,7 @@ class SimpleCpu(Adapter):
         return owners if len(owners) == len(metadata.load_gpu_blocks) else [""] * len(metadata.load_gpu_blocks)
 
     def _store_owners(self, metadata: Any) -> list[str]:
-        """Whose blocks are stored. The lazy mode stores blocks that are nobody's."""
+        """Return the requests whose blocks are stored. The lazy mode stores blocks that belong to none."""
         manager = self.part.connector.scheduler_manager
         found: dict[int, str] = {}
         wanted = set(metadata.store_gpu_blocks)

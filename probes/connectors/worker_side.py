@@ -32,7 +32,7 @@ FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
 
 
 class Calls:
-    """What hooks do around a connector's calls in its worker: each is recorded, and its adapter does its part."""
+    """Hooks around a connector's calls in its worker: each is recorded, and its adapter does its part."""
 
     def __init__(self, part: Part, adapter: Adapter) -> None:
         self._part, self._adapter = part, adapter
@@ -125,7 +125,7 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
 
 
 def _overrides(connector: Any, name: str) -> bool:
-    """Whether a connector has a method of its own and not vLLM's base class's."""
+    """Return whether a connector has a method of its own and not vLLM's base class's."""
     owner = next((kind for kind in type(connector).__mro__ if name in vars(kind)), None)
     return owner is not None and not owner.__module__.endswith("kv_connector.v1.base")
 

@@ -20,7 +20,7 @@ __device__ __forceinline__ u64 now() {
     return t;
 }
 """
-"""What sources begin with that read the GPU's global timer."""
+"""Head of CUDA sources that read the GPU's global timer."""
 
 STAMP = (
     NOW
@@ -135,7 +135,7 @@ def _check(error: int) -> None:
 
 
 def stay_out_of_captures() -> None:
-    """What this thread asks of the driver from now on does not spoil a graph that another is capturing.
+    """Let this thread's calls to the driver leave alone a graph that another thread is capturing.
 
     By default it might: PyTorch captures in CUDA's mode `global`, which forbids many calls to all threads. Harmless are
     those that have nothing to do with the captured stream.

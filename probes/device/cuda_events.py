@@ -76,7 +76,7 @@ class Marks:
         return int(self.state.lost)
 
     def around(self, begin: Begin, end: End, enqueued: Callable[[], None], interval_ns: int) -> tuple[Begin, End]:
-        """What to call around passes: compiled code, which calls these where more is to do than to mark, or these.
+        """Return the functions to call around passes: compiled ones, which call these where more is to do, or these.
 
         Args:
             begin: What Python does when a pass begins.
@@ -120,7 +120,7 @@ class Marks:
 
 
 class State(ctypes.Structure):
-    """What compiled code has to know; `kvtrace/capture/native/cuda_events.h` says what is what."""
+    """State that compiled code reads; `kvtrace/capture/native/cuda_events.h` explains each field."""
 
     next: int
     limit: int
@@ -139,7 +139,7 @@ class State(ctypes.Structure):
 
 
 class _Ways:
-    """What `native.Marks` does, in Python."""
+    """Python counterpart of `native.Marks`."""
 
     def __init__(self, events: Events, places: Any, steps: Any, stops: Any, state: Any) -> None:
         self._events, self._places, self._steps, self._stops, self.state = events, places, steps, stops, state

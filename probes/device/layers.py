@@ -152,7 +152,7 @@ class LayerRecorder:
         self._marks.state.stale = True
 
     def around(self, begin: Begin, end: End) -> tuple[Begin, End]:
-        """What to call around passes for these two, which call `begin` and `end` and do nothing else."""
+        """Return the functions to call around passes for these two, which just call `begin` and `end`."""
         return self._marks.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
 
     def begin(self, step: int, engine_pid: int) -> None:

@@ -1,4 +1,4 @@
-"""Which device recorder a worker gets: by the level asked for and by what the model's kernels allow."""
+"""Choice of a worker's device recorder: by the level asked for and by what the model's kernels allow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DeviceRecorder:
         return self._active is not None
 
     def around(self) -> tuple[Begin, End]:
-        """What to call around passes."""
+        """Return the functions to call around passes."""
         if isinstance(self._active, LayerRecorder):
             return self._active.around(self.begin, self.end)
         return self.begin, self.end

@@ -1,4 +1,4 @@
-"""How much of the GPU's memory is free and used, now and then."""
+"""Samples of the GPU's free and used memory."""
 
 from __future__ import annotations
 

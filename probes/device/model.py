@@ -1,4 +1,4 @@
-"""What a model runner knows about its KV layers."""
+"""KV layers of a model, as its runner knows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ piecewise ones Python launches them, in steps that may take as long as Python do
 
 
 def timing(count: int, wanted: tuple[int, ...], *, alike: bool, spacing: int = SPACING) -> list[str]:
-    """When each of `count` layers has stamps: `always`, `outside_graphs` or `never`.
+    """Return when each of `count` layers has stamps: `always`, `outside_graphs` or `never`.
 
     Those that are wanted always, if any are named. Else all in passes without CUDA graphs, and of layers that are alike
     one of `spacing` and the last in others, too. Ingest lays the others' windows between.
@@ -35,13 +35,13 @@ def timing(count: int, wanted: tuple[int, ...], *, alike: bool, spacing: int = S
 
 
 def in_microbatches(runner: Any) -> bool:
-    """Whether vLLM may run a step's batch in two or more parts that take turns, layer by layer."""
+    """Return whether vLLM may run a step's batch in two or more parts that take turns, layer by layer."""
     config = getattr(getattr(runner, "vllm_config", None), "parallel_config", None)
     return bool(getattr(config, "enable_dbo", False) or getattr(config, "use_ubatching", False))
 
 
 def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:
-    """Whether all layers of the model own a KV cache, do the same with it and have the same weights besides.
+    """Return whether all layers own a KV cache, do the same with it and have the same weights besides.
 
     Then each takes as long as the next.
     """
@@ -79,7 +79,7 @@ def _weights(model: Any, attention: str) -> tuple[tuple[str, tuple[int, ...]], .
 
 
 def cache_facts(layer: Any) -> dict[str, Any]:
-    """Where a layer's KV lies: address, shape, strides and type, so that block and head give an address."""
+    """Return a layer's KV address, shape, strides and type, so that block and head give an address."""
     cache = layer.kv_cache
     tensor = cache[0] if isinstance(cache, list | tuple) else cache
     return {

@@ -1,4 +1,4 @@
-"""What stands in for a layer's call: the call itself, with stamps before and after it."""
+"""Stand-in for a layer's call: the call itself, with stamps before and after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvtrace.probes.device.cuda import Launch
 
 
 class Ends(NamedTuple):
-    """What stamps a call's start and its end."""
+    """Functions that stamp a call's start and its end."""
 
     before: Launch
     after: Launch

@@ -46,7 +46,7 @@ class Lake:
         return path if path.is_dir() else None
 
     def rows(self, table: str) -> int:
-        """How many rows a table has."""
+        """Return the number of rows of a table."""
         return int(self.manifest["rows"].get(table, 0))
 
 

@@ -1,4 +1,4 @@
-"""What the plots of KV access by forward pass share: a panel a pass, blocks upwards, one colour a request."""
+"""Common parts of the plots of KV access by forward pass: a panel a pass, blocks upwards, one colour a request."""
 
 from __future__ import annotations
 

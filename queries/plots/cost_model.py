@@ -1,4 +1,4 @@
-"""What the fits say a prefix of n tokens costs to compute."""
+"""Cost of computing a prefix of n tokens, as the fits have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What evictions cost, and how much of it keeping blocks longer would have saved."""
+"""Cost of evictions, and how much of it keeping blocks longer would have saved."""
 
 from __future__ import annotations
 

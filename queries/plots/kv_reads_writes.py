@@ -1,4 +1,4 @@
-"""Who writes KV and who reads it: shares of the phases."""
+"""Writes and reads of KV: shares of the phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each step ran over time: tokens by phase, its wall time, the queues."""
+"""Work of each step over time: tokens by phase, its wall time, the queues."""
 
 from __future__ import annotations
 

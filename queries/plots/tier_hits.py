@@ -1,4 +1,4 @@
-"""What each offload tier took in, served and gave up."""
+"""Blocks that each offload tier took in, served and gave up."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class References:
 
     @cached_property
     def event_start(self) -> Ints:
-        """Where each reference's event begins: int64 [N]."""
+        """Index at which each reference's event begins: int64 [N]."""
         starts = np.flatnonzero(np.diff(self.event, prepend=self.event[:1] - 1))
         return np.repeat(starts, np.diff(starts, append=len(self.event)))
 
@@ -97,7 +97,7 @@ class References:
 
 
 def lru_distances(references: References) -> Ints:
-    """How many other blocks had been referenced since each reference's block was, when its event began.
+    """Return LRU stack distances: other blocks referenced since a reference's block was, when its event began.
 
     Returns:
         int64 [N]; COLD where the block was not referenced before.

@@ -1,4 +1,4 @@
-"""How much cache a workload needs: misses by size, and the sizes that reach given hit rates."""
+"""Size of the cache that a workload needs: misses by size, and the sizes that reach given hit rates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sizing(
     rate: float = 1.0,
     block_bytes: int | None = None,
 ) -> pd.DataFrame:
-    """What caches of several sizes would have missed, and which sizes reach given hit rates.
+    """Compute the misses of caches of several sizes, and the sizes that reach given hit rates.
 
     Args:
         engines: From `read_references`; each has its own cache.

@@ -92,7 +92,7 @@ def _checks(checks: dict[str, Any] | None) -> str:
 
 
 def cell(declared: Declared, version: str, facts: dict[str, Any]) -> str:
-    """What a version means for a hook."""
+    """Return the table's cell of a hook in a version."""
     state = facts.get("recorded", {}).get("hooks", {}).get(declared.target, "")
     if declared.target not in facts["sources"]:
         return "not checked"

@@ -1,4 +1,4 @@
-"""What a trace's SQL can reach, be it a user's or a stranger's who made the trace: the trace, and nothing else."""
+"""Confinement of SQL, a user's or that of a stranger who made the trace: it reaches the trace, nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What C does of steps, forward passes and connectors' calls is what Python does."""
+"""C and Python record steps, forward passes and connectors' calls alike."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def output_of(given: dict[str, dict[str, Any]]) -> Any:
 
 
 def a_way(run: Path, way: str) -> Steps:
-    """What records steps in C (1) or in Python (0)."""
+    """Recorder of steps in C (1) or in Python (0)."""
     os.environ[NATIVE_VARIABLE] = way
     try:
         engines = Engines(Recorder(run))
@@ -277,7 +277,7 @@ end = st.fixed_dictionaries(
 
 
 def ends_of(run: Path, way: str, given: dict[str, dict[str, Any]]) -> tuple[list[Any], Any]:
-    """What is recorded when these requests end, but for when it was, and what is then known of them."""
+    """Return the records of these requests' ends, without times, and what is then known of them."""
     os.environ[NATIVE_VARIABLE] = way
     try:
         engines = Engines(Recorder(run))

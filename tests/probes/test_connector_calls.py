@@ -1,4 +1,4 @@
-"""What hooks do around forward passes, results, and connectors' calls: the same in C and in Python."""
+"""Hooks around forward passes, results, and connectors' calls: the same in C and in Python."""
 
 from __future__ import annotations
 

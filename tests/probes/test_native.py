@@ -140,7 +140,7 @@ class Recorded:
             assert getattr(self.pool_class, METHODS[kind])(self.pool, [block]) == [block]
 
     def records(self) -> Iterator[tuple[int, ...]]:
-        """What was recorded, without times."""
+        """Return the records, without times."""
         yield from self.records_of(os.getpid())
 
     def records_of(self, pid: int) -> Iterator[tuple[int, ...]]:
@@ -317,7 +317,7 @@ def pages_can_be_made_ready() -> None:
 
 
 def has_pages(run: Path, least_bytes: int) -> bool:
-    """Whether as much of the latest segment of block events is in this process's memory, within some seconds."""
+    """Return whether as much of the latest segment of block events is in this process's memory, within some seconds."""
     [process] = [one for one in open_recording(run).processes if one.pid == os.getpid()]
     path = str(process.segments()[BLOCK_EVENT.name][-1].path)
     until = time.monotonic() + 20

@@ -216,7 +216,7 @@ def engine(run: Path, **limits: Any) -> Engine:
 
 @dataclass
 class Found:
-    """What a recording holds of a stream."""
+    """Records of a stream in a recording."""
 
     carried: list[Values]
     whole: list[Values]

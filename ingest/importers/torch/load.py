@@ -199,7 +199,7 @@ class _Staged:
                 self._connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
 
     def warnings(self, path: Path) -> list[str]:
-        """What could not be used."""
+        """Say what could not be used."""
         return [f"{path.name}: {self._unusable} events have no time; they were left out"] if self._unusable else []
 
 

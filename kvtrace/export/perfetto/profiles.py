@@ -1,4 +1,4 @@
-"""What is drawn of GPU profiles: kernels, copies and fills, the calls that launched them, NVTX ranges, counters."""
+"""Draws GPU profiles: kernels, copies and fills, the calls that launched them, NVTX ranges, counters."""
 
 from __future__ import annotations
 

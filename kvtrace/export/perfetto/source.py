@@ -1,4 +1,4 @@
-"""What a source of slices or counters is, and the tracks that sources have in common."""
+"""Declaration of a source of slices or counters, and the tracks that sources have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn of a recording: steps, requests, the KV cache, transfers, pins; and of profiles."""
+"""Draws a recording: steps, requests, the KV cache, transfers, pins; and profiles."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class TileDrain(Drain):
             self._released[section] = start + count
 
     def _write(self, chunk: Chunk, starts: list[int], counts: list[int]) -> bool:
-        """Whether the file has the step."""
+        """Write a step; returns whether the file has it."""
         if self._files.failed is None:
             self._files.begin(chunk)
             self._copy(starts, counts)
@@ -170,7 +170,7 @@ class RateLimit:
         self._since = time.monotonic()
 
     def allows(self, written_bytes: int) -> bool:
-        """Whether there is room for another step after so many bytes."""
+        """Return whether there is room for another step after so many bytes."""
         if not self._bytes_per_second:
             return True
         return written_bytes <= (time.monotonic() - self._since + 0.1) * self._bytes_per_second

@@ -43,7 +43,7 @@ TARGETS = (
 
 
 class Current:
-    """What the kernels launched now belong to."""
+    """Step and layer of the kernels launched now."""
 
     def __init__(self, control: Any, heads: int) -> None:
         self.control = control
@@ -51,7 +51,7 @@ class Current:
         self.what: int | None = None
         """As `rewrite.PARAMETERS` says; None where nothing is to be recorded."""
         self.left_out = False
-        """Whether this step is not recorded. A graph under capture will be replayed in others."""
+        """Set while a step is not recorded. A graph under capture will be replayed in others."""
 
 
 FORMS = "num_seqs", (1, 2, 16)
@@ -59,7 +59,7 @@ FORMS = "num_seqs", (1, 2, 16)
 
 
 class Compilation:
-    """How a rewritten kernel is compiled, by its compile-time arguments; and when: as soon as these are known.
+    """Compilation of a rewritten kernel, by its compile-time arguments, as soon as these are known.
 
     With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
     a fifth longer at 256 sequences (docs/device-recorder.md). In all its forms at once: the first call is vLLM's own,

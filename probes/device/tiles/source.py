@@ -100,7 +100,7 @@ def meanings(body: list[ast.stmt], expression: ast.expr) -> list[ast.AST]:
 
 
 def factor_of(places: Iterable[ast.AST], factor: str) -> ast.expr:
-    """What a name is multiplied with.
+    """Return the factor that a name is multiplied with.
 
     Raises:
         MismatchError: Nothing is.

@@ -43,7 +43,7 @@ class Reads(MetaPathFinder):
         return spec
 
     def getattr(self, target: Any, name: str, default: Any = _NO_DEFAULT) -> Any:
-        """What `target.name` is to the probes."""
+        """Return `target.name` as the probes see it."""
         owner = _owner(target)
         if owner is not None:
             key = f"{owner}.{name}"
@@ -55,7 +55,7 @@ class Reads(MetaPathFinder):
         return getattr(target, name) if default is _NO_DEFAULT else getattr(target, name, default)
 
     def hasattr(self, target: Any, name: str) -> bool:
-        """Whether `target.name` is there for the probes."""
+        """Return whether `target.name` is there for the probes."""
         return self.getattr(target, name, _ABSENT) is not _ABSENT
 
 
