@@ -37,13 +37,18 @@ class Format(StrEnum):
 
 FormatOption = Annotated[
     Format | None,
-    typer.Option("--format", "-f", help="Default: what FILE's name ends in, or a table. All but table are lossless."),
+    typer.Option("--format", "-f", help="All but table are lossless.  [default: by FILE's name, else table]"),
 ]
-OutputOption = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of standard output.")
+]
 LimitOption = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=0, metavar="N", help=f"Most rows; 0 for all. Default: {TABLE_ROWS} in a table, else all."
+        "--limit",
+        min=0,
+        metavar="N",
+        help=f"Write at most N rows; 0 for all.  [default: {TABLE_ROWS} in a table, else all]",
     ),
 ]
 
