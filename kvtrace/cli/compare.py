@@ -58,8 +58,8 @@ def register(app: typer.Typer) -> None:
             GroupBy | None,
             typer.Option(
                 "--by",
-                help="Compare groups of one trace's requests instead: cold and warm prompts, shared and unique ones, or "
-                "phases by their session tags.",
+                help="Compare groups of one trace's requests instead: cold and warm prompts, shared and unique ones, "
+                "or phases by their session tags.",
                 show_default=False,
             ),
         ] = None,

@@ -174,7 +174,7 @@ def drive(
 
     made = make(kind, {"kind": kind, **_parse(parameters)})
     if not output.is_dir():
-        raise KvtraceError(f"{output} is no directory; name the one that `kvtrace record -o` was given")
+        raise KvtraceError(f"{output} is not a directory; name the one given to `kvtrace record -o`")
     if (output / layout.CLIENT).exists():
         raise KvtraceError(f"{output / layout.CLIENT} exists; a run has one workload")
     failures = 0

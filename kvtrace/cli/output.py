@@ -63,7 +63,7 @@ def chosen_format(format_: Format | None, output: Path | None, trace: Path) -> F
         suffix = output.suffix.lstrip(".").lower() if output else ""
         format_ = Format(suffix) if suffix in set(Format) else Format.table
     if format_ is Format.parquet and output is None:
-        raise KvtraceError("Parquet is no text: give a file with -o FILE")
+        raise KvtraceError("Parquet cannot be written to a terminal; name a file with -o FILE")
     if output is not None and output.exists() and trace.exists() and output.samefile(trace):
         raise KvtraceError(f"-o {output} is the trace itself; choose another file")
     return format_

@@ -47,8 +47,8 @@ def register(app: typer.Typer) -> None:
             KvLevel,
             typer.Option(
                 "--kv-level",
-                help="host: record nothing on the GPU. layer: also time each layer's KV write and attention there. tile: "
-                "also record every block that each head reads or writes (Triton backend).",
+                help="host: record nothing on the GPU. layer: also time each layer's KV write and attention there. "
+                "tile: also record every block that each head reads or writes (Triton backend).",
             ),
         ] = KvLevel.layer,
         layers: Annotated[

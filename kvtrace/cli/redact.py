@@ -66,6 +66,6 @@ def _key(path: Path, size: int) -> bytes:
         raise KvtraceError(f"cannot use {path} as a key file: {error.strerror}") from error
     if len(secret.strip()) < SHORTEST_KEY_BYTES:
         raise KvtraceError(
-            f"{path} is no secret: it has {len(secret.strip())} bytes, expected {SHORTEST_KEY_BYTES} or more"
+            f"{path} is too short: it has {len(secret.strip())} bytes, expected at least {SHORTEST_KEY_BYTES}"
         )
     return hashlib.blake2b(secret, digest_size=size).digest()

@@ -66,7 +66,7 @@ def read_kept(directory: Path) -> Kept:
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
-        raise KvtraceError(f"{path} is damaged: it is not the JSON object it should be")
+        raise KvtraceError(f"{path} is damaged: it is not a JSON object")
     check_format_version(path, facts.get("format_version"))
     streams, first_strings = facts.get("streams"), facts.get("first_strings")
     if not isinstance(streams, dict) or not isinstance(first_strings, int) or not _is_count(first_strings):

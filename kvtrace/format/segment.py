@@ -194,7 +194,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise KvtraceError(f"{path} is damaged: its header is not the JSON object it should be: {text[:40]!r}")
+        raise KvtraceError(f"{path} is damaged: its header is not a JSON object: {text[:40]!r}")
     return header
 
 

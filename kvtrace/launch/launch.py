@@ -185,7 +185,7 @@ def _unless_failing(draw: Callable[[], None]) -> Callable[[], None]:
             draw()
         except Exception as error:
             failed = True
-            _say(f"no status line any more: {error!r}")
+            _say(f"the status line failed and was switched off: {error!r}")
 
     return guarded
 
