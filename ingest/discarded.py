@@ -28,7 +28,7 @@ DISCARDED = Table(
 def insert_discarded(
     connection: duckdb.DuckDBPyConnection, processes: Sequence[ProcessRecording], offsets_ns: Sequence[int]
 ) -> list[str]:
-    """Fill the table; returns a warning if anything was let go."""
+    """Fill the table; returns a warning if anything was discarded."""
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
         segments = process.segments() if process.kept.streams else {}
         for event, gone in sorted(process.kept.streams.items()):

@@ -107,7 +107,7 @@ class Streams:
 
 
 def _said_of_tiles(process: ProcessRecording, what: str) -> int:
-    """A count of steps by a process's own last words; 0 if files of tiles were let go, or it was killed."""
+    """A count of steps by a process's own last words; 0 if files of tiles were discarded, or it was killed."""
     count = process.tiles.get(what)
     return count if isinstance(count, int) and TILES not in process.kept.streams else 0
 

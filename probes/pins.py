@@ -1,4 +1,4 @@
-"""Pins: what holds KV cache blocks although no running request does, from when to when, and why it let go."""
+"""Pins: holders of KV cache blocks that no running request holds, with their start, their end and its reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Pins:
         return pin
 
     def end(self, cause: PinCause, key: Any, reason: PinEnd) -> bool:
-        """Record that a pin's blocks are let go; False if there is no such pin."""
+        """Record that a pin's blocks are released; False if there is no such pin."""
         opened = self.opened.pop((cause, key), None)
         if opened is None:
             return False

@@ -161,7 +161,7 @@ class Recorder:
         self._strings.pop(text, None)
 
     def rotate(self) -> None:
-        """Begin new segments where there are records, and a new file of strings where old ones may be let go."""
+        """Begin new segments where there are records, and a new file of strings where old ones may be discarded."""
         for stream in self._streams:
             stream.rotate()
         if self.limits.keeps:

@@ -1,7 +1,7 @@
-"""`kept.json`: what a flight recorder let go of a process's recording, and from where on its streams are whole.
+"""`kept.json`: the records of a process that a flight recorder discarded, and from where on streams are whole.
 
-Written by the launcher alone, before the files go. A segment with a lower number than `first - 1` is as good as gone;
-number `first - 1`, if it is there, holds what of the gone ones is still in force.
+Only the launcher writes it, before it deletes the files. A segment with a lower number than `first - 1` does not count;
+number `first - 1`, if it exists, has the records still in force of the discarded ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LetGo:
     begins_ns: int = 0
 
     def more(self, first: int, records: int, size: int, begins_ns: int) -> LetGo:
-        """With the files before `first` gone as well."""
+        """Return this with the files before `first` discarded as well."""
         files = self.files + first - self.first
         return replace(
             self, first=first, files=files, records=self.records + records, bytes=self.bytes + size, begins_ns=begins_ns

@@ -11,10 +11,10 @@ RUN/processes/HOST-PID-START/           one directory a recorded process
     counters.bin                        what was dropped, and whether recording stopped
     EVENT.NNNNN.seg                     fixed-width records of one event, in order
     tiles.NNNNN.kvt                     what GPU programs wrote, a chunk a step (`kvtrace.format.tile_file`)
-    strings.NNNNN.jsonl                 further interned strings, where old ones are let go (`--keep-last`)
+    strings.NNNNN.jsonl                 further interned strings, where old ones are discarded (`--keep-last`)
     kept.json                           what was discarded, and from where on streams are whole (`discarded.py`)
 RUN/.budget                             bytes taken of `--max-bytes`
-RUN/.lock                               held while segments are let go, or frozen
+RUN/.lock                               held while segments are discarded, or copied to a snapshot
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ProcessRecording:
         return int(self.facts["pid"])
 
     def segments(self) -> dict[str, list[Segment]]:
-        """The segments there are now, in order, by event; headers are read once. A carried one comes first.
+        """The segments there are now, in order, by event; headers are read once. A compacted one comes first.
 
         Raises:
             KvtraceError: A segment is damaged, truncated, foreign or of a newer kvtrace.
@@ -111,7 +111,7 @@ class ProcessRecording:
         return {name: written for name, (_, written) in self._counters().items()}
 
     def strings(self) -> dict[int, str]:
-        """The interned strings by id, from 1; there are gaps where a flight recorder let old ones go.
+        """The interned strings by id, from 1; there are gaps where a flight recorder discarded old ones.
 
         Raises:
             KvtraceError: A file is damaged.
@@ -285,7 +285,7 @@ def _numbered(directory: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def read_strings(directory: Path, first: int, warnings: list[str]) -> dict[int, str]:
-    """A process's interned strings by number, from file `first` on and those carried over from the ones before.
+    """A process's interned strings by number, from file `first` on and those retained from the ones before.
 
     Raises:
         KvtraceError: A file is damaged.

@@ -50,8 +50,8 @@ class Scan(NamedTuple):
 class Segment:
     """A segment file with a sound header.
 
-    `followed` says that the process went on to a later segment. `carried`: it holds what is still in force of segments
-    that were let go (`kvtrace.retention.compaction`).
+    `followed` says that the process went on to a later segment. `carried`: it has the records still in force of
+    discarded segments (`kvtrace.retention.compaction`).
     """
 
     path: Path

@@ -1,10 +1,10 @@
 """Compaction of discarded segments: records that are still in force, without which later ones mean nothing.
 
-Nothing is made up: a carried record is one that was recorded, with its own time. Replaying the carried ones gives the
+A retained record is unchanged and has its own time. Replaying the retained records gives the
 state that replaying all of them gives (`tests/record/test_retention.py`): which blocks are referenced and by whom,
 which are findable by which hash, block tables, who the requests are, pins and transfers that have not ended, and what
 tiers hold.
-What only tells of steps that are gone goes with them.
+Records that only describe discarded steps are discarded with them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Values = tuple[Any, ...]
 
 
 class Row(NamedTuple):
-    """A carried record and its place among those of its event."""
+    """A retained record and its place among those of its event."""
 
     place: int
     values: Values
@@ -139,7 +139,7 @@ class Requests:
             mine[number].append(row)
 
     def forget(self, oldest_ns: int) -> set[int]:
-        """Drop those that ended before `oldest_ns`, where the oldest kept record may be; returns their numbers."""
+        """Drop those that ended before `oldest_ns`, where the oldest remaining record may be; returns their numbers."""
         gone = {number for number, ended_ns in self._ended_ns.items() if ended_ns < oldest_ns}
         for number in gone:
             del self._ended_ns[number]
@@ -153,7 +153,7 @@ class Requests:
 
 
 class Pairs:
-    """Beginnings whose end has not come, and ends whose beginning is not let go yet."""
+    """Beginnings whose end has not come, and ends whose beginning is not discarded yet."""
 
     def __init__(self, begin: str, end: str, keys: tuple[str, ...]) -> None:
         self.events = (begin, end)
@@ -242,7 +242,7 @@ class Carry:
                     pairs.fold(event, rows)
 
     def forget(self, oldest_ns: int) -> set[int]:
-        """Drop what no kept record can be about: none is older than `oldest_ns` (CLOCK_MONOTONIC).
+        """Drop records that no remaining record can refer to: none is older than `oldest_ns` (CLOCK_MONOTONIC).
 
         Returns:
             The numbers of requests that are forgotten.
@@ -257,11 +257,11 @@ class Carry:
         ]
 
     def records(self, event: str) -> list[Values]:
-        """The carried records of an event, in the order they were recorded in."""
+        """The retained records of an event, in the order they were recorded in."""
         return [row.values for row in sorted(self._rows(event))]
 
     def strings(self) -> set[int]:
-        """Numbers of the interned strings that carried records need."""
+        """Numbers of the interned strings that retained records need."""
         needed = set()
         for event in _CARRIED:
             fields = [i for i, field in enumerate(EVENTS[event].fields) if field.type in (REQUEST, STRING)]

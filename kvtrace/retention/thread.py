@@ -1,4 +1,4 @@
-"""The flight recorder's thread in `kvtrace record`: lets old segments go, and freezes the recording when asked."""
+"""The flight recorder's thread in `kvtrace record`: discards old segments, and takes snapshots on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that each offload tier took in, served and gave up."""
+"""Blocks that each offload tier stored, served and evicted."""
 
 from __future__ import annotations
 
