@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+
+from kvtrace.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -93,3 +96,15 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
         if QUESTION.match(text)
     ]
     assert found == []
+
+
+def test_help_fits_a_terminal_of_80_columns() -> None:
+    def check(command: typer.core.TyperGroup, context: typer.Context) -> None:
+        text = command.get_help(context)
+        assert max(map(len, text.splitlines())) <= 80, context.command_path
+        assert "..." not in text.partition("Commands:")[2], f"{context.command_path}: a first sentence is cut off"
+        for name, child in getattr(command, "commands", {}).items():
+            check(child, typer.Context(child, parent=context, info_name=name, terminal_width=80))
+
+    root = typer.main.get_command(app)
+    check(root, typer.Context(root, info_name="kvtrace", terminal_width=80))
