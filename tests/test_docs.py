@@ -75,7 +75,8 @@ def test_links_and_code_files_of_a_page_exist(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in headings(target)):
             broken.append(link)
     code = {quoted or plain for quoted, plain in CODE_FILE.findall(page.read_text())}
-    named = (name for name in code if not PLACEHOLDER.search(name))
+    makes = page.name.startswith("add-")  # these name files that their reader writes; tests follow them
+    named = (name for name in code if not makes and not PLACEHOLDER.search(name))
     missing = sorted(name for name in named if not any((root / name).exists() for root in CODE_ROOTS))
     assert (broken, missing) == ([], [])
 
