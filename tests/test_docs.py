@@ -16,7 +16,7 @@ from kvtrace.cli.main import app
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 ROOMS = ("kvtrace", "probes", "ingest", "queries", "viewer", "lab", "tests", "bench", "examples")
-QUESTION = re.compile(r"(What|Whether|Who|Whose)\b")
+QUESTION = re.compile(r"(What|Whether|Who|Whose)\b(?!-)")
 ENDINGS = r"\.(?:py|sql|c|h|ts|toml)\b"
 CODE_FILE = re.compile(
     rf"`((?:[\w.-]+/)+[\w.-]+{ENDINGS})`"  # any path in backticks
