@@ -159,7 +159,7 @@ class TierOp(enum.IntEnum):
     write = 1  # space was taken; the copy is not finished
     store = 2  # can be read from here on
     hit = 3  # will be loaded for a request
-    evict = 4  # its content was given up
+    evict = 4  # its content was evicted
     drop = 5  # space was given back without content
     reset = 6  # the whole tier was emptied (tier_block_id is NULL)
 
@@ -188,7 +188,7 @@ class PinEnd(enum.IntEnum):
 
     used = 1  # what it was kept for came
     expired = 2  # its time ran out
-    forced = 3  # given up to admit others
+    forced = 3  # forced out to admit others
     saved = 4  # the transfer away from the GPU finished
     loaded = 5  # the transfer to the GPU finished
     drained = 6  # the step that might still write it finished

@@ -54,7 +54,7 @@ class Hook(NamedTuple):
         needs: What the functions read, apart from the arguments they take with `argument`.
         since: The first vLLM that has what is hooked, where that is later than the oldest one kvtrace knows: an
             earlier one does not lose anything.
-        off: Called when it is switched off or cannot be put in place: what only it would release, let go of now, and
+        off: Called when it is switched off or cannot be put in place: releases what only it would release, and
             what only it would keep up to date is unknown from now on.
 
     Arguments are handed over packed: unpacking and packing them again at every hand-over is most of a hook's cost.

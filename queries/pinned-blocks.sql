@@ -24,7 +24,7 @@
 -- column: longest_pin_ms [ms] derived | The longest of them.
 -- column: used derived | Pins that ended because they were used.
 -- column: expired derived | Pins whose time ran out.
--- column: forced derived | Pins given up to admit others.
+-- column: forced derived | Pins forced out to admit others.
 
 WITH held AS (
     SELECT engine_id, held_by, sum(end_ns - start_ns)::BIGINT AS ns, count(DISTINCT block_id) AS blocks

@@ -14,7 +14,7 @@
 -- column: time_ns [ns] recorded | When, UNIX time.
 -- column: request recorded | Key of table `request`.
 -- column: external_id recorded | The id the client knows.
--- column: lost_tokens [tokens] recorded | Tokens whose KV was given up.
+-- column: lost_tokens [tokens] recorded | Tokens whose KV was discarded.
 -- column: lost_blocks [blocks] recorded | Blocks its block table held.
 -- column: lost_bytes [bytes] derived | Bytes of those blocks.
 -- column: outcome derived | resumed; finished: it ended while waiting to resume; waiting: still was when the recording

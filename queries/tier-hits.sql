@@ -17,7 +17,7 @@
 -- column: stored_blocks [blocks] recorded | Blocks that became readable.
 -- column: hit_blocks [blocks] recorded | Blocks loaded from it for requests.
 -- column: hit_requests [requests] recorded | Different requests they were for, where the connector keeps that.
--- column: evicted_blocks [blocks] recorded | Blocks whose content was given up.
+-- column: evicted_blocks [blocks] recorded | Blocks whose content was evicted.
 -- column: unused_blocks [blocks] derived | Of those: never hit.
 -- column: thrashed_blocks [blocks] derived | Of those: the same content was stored again later.
 -- column: dropped_blocks [blocks] recorded | Blocks given back without content.

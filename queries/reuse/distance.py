@@ -35,7 +35,7 @@ class References:
 
     References of one event happen at once: whether a block is found depends on what was referenced before the event.
     Within an event, later references are the more recent ones (a prompt is given from its tail to its head, since its
-    tail is given up first). References that are not `counted` only make a block recent, as its release does.
+    tail is evicted first). References that are not `counted` only make a block recent, as its release does.
 
     Args:
         key: uint64 [N], which block. Equal keys are the same content.
