@@ -28,6 +28,8 @@ VERSIONS := $(abspath $(VENV))/vllm-versions
 CHECKS   := tests/vllm/test_truth.py tests/vllm/offload tests/vllm/test_nvtx.py
 SQL    := queries ingest/views
 C      := $(wildcard kvtrace/capture/native/*.[ch])
+WEB    := viewer/web
+NODE   := $(WEB)/node_modules/.package-lock.json
 ROOMS  := kvtrace probes ingest queries viewer lab tests bench examples
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
@@ -54,18 +56,20 @@ test: $(READY) $(SOURCES)/.ready
 
 check: lint types test
 
-format: $(READY)
+format: $(READY) $(NODE)
 	$(BIN)/ruff format $(ROOMS)
 	$(BIN)/ruff check --fix $(ROOMS)
 	$(BIN)/sqruff fix $(SQL) >/dev/null
 	$(BIN)/clang-format -i $(C)
+	npm --prefix $(WEB) run --silent format
 
-lint: $(READY)
+lint: $(READY) $(NODE)
 	@echo "== format and lint"
 	$(BIN)/ruff format --check $(ROOMS)
 	$(BIN)/ruff check $(ROOMS)
 	$(BIN)/sqruff lint $(SQL)
 	$(BIN)/clang-format --dry-run --Werror $(C)
+	npm --prefix $(WEB) run --silent format -- --check
 
 types: $(READY)
 	@echo "== types"
@@ -74,11 +78,19 @@ types: $(READY)
 docs: $(READY)
 	@echo "== generated pages"
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
+	$(BIN)/python -m kvtrace.ingest.importers.registry docs/importers.md
+	$(BIN)/python -m kvtrace.capture.header > kvtrace/capture/native/events.h
 
-# Only for who changes viewer/web; users and the tests need no Node.
-page:
+# Only for who changes viewer/web, as its part of `format` and `lint`; users need no Node.
+page: $(READY) $(NODE)
 	@echo "== building viewer/assets/page.html from viewer/web (needs Node 20 and npm)"
-	cd viewer/web && npm ci --no-audit --no-fund && npm run build
+	$(BIN)/python -m kvtrace.viewer.contract > $(WEB)/src/data/contract.ts
+	npm --prefix $(WEB) run build
+
+$(NODE): $(WEB)/package-lock.json
+	@echo "== installing the page's tools from the npm registry"
+	cd $(WEB) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
 
 compatibility: $(READY) $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%)
 	@echo "== what the sources have"

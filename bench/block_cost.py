@@ -1,14 +1,13 @@
-"""Cost of recording a KV block to its engine: evicted and allocated, cached, freed; in Python and compiled.
+"""Cost of recording a KV block to its engine: evicted and allocated, cached, freed.
 
     python bench/block_cost.py [ROUNDS]
 
 The probes' own hooks on stand-ins for vLLM's block pool that do nothing, 32 blocks a call; the stand-ins' time without
-hooks is taken off. Both kinds take turns; median and worst of all turns.
+hooks is taken off. Median and worst of all turns.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -17,13 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvtrace.capture._native import EngineState
 from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.stream import NATIVE_VARIABLE
 from kvtrace.probes import blocks
 from kvtrace.probes.engine import Pool
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Patches
-from kvtrace.probes.state import EngineState
 
 BLOCKS, CALLS, KEY = 32, 2_000, bytes(range(36))
 
@@ -40,7 +38,7 @@ class Block:
 FOUND = [Block(number) for number in range(BLOCKS)]
 
 
-def calls(hooked: bool, native: bool, folder: Path) -> dict[str, Callable[[], None]]:
+def calls(hooked: bool, folder: Path) -> dict[str, Callable[[], None]]:
     """Timed functions, by name."""
 
     class HashMap:
@@ -59,7 +57,6 @@ def calls(hooked: bool, native: bool, folder: Path) -> dict[str, Callable[[], No
 
     pool, hashes = BlockPool(), BlockPool.cached_block_hash_to_block
     if hooked:
-        os.environ[NATIVE_VARIABLE] = str(int(native))
         engines, patches = Engines(Recorder(folder)), Patches(lambda *_: None)
         engine: Any = type("Engine", (EngineState,), {})()
         engines.pools[id(pool)] = Pool(engine, pool, 0)
@@ -89,19 +86,14 @@ def ns_a_block(function: Callable[[], None]) -> float:
 
 def main(rounds: int = 9) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        kinds = {
-            "compiled": calls(True, True, Path(folder) / "compiled"),
-            "Python": calls(True, False, Path(folder) / "python"),
-        }
-        bare = calls(False, False, Path(folder))
-        found: dict[tuple[str, str], list[float]] = {}
+        hooked, bare = calls(True, Path(folder)), calls(False, Path(folder))
+        found: dict[str, list[float]] = {}
         for _ in range(rounds):
-            for kind, functions in kinds.items():
-                for name, function in functions.items():
-                    found.setdefault((name, kind), []).append(ns_a_block(function) - ns_a_block(bare[name]))
-    print(f"{'ns a block':20} {'kind':10} {'median':>8} {'worst':>8}")
-    for (name, kind), times in sorted(found.items()):
-        print(f"{name:20} {kind:10} {statistics.median(times):8.0f} {max(times):8.0f}")
+            for name, function in hooked.items():
+                found.setdefault(name, []).append(ns_a_block(function) - ns_a_block(bare[name]))
+    print(f"{'ns a block':20} {'median':>8} {'worst':>8}")
+    for name, times in sorted(found.items()):
+        print(f"{name:20} {statistics.median(times):8.0f} {max(times):8.0f}")
 
 
 if __name__ == "__main__":

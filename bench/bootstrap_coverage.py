@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from kvtrace.reports.bootstrap import interval
+from kvtrace.queries.statistics import interval
 
 SIZES = (10, 20, 40, 100, 400)
 

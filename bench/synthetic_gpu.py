@@ -97,7 +97,7 @@ def _profile() -> tuple[str, ...]:
         INSERT INTO gpu_activity
         SELECT (step - 1) * {KERNELS_OF_STEP} + k, 1, CASE WHEN k = 0 THEN 'memcpy' ELSE 'kernel' END::e_activity_kind,
             scheduled_ns + 200000 + k * 16000, scheduled_ns + 200000 + k * 16000 + 1000 + roll(step, k, 14000),
-            1000, 0, 1, 7, step * 1000 + k, NULL, NULL, CASE WHEN k > 0 THEN k % 40 END
+            1000, 0, 1, 7, step * 1000 + k, NULL, NULL, CASE WHEN k > 0 THEN k % 40 END, NULL
         FROM step_schedule, range({KERNELS_OF_STEP}) x(k) WHERE step <= {PROFILED_STEPS}
         """,
         f"""

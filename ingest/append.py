@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
-import duckdb
-import pyarrow as pa
+if TYPE_CHECKING:
+    import duckdb
 
 BATCH_ROWS = 50_000
-_TYPES: dict[str, pa.DataType] = {
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UBIGINT": pa.uint64(),
-    "UTINYINT": pa.uint8(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
+_TYPES = {
+    "INTEGER": "int32",
+    "BIGINT": "int64",
+    "UBIGINT": "uint64",
+    "UTINYINT": "uint8",
+    "DOUBLE": "float64",
+    "BOOLEAN": "bool_",
 }
+"""Functions of pyarrow that make a type, by DuckDB's types; the others are text."""
 
 
 class Appender:
@@ -29,10 +31,12 @@ class Appender:
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, table: str, columns: str) -> None:
+        import pyarrow as pa
+
         self._connection = connection
         self._table = table
         described = connection.execute(f"DESCRIBE {table}").fetchall()
-        types = {name: _TYPES.get(type_, pa.string()) for name, type_, *_ in described}
+        types = {name: getattr(pa, _TYPES.get(type_, "string"))() for name, type_, *_ in described}
         self._schema = pa.schema([(name, types[name]) for name in columns.split()])
         self._rows: list[tuple[Any, ...]] = []
         self.count = 0
@@ -48,6 +52,8 @@ class Appender:
         """Hand over what was added."""
         if not self._rows:
             return
+        import pyarrow as pa
+
         columns = zip(*self._rows, strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -90,7 +96,11 @@ def real(value: object) -> float | None:
 
 
 def nanoseconds(value: object, unit_ns: float) -> int | None:
-    """A time or duration in ns, if it is a number and fits into 64 bits."""
-    found = real(value)
-    scaled = None if found is None else found * unit_ns
-    return round(scaled) if scaled is not None and abs(scaled) < 1 << 62 else None
+    """A time or duration in ns, if it is a number and fits into 64 bits. Exact: in decimals, as it was written."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        scaled = Decimal(value if isinstance(value, int) else str(value)) * Decimal(unit_ns)
+    except ArithmeticError:
+        return None
+    return round(scaled) if scaled.is_finite() and abs(scaled) < 1 << 62 else None

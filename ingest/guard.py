@@ -1,4 +1,4 @@
-"""The last net under the importers: what DuckDB or Arrow cannot take is said of the file that it came from."""
+"""Checks of every importer: times that cannot be, and values that DuckDB or Arrow cannot take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,26 @@ import pyarrow as pa
 
 from kvtrace.errors import KvtraceError
 
+LONGEST_NS = 30 * 86_400 * 10**9
+"""A duration beyond it is no measurement."""
+LARGEST_TIME_BITS = 61
+"""A time that needs more is none: a clock's base, a start and a duration add up within 64 bits."""
+
 _BEYOND = (duckdb.DataError, duckdb.InvalidInputException, pa.ArrowInvalid, OverflowError, UnicodeError)
+
+
+def is_span(start_ns: int, duration_ns: int) -> bool:
+    """Say whether something can have begun then and taken so long."""
+    return abs(start_ns) < 1 << LARGEST_TIME_BITS and 0 <= duration_ns <= LONGEST_NS
+
+
+def span_sql(start: str, end: str) -> str:
+    """The same of a start and an end in SQL; true where one of them is NULL."""
+    limit = 1 << LARGEST_TIME_BITS
+    return (
+        f"coalesce({start} BETWEEN {-limit} AND {limit} AND {end} BETWEEN {start} AND {limit} "
+        f"AND {end} - {start} <= {LONGEST_NS}, true)"
+    )
 
 
 @contextmanager

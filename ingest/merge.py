@@ -12,10 +12,9 @@ from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS, PIN_END, PIN_START, REQUEST_ARRIVAL, REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE
 from kvtrace.format import layout
 from kvtrace.format.reader import ProcessRecording, Recording
-from kvtrace.ingest import clock, run_tables
+from kvtrace.ingest import client, clock, run_tables
 from kvtrace.ingest.derive import requests
 from kvtrace.ingest.hosts import Correction, Messages, estimate
-from kvtrace.ingest.importers import client
 from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.ingest.streams import Streams
 

@@ -11,10 +11,9 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format.reader import ProcessRecording, Recording, open_recording
-from kvtrace.ingest import build, clock, discarded, merge, run_tables
+from kvtrace.ingest import build, client, clock, discarded, merge, run_tables
 from kvtrace.ingest.derive import costs, misses, requests, tiers
 from kvtrace.ingest.guard import naming
-from kvtrace.ingest.importers import client
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.ingest.streams import Progress, StreamCount, Streams, recording_warnings
 

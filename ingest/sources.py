@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
 
-from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.manifest import read_facts
 from kvtrace.ingest.guard import naming
+from kvtrace.ingest.importers.importer import Importer, Join, Target
 from kvtrace.ingest.importers.options import Options
+from kvtrace.ingest.importers.registry import all_importers
 
 Progress = Callable[[str, int, int], None]
-_File = tuple[int, str, Path]
-_OTHERS = ("kv_events", "unboxkv", "sched_trace", "requests")
-"""Kinds of files that are no profiles."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class SourceFile:
+    """A file to ingest; `of_run` if the manifest of a run names it."""
+
+    importer: Importer
+    path: Path
+    of_run: bool = False
+
+
+@dataclass(frozen=True, init=False)
 class Sources:
-    """Files to ingest, by kind."""
+    """Files to ingest.
 
-    nsight: tuple[Path, ...] = ()
-    nsight_of_run: tuple[Path, ...] = ()  # named by the run's manifest
-    torch: tuple[Path, ...] = ()
-    kv_events: tuple[Path, ...] = ()
-    unboxkv: tuple[Path, ...] = ()  # files or folders of UnBoxKV-IO
-    sched_trace: tuple[Path, ...] = ()
-    requests: tuple[Path, ...] = ()
-    options: Options = field(default_factory=Options)
-    launch_shapes: bool = False  # read table gpu_launch_shape of Nsight exports, too
+    Args:
+        options: Facts that the files do not say themselves.
+        files: Files by kind (`Importer.kind`): `Sources(nsight=(path,))`.
+
+    Raises:
+        KvtraceError: There is no importer of such a kind.
+    """
+
+    files: tuple[SourceFile, ...]
+    options: Options
+
+    def __init__(self, *, options: Options | None = None, **files: Sequence[Path]) -> None:
+        importers = all_importers()
+        if unknown := sorted(files.keys() - importers.keys()):
+            raise KvtraceError(f"there is no importer of {unknown[0]}; expected one of {', '.join(importers)}")
+        given = (SourceFile(importers[kind], path) for kind, paths in files.items() for path in paths)
+        object.__setattr__(self, "files", tuple(given))
+        object.__setattr__(self, "options", options or Options())
 
     def __bool__(self) -> bool:
-        profiles = self.nsight or self.nsight_of_run or self.torch
-        return bool(profiles or self.kv_events or self.unboxkv or self.sched_trace or self.requests)
+        return bool(self.files)
+
+    def with_files(self, files: Sequence[SourceFile]) -> Sources:
+        """The same with other files."""
+        changed = Sources(options=self.options)
+        object.__setattr__(changed, "files", tuple(files))
+        return changed
 
 
 def with_named_in_manifest(sources: Sources, run_dirs: Sequence[Path]) -> tuple[Sources, list[str]]:
     """Add the exports that the runs' manifests name; returns warnings about those that are not there."""
-    given = {path.resolve() for path in sources.nsight}
+    nsight = all_importers()["nsight"]
+    given = {file.path.resolve() for file in sources.files if file.importer is nsight}
     found, warnings = [], []
     for run_dir in run_dirs:
         named = (read_facts(run_dir) or {}).get("nsight")
@@ -51,12 +73,12 @@ def with_named_in_manifest(sources: Sources, run_dirs: Sequence[Path]) -> tuple[
             if path.resolve() in given:
                 continue
             if path.exists():
-                found.append(path)
+                found.append(SourceFile(nsight, path, of_run=True))
             else:
                 warnings.append(
                     f"{run_dir / layout.MANIFEST} names {path.name}, which is not there; its kernels are missing"
                 )
-    return replace(sources, nsight_of_run=tuple(found)), warnings
+    return sources.with_files((*found, *sources.files)), warnings
 
 
 def with_folders_searched(sources: Sources) -> tuple[Sources, list[str]]:
@@ -65,115 +87,78 @@ def with_folders_searched(sources: Sources) -> tuple[Sources, list[str]]:
     Raises:
         KvtraceError: A folder or file has nothing of what it is given for.
     """
-    if not sources.unboxkv:
-        return sources, []
-    from kvtrace.ingest.importers.unboxkv.load import find_files
+    files, warnings = [], []
+    for importer, paths in _by_importer(sources):
+        if importer.find_files is None:
+            files += paths
+            continue
+        found, new = importer.find_files([file.path for file in paths])
+        files += [replace(paths[0], path=path) for path in found]
+        warnings += new
+    return sources.with_files(files), warnings
 
-    files, warnings = find_files(sources.unboxkv)
-    return replace(sources, unboxkv=tuple(files)), warnings
+
+def _by_importer(sources: Sources) -> Iterator[tuple[Importer, list[SourceFile]]]:
+    for importer in all_importers().values():
+        if files := [file for file in sources.files if file.importer is importer]:
+            yield importer, files
 
 
 def import_sources(
     connection: duckdb.DuckDBPyConnection, sources: Sources, progress: Progress
-) -> tuple[list[tuple[str, int, int]], list[str]]:
+) -> tuple[list[Join], list[str]]:
     """Read all sources into a trace that already holds the recording, if there is one.
 
     Returns:
-        Name, matched and unmatched rows of each join; and warnings.
+        The joins, and warnings.
 
     Raises:
         KvtraceError: A source cannot be read.
     """
     if not sources:
         return [], []
-    from kvtrace.ingest.gpu import finish, processes
-    from kvtrace.ingest.gpu.attribute import Marked
-    from kvtrace.ingest.gpu.copies import match_copies
+    from kvtrace.ingest.gpu import finish
     from kvtrace.ingest.gpu.kernels import KernelNames
-    from kvtrace.ingest.gpu.refine import refine
 
-    kernels = KernelNames()
-    marked: dict[int, Marked] = {}
-    joins: list[tuple[str, int, int]] = []
-    files = _numbered(sources)
-    paths = {source_id: path for source_id, _, path in files}
-    warnings = _import_others(connection, [each for each in files if each[1] in _OTHERS], sources.options, progress)
-    for source_id, kind, path in files:
-        if kind in _OTHERS:
-            continue
-        if kind != "torch":
-            with needs_analysis():
-                from kvtrace.ingest.importers.nsight.load import load_export
-            load = partial(load_export, launch_shapes=sources.launch_shapes)
-        else:
-            from kvtrace.ingest.importers.torch.load import load_torch_trace
-
-            load = partial(load_torch_trace)
-        try:
-            with naming(path):
-                marked[source_id], new = load(connection, source_id, path, kernels, progress)
-        except KvtraceError as error:
-            if kind == "nsight_of_run":
-                raise KvtraceError(f"{error} (the run's manifest names it; --no-nsight leaves it out)") from error
-            raise
-        warnings += [*new, *processes.match_processes(connection, source_id, path.name)]
-    kernels.insert(connection)
-    for source_id, found in marked.items():
-        progress("steps and layers", 0, 0)
-        with naming(paths[source_id]):
-            finish.finish_source(connection, source_id, found)
-            if not refine(connection, source_id):
-                finish.check_windows(connection, source_id)
-            match_copies(connection, source_id)  # after the clocks are as right as they get
-    if marked:
-        joins += finish.count_joins(connection)
-    if sources.kv_events and connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():
-        from kvtrace.ingest.importers.kv_events import compare
-
-        joins += compare(connection)
+    target = Target(connection, sources.options, progress, KernelNames())
+    files = list(enumerate(_once_each(sources), 1))
+    warnings: list[str] = []
+    present = [importer for importer, _ in _by_importer(sources)]
+    for importer in sorted(present, key=lambda importer: importer.is_profile):
+        of_kind = [(source_id, file) for source_id, file in files if file.importer is importer]
+        for batch in [of_kind] if importer.load_together else [[each] for each in of_kind]:
+            warnings += _read(target, importer, batch)
+    target.kernels.insert(connection)
+    joins = finish.finish_profiles(target, {source_id: file.path for source_id, file in files})
+    for importer in present:
+        joins += importer.compare(connection) if importer.compare else []
     return joins, warnings
 
 
-def _import_others(
-    connection: duckdb.DuckDBPyConnection, files: list[_File], options: Options, progress: Progress
-) -> list[str]:
-    """Read what is no profile; returns warnings."""
-    warnings: list[str] = []
-    unboxkv = [(source_id, path) for source_id, kind, path in files if kind == "unboxkv"]
-    if unboxkv:
-        from kvtrace.ingest.importers.unboxkv.load import load_unboxkv
+def _read(target: Target, importer: Importer, files: list[tuple[int, SourceFile]]) -> list[str]:
+    from kvtrace.ingest.gpu import processes
 
-        with naming(unboxkv[0][1].parent if len(unboxkv) > 1 else unboxkv[0][1]):
-            warnings += load_unboxkv(connection, unboxkv, options, progress)
-    for source_id, kind, path in files:
-        with naming(path):
-            if kind == "kv_events":
-                from kvtrace.ingest.importers.kv_events import load_kv_events
-
-                warnings += load_kv_events(connection, source_id, path, progress)
-            elif kind == "sched_trace":
-                from kvtrace.ingest.importers.sched_trace.load import load_sched_trace
-
-                warnings += load_sched_trace(connection, source_id, path, progress)
-            elif kind == "requests":
-                from kvtrace.ingest.importers.request_trace import load_request_trace
-
-                warnings += load_request_trace(connection, source_id, path, options, progress)
+    paths = [(source_id, file.path) for source_id, file in files]
+    try:
+        with naming(paths[0][1].parent if len(paths) > 1 else paths[0][1]):
+            warnings = importer.read(target, paths)
+    except KvtraceError as error:
+        if files[0][1].of_run:
+            raise KvtraceError(f"{error} (the run's manifest names it; --no-nsight leaves it out)") from error
+        raise
+    for source_id, path in paths:
+        if source_id in target.profiles:
+            warnings += processes.match_processes(target.connection, source_id, path.name)
     return warnings
 
 
-def _numbered(sources: Sources) -> list[_File]:
-    """Every file with its source id and kind."""
-    kinds = {
-        "nsight_of_run": sources.nsight_of_run,
-        "nsight": sources.nsight,
-        "torch": sources.torch,
-        "kv_events": sources.kv_events,
-        "unboxkv": sources.unboxkv,
-        "sched_trace": sources.sched_trace,
-        "requests": sources.requests,
-    }
-    files = [(kind, path) for kind, paths in kinds.items() for path in paths]
-    if repeated := [path for index, (_, path) in enumerate(files) if path in [p for _, p in files[:index]]]:
+def _once_each(sources: Sources) -> list[SourceFile]:
+    """The files in the order of their source ids.
+
+    Raises:
+        KvtraceError: A file was given twice.
+    """
+    paths = [file.path for file in sources.files]
+    if repeated := [path for index, path in enumerate(paths) if path in paths[:index]]:
         raise KvtraceError(f"{repeated[0]} was given twice")
-    return [(source_id, kind, path) for source_id, (kind, path) in enumerate(files, 1)]
+    return list(sources.files)

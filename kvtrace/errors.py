@@ -22,7 +22,6 @@ _EXTRAS = {
         "adbc_driver_manager",
         "adbc_driver_sqlite",
         "duckdb",
-        "jinja2",
         "matplotlib",
         "numpy",
         "pandas",

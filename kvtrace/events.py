@@ -1,7 +1,8 @@
 """Every event kvtrace records, declared once.
 
-The capture layout, the DuckDB tables with their comments and the event reference page all derive from the
-declarations in this module. To add an event, add an `Event` to `EVENTS`; nothing else needs to know its fields.
+The capture layout, C's records (`kvtrace/capture/native/events.h`), the DuckDB tables with their comments and the event
+reference page all derive from the declarations in this module. To add an event, add an `Event` to `EVENTS`; to add a
+field, declare it and set it in the hook that records the event. `make docs` generates what is generated.
 
 Times are captured as CLOCK_MONOTONIC nanoseconds and become UNIX nanoseconds at ingest.
 """
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections import namedtuple
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 SCHEMA_VERSION = 1
 """Raised when the meaning of an existing field changes; added fields do not raise it."""
@@ -232,10 +234,25 @@ class Event:
         """A record's layout: the fields, packed, then one byte that is 1 once the record is whole."""
         return struct.Struct("<" + "".join(field.type.code for field in self.fields) + "B")
 
+    @cached_property
+    def layout(self) -> str:
+        """The fields as compiled code knows them, in order: `name:code`, an enumeration with its members' numbers."""
+        return " ".join(f"{field.name}:{field.type.code}{_members(field)}" for field in self.fields)
+
+    @cached_property
+    def record(self) -> type[tuple[Any, ...]]:
+        """A named tuple of a captured record's values."""
+        return namedtuple(self.name, [field.name for field in self.fields])
+
     @property
     def process_column(self) -> str:
         """The name of the column that holds the recording process."""
         return "engine_id" if self.scope == "engine" else "process_id"
+
+
+def _members(field: Field) -> str:
+    members = field.enum or ()
+    return f"({','.join(f'{member.name}={member.value}' for member in members)})" if members else ""
 
 
 def _snake(name: str) -> str:

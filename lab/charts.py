@@ -31,7 +31,7 @@ _MOST_PANELS = 4
 
 
 def varied(results: Sequence[Result], compare: str | None) -> list[str]:
-    """Return possible x axes: numeric parameters of workloads that differ between phases, then numeric axes."""
+    """Candidates for an x axis: numeric parameters of workloads that differ between phases, then numeric axes."""
     parameters: dict[str, set[Any]] = {}
     axes: dict[str, set[Any]] = {}
     moving: set[str] = set()

@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
 
 class Engine(Protocol):
-    """Engine that answers: in this process or over HTTP."""
+    """An engine that answers requests: in this process or over HTTP."""
 
     def ask(self, request: Ask) -> AsyncIterator[Piece]:
         """Generate, streaming. Raises what went wrong."""

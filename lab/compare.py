@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvtrace.lab.bootstrap import Interval, interval
+import numpy as np
+
 from kvtrace.lab.summary import Phase, Result
+from kvtrace.queries.statistics import Difference, paired_difference
 
 LATE_MS = 50.0
 """A client that sent a request so long after its time was itself too slow."""
@@ -17,26 +19,14 @@ _CAPACITY_AXES = {"kv_tokens", "block_size", "model"}
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Difference of one value of the compared axis from the first, over jobs that both completed."""
+class Change:
+    """The difference of a metric's mean between two values of the compared axis, over jobs that both completed."""
 
     group: dict[str, str]
     phase: str
     value: str
-    baseline: str
     metric: str
-    pairs: int
-    baseline_mean: float
-    interval: Interval | None
-
-    @property
-    def verdict(self) -> str:
-        """In a word."""
-        if self.interval is None:
-            return "too few pairs"
-        if self.interval.low <= 0 <= self.interval.high:
-            return "not told apart"
-        return "lower" if self.interval.high < 0 else "higher"
+    difference: Difference
 
 
 def text_of(value: Any) -> str:
@@ -53,8 +43,11 @@ def groups(results: Sequence[Result], compare: str) -> dict[tuple[tuple[str, str
     return found
 
 
-def differences(results: Sequence[Result], compare: str, values: Sequence[str]) -> Iterator[Difference]:
-    """Each value against the first one, in each group and phase, by job completion time and time to first token."""
+def changes(results: Sequence[Result], compare: str, values: Sequence[str]) -> Iterator[Change]:
+    """Compare each value with the first one, in each group and phase, by job completion time and time to first token.
+
+    A pair is a job of one repeat in both cells.
+    """
     baseline = values[0]
     for group, members in groups(results, compare).items():
         for position, name in sorted({(p.position, p.workload["name"]) for r in members for p in r.phases}):
@@ -63,11 +56,9 @@ def differences(results: Sequence[Result], compare: str, values: Sequence[str]) 
                 for metric in ("jct_s", "ttft_ms"):
                     one, other = by_value[baseline].get(metric, {}), by_value[value].get(metric, {})
                     common = sorted(one.keys() & other.keys())
-                    if not common:
-                        continue
-                    changes = [other[job] - one[job] for job in common]
-                    mean = sum(one[job] for job in common) / len(common)
-                    yield Difference(dict(group), name, value, baseline, metric, len(common), mean, interval(changes))
+                    samples = [np.array([[jobs[job]] for job in common]).reshape(-1, 1) for jobs in (one, other)]
+                    if (found := paired_difference("mean", *samples)) is not None:
+                        yield Change(dict(group), name, value, metric, found)
 
 
 def _jobs(

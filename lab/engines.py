@@ -124,7 +124,7 @@ class Served:
 
 
 def piece_of(event: Mapping[str, Any]) -> Piece:
-    """Return the content of a server-sent event of a completion.
+    """Parse a server-sent event of a completion.
 
     Raises:
         KvtraceError: It says that the request failed.

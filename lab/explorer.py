@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import policy_label
@@ -33,15 +33,27 @@ FILTERS = {
     "policy": "policy",
     "rate": "jobs/s",
     "block_size": "block size",
-    "max_num_seqs": "max seqs",
+    "max_num_seqs": "max_num_seqs",
     "status": "status",
 }
 _MAX_PAGE_BYTES = 5_000_000
 """Of a run's trace page: a site has many."""
 
 
-def write_site(directories: Sequence[Path], target: Path, *, pages: bool = True) -> int:
+class MakePage(Protocol):
+    """Writes the page of a trace: the viewer's `make_page`, which this room does not import."""
+
+    def __call__(self, traces: Sequence[Path], path: Path, *, max_bytes: int) -> object:
+        """Write the page at `path`, of at most `max_bytes` bytes."""
+
+
+def write_site(directories: Sequence[Path], target: Path, make_page: MakePage | None = None) -> int:
     """Write the site; returns the number of its rows, one a run and phase.
+
+    Args:
+        directories: Of sweeps.
+        target: The folder to write.
+        make_page: Writes the page of a run's trace; without it the site has none.
 
     Raises:
         KvtraceError: A directory holds no results, or the site cannot be written.
@@ -51,7 +63,7 @@ def write_site(directories: Sequence[Path], target: Path, *, pages: bool = True)
         (target / "runs").mkdir(parents=True, exist_ok=True)
         for directory in directories:
             for result in load_results(directory):
-                page = _page(result, target) if pages else None
+                page = _page(result, target, make_page) if make_page else None
                 rows += _rows(result, page)
         data = {"filters": FILTERS, "figures": FIGURES, "runs": rows}
         (target / "runs.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -98,12 +110,10 @@ def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:
         yield {**common, "workload": "+".join(cell.phases), "figures": {}}
 
 
-def _page(result: Result, target: Path) -> str | None:
+def _page(result: Result, target: Path, make_page: MakePage) -> str | None:
     """Write a run's trace page beside the site; its address in it."""
     if result.trace is None:
         return None
-    from kvtrace.viewer.page import make_page
-
     name = f"runs/{result.cell.id}.html"
     make_page([result.trace], target / name, max_bytes=_MAX_PAGE_BYTES)
     return name

@@ -1,4 +1,4 @@
-"""Policies of a cell, as arguments of vLLM: scheduling and offload policies, and the GPU's KV budget."""
+"""Policies of cells as arguments of vLLM: scheduling and offload policies, and the GPU's KV budget."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def policy_of(value: object) -> Policy:
 
 
 def jobs_go_in_order(policy: Mapping[str, Any]) -> bool:
-    """Return whether turns of earlier jobs go before those of later ones, whichever came first themselves."""
+    """Turns of earlier jobs go before those of later ones, whichever came first themselves."""
     return policy["name"] == "priority" or policy.get("order") == "jobs"
 
 

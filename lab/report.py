@@ -7,12 +7,31 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.lab import charts
-from kvtrace.lab.compare import differences, groups, repeated, text_of, unfair
-from kvtrace.lab.document import Cell, Document, shown
+from kvtrace.lab.compare import Change, changes, groups, repeated, text_of, unfair
 from kvtrace.lab.summary import Phase, Result, load_results
-from kvtrace.queries.plotting import save
+from kvtrace.queries.plotting import draw_bytes
+from kvtrace.queries.statistics import RESAMPLES, RULE
+from kvtrace.queries.text import rounded
+from kvtrace.reports.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Figure,
+    Items,
+    Paragraph,
+    Picture,
+    Section,
+    Table,
+    Words,
+    text_table,
+)
+from kvtrace.reports.html import page
+from kvtrace.reports.markdown import markdown
+from kvtrace.reports.report import write_file
 
 COLUMNS: dict[str, tuple[str, str | None]] = {
     "jobs_done": ("jobs", None),
@@ -36,53 +55,98 @@ _METRICS = {"jct_s": "JCT (s)", "ttft_ms": "TTFT (ms)"}
 
 
 def write_report(directory: Path, target: Path) -> list[str]:
-    """Write report.md, report.html and their pictures; returns what readers of traces were warned of.
+    """Write report.md, report.html and their pictures; returns the warnings of the traces' readers.
 
     Raises:
         KvtraceError: There are no results, or the folder cannot be written.
     """
     results = load_results(directory)
-    document = Document(f"Lab report: {directory.resolve().name}")
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for path in sorted(directory.glob("studies/*.json")):
-            _study(document, json.loads(path.read_text()), results, target)
-        (target / "report.md").write_text(document.markdown(), encoding="utf-8")
-        (target / "report.html").write_text(document.page(), encoding="utf-8")
+        studies = [
+            _study(json.loads(path.read_text()), results, target) for path in sorted(directory.glob("studies/*.json"))
+        ]
+        document = Document(
+            title=Words(f"Lab report: {directory.resolve().name}"),
+            lead=Words(
+                "Latencies are those that the client saw. A job's completion time (JCT) is from when its first turn "
+                "was due to the end of its last."
+            ),
+            blocks=studies,
+            footer=f"Made by kvtrace {__version__}.",
+        )
+        write_file(target / "report.md", markdown(document).encode())
+        write_file(target / "report.html", page(document).encode())
     except OSError as error:
         raise KvtraceError(f"{target} cannot be written: {error.strerror}") from error
     return [warning for result in results for warning in result.warnings]
 
 
-def _study(document: Document, study: dict[str, Any], results: Sequence[Result], target: Path) -> None:
+def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Section:
+    """The section of a study; its pictures are written beside the report."""
     place = {id_: number for number, id_ in enumerate(study["cells"])}
     ran = [result for result in results if result.place.name in place]
     values: dict[str, list[str]] = study["axes"]
     mine = sorted(ran, key=lambda result: [_rank(values, axis, text_of(value)) for axis, value in _axes(result)])
     ok = [result for result in mine if result.status == "ok"]
-    document.heading(study["name"])
     missing = len(place) - len(mine)
-    document.text(
-        f"{len(ok)} of {len(place)} cells ran, {len(mine) - len(ok)} failed"
-        + (f", {missing} have not run yet." if missing else ".")
-        + " Latencies are those the client saw; JCT is from when a job's first turn was due to the end of its last."
-    )
+    counted = f"{len(ok)} of {len(place)} cells ran, {len(mine) - len(ok)} failed"
     compare = study["compare"]
-    if notes := unfair(mine, compare) if compare else []:
-        document.heading("Is it fair?", 3)
-        document.items(notes)
-    _cells(document, mine, list(values), compare)
-    if compare:
-        _comparison(document, ok, compare, values[compare])
-    _cold_and_warm(document, ok)
-    _orders(document, ok)
-    _regression(document, ok)
-    for metric in charts.FIGURES:
-        figure = charts.draw(ok, compare, metric)
-        if figure is not None:
-            name = f"{study['name']}-{metric}.svg"
-            save(figure, target / name)
-            document.picture(name, charts.FIGURES[metric])
+    parts = [
+        *_fairness(mine, compare),
+        *_cells(mine, list(values), compare),
+        *(_comparison(ok, compare, values[compare]) if compare else []),
+        *_cold_and_warm(ok),
+        *_orders(ok),
+        *_regression(ok),
+        *_plots(study["name"], ok, compare, target),
+    ]
+    name = study["name"]
+    sections = [Section(title, f"{name}-{number}", blocks) for number, (title, blocks) in enumerate(parts)]
+    return Section(
+        Words(name),
+        name,
+        [Paragraph([counted + (f", {missing} have not run yet." if missing else ".")]), *sections],
+    )
+
+
+Part = tuple[str, list[Block]]
+"""A subsection: its title and its blocks. Every part of a study yields none if it has nothing to show."""
+
+
+def _fairness(results: Sequence[Result], compare: str | None) -> Iterator[Part]:
+    if notes := unfair(results, compare) if compare else []:
+        yield "Is it fair?", [Items([Words(note) for note in notes], "warning")]
+
+
+def _plots(study: str, results: Sequence[Result], compare: str | None, target: Path) -> Iterator[Part]:
+    figures: list[Block] = []
+    for metric, text in charts.FIGURES.items():
+        if (figure := charts.draw(results, compare, metric)) is not None:
+            picture = Picture({"svg": draw_bytes(figure, "svg")})
+            write_file(target / f"{study}-{metric}.svg", picture.files["svg"])
+            figures.append(Figure(picture, f"{study}-{metric}", text))
+    if figures:
+        yield "Plots", figures
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Table:
+    """A table whose numbers have four significant digits.
+
+    Args:
+        names: Headings.
+        rows: Numbers, text, None, or `Cell`s of them.
+        numbers: Names of columns of numbers that also hold words, such as "failed".
+    """
+    known = text_table(names, rows).columns
+    columns = [Column(column.name, number=column.number or column.name in numbers) for column in known]
+    return Table(columns, [[_worded(value) for value in row] for row in rows])
+
+
+def _worded(value: Any) -> Any:
+    if isinstance(value, Cell):
+        return Cell(_worded(value.value), value.mark)
+    return Words(value if isinstance(value, str) else rounded(value))
 
 
 def _axes(result: Result) -> list[tuple[str, Any]]:
@@ -96,38 +160,33 @@ def _rank(values: dict[str, list[str]], axis: str, value: str) -> int:
     return values[axis].index(value) if axis in values else int(value)
 
 
-def _cells(document: Document, results: Sequence[Result], axes: list[str], compare: str | None) -> None:
-    """A row a cell and phase, best of each comparison marked; then what failed."""
+def _cells(results: Sequence[Result], axes: list[str], compare: str | None) -> Iterator[Part]:
+    """A row a cell and phase, best of each comparison marked; then the cells that failed."""
     repeats = any(result.cell.repeat for result in results)
     phases = any(len(result.phases) > 1 for result in results)
-    rows, known = [], set()
     best = _best(results, compare)
+    columns = [
+        name for name in COLUMNS if any(p.figures.get(name) not in (None, 0) for r in results for p in r.phases)
+    ] or ["jobs_done"]
+    rows: list[list[Any]] = []
     for result in results:
-        head = [*(text_of(result.cell.axes[axis]) for axis in axes), *([result.cell.repeat] if repeats else [])]
+        head = [*(text_of(result.cell.axes[axis]) for axis in axes), *([str(result.cell.repeat)] if repeats else [])]
         for phase in result.phases:
-            known |= {name for name in COLUMNS if phase.figures.get(name) not in (None, 0)}
-            figures = {
-                name: Cell(phase.figures.get(name), (result.place.name, phase.position, name) in best)
-                for name in COLUMNS
-            }
-            rows.append(([*head, *([f"{phase.position}: {phase.workload['name']}"] if phases else [])], figures))
+            marks = {name: (result.place.name, phase.position, name) in best for name in columns}
+            figures = [Cell(phase.figures.get(name), "best" if marks[name] else "") for name in columns]
+            rows.append([*head, *([f"{phase.position}: {phase.workload['name']}"] if phases else []), *figures])
         if result.status != "ok":
-            rows.append(([*head, *(["-"] if phases else [])], dict.fromkeys(COLUMNS, Cell("failed"))))
-    columns = [name for name in COLUMNS if name in known] or ["jobs_done"]
-    document.heading("Cells", 3)
-    if best and not repeats:
-        document.text(
-            "Bold is the best number of a comparison. Each cell ran once: cells that do the same work differ, too, and "
-            "how much is not known without repeats."
-        )
-    document.table(
-        [*axes, *(["repeat"] if repeats else []), *(["phase"] if phases else []), *(COLUMNS[c][0] for c in columns)],
-        [[*head, *(figures[name] for name in columns)] for head, figures in rows],
+            rows.append([*head, *(["-"] if phases else []), *(["failed"] * len(columns))])
+    numbers = [COLUMNS[name][0] for name in columns]
+    names = [*axes, *(["repeat"] if repeats else []), *(["phase"] if phases else []), *numbers]
+    once = (
+        "Bold marks the best number of a comparison. Each cell ran once: cells that do the same work differ, too, and "
+        "how much is not known without repeats."
     )
-    failed = [[result.cell.label, result.error or ""] for result in results if result.status != "ok"]
-    if failed:
-        document.heading("Failed cells", 3)
-        document.table(["cell", "error"], failed)
+    notes = [Paragraph([once], "hint")] if best and not repeats else []
+    yield "Cells", [*notes, _table(names, rows, numbers)]
+    if failed := [[result.cell.label, result.error or ""] for result in results if result.status != "ok"]:
+        yield "Failed cells", [_table(["cell", "error"], failed)]
 
 
 def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, int, str]]:
@@ -148,50 +207,44 @@ def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, int,
     return found
 
 
-def _comparison(document: Document, results: Sequence[Result], compare: str, values: list[str]) -> None:
-    found = list(differences(results, compare, values)) if len(values) > 1 else []
+def _comparison(results: Sequence[Result], compare: str, values: list[str]) -> Iterator[Part]:
+    """Each value of the compared axis against the first one, by job completion time and time to first token."""
+    found = list(changes(results, compare, values)) if len(values) > 1 else []
     if not found:
         return
-    document.heading(f"Against {values[0]}", 3)
-    document.text(
-        "Mean difference over the jobs that both completed, pair by pair, with a 95% interval of 10,000 bootstrap "
-        "samples. TTFT is a job's mean over its turns. An interval that has 0 in it tells nothing apart. Jobs of one "
-        "run share an engine and are not independent, so one without 0 may still be the difference between two runs: "
-        "repeats tell more than the interval does."
+    head = [*found[0].group, "workload", compare, "of", "jobs", values[0]]
+    head += ["difference", "95% interval", "share", "verdict"]
+    reading = (
+        f"Mean difference over the jobs that both completed, pair by pair, with a 95% interval of {RESAMPLES:,} "
+        f"bootstrap samples. {RULE}. TTFT is a job's mean over its turns. An interval that has 0 in it tells nothing "
+        "apart. Jobs of one run share an engine and are not independent, so one without 0 may still be the difference "
+        "between two runs: repeats tell more than the interval does."
     )
-    rows = []
-    for each in found:
-        change = each.interval
-        rows.append(
-            [
-                *each.group.values(),
-                each.phase,
-                each.value,
-                _METRICS[each.metric],
-                each.pairs,
-                each.baseline_mean,
-                change.mean if change else None,
-                f"{shown(change.low)} to {shown(change.high)}" if change else "-",
-                f"{100 * change.mean / each.baseline_mean:+.1f}%" if change and each.baseline_mean else "-",
-                each.verdict,
-            ]
-        )
-    head = [
-        *found[0].group,
-        "workload",
-        compare,
-        "of",
-        "jobs",
-        values[0],
-        "difference",
-        "95% interval",
-        "share",
-        "verdict",
+    numbers = ("jobs", values[0], "difference", "95% interval", "share")
+    yield (
+        f"Against {values[0]}",
+        [Paragraph([reading], "hint"), _table(head, [_change(change) for change in found], numbers)],
+    )
+
+
+def _change(change: Change) -> list[Any]:
+    found = change.difference
+    span = found.interval
+    return [
+        *change.group.values(),
+        change.phase,
+        change.value,
+        _METRICS[change.metric],
+        found.pairs,
+        found.base,
+        found.value,
+        f"{rounded(span.low)} to {rounded(span.high)}" if span else "-",
+        f"{100 * found.relative:+.1f}%" if found.base else "-",
+        found.direction or "too few pairs",
     ]
-    document.table(head, rows)
 
 
-def _cold_and_warm(document: Document, results: Sequence[Result]) -> None:
+def _cold_and_warm(results: Sequence[Result]) -> Iterator[Part]:
     rows = [
         [
             result.cell.label,
@@ -203,17 +256,15 @@ def _cold_and_warm(document: Document, results: Sequence[Result]) -> None:
         for cold, warm in repeated(result)
     ]
     if rows:
-        document.heading("Cold and warm", 3)
-        document.text("The same requests again on the same engine.")
         head = ["cell", "workload", "TTFT cold ms", "TTFT warm ms", "cached cold", "cached warm"]
-        document.table(head, rows)
+        yield "Cold and warm", [Paragraph(["The same requests again on the same engine."]), _table(head, rows)]
 
 
 def _pair(one: Phase, other: Phase, name: str) -> list[float | None]:
     return [one.figures.get(name), other.figures.get(name)]
 
 
-def _orders(document: Document, results: Sequence[Result]) -> None:
+def _orders(results: Sequence[Result]) -> Iterator[Part]:
     """A workload at several places in cells that differ in their phases' order only."""
     found: dict[tuple[str, str], dict[int, Phase]] = {}
     for result in results:
@@ -233,25 +284,26 @@ def _orders(document: Document, results: Sequence[Result]) -> None:
         for position, phase in sorted(places.items())
     ]
     if rows:
-        document.heading("Does the order of phases matter?", 3)
-        document.table(["cells", "workload", "place", "TTFT mean ms", "output tok/s", "cached share"], rows)
+        head = ["cells", "workload", "place", "TTFT mean ms", "output tok/s", "cached share"]
+        yield "Does the order of phases matter?", [_table(head, rows)]
 
 
-def _regression(document: Document, results: Sequence[Result]) -> None:
+def _regression(results: Sequence[Result]) -> Iterator[Part]:
     """A least-squares line through all steps of the cells of one capacity, model and block size."""
     rows = list(_lines(results))
-    if rows:
-        document.heading("Step time against tokens, by capacity", 3)
-        document.text(
-            "A line through wall time and scheduled tokens of all steps of the cells of one capacity. It extrapolates "
-            "to step times without tokens; r2 says how far to trust it."
-        )
-        document.table(["model", "kv_tokens", "cells", "steps", "ms a step", "us a token", "r2"], rows)
-        if any(row[4] < 0 for row in rows):
-            document.text(
-                "A step without tokens takes no negative time: there, a line does not fit. A token of a long prefill "
-                "attends to more context and costs more; the query cost-model fits that, too."
-            )
+    if not rows:
+        return
+    reading = (
+        "A line through wall time and scheduled tokens of all steps of the cells of one capacity. It extrapolates "
+        "to step times without tokens; r2 says how far to trust it."
+    )
+    below = (
+        "A step without tokens takes no negative time: there, a line does not fit. A token of a long prefill "
+        "attends to more context and costs more; the query cost-model fits that, too."
+    )
+    table = _table(["model", "kv_tokens", "cells", "steps", "ms a step", "us a token", "r2"], rows)
+    warned = [Paragraph([below])] if any(row[4] < 0 for row in rows) else []
+    yield "Step time against tokens, by capacity", [Paragraph([reading], "hint"), table, *warned]
 
 
 def _lines(results: Sequence[Result]) -> Iterator[list[Any]]:

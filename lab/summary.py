@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.jsonlines import read_json_lines
@@ -16,6 +14,7 @@ from kvtrace.ingest.run import TRACE_NAME, ingest
 from kvtrace.lab.cell import FACTS, load_cell
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.sweep import RESULT, RUN, read_object
+from kvtrace.queries.statistics import value_of
 
 _PHASE = """
 SELECT
@@ -125,7 +124,7 @@ def _phase(workload: dict[str, Any], records: list[dict[str, Any]]) -> Phase:
         session: (max(turn["last_token_ns"] for turn in turns) - min(turn["due_ns"] for turn in turns)) / 1e9
         for session, turns in completed.items()
     }
-    ttft_ms = {session: float(np.mean([_ttft_ms(turn) for turn in turns])) for session, turns in completed.items()}
+    ttft_ms = {session: value_of("mean", [_ttft_ms(turn) for turn in turns]) for session, turns in completed.items()}
     return Phase(workload, int(workload["phase"]), _figures(records, done, jct_s), jct_s, ttft_ms)
 
 
@@ -170,14 +169,13 @@ def _figures(
 
 
 def _mean(values: list[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+    return value_of("mean", values) if values else None
 
 
 def _spread(name: str, values: list[float]) -> dict[str, float | None]:
     if not values:
         return {f"{name}_{which}": None for which in ("mean", "p50", "p99")}
-    middle, high = np.percentile(values, (50, 99))
-    return {f"{name}_mean": float(np.mean(values)), f"{name}_p50": float(middle), f"{name}_p99": float(high)}
+    return {f"{name}_{which}": value_of(which, values) for which in ("mean", "p50", "p99")}
 
 
 def _look_into_trace(result: Result) -> None:

@@ -113,7 +113,17 @@ def _run_all(
 
 
 def run_cell(cell: Cell, place: Path, socket: Path | None, lock: int) -> dict[str, Any]:
-    """Run one cell from the beginning and write its result."""
+    """Run one cell from the beginning and write its result.
+
+    Args:
+        cell: The cell.
+        place: Its folder; an earlier one is removed.
+        socket: Of the process to fork it from; None starts a new interpreter.
+        lock: The descriptor of the sweep's lock, which the cell's processes keep.
+
+    Returns:
+        The result, as written.
+    """
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     (place / CELL).write_text(json.dumps(asdict(cell), indent=1) + "\n")

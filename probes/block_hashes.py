@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
+from kvtrace.capture._native import Hashes
 from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.stream import compiled
 from kvtrace.events import REQUEST_HASH, REQUEST_KEY
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
@@ -33,26 +30,6 @@ CHAIN_NEEDS = (
     Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
     Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
 )
-
-
-def _low_hashes(chain: Sequence[bytes]) -> list[int]:
-    """The low 64 bits of each hash."""
-    return list(struct.unpack(f">{len(chain)}Q", b"".join([block[-8:] for block in chain])))
-
-
-def _writer(recorder: Recorder) -> Callable[[int, int, Sequence[bytes], int, Sequence[bytes] | None], None]:
-    """Return the function that records a request's hashes from `first` on, with keyless ones if it has keys."""
-    native, packer = compiled(), recorder.packer(REQUEST_HASH)
-    if native is not None:
-        return partial(native.write_chain, packer)
-    emit = recorder.columns(REQUEST_HASH)
-
-    def write(step: int, number: int, hashes: Sequence[bytes], first: int, plain: Sequence[bytes] | None) -> None:
-        chain = _low_hashes(hashes[first:])
-        places = list(range(first, first + len(chain)))
-        emit(len(chain), step, number, places, chain, 0 if plain is None else _low_hashes(plain))
-
-    return write
 
 
 class _Keyless:
@@ -74,7 +51,7 @@ class Chains:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._write = _writer(recorder)
+        self._write = Hashes(recorder.packer(REQUEST_HASH)).write
         self._emit_key = recorder.stream(REQUEST_KEY)
         self._keyless: dict[bytes, bytes] = {}
         self._older: dict[bytes, bytes] = {}
@@ -111,7 +88,13 @@ class Chains:
         places = [(item.identifier, item.mm_position.offset) for item in items or ()]
         name = self._recorder.intern(str(adapter[0])) if adapter else 0
         self._emit_key(
-            step, number, name, self._identity(adapter), self._identity(salt), self._identity(places), embeds
+            step=step,
+            request=number,
+            lora=name,
+            lora_key=self._identity(adapter),
+            salt_key=self._identity(salt),
+            multimodal_key=self._identity(places),
+            prompt_embeds=embeds,
         )
         return not embeds
 

@@ -1,4 +1,4 @@
-"""At the end of a process, asks the profiler in it for what it still holds.
+"""A flush of the profiler's buffers at the end of a process.
 
 Nsight Systems hands over CUPTI's buffers as they fill, and the last ones when C's exit handlers run. Children of
 multiprocessing, as vLLM's engines and workers are, end without those: the last steps would be missing from the profile.
@@ -17,7 +17,7 @@ _FORCED = 1
 
 
 def flush_at_end(recorder: Recorder) -> None:
-    """Arrange for it; the journal will say what each CUPTI library of the process answered."""
+    """Flush CUPTI's buffers when the process ends, and note each library's answer in the journal."""
     at_end(lambda: _flush(recorder))
 
 

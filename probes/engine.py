@@ -6,11 +6,11 @@ import os
 import weakref
 from typing import Any
 
+from kvtrace.capture._native import EngineState, PoolState, RequestState
 from kvtrace.capture.recorder import Recorder
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.pins import Pins
-from kvtrace.probes.state import EngineState, PoolState, RequestState
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 
 STEP_ATTRIBUTE = "_kvtrace_step"

@@ -1,4 +1,4 @@
-"""Journal facts of an engine: its model, sizes and settings."""
+"""Facts of an engine for the journal: its model, sizes and settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.vllm_symbols import PARALLEL_CONFIG, SCHEDULER
+from kvtrace.probes.vllm_types import KVCacheConfig, ParallelConfig, Scheduler
 
 _FACTS = "facts of the engine"
 FACT_NEEDS = (
@@ -28,10 +29,10 @@ FACT_NEEDS = (
 )
 
 
-def facts_of(scheduler: Any, engine: Engine) -> dict[str, Any]:
-    """The facts that this vLLM tells; the others are left out."""
+def facts_of(scheduler: Scheduler, engine: Engine) -> dict[str, Any]:
+    """Read the facts that this vLLM tells; the others are left out."""
     config = scheduler.vllm_config
-    facts: dict[str, Callable[[], Any]] = {
+    facts: dict[str, Callable[[], object]] = {
         "model": lambda: str(config.model_config.model),
         "block_size_tokens": lambda: engine.block_size or None,
         "blocks": lambda: engine.block_pool.num_gpu_blocks - 1,
@@ -62,13 +63,13 @@ def facts_of(scheduler: Any, engine: Engine) -> dict[str, Any]:
     return found
 
 
-def dp_rank(parallel_config: Any) -> int:
+def dp_rank(parallel_config: ParallelConfig) -> int:
     """The data-parallel rank. vLLM sets `data_parallel_rank` of a dense model's engines to 0: they need not agree."""
     rank = parallel_config.data_parallel_index
     return int(parallel_config.data_parallel_rank if rank is None else rank)
 
 
-def _block_bytes(kv_cache_config: Any) -> int:
+def _block_bytes(kv_cache_config: KVCacheConfig) -> int:
     """Bytes a block of the first KV cache group holds over its layers."""
     group = kv_cache_config.kv_cache_groups[0]
     return int(group.kv_cache_spec.page_size_bytes) * len(group.layer_names)

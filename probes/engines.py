@@ -15,7 +15,6 @@ from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool
 from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
 from kvtrace.probes.optional_attributes import Lacks
-from kvtrace.probes.pins import Pins
 from kvtrace.probes.vllm_symbols import SCHEDULER
 
 
@@ -44,8 +43,7 @@ class Engines:
         engine = Engine(scheduler, self.recorder, self.lacks)
         engine.step = engine.acting_step = max([self._last_step, *(other.step for other in self.by_scheduler.values())])
         if self._latest is not None or self._last_step:
-            emit = self.recorder.stream(BLOCK_EVENT)
-            emit(time.monotonic_ns(), engine.step, -1, BlockOp.reset, 0, 0, 0, 0, 0)
+            self.record_reset(engine.step, 0)
         for lose in self._without:
             lose(engine)
         self.by_scheduler[id(scheduler)] = engine
@@ -83,12 +81,19 @@ class Engines:
         if self._latest is engine:
             self._latest = None
 
-    def holding(self, block_pool: Any) -> Pins | None:
-        """The pins of an engine in whose own pool something else than a request takes or releases blocks just now."""
-        pool = self.pools.get(id(block_pool))
-        if pool is None or pool.engine.holder is None or pool.index:
-            return None
-        return pool.engine.pins
+    def record_reset(self, step: int, pool: int) -> None:
+        """Record that no block of a pool can be found by its hash any more."""
+        self.recorder.stream(BLOCK_EVENT)(
+            time_ns=time.monotonic_ns(),
+            step=step,
+            block_id=-1,
+            op=BlockOp.reset,
+            ref_count=0,
+            request=0,
+            block_hash=0,
+            kv_group=0,
+            pool=pool,
+        )
 
     def pool(self, block_pool: Any) -> Pool | None:
         """The state of a pool; one that is not a scheduler's own belongs to the newest engine."""

@@ -1,10 +1,9 @@
-"""The API process, or the offline `LLM`: which internal id a client's request got."""
+"""The API process, or the offline `LLM`: the internal ids that clients' requests get."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import REQUEST_ARRIVAL
@@ -17,13 +16,13 @@ def hooks(recorder: Recorder) -> list[Hook]:
     emit = recorder.stream(REQUEST_ARRIVAL)
     announced: set[int] = set()
 
-    def after_assign(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_assign(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         request = args[-1] if args else kwargs["request"]
         if os.getpid() not in announced:
             announced.add(os.getpid())
             recorder.note("role", opens=True, role="frontend")
         internal, external = recorder.intern_once(request.request_id, str(request.external_req_id))
-        emit(time.monotonic_ns(), internal, external)
+        emit(time_ns=time.monotonic_ns(), request=internal, external_id=external)
 
     return [
         Hook(

@@ -16,8 +16,22 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from kvtrace.capture.stream import compiled
+from kvtrace.capture._native import Guard, argument
 from kvtrace.probes.imports import ImportFinder, is_missing
+
+__all__ = [
+    "After",
+    "Args",
+    "Argument",
+    "Hook",
+    "Kwargs",
+    "Need",
+    "Patches",
+    "Report",
+    "argument",
+    "what_failed",
+    "wrap",
+]
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -42,6 +56,14 @@ class Need(NamedTuple):
     lost: str = ""
 
 
+class Argument(NamedTuple):
+    """An argument that a hook takes of what vLLM calls, by position or by name. The position counts `self`."""
+
+    position: int
+    name: str
+    optional: bool = False
+
+
 class Hook(NamedTuple):
     """A place in vLLM and what to do there.
 
@@ -52,6 +74,7 @@ class Hook(NamedTuple):
         after: Called with that state, the original's result and its `(args, kwargs)`.
         arguments: Replaces `(args, kwargs)` before anything else, for one-shot iterators.
         needs: What the functions read, apart from the arguments they take with `argument`.
+        takes: The arguments that compiled functions take. Those of Python's functions are found in their sources.
         since: The first vLLM that has what is hooked, where that is later than the oldest one kvtrace knows: an
             earlier one does not lose anything.
         off: Called when it is switched off or cannot be put in place: releases what only it would release, and
@@ -66,6 +89,7 @@ class Hook(NamedTuple):
     after: After | None = None
     arguments: Callable[[Args, Kwargs], tuple[Args, Kwargs]] | None = None
     needs: tuple[Need, ...] = ()
+    takes: tuple[Argument, ...] = ()
     since: str = ""
     off: Callable[[], None] | None = None
 
@@ -78,49 +102,6 @@ class Hook(NamedTuple):
     def path(self) -> list[str]:
         """The attributes that lead from the module to the function."""
         return self.target.partition(":")[2].split(".")
-
-
-def _argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
-    return args[position] if len(args) > position else kwargs.get(name, default)
-
-
-argument: Callable[..., Any] = getattr(compiled(), "argument", _argument)
-"""`argument(args, kwargs, position, name, default=None)`: one that callers may pass by position or by name."""
-
-
-class Around:
-    """`before` and `after` of a hook that gives an attribute another value for the time of a call.
-
-    Args:
-        find: Gives whose attribute it is; None: there is nobody yet.
-        name: The attribute.
-        value: Its value meanwhile.
-    """
-
-    def __init__(self, find: Callable[[], Any], name: str, value: Any) -> None:
-        self._find, self._name, self._value = find, name, value
-        self._owner: Any = None
-
-    def before(self, args: Args, kwargs: Kwargs) -> Any:
-        """The value that was there; this object if there is nobody yet."""
-        if self._owner is None:
-            self._owner = self._find()
-        if self._owner is None:
-            return self
-        until = getattr(self._owner, self._name)
-        setattr(self._owner, self._name, self._value)
-        return until
-
-    def after(self, until: Any, _: Any, args: Args, kwargs: Kwargs) -> None:
-        """Put it back."""
-        if until is not self:
-            setattr(self._owner, self._name, until)
-
-
-def around(find: Callable[[], Any], name: str, value: Any) -> Around:
-    """An `Around`, in compiled code where there is some."""
-    made: Around = getattr(compiled(), "Around", Around)(find, name, value)
-    return made
 
 
 def what_failed(error: Exception) -> str:
@@ -146,47 +127,17 @@ def _switch_off(hook: Hook, report: Report, state: str, detail: str) -> None:
 
 
 def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[..., Any]:
-    """The function that stands in for `original`."""
-    before, after, arguments = hook.before, hook.after, hook.arguments
-    steady = failed = False  # steady: it has fired and not failed, the one thing to check on the common path
+    """The function that stands in for `original`: `native/guard.c`."""
 
     def fire() -> None:
-        nonlocal steady
-        steady = True
         with suppress(Exception):  # the engine must not see this fail
             report(hook.target, "fired", "")
 
     def disable(error: Exception) -> None:
-        nonlocal steady, failed
-        steady, failed = False, True
         _switch_off(hook, report, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
 
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not steady:
-            if failed:
-                return original(*args, **kwargs)
-            fire()
-        state = None
-        try:
-            if arguments is not None:
-                args, kwargs = arguments(args, kwargs)
-            if before is not None:
-                state = before(args, kwargs)
-        except Exception as error:
-            disable(error)
-            return original(*args, **kwargs)
-        result = original(*args, **kwargs)
-        if after is not None:
-            try:
-                after(state, result, args, kwargs)
-            except Exception as error:
-                disable(error)
-        return result
-
-    native = compiled()
-    if native is not None:  # the same without a frame
-        guarded = native.Guard(original, before, after, arguments, fire, disable)
-    return functools.wraps(original)(guarded)
+    guard = Guard(original, hook.before, hook.after, hook.arguments, fire, disable)
+    return functools.wraps(original)(guard)
 
 
 class Patches:

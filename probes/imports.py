@@ -1,10 +1,10 @@
-"""Being told of a module right after it has been imported, and of one that cannot be."""
+"""Import hooks: a call right after a module has been imported, and a check for modules that a package lacks."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -15,7 +15,7 @@ Imported = Callable[[ModuleType], None]
 
 
 def is_missing(name: str) -> bool:
-    """Return whether a package that has been imported has no such module; nothing is imported to find out."""
+    """Tell if an imported package has no such module, without importing anything."""
     package, *inside = name.split(".")
     roots = getattr(sys.modules.get(package), "__path__", None)
     if roots is None or not inside:
@@ -32,7 +32,9 @@ class ImportFinder(MetaPathFinder):
         self._imported = imported
         self._finding: set[str] = set()
 
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The ordinary finders' answer, with a loader that tells."""
         if fullname not in self._names or fullname in self._finding:
             return None

@@ -11,7 +11,7 @@ import importlib
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,19 +26,19 @@ _FIELDS = {
 """By position, as versions of vLLM published them that sent lists instead of maps."""
 
 
-def as_line(sequence: int, batch: Any) -> str:
-    """A published batch as a line of the file."""
+def as_line(sequence: int, batch: Sequence[Any]) -> str:
+    """Format a published batch as a line of the file."""
     seconds, events, *rank = batch
-    found: dict[str, Any] = {"sequence": sequence, "ts": seconds, "events": [_event(event) for event in events]}
+    found: dict[str, object] = {"sequence": sequence, "ts": seconds, "events": [_event(event) for event in events]}
     if rank and rank[0] is not None:
         found["data_parallel_rank"] = rank[0]
     return json.dumps(found, separators=(",", ":"))
 
 
-def _event(event: Any) -> dict[str, Any]:
+def _event(event: list[object] | dict[str, object]) -> dict[str, object]:
     if isinstance(event, list):
         kind, *values = event
-        event = {"type": kind, **dict(zip(_FIELDS.get(kind, ()), values, strict=False))}
+        event = {"type": kind, **dict(zip(_FIELDS.get(str(kind), ()), values, strict=False))}
     kept = {key: value for key, value in event.items() if key not in _PRIVATE and value is not None}
     for key in ("block_hashes", "parent_block_hash"):
         if key in kept:
@@ -46,15 +46,15 @@ def _event(event: Any) -> dict[str, Any]:
     return kept
 
 
-def _hash(value: Any) -> Any:
-    """Hashes that are bytes, not 64-bit integers, become hex text."""
+def _hash(value: object) -> object:
+    """Convert hashes that are bytes, not 64-bit integers, to hex text."""
     if isinstance(value, list):
         return [_hash(each) for each in value]
     return value.hex() if isinstance(value, bytes) else value
 
 
 class EventRecorder:
-    """Writes batches in order, each once. What was published before it connected is asked for again, if it may."""
+    """Writes batches in order, each once. With a replay endpoint it asks for those published before it connected."""
 
     def __init__(self, file: IO[str], endpoint: str, replay: str | None) -> None:
         zmq: Any = importlib.import_module("zmq")
@@ -80,7 +80,7 @@ class EventRecorder:
         return True
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._context.destroy(linger=0)
 
     def _take(self, sequence: int, payload: bytes) -> None:

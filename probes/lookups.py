@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kvtrace.capture.stream import compiled
+from kvtrace.capture._native import Owner
 from kvtrace.events import PREFIX_LOOKUP, PinCause
 from kvtrace.probes.block_hashes import CHAIN_NEEDS, Chains
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
 
 _SIZING = "get_num_blocks_to_allocate"
@@ -68,17 +68,17 @@ class Lookups:
         caching = engine.scheduler.kv_cache_manager.enable_caching
         enabled = caching and not engine.lacks.read(request, "skip_reading_prefix_cache", _SKIPS)
         self._emit(
-            moment,
-            engine.step,
-            live.number,
-            queried,
-            hit_tokens,
-            external_tokens,
-            missing,
-            admitted,
-            live.lookups,
-            live.preempted,
-            bool(enabled),
+            time_ns=moment,
+            step=engine.step,
+            request=live.number,
+            queried_tokens=queried,
+            local_hit_tokens=hit_tokens,
+            external_hit_tokens=external_tokens,
+            first_missing_block=missing,
+            admitted=admitted,
+            repeat=live.lookups,
+            resumed=live.preempted,
+            enabled=bool(enabled),
         )
         live.lookups += 1
         if admitted:
@@ -106,25 +106,15 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             engine.acts_for(argument(args, kwargs, 1, "request"))
         return engine
 
-    def before_allocate(args: Args, kwargs: Kwargs) -> Engine | None:
-        engine = managers.get(id(args[0]))
-        if engine is None:
-            return None
-        if engine.lookup is not None:
-            _note_sizing(engine, args[0].coordinator)
-        engine.acts_for(argument(args, kwargs, 1, "request"))  # last: should this fail, nobody is left as the owner
-        return engine
+    def admits(engine: Engine, manager: Any) -> None:
+        _note_sizing(engine, manager.coordinator)
 
     def after_owned(engine: Engine | None, _: Any, args: Args, kwargs: Kwargs) -> None:
         if engine is not None:
             engine.owner = 0
 
-    def after_allocate(engine: Engine | None, blocks: Any, args: Args, kwargs: Kwargs) -> None:
-        if engine is None:
-            return
-        engine.owner = 0
-        if blocks is not None and engine.lookup is None:  # a running request grew: no lookup belongs to it
-            return
+    def settled(engine: Engine, blocks: Any, args: Args, kwargs: Kwargs) -> None:
+        """A lookup is used, or blocks are refused."""
         vars(args[0].coordinator).pop(_SIZING, None)
         if argument(args, kwargs, 4, "new_computed_blocks") is None:
             return
@@ -137,8 +127,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         if blocks is None:
             engine.refused = (request.request_id, engine.need_blocks, engine.block_pool.get_num_free_blocks())
 
-    native = compiled()  # these two are called for each request of each step
-    owner = None if native is None else native.Owner(managers, before_allocate, after_allocate)
+    owner = Owner(managers, admits, Engine.acts_for, settled)
     return [
         Hook(
             f"{KV_CACHE_MANAGER}.get_computed_blocks",
@@ -150,8 +139,13 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
         Hook(
             f"{KV_CACHE_MANAGER}.allocate_slots",
             "which request blocks were allocated for, external hits, refusals for lack of KV",
-            before=before_allocate if owner is None else owner.before,
-            after=after_allocate if owner is None else owner.after,
+            before=owner.before,
+            after=owner.after,
+            takes=(
+                Argument(1, "request"),
+                Argument(4, "new_computed_blocks"),
+                Argument(6, "num_external_computed_tokens", optional=True),
+            ),
             off=engines.off(_without_allocations),
             needs=(
                 Need(REQUEST, "request_id"),

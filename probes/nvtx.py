@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.layout import NVTX_VARIABLE
@@ -29,23 +29,29 @@ _SIGNS = ("NVTX_INJECTION64_PATH", "QUADD_INJECTION_PROXY", "NSYS_SESSION_TEMP_D
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Return whether to emit NVTX: `kvtrace record` was told to, or a profiler seems to listen."""
+    """Tell if NVTX ranges are wanted: `kvtrace record` was told so, or a profiler seems to listen."""
     return environment.get(NVTX_VARIABLE) == "1" or any(environment.get(name) for name in _SIGNS)
 
 
-class Ranges:
-    """This process's ranges and marks. `off` once it is known that nobody listens: then every call returns at once."""
+class Attributes(Protocol):
+    """The attributes of a range or mark, as nvtx keeps them; only the payload changes."""
 
-    _step: Any  # what nvtx needs to know of a range or mark; only the payload changes
-    _forward: Any
-    _sample: Any
-    _preemption: Any
-    _eviction: Any
-    _offload: Any
-    _clock: Any
-    _push: Any
-    _pop: Any
-    _mark: Any
+    payload: int
+
+
+class Ranges:
+    """The ranges and marks of this process. Where no profiler listens, `off` is set and calls return at once."""
+
+    _step: Attributes
+    _forward: Attributes
+    _sample: Attributes
+    _preemption: Attributes
+    _eviction: Attributes
+    _offload: Attributes
+    _clock: Attributes
+    _push: Callable[[Attributes], None]
+    _pop: Callable[[], None]
+    _mark: Callable[[Attributes], None]
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -53,7 +59,7 @@ class Ranges:
         os.register_at_fork(after_in_child=self._close)
 
     def _close(self) -> None:
-        """Begin anew, as in a forked child: whether somebody listens is a process's own."""
+        """Begin anew, as in a forked child: a profiler listens to a process of its own accord."""
         self._lock = threading.Lock()
         self.off = self._open = False
         self._clock_due_ns = 0
@@ -103,7 +109,7 @@ class Ranges:
         self._in_forward = True
 
     def end_forward(self) -> None:
-        """Leave it."""
+        """Leave the range of the forward pass."""
         if self._in_forward:
             self._in_forward = False
             self._pop()
@@ -117,7 +123,7 @@ class Ranges:
         return True
 
     def end_sample(self) -> None:
-        """Leave it, after a `begin_sample` that was true."""
+        """Leave the range of a sampling, after a `begin_sample` that was true."""
         self._pop()
 
     def preempted(self, step: int) -> None:

@@ -1,8 +1,6 @@
-"""Hooks that only NVTX needs: where an engine's iteration ends, sampling, copies to and from offload tiers."""
+"""Hooks that only NVTX needs: the end of an iteration, sampling, copies to and from offload tiers."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
@@ -18,9 +16,9 @@ _OFFLOADER = "vllm.v1.kv_offload.cpu.gpu_worker:CPUOffloadingWorker"
 
 
 def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
-    """Installed only while NVTX is wanted."""
+    """The hooks; they are installed only where NVTX ranges are wanted."""
 
-    def after_iteration(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_iteration(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         engine = engines.by_scheduler.get(id(args[0].scheduler))
         if engine is not None:
             ranges.end_step(engine)
@@ -28,7 +26,7 @@ def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
     def before_sample(args: Args, kwargs: Kwargs) -> bool:
         return ranges.begin_sample()
 
-    def after_sample(is_open: bool, _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_sample(is_open: bool, _: object, args: Args, kwargs: Kwargs) -> None:
         if is_open:
             ranges.end_sample()
 

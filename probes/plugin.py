@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvtrace.errors import KvtraceError
 from kvtrace.format.layout import RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
@@ -28,9 +29,15 @@ def load() -> None:
         return
     try:
         _install(Path(run_dir))
+    except KvtraceError as error:
+        _say(str(error))
     except Exception as error:
-        with suppress(Exception):
-            sys.stderr.write(f"kvtrace: not recording in process {os.getpid()}: {type(error).__name__}: {error}\n")
+        _say(f"{type(error).__name__}: {error}")
+
+
+def _say(why: str) -> None:
+    with suppress(Exception):
+        sys.stderr.write(f"kvtrace: not recording in process {os.getpid()}: {why}\n")
 
 
 def unload() -> None:
@@ -64,7 +71,7 @@ def _install(run_dir: Path) -> None:
 
 
 def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) -> list[Hook]:
-    """All hooks on vLLM's functions. Those on objects, as connectors are, follow when the objects are made."""
+    """List all hooks on vLLM's functions. Those on objects, such as connectors, follow when the objects are made."""
     from kvtrace.probes import (
         blocks,
         connectors,
@@ -73,7 +80,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         lookups,
         nvtx,
         nvtx_hooks,
-        pins,
+        pin_hooks,
         requests,
         step_results,
         steps,
@@ -87,7 +94,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         *steps.hooks(followed, pending, ranges),
         *step_results.hooks(followed),
         *requests.hooks(followed, ranges),
-        *pins.hooks(followed),
+        *pin_hooks.hooks(followed),
     ]
     return [
         *engines.hooks(followed, patches, lambda: scheduling, ranges.start if ranges is not None else lambda: None),

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kvtrace.capture._native import Ends
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, REQUEST_REMOTE, FinishReason, RemotePart, RequestOp
 from kvtrace.probes.engine import NOT_ADMITTED, Engine
 from kvtrace.probes.engines import Engines
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import Lacks
 from kvtrace.probes.step_results import first_tokens
@@ -42,14 +43,14 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         number = engine.request(request_id).number if engine.follows_requests else engine.number(request_id)
         session, turn = _tags(request, engines.lacks)
         emit_queued(
-            now(),
-            number,
-            int(request.arrival_time * 1e9) - recorder.clock_moved_ns(),
-            request.num_prompt_tokens,
-            -1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
-            _in_range(request.priority, 63),
-            recorder.intern_once(session)[0] if session else 0,  # not remembered: there is no end to sessions
-            turn,
+            time_ns=now(),
+            request=number,
+            arrival_ns=int(request.arrival_time * 1e9) - recorder.clock_moved_ns(),
+            prompt_tokens=request.num_prompt_tokens,
+            max_tokens=-1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
+            priority=_in_range(request.priority, 63),
+            session=recorder.intern_once(session)[0] if session else 0,  # not remembered: there is no end to sessions
+            turn=turn,
         )
         note_remote(number, request)
 
@@ -61,7 +62,18 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         if live.decode_from == NOT_ADMITTED:  # the call of a subclass's parent: it is waiting already
             return
         engine.preempted += 1
-        event(engine, request, RequestOp.preempt, 0)
+        emit_event(
+            time_ns=now(),
+            step=engine.acting_step,
+            request=live.number,
+            op=RequestOp.preempt,
+            reason=0,
+            computed_tokens=request.num_computed_tokens,
+            output_tokens=request.num_output_tokens,
+            local_cached_tokens=-1,
+            external_cached_tokens=-1,
+            blocks=sum(live.table),
+        )
         if ranges is not None:
             ranges.preempted(engine.acting_step)
         live.preempted = True
@@ -71,17 +83,11 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         live.recompute_until = max(live.recompute_until, request.num_computed_tokens)
         live.table = []
 
-    def before_free(args: Args, kwargs: Kwargs) -> None:
-        engine, request = schedulers.get(id(args[0])), argument(args, kwargs, 1, "request")
-        live = engine.requests.get(request.request_id) if engine is not None else None
-        if engine is None or live is None or live.finished:
-            return
-        live.finished = True
+    def before_end(engine: Engine, request: Any) -> None:
+        """Record first tokens, which come with the same results; this request will get none any more."""
         first_tokens(engine, emit_event)
         if engine.awaiting_first_token is not None:
             engine.awaiting_first_token.pop(request.request_id, None)
-        engine.finished += 1
-        event(engine, request, RequestOp.finish, _REASONS.get(request.status.name, FinishReason.other))
 
     def after_free(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
         """Forget the request, unless its blocks are still held: then `_free_blocks` comes later."""
@@ -89,13 +95,9 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         if engine is not None and request_id in engine.requests and request_id not in args[0].requests:
             engine.forget(request_id)
 
-    def event(engine: Engine, request: Any, op: RequestOp, reason: int) -> None:
-        live = engine.request(request.request_id)
-        computed, outputs = request.num_computed_tokens, request.num_output_tokens
-        emit_event(now(), engine.acting_step, live.number, op, reason, computed, outputs, -1, -1, sum(live.table))
-
     progress = Need(REQUEST, "request_id num_computed_tokens num_output_tokens")
     ended, unseen = Need(SCHEDULER, "requests"), _ends(engines)
+    ends = Ends(recorder.packer(REQUEST_EVENT), schedulers, _REASONS, before_end)
     return [
         Hook(
             f"{SCHEDULER}.add_request",
@@ -112,8 +114,9 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
         Hook(
             f"{SCHEDULER}._free_request",
             "when and why requests end",
-            before=_quicker(engines, before_free),
+            before=ends.before,
             after=after_free,
+            takes=(Argument(1, "request"),),
             off=unseen("_free_request"),
             needs=(progress, Need(REQUEST, "status"), ended),
         ),
@@ -125,17 +128,6 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             off=unseen("_free_blocks"),
         ),
     ]
-
-
-def _quicker(engines: Engines, before_free: Callable[[Args, Kwargs], None]) -> Callable[[Args, Kwargs], None]:
-    """The same in compiled code, where there is some."""
-    packer = engines.recorder.packer(REQUEST_EVENT)
-    if packer is None:
-        return before_free
-    from kvtrace.capture._native import Ends  # where there is a packer there is this
-
-    finish, other = int(RequestOp.finish), int(FinishReason.other)
-    return Ends(packer, engines.by_scheduler, _REASONS, before_free, finish, other).before
 
 
 def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
@@ -165,7 +157,8 @@ def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Any], None]:
         if decodes or parameters.get("do_remote_decode"):
             part = RemotePart.decode if decodes else RemotePart.prefill
             names = (str(parameters.get(key) or "") for key in ("remote_request_id", "transfer_id"))
-            emit(time.monotonic_ns(), number, part, *recorder.intern_once(*names))
+            remote, transfer = recorder.intern_once(*names)
+            emit(time_ns=time.monotonic_ns(), request=number, part=part, remote_request=remote, transfer=transfer)
 
     return note
 

@@ -1,4 +1,4 @@
-"""Pins of a scheduler that keeps blocks for a time, found by what it offers.
+"""Pins of a scheduler with a time to live, found by its methods.
 
 vLLM has none. Schedulers that do (kvtrace's own `kvtrace.lab.ttl_pin`, and forks) have methods `pin_request(request,
 seconds)` and `unpin_request(request, ...)`. Blocks they take references on inside `pin_request` are the pin's; if they
@@ -8,7 +8,6 @@ take none, the request's whole block table is.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from kvtrace.events import PinCause, PinEnd
 from kvtrace.probes.engine import Engine
@@ -19,11 +18,11 @@ from kvtrace.probes.pins import Holder, block_ids
 _REASONS = {reason.name: reason for reason in PinEnd}
 
 
-def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
+def follow(engine: Engine, scheduler: object, patches: Patches) -> None:
     """Record the TTL pins of a scheduler that has them; others are left alone."""
     if not any(callable(getattr(scheduler, name, None)) for name in ("pin_request", "unpin_request")):
         return
-    until = Followed()  # by request: when its pin's time is over
+    until: Followed[str, int] = Followed()  # by request: when its pin's time is over
     where = f"{type(scheduler).__module__}:{type(scheduler).__qualname__}"
     pins = engine.pins
 
@@ -32,7 +31,7 @@ def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
         before, engine.holder = engine.holder, mine
         return before, mine
 
-    def after_pin(state: tuple[Holder | None, Holder], _: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_pin(state: tuple[Holder | None, Holder], _: object, args: Args, kwargs: Kwargs) -> None:
         engine.holder, mine = state
         request_id = _request_id(args, kwargs)
         ttl_ns = _ttl_ns(args, kwargs)
@@ -41,7 +40,7 @@ def follow(engine: Engine, scheduler: Any, patches: Patches) -> None:
         pins.start(PinCause.ttl, request_id, engine.number(request_id), blocks, ttl_ns)
         until[request_id] = time.monotonic_ns() + ttl_ns if ttl_ns >= 0 else 1 << 62
 
-    def after_unpin(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_unpin(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
         request_id = _request_id(args, kwargs)
         said = kwargs.get("reason", args[1] if len(args) > 1 else None)
         reason = _REASONS.get(said) if isinstance(said, str) else None
@@ -74,6 +73,6 @@ def _request_id(args: Args, kwargs: Kwargs) -> str:
 
 
 def _ttl_ns(args: Args, kwargs: Kwargs) -> int:
-    """The time asked for, if it is the second argument or the only number given by name."""
+    """Find the wanted time: the second argument, or the only number given by name."""
     given = [value for value in (*args[1:], *kwargs.values()) if isinstance(value, int | float)]
     return int(given[0] * 1e9) if given else -1

@@ -1,4 +1,4 @@
-"""Modules in which vLLM declares the classes whose attributes the probes read, for `Need`. Imports nothing of vLLM."""
+"""Places of vLLM's classes whose attributes the probes read, for `Need`. Nothing is imported from vLLM."""
 
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 SCHEDULER_OUTPUT = "vllm.v1.core.sched.output:SchedulerOutput"
@@ -17,3 +17,5 @@ MODEL_OUTPUT = "vllm.v1.outputs:ModelRunnerOutput"
 SAMPLING = "vllm.sampling_params:SamplingParams"
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
 PARALLEL_CONFIG = "vllm.config.parallel:ParallelConfig"
+MODEL_RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner|vllm.v1.worker.gpu.model_runner:GPUModelRunner"
+INPUT_BATCH = "vllm.v1.worker.gpu_input_batch:InputBatch|vllm.v1.worker.gpu.input_batch:InputBatch"

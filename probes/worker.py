@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
+from kvtrace.capture._native import Forwards
 from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.stream import compiled
 from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.device.batch import BatchOrder
 from kvtrace.probes.device.cuda_events import Begin, End
 from kvtrace.probes.device.levels import DeviceRecorder, level
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.engine_facts import dp_rank
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import Lacks
-from kvtrace.probes.vllm_symbols import PARALLEL_CONFIG, SCHEDULER_OUTPUT
+from kvtrace.probes.vllm_symbols import MODEL_RUNNER, PARALLEL_CONFIG, SCHEDULER_OUTPUT
 
 _RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
 _PARALLEL = "vllm.distributed.parallel_state"
 _LAYERS = (
+    Need(
+        MODEL_RUNNER,
+        "compilation_config device get_model model_config parallel_config vllm_config",
+        "KV accesses timed on the GPU",
+    ),
+    Need("vllm.config.model:ModelConfig", "get_num_layers max_model_len", "KV accesses timed on the GPU"),
+    Need("vllm.config.vllm:VllmConfig", "scheduler_config", "KV accesses timed on the GPU"),
+    Need(
+        "vllm.config.scheduler:SchedulerConfig", "max_num_batched_tokens max_num_seqs", "KV accesses timed on the GPU"
+    ),
     Need("vllm.config.compilation:CompilationConfig", "static_forward_context", "KV accesses timed on the GPU"),
     Need(
         "vllm.model_executor.layers.attention.attention:Attention",
@@ -37,89 +46,18 @@ _STEPLESS = "forward passes: kvtrace's mark on a step does not reach the worker"
 _MODES = {"NONE": GraphMode.eager, "PIECEWISE": GraphMode.piecewise, "FULL": GraphMode.full}
 
 
-Turn = Callable[[bool], None]
-"""Called when passes turn to piecewise CUDA graphs, or to something else, before the model runs."""
-Other = Callable[[], None]
-"""Called when the model is about to run for something else than a pass, such as a dummy beside other ranks."""
-
-
-class Forwards:
-    """Hooks around a forward pass: record it.
-
-    Args:
-        recorder: Where to.
-        missing: Called with a scheduler's output that has no mark, and how many had none in a row.
-    """
-
-    def __init__(self, recorder: Recorder, missing: Callable[[Any, int], None]) -> None:
-        self._emit = recorder.stream(FORWARD)
-        self._begin: Begin | None = None
-        self._end: End | None = None
-        self._turn: Turn | None = None
-        self._other: Other | None = None
-        self._in_pieces = False
-        self._missing = missing
-        self._without = 0  # forward passes in a row without a mark
-        self.mode = 0  # graph mode of the pass under way; 0 before it is known
-
-    def watch(self, begin: Begin, end: End, turn: Turn | None, other: Other | None) -> None:
-        """Call these from now on."""
-        self._begin, self._end, self._turn, self._other = begin, end, turn, other
-
-    def before(self, args: Args, kwargs: Kwargs) -> int:
-        """Return when it begins; 0: it is a dummy."""
-        self.mode = 0
-        dummy = bool(argument(args, kwargs, 3, "dummy_run", False))
-        start_ns = 0 if dummy else time.monotonic_ns()
-        if self._begin is not None:
-            self._begin(start_ns, dummy, argument(args, kwargs, 1, "scheduler_output"))
-        return start_ns
-
-    def after(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        """Record it, if it belongs to a step: its mark is (engine's pid, step)."""
-        if not start_ns:
-            return
-        output = argument(args, kwargs, 1, "scheduler_output")
-        mark = getattr(output, STEP_ATTRIBUTE, None)
-        if mark is None:
-            self._without += 1
-            self._missing(output, self._without)
-            return
-        self._without = 0
-        tokens = output.total_num_scheduled_tokens
-        if self._end is not None:
-            self._end(tokens)
-        self._emit(start_ns, time.monotonic_ns(), *mark, tokens, len(output.num_scheduled_tokens), self.mode)
-
-    def context(self, args: Args, kwargs: Kwargs) -> None:
-        """Before `set_forward_context`, whose arguments name the graph mode."""
-        graph_mode = kwargs.get("cudagraph_runtime_mode")
-        if self.mode:
-            if self._other is not None:
-                self._other()
-        elif graph_mode is not None:
-            self.mode = _mode(graph_mode)
-            if self._turn is not None and self._in_pieces != (self.mode == GraphMode.piecewise):
-                self._in_pieces = not self._in_pieces
-                self._turn(self._in_pieces)
-
-
 def _mode(graph_mode: Any) -> int:
     return int(_MODES.get(graph_mode.name, 0))
 
 
 def _forwards(recorder: Recorder) -> Forwards:
-    """`Forwards`, in compiled code where there is some."""
-    native, packer, lacks = compiled(), recorder.packer(FORWARD), Lacks(recorder)
+    lacks = Lacks(recorder)
 
     def missing(scheduler_output: Any, in_a_row: int) -> None:
         if in_a_row > _WARM_UP_PASSES:
             lacks.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
 
-    if native is None:
-        return Forwards(recorder, missing)
-    made: Forwards = native.Forwards(packer, STEP_ATTRIBUTE, _mode, missing, GraphMode.piecewise)
-    return made
+    return Forwards(recorder.packer(FORWARD), STEP_ATTRIBUTE, _mode, missing)
 
 
 def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
@@ -172,6 +110,7 @@ def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
                 "forward passes",
                 before=forwards.before,
                 after=forwards.after,
+                takes=(Argument(1, "scheduler_output"), Argument(3, "dummy_run", optional=True)),
                 needs=(Need(SCHEDULER_OUTPUT, "num_scheduled_tokens total_num_scheduled_tokens"),),
             ),
             Hook(

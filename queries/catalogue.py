@@ -43,7 +43,7 @@ GROUPS = (
     "GPU",
     "Other",
 )
-"""Groups of queries, in the order in which they are listed."""
+"""Topics of queries, in the order in which they are listed."""
 
 UNITS = (
     "ns",

@@ -1,4 +1,4 @@
-"""Drawing helpers of plots: columns as numbers, bars with names, quantiles as ranges."""
+"""The elements of plots: columns as numbers, bars with names, quantiles as ranges."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_length(rows: int) -> int:
 
 
 def of_runs(length: int) -> str:
-    """Return a source's note on means of so many rows."""
+    """A note for a plot's source on means of so many rows."""
     return "" if length == 1 else f"; areas and lines: means of {length} rows"
 
 
@@ -58,7 +58,7 @@ def seconds_from(column: pd.Series, start_ns: int) -> NDArray[np.float64]:
 
 
 def engine_prefix(frame: pd.DataFrame) -> Callable[[object], str]:
-    """Return the text before a label for an engine's data: nothing if there is only one engine."""
+    """The prefix of a label for an engine's data: nothing if there is only one engine."""
     several = frame.engine_id.nunique(dropna=False) > 1
     return lambda engine: f"engine {engine}: " if several else ""
 

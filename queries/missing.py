@@ -1,4 +1,4 @@
-"""Advice on a table that a query needs and that a trace has no rows of: the one place that has it."""
+"""Advice on tables that a query needs and that a trace has no rows of."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _PREFIXES = {"gpu_": _PROFILE, "transfer": _CONNECTOR, "tier_": _CONNECTOR}
 
 
 def how_to_record(table: str) -> str:
-    """Return how to record so that the table has rows."""
+    """The way to record rows of a table."""
     if table in _ADVICE:
         return _ADVICE[table]
     return next((text for prefix, text in _PREFIXES.items() if table.startswith(prefix)), _EVENTS)
 
 
 def advice(tables: Iterable[str]) -> list[str]:
-    """Return how to record so that all these tables have rows, without repetition."""
+    """The ways to record rows of all these tables, without repetition."""
     return list(dict.fromkeys(how_to_record(table) for table in tables))

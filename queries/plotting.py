@@ -159,7 +159,7 @@ def find_plot(query: str) -> Plot | None:
 
 
 def has_plot(query: str) -> bool:
-    """Return whether the query of that name has a plot; nothing is imported."""
+    """The query of that name has a plot; nothing is imported."""
     return importlib.util.find_spec(_module(query)) is not None
 
 

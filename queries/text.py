@@ -7,7 +7,7 @@ from typing import Any
 
 from kvtrace.escape import inert
 
-__all__ = ["LONGEST_CELL", "cell", "inert"]
+__all__ = ["LONGEST_CELL", "cell", "inert", "rounded"]
 
 LONGEST_CELL = 80
 
@@ -20,6 +20,22 @@ def cell(value: Any, longest: int = LONGEST_CELL) -> str:
         return _number(value)
     text = inert(str(value))
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def rounded(value: float | None, sign: str = "") -> str:
+    """A number for comparing: four significant digits, whole numbers whole, `-` for none.
+
+    Args:
+        value: The number.
+        sign: "+" to show a plus before positive ones.
+    """
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return f"{value:g}"
+    if value == round(value) and abs(value) < 1e15:
+        return f"{value:{sign if value else ''},.0f}"
+    return f"{value:{sign}.4g}" if abs(value) < 1e4 else f"{value:{sign},.0f}"
 
 
 def _number(value: float) -> str:

@@ -29,7 +29,7 @@ TRACE_VERSION = 9
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.trace.TRACE_VERSION`."""
 
 Format = Literal["pandas", "arrow", "batches"]
-"""Type of a returned result.
+"""The form of a result.
 
 "batches" is a `pyarrow.RecordBatchReader`, for results larger than memory; read it to its end before the next query.
 """

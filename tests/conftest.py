@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from kvtrace.capture.stream import NATIVE_VARIABLE
-
 HERE = Path(__file__).parent
 SHARED_RECORDINGS = {"tests/vllm/test_truth.py", "tests/vllm/test_misses.py", "tests/vllm/test_privacy.py"}
 
@@ -21,15 +19,6 @@ def group_of(node_id: str) -> str:
         return "tests/vllm"
     folder = file.rpartition("/")[0]
     return folder if folder == "tests/vllm/offload" else file
-
-
-@pytest.fixture(params=[pytest.param("1", id="compiled"), pytest.param("0", id="python")])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run a test with the compiled part (1) and without (0): what runs often is there twice, in C and in Python."""
-    if request.param == "1":
-        pytest.importorskip("kvtrace.capture._native", reason="kvtrace was installed without its compiled part")
-    monkeypatch.setenv(NATIVE_VARIABLE, request.param)
-    return str(request.param)
 
 
 def pytest_configure() -> None:

@@ -13,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace.viewer.chunks import Reference, Writer
+from kvtrace.viewer.contract import BLOCKS
 from kvtrace.viewer.source import Source
-
-STATES = ("empty", "cached", "used", "shared")
-"""Nothing findable in it; free, but findable by hash; referenced once; referenced more than once."""
 
 BINS = 4096
 MAP_ROWS = 512
@@ -121,7 +119,7 @@ def _level(writer: Writer, name: str, changes: Changes, edges: Any, blocks: Any)
             rows = _thin(changes, rows, start_us, end_us)
         latest[changes.block[inside]] = inside
         facts = {"from_ns": int(start_us) * 1000, "to_ns": int(end_us) * 1000}
-        found += writer.add(f"{name}-{number}", _table(changes, rows), ("block", "time_us"), **facts)
+        found += writer.add(f"{name}-{number}", _table(changes, rows), BLOCKS, **facts)
     return found
 
 

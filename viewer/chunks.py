@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvtrace.viewer.columns import least_and_most, pack
+from kvtrace.viewer.contract import DataSet
 
 Reference = dict[str, Any]
 """A chunk in the page's table of contents: `id`, `rows`, and `from_ns`, `to_ns`, `first`, `last` where known."""
@@ -29,24 +30,27 @@ class Writer:
         self.left_out: dict[str, int] = {}
         """Rows for which the page had no room, by the chunk's kind."""
 
-    def add(self, name: str, table: pa.Table, deltas: Collection[str] = (), **facts: Any) -> list[Reference]:
-        """The reference to a table that was kept; nothing for an empty one or where there is no room."""
+    def add(self, name: str, table: pa.Table, data: DataSet, **facts: Any) -> list[Reference]:
+        """The reference to a table that was kept; nothing for an empty one or where there is no room.
+
+        Raises:
+            ValueError: the table is not as `data` declares it.
+        """
+        data.check(table)
         if not table.num_rows:
             return []
         identity = f"{self._prefix}-{name}"
-        if not self._sink.put(identity, pack(table, deltas)):
+        if not self._sink.put(identity, pack(table, data.deltas, data.name)):
             kind = name.split("-", maxsplit=1)[0]
             self.left_out[kind] = self.left_out.get(kind, 0) + table.num_rows
             return []
         return [{"id": identity, "rows": table.num_rows, **facts}]
 
-    def add_cut(
-        self, name: str, table: pa.Table, rows: int, deltas: Collection[str] = (), key: str | None = None
-    ) -> list[Reference]:
+    def add_cut(self, name: str, table: pa.Table, rows: int, data: DataSet, key: str | None = None) -> list[Reference]:
         """A table sorted by `start_ns` in chunks of at most `rows` rows; `key`: a column whose range they tell."""
         found: list[Reference] = []
         for number, part in enumerate(cut(table, rows)):
-            found += self.add(f"{name}-{number}", part, deltas, **span(part), **(_range(part, key) if key else {}))
+            found += self.add(f"{name}-{number}", part, data, **span(part), **(_range(part, key) if key else {}))
         return found
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace.viewer.chunks import Reference, Writer, span
+from kvtrace.viewer.contract import ACCESS_BINS, ACCESS_BLOCKS, ACCESSES, WINDOWS
 from kvtrace.viewer.source import Source, summarise
 
 CLOSE_UPS = 24
@@ -48,8 +49,6 @@ _STEPS = """
     SELECT step, (SELECT count(*) FROM counted) AS total FROM counted
     WHERE n % (SELECT greatest(1, ceil(count(*) / {most}))::BIGINT FROM counted) = 0 ORDER BY step
 """
-
-_DELTAS = ("start_ns",)
 
 
 def export_close_ups(source: Source, writer: Writer, engine: int, origin_ns: int) -> dict[str, Any]:
@@ -92,13 +91,13 @@ def _close_up(source: Source, writer: Writer, engine: int, step: int, origin_ns:
     overview: list[Reference] = []
     if accesses.num_rows > OVERVIEW_FROM:
         grid = summarise("FROM grid ORDER BY start_ns", grid=_grid(accesses, blocks))
-        overview = writer.add(f"access-all-{step}", grid, _DELTAS, **span(grid))
+        overview = writer.add(f"access-all-{step}", grid, ACCESS_BINS, **span(grid))
     return {
         "step": step,
-        "blocks": writer.add(f"access-blocks-{step}", pa.table({"block": pa.array(blocks)}), ("block",)),
+        "blocks": writer.add(f"access-blocks-{step}", pa.table({"block": pa.array(blocks)}), ACCESS_BLOCKS),
         "overview": overview,
-        "accesses": writer.add_cut(f"access-{step}", accesses, CHUNK_ROWS, _DELTAS),
-        "windows": writer.add(f"window-{step}", windows, _DELTAS),
+        "accesses": writer.add_cut(f"access-{step}", accesses, CHUNK_ROWS, ACCESSES),
+        "windows": writer.add(f"window-{step}", windows, WINDOWS),
     }
 
 

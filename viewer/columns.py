@@ -18,8 +18,11 @@ _DELTA = {b"kvtrace": b"delta"}
 _LEVEL = 6
 
 
-def pack(table: pa.Table, deltas: Collection[str] = ()) -> str:
-    """A table as text; the columns named in `deltas` (integers without NULL) as the first value, then differences."""
+def pack(table: pa.Table, deltas: Collection[str] = (), data_set: str = "") -> str:
+    """Pack a table as text, with the name of its data set.
+
+    The columns named in `deltas` (integers without NULL) become their first value, then differences.
+    """
     columns, fields = [], []
     for name in table.column_names:
         values = table[name].combine_chunks()
@@ -28,7 +31,7 @@ def pack(table: pa.Table, deltas: Collection[str] = ()) -> str:
         values = _narrow(values)
         columns.append(values)
         fields.append(pa.field(name, values.type, metadata=_DELTA if name in deltas else None))
-    batch = pa.record_batch(columns, schema=pa.schema(fields))
+    batch = pa.record_batch(columns, schema=pa.schema(fields, {"kvtrace": data_set}))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

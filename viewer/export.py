@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kvtrace.queries import facts
 from kvtrace.viewer import blocks, closeups, gpu, summary
 from kvtrace.viewer.chunks import Sink, Writer
-from kvtrace.viewer.lanes import STATES
+from kvtrace.viewer.contract import BLOCK_STATES, FORMAT, REQUEST_STATES, VERSION
 from kvtrace.viewer.moves import export_moves
 from kvtrace.viewer.requests import export_requests
 from kvtrace.viewer.source import Source
 from kvtrace.viewer.steps import export_shares, export_steps
-
-FORMAT = "kvtrace-page"
-VERSION = 2
-"""Raised when a column changes its meaning or goes; added ones do not raise it."""
 
 Document = dict[str, Any]
 
@@ -38,15 +35,15 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
         KvtraceError: the file is missing or is not a trace this kvtrace reads.
     """
     with Source(path) as source:
-        facts = summary.run_facts(source)
-        (first_ns, last_ns), work = summary.spans(source)
-        started = dict(facts).get("started_ns") or ""
+        run = facts.run_facts(source.trace)
+        first_ns, last_ns = facts.whole_span(source.trace)
+        started = run.get("started_ns") or ""
         told = started.isascii() and started.isdigit()
         origin_ns = int(started) if told else first_ns or 0
-        engines = summary.engines(source)
+        engines = facts.engines(source.trace)
         writers = [Writer(sink, f"r{number}e{index}") for index in range(len(engines))]
         alone = len(engines) == 1
-        began, ended = work
+        began, ended = facts.work_span(source.trace)
         worked = None if began is None or ended is None else (began - origin_ns, ended - origin_ns)
         parts = [
             _export_engine(source, writer, engine, origin_ns, last_ns or origin_ns, worked, alone=alone)
@@ -59,11 +56,11 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
             "first_ns": None if first_ns is None else first_ns - origin_ns,
             "last_ns": None if last_ns is None else last_ns - origin_ns,
             "work_ns": worked,
-            "states": STATES,
-            "block_states": blocks.STATES,
-            "run": facts,
-            "processes": summary.processes(source),
-            "notes": [*summary.notes(source, facts), *summary.left_out(writers)],
+            "states": REQUEST_STATES,
+            "block_states": BLOCK_STATES,
+            "run": list(run.items()),
+            "processes": facts.processes(source.trace),
+            "notes": [*facts.notes(source.trace), *summary.left_out(writers)],
             "engines": parts,
         }
 
@@ -71,7 +68,7 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
 def _export_engine(
     source: Source,
     writer: Writer,
-    facts: dict[str, Any],
+    settings: dict[str, Any],
     origin_ns: int,
     last_ns: int,
     worked: tuple[int, int] | None,
@@ -79,7 +76,7 @@ def _export_engine(
     alone: bool,
 ) -> dict[str, Any]:
     """Export an engine, the most important first: a page that is too small for everything does without the rest."""
-    engine = facts["engine_id"]
+    engine = settings["engine_id"]
     changes = blocks.Changes(source, engine, origin_ns)
     steps = export_steps(source, writer, engine, origin_ns)
     requests = export_requests(source, writer, engine, origin_ns, last_ns)
@@ -90,7 +87,7 @@ def _export_engine(
     shares = export_shares(source, writer, engine, steps)
     detail = blocks.export_detail(writer, changes)
     return {
-        "facts": facts,
+        "facts": settings,
         "totals": summary.engine_totals(source, engine),
         "steps": steps,
         "shares": shares,

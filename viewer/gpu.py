@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace.viewer.chunks import Writer, span
+from kvtrace.viewer.contract import KERNEL_BINS, KERNELS
 from kvtrace.viewer.source import Source
 
 CHUNK_KERNELS = 65_536
@@ -52,9 +53,9 @@ def export_kernels(
     bins = source.table(_BINS.format(bins=OVERVIEW_BINS, **places))
     if not bins.num_rows:
         return None
-    overview = writer.add("kernels-all", bins, ("start_ns",))
+    overview = writer.add("kernels-all", bins, KERNEL_BINS)
     kernels = source.table(_KERNELS.format(**places))
-    details = writer.add_cut("kernels", kernels, CHUNK_KERNELS, ("start_ns",))
+    details = writer.add_cut("kernels", kernels, CHUNK_KERNELS, KERNELS)
     whole = span(kernels)
     return {
         "total": kernels.num_rows,

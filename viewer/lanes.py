@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-STATES = ("queued", "prefill", "decode", "preempted", "resumed")
-"""States of a request; a lane's `state` is an index into this."""
-
 ORDER = ("queued", "schedule", "resume", "recomputed", "first_token", "preempt", "finish")
 """Turns that share a time happen in this order. `recomputed`: the last step that computed lost tokens again ended."""
 
@@ -21,7 +18,7 @@ class Turn(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A stretch of a lane: one of `STATES`, from and to, and the step in which it began."""
+    """A stretch of a lane: one of `REQUEST_STATES`, from and to, and the step in which it began."""
 
     state: str
     start_ns: int

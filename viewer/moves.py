@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.viewer.chunks import Reference, Writer
+from kvtrace.viewer.chunks import Writer
+from kvtrace.viewer.contract import PINS, TIERS, TRANSFERS
 from kvtrace.viewer.source import Source
 
 CHUNK_ROWS = 32_768
@@ -60,21 +61,22 @@ _CAPACITY = """
 """
 
 
+_TABLES = (
+    (TRANSFERS, "transfer_submit", _TRANSFERS),
+    (PINS, "pin_start", _PINS),
+    (TIERS, "tier_block", _TIERS),
+)
+"""Data sets with the table without whose rows there is nothing, and the query."""
+
+
 def export_moves(source: Source, writer: Writer, engine: int, origin_ns: int) -> dict[str, Any]:
     """An engine's transfers, pins and tiers; empty lists where nothing was recorded."""
-    places = {"engine": engine, "origin": origin_ns}
-    found: dict[str, Any] = {"transfers": [], "pins": [], "tiers": [], "tier_capacity": {}}
-    if source.has("transfer_submit", f"engine_id = {engine}"):
-        found["transfers"] = _cut(writer, "transfers", source.table(_TRANSFERS.format(**places)))
-    if source.has("pin_start", f"engine_id = {engine}"):
-        found["pins"] = _cut(writer, "pins", source.table(_PINS.format(**places)))
-    if source.has("tier_block", f"engine_id = {engine}"):
-        found["tiers"] = _cut(writer, "tiers", source.table(_TIERS.format(bins=TIER_BINS, **places)))
+    places = {"engine": engine, "origin": origin_ns, "bins": TIER_BINS}
+    found: dict[str, Any] = {data.name: [] for data, *_ in _TABLES} | {"tier_capacity": {}}
+    for data, needed, query in _TABLES:
+        if source.has(needed, f"engine_id = {engine}"):
+            found[data.name] = writer.add_cut(data.name, source.table(query.format(**places)), CHUNK_ROWS, data)
     if source.has("connector", f"process_id = {engine}"):
         capacity = source.rows(_CAPACITY.format(engine=engine))
         found["tier_capacity"] = {row["tier"]: row["capacity_blocks"] for row in capacity}
     return found
-
-
-def _cut(writer: Writer, name: str, table: Any) -> list[Reference]:
-    return writer.add_cut(name, table, CHUNK_ROWS, ("start_ns",))

@@ -20,6 +20,7 @@ from typing import Any
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
+from kvtrace.pages import is_page
 from kvtrace.permissions import make_usual
 from kvtrace.viewer.chunks import Kept, Passed
 from kvtrace.viewer.export import Document, contents, export_run
@@ -31,8 +32,6 @@ DATA = "data"
 _CONTENTS = "contents"
 _MARK = "<!--kvtrace:data-->"
 _FROM_BESIDE = "script-src 'self' file: "
-_GENERATOR = b'<meta name="generator" content="kvtrace'
-_HEAD_BYTES = 4096
 _CHUNK = '<script type="application/octet-stream" id="{}">{}</script>\n'
 
 
@@ -148,15 +147,6 @@ def _refuse(path: Path, *, force: bool) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> KvtraceError:
     return KvtraceError(f"{path}: cannot be written: {error.strerror or error}; choose another place with -o")
-
-
-def is_page(path: Path) -> bool:
-    """Return whether a file is a page that kvtrace made, and so can be made again."""
-    try:
-        with path.open("rb") as file:
-            return _GENERATOR in file.read(_HEAD_BYTES)
-    except OSError:
-        return False
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from kvtrace.viewer.chunks import Writer, cut, span
-from kvtrace.viewer.lanes import STATES, Turn, segments
+from kvtrace.viewer.contract import PREEMPTIONS, REQUEST_STATES, REQUESTS, SEGMENTS
+from kvtrace.viewer.lanes import Turn, segments
 from kvtrace.viewer.source import Source, summarise
 
 CHUNK_REQUESTS = 4096
@@ -136,7 +137,7 @@ def export_requests(source: Source, writer: Writer, engine: int, origin_ns: int,
         for number, part in enumerate(cut(requests, CHUNK_REQUESTS))
         for reference in _chunk(writer, f"requests-{number}", part, turns, origin_ns, last_ns)
     ]
-    preemptions = writer.add("preemptions", source.table(_PREEMPTIONS.format(**places)), ("start_ns",))
+    preemptions = writer.add("preemptions", source.table(_PREEMPTIONS.format(**places)), PREEMPTIONS)
     return {"total": total, "levels": [*levels, details], "preemptions": preemptions}
 
 
@@ -157,7 +158,7 @@ def _chunk(
     for row, request in enumerate(numbers):
         for segment in segments(turns[request], last_ns):
             rows.append(row)
-            states.append(STATES.index(segment.state))
+            states.append(REQUEST_STATES.index(segment.state))
             starts.append(segment.start_ns - origin_ns)
             durations.append(segment.end_ns - segment.start_ns)
             steps.append(segment.step)
@@ -170,6 +171,6 @@ def _chunk(
             "step": pa.array(steps, pa.int64()),
         }
     )
-    stretches = writer.add(f"segments-{name}", lanes, ("row", "start_ns"))
+    stretches = writer.add(f"segments-{name}", lanes, SEGMENTS)
     facts = {**span(part), "first": min(numbers), "last": max(numbers)}
-    return writer.add(name, part, ("start_ns",), segments=stretches[0]["id"] if stretches else None, **facts)
+    return writer.add(name, part, REQUESTS, segments=stretches[0]["id"] if stretches else None, **facts)

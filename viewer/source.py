@@ -24,12 +24,12 @@ class Source:
         Raises:
             KvtraceError: the file is missing, is not a trace, or is of another version.
         """
-        self._trace = Trace(path)
+        self.trace = Trace(path)
         self.tables = frozenset(self.columns("SELECT table_name FROM information_schema.tables")["table_name"])
 
     def table(self, query: str) -> pa.Table:
         """Ask for a result as an Arrow table."""
-        return self._trace.sql(query, "arrow")
+        return self.trace.sql(query, "arrow")
 
     def columns(self, query: str) -> Columns:
         """Ask for a result by column; for small results."""
@@ -46,7 +46,7 @@ class Source:
         return [dict(zip(result, values, strict=True)) for values in zip(*result.values(), strict=True)]
 
     def has(self, table: str, where: str = "true") -> bool:
-        """Return whether a table or view is in the trace and has such a row."""
+        """A table or view is in the trace and has such a row."""
         return table in self.tables and bool(self.columns(f"SELECT 1 AS n FROM {table} WHERE {where} LIMIT 1")["n"])
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Source:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._trace.close()
+        self.trace.close()
 
 
 def summarise(query: str, **tables: pa.Table) -> pa.Table:

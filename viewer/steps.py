@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvtrace.viewer.chunks import Writer
+from kvtrace.viewer.contract import SHARES, STEPS
 from kvtrace.viewer.source import Source, summarise
 
 CHUNK_STEPS = 4096
@@ -126,8 +127,6 @@ _SHARES = """
     FROM step_request WHERE engine_id = {engine} AND step BETWEEN {first} AND {last} ORDER BY step, request
 """
 
-_DELTAS = ("step", "start_ns")
-
 
 def export_steps(source: Source, writer: Writer, engine: int, origin_ns: int) -> dict[str, Any]:
     """An engine's steps; times in ns after `origin_ns`."""
@@ -138,8 +137,8 @@ def export_steps(source: Source, writer: Writer, engine: int, origin_ns: int) ->
     per_bar = -(-steps.num_rows // OVERVIEW_BARS)
     if steps.num_rows > OVERVIEW_FROM:
         bars = summarise(_overview_query(steps, per_bar), steps=steps)
-        levels.append(writer.add_cut("steps-all", bars, OVERVIEW_BARS, _DELTAS, "step"))
-    levels.append(writer.add_cut("steps", steps, CHUNK_STEPS, _DELTAS, "step"))
+        levels.append(writer.add_cut("steps-all", bars, OVERVIEW_BARS, STEPS, "step"))
+    levels.append(writer.add_cut("steps", steps, CHUNK_STEPS, STEPS, "step"))
     return {"total": steps.num_rows, "per_bar": per_bar, "cache_mismatches": mismatches, "levels": levels}
 
 
@@ -148,7 +147,7 @@ def export_shares(source: Source, writer: Writer, engine: int, steps: dict[str, 
     found = []
     for number, chunk in enumerate(steps["levels"][-1]):
         rows = source.table(_SHARES.format(engine=engine, **chunk))
-        found += writer.add(f"shares-{number}", rows, ("step",), first=chunk["first"], last=chunk["last"])
+        found += writer.add(f"shares-{number}", rows, SHARES, first=chunk["first"], last=chunk["last"])
     return found
 
 

@@ -26,27 +26,28 @@ _RECORDED = """
 
 _CALL_STEP = """
 CREATE OR REPLACE TEMP TABLE call_step AS
-SELECT c.call_id, c.pid, c.correlation, b.step,
+SELECT c.call_id, c.pid, c.host, c.correlation, b.step,
     CASE WHEN b.step IS NULL THEN NULL WHEN t.own THEN b.method ELSE 'other_thread' END::e_attribution AS method
-FROM (SELECT * FROM gpu_call WHERE source_id = {source} AND api <> 'other') AS c
+FROM (SELECT * FROM gpu_call WHERE source_id = {source} AND api <> 'other' AND correlation <> 0) AS c
     LEFT JOIN thread_timeline t ON t.pid = c.pid AND t.tid = c.tid
     ASOF LEFT JOIN breakpoint b ON b.timeline = t.timeline AND b.at_ns <= c.start_ns
 """
 _CALL_ALONE = """
 CREATE OR REPLACE TEMP TABLE call_step AS
-SELECT call_id, pid, correlation, NULL::INTEGER AS step, NULL::e_attribution AS method
-FROM gpu_call WHERE source_id = {source} AND api <> 'other'
+SELECT call_id, pid, host, correlation, NULL::INTEGER AS step, NULL::e_attribution AS method
+FROM gpu_call WHERE source_id = {source} AND api <> 'other' AND correlation <> 0
 """
 _ONCE = """
 CREATE OR REPLACE TEMP TABLE call_step AS
-SELECT DISTINCT ON (pid, correlation) * FROM call_step ORDER BY pid, correlation, call_id
+SELECT DISTINCT ON (host, pid, correlation) * FROM call_step ORDER BY host, pid, correlation, call_id
 """
 _BY_CALL = """
 INSERT INTO gpu_attribution
 SELECT a.activity_id, c.call_id, CASE WHEN c.step IS NOT NULL THEN e.engine_id END, c.step, c.method
-FROM (SELECT activity_id, pid, correlation FROM gpu_activity
+FROM (SELECT activity_id, pid, host, correlation FROM gpu_activity
         WHERE source_id = {source} AND coalesce(pid, -1) NOT IN (SELECT pid FROM pid_without_calls)) AS a
-    LEFT JOIN call_step c ON c.correlation = a.correlation AND c.pid = a.pid
+    LEFT JOIN call_step c ON c.correlation = a.correlation AND c.pid IS NOT DISTINCT FROM a.pid
+        AND c.host IS NOT DISTINCT FROM a.host
     LEFT JOIN pid_engine e ON e.pid = a.pid
 """
 _BY_GPU_TIME = """
@@ -75,7 +76,7 @@ WITH orphan AS (
         arg_min(a.context, a.start_ns) AS context
     FROM gpu_activity a JOIN gpu_attribution t USING (activity_id)
     WHERE a.source_id = {source} AND t.call_id IS NULL AND t.step IS NULL
-        AND a.pid NOT IN (SELECT pid FROM pid_without_calls)
+        AND a.pid NOT IN (SELECT pid FROM pid_without_calls) AND a.correlation <> 0
     GROUP BY a.pid, a.correlation
 ), known AS (
     SELECT a.pid, a.context, a.stream, a.start_ns, t.step

@@ -5,17 +5,10 @@ from __future__ import annotations
 import enum
 
 from kvtrace.events import EnumType
+from kvtrace.ingest.importers.registry import all_importers
 
-
-class SourceKind(enum.IntEnum):
-    """Kind of a source file."""
-
-    nsight = 1  # an Nsight Systems export
-    torch = 2  # a trace of PyTorch's profiler
-    kv_events = 3  # vLLM's KV-event batches
-    unboxkv = 4  # a file of UnBoxKV-IO: a read or write pattern, a CSV or a log
-    sched_trace = 5  # a scheduler trace, an object a line
-    requests = 6  # a request trace with block hashes
+SourceKind: EnumType = enum.IntEnum("SourceKind", list(all_importers()))  # type: ignore[misc]
+SourceKind.__doc__ = "Which importer read a source."
 
 
 class ActivityKind(enum.IntEnum):

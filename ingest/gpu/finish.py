@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -9,8 +11,12 @@ import numpy as np
 
 from kvtrace.ingest.gpu import align
 from kvtrace.ingest.gpu.attribute import Marked, attribute
+from kvtrace.ingest.gpu.copies import match_copies
 from kvtrace.ingest.gpu.enums import AlignmentMethod
 from kvtrace.ingest.gpu.layers import find_layers
+from kvtrace.ingest.gpu.refine import refine
+from kvtrace.ingest.guard import naming
+from kvtrace.ingest.importers.importer import Join, Target
 
 _JOINS = {
     "gpu_activity -> gpu_call": "SELECT count(call_id), count(*) FROM gpu_attribution",
@@ -29,6 +35,22 @@ _TRANSFERS = """
     FROM (FROM transfer WHERE from_tier = 'gpu' OR to_tier = 'gpu') t
         LEFT JOIN (SELECT DISTINCT process_id, transfer FROM gpu_copy_transfer) c USING (process_id, transfer)
 """
+
+
+def finish_profiles(target: Target, paths: Mapping[int, Path]) -> list[Join]:
+    """Join all profiles that were read to calls, steps, layers and transfers; returns what each join matched.
+
+    Raises:
+        KvtraceError: A profile holds values that no table takes; its path is named.
+    """
+    for source_id, marked in target.profiles.items():
+        target.progress("steps and layers", 0, 0)
+        with naming(paths[source_id]):
+            finish_source(target.connection, source_id, marked)
+            if not refine(target.connection, source_id):
+                check_windows(target.connection, source_id)
+            match_copies(target.connection, source_id)  # after the clocks are as right as they get
+    return count_joins(target.connection) if target.profiles else []
 
 
 def finish_source(connection: duckdb.DuckDBPyConnection, source_id: int, marked: Marked) -> None:

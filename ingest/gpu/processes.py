@@ -18,6 +18,8 @@ _PIDS = """
     ) WHERE pid IS NOT NULL ORDER BY pid
 """
 
+_SEVERAL_HOSTS = "SELECT pid FROM gpu_call WHERE source_id = $1 GROUP BY pid HAVING count(DISTINCT host) > 1"
+
 
 def match_processes(connection: duckdb.DuckDBPyConnection, source_id: int, name: str) -> list[str]:
     """Fill table `gpu_process` for a source; returns warnings."""
@@ -31,8 +33,10 @@ def match_processes(connection: duckdb.DuckDBPyConnection, source_id: int, name:
         )
         recorded = []
     by_pid: dict[int, list[int]] = {}
+    several = {row[0] for row in connection.execute(_SEVERAL_HOSTS, [source_id]).fetchall()}
     for pid, process_id, _ in recorded:
-        by_pid.setdefault(pid, []).append(process_id)
+        if pid not in several:  # which host's it is cannot be told
+            by_pid.setdefault(pid, []).append(process_id)
     found = {pid: (by_pid[pid][0], "pid") for pid in pids if len(by_pid.get(pid, ())) == 1}
     workers = [process_id for _, process_id, roles in recorded if "worker" in (roles or "").split(",")]
     if not found and len(pids) == 1 and len(workers) == 1:  # a container's pids are others than the host's

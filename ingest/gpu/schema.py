@@ -16,6 +16,12 @@ _NAME = column("name", TEXT, "Name.")
 _DEVICE = column("device", BIGINT, "GPU, as the profiler numbers it.")
 _CONTEXT = column("context", BIGINT, "CUDA context.")
 _STREAM = column("stream", BIGINT, "CUDA stream.")
+_HOST = column(
+    "host",
+    INTEGER,
+    "Host or virtual machine of the process, or rank of merged traces, by the profiler's number; NULL if unknown. "
+    "A process is (host, pid).",
+)
 _CORRELATION = column("correlation", BIGINT, "Pairs a call with what it made the GPU do, within a process.")
 
 SOURCE = Table(
@@ -77,6 +83,7 @@ GPU_ACTIVITY = Table(
         column("graph_node", BIGINT, "CUDA graph node, if a graph launched it."),
         column("graph", BIGINT, "CUDA graph, where the profiler tells."),
         column("kernel_name_id", INTEGER, "Kernel: its name (`kernel_name.kernel_name_id`)."),
+        _HOST,
     ),
 )
 
@@ -175,6 +182,7 @@ GPU_CALL = Table(
         _NAME,
         _CORRELATION,
         column("return_value", BIGINT, "What it returned; 0 is success."),
+        _HOST,
     ),
 )
 
@@ -322,7 +330,7 @@ GPU_STREAM = Table(
     ),
 )
 
-PROFILED_PROCESS = Table("profiled_process", "Processes that the profiler names.", (_SOURCE, _PID, _NAME))
+PROFILED_PROCESS = Table("profiled_process", "Processes that the profiler names.", (_SOURCE, _PID, _NAME, _HOST))
 
 GPU_PROCESS = Table(
     "gpu_process",

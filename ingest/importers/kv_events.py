@@ -9,37 +9,25 @@ are not in it, and are not read if they are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import duckdb
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format.jsonlines import parse_json
-from kvtrace.ingest.append import nanoseconds, whole
+from kvtrace.ingest.append import Appender, nanoseconds, whole
+from kvtrace.ingest.importers.engines import add_source, count_source
+from kvtrace.ingest.importers.importer import Importer, Join, Target, first_object
 from kvtrace.ingest.importers.lines import read_lines
 
-Progress = Callable[[str, int, int], None]
+if TYPE_CHECKING:
+    import duckdb
 
-BATCH_ROWS = 50_000
+PROGRESS_LINES = 10_000
 LONGEST_TYPE = 60
 EXPECTED = "expected what `python -m kvtrace.probes.kv_events` writes"
 _OPS = {"BlockStored": "stored", "BlockRemoved": "removed", "AllBlocksCleared": "cleared"}
-_TYPES: dict[str, pa.DataType] = {
-    "sequence": pa.int64(),
-    "position": pa.int32(),
-    "time_ns": pa.int64(),
-    "op": pa.string(),
-    "block_hash": pa.uint64(),
-    "parent_hash": pa.uint64(),
-    "block_size_tokens": pa.int32(),
-    "medium": pa.string(),
-    "kv_group": pa.int32(),
-    "dp_rank": pa.int32(),
-}
-_SCHEMA = pa.schema(_TYPES)
+_COLUMNS = "source_id sequence position time_ns op block_hash parent_hash block_size_tokens medium kv_group dp_rank"
 _COMPARED = (("stored", "cache"), ("removed", "evict"))
 _UNMATCHED = """
     SELECT coalesce(sum(least(published, recorded)), 0)::BIGINT,
@@ -54,7 +42,7 @@ _UNMATCHED = """
 """
 
 
-def load_kv_events(connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, progress: Progress) -> list[str]:
+def load(target: Target, source_id: int, path: Path) -> list[str]:
     """Read a file of KV-event batches; returns warnings.
 
     Raises:
@@ -62,7 +50,7 @@ def load_kv_events(connection: duckdb.DuckDBPyConnection, source_id: int, path: 
     """
     counts: Counter[tuple[str, str | None]] = Counter()
     warnings: list[str] = []
-    rows: list[tuple[Any, ...]] = []
+    rows = Appender(target.connection, "kv_event", _COLUMNS)
     before: dict[Any, int] = {}
     lost = 0
     for number, batch in _batches(path, warnings):
@@ -76,17 +64,16 @@ def load_kv_events(connection: duckdb.DuckDBPyConnection, source_id: int, path: 
             what = str(event.get("type"))[:LONGEST_TYPE]
             op = _OPS.get(what)
             counts[what, "kv_event" if op else None] += len(new) if op else 1
-            rows += new
-        if len(rows) >= BATCH_ROWS:
-            _insert(connection, source_id, rows)
-            progress("KV events", number, number)
-    _insert(connection, source_id, rows)
+            for row in new:
+                rows.add(source_id, *row)
+        if not number % PROGRESS_LINES:
+            target.progress("KV events", number, number)
+    rows.flush()
     if lost:
         warnings.append(f"{path.name}: {lost} batches are missing between those that were recorded")
-    connection.execute("INSERT INTO source VALUES (?, 'kv_events', ?, NULL, NULL, NULL)", [source_id, path.name])
-    for (what, target), n in sorted(counts.items(), key=str):
-        row = [source_id, what, n, n if target else None, target]
-        connection.execute("INSERT INTO source_table VALUES (?, ?, ?, ?, ?)", row)
+    add_source(target.connection, source_id, "kv_events", path.name)
+    for (what, table), n in sorted(counts.items(), key=str):
+        count_source(target.connection, source_id, what, n, n if table else None, table)
     return warnings
 
 
@@ -167,24 +154,29 @@ def low_64_bits(block_hash: object) -> int | None:
     raise TypeError(f"a block hash is {block_hash!r:.40}")
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, source_id: int, rows: list[tuple[Any, ...]]) -> None:
-    if not rows:
-        return
-    arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), _SCHEMA, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-    connection.register("taken", pa.RecordBatchReader.from_batches(_SCHEMA, [batch]))
-    try:
-        connection.execute(f"INSERT INTO kv_event SELECT {source_id}, * FROM taken")
-    finally:
-        connection.unregister("taken")
-    rows.clear()
-
-
-def compare(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, int, int]]:
+def compare(connection: duckdb.DuckDBPyConnection) -> list[Join]:
     """Published events that were also recorded, by hash and how often; kept in table `join_count`."""
-    counts = []
+    counts: list[Join] = []
+    if not connection.execute("SELECT 1 FROM block_event LIMIT 1").fetchall():
+        return counts
     for published, recorded in _COMPARED:
         matched, unmatched = connection.execute(_UNMATCHED, [published, recorded]).fetchall()[0]
         counts.append((f"kv_event {published} -> block_event {recorded}", matched, unmatched))
         connection.execute("INSERT INTO join_count VALUES (?, ?, ?)", list(counts[-1]))
     return counts
+
+
+def _recognises(path: Path, head: bytes) -> bool:
+    return {"sequence", "events"} <= first_object(head).keys()
+
+
+IMPORTER = Importer(
+    kind="kv_events",
+    option="--kv-events",
+    help="vLLM's KV events, recorded (.jsonl)",
+    says="blocks that vLLM stored and removed, by hash",
+    lacks="block numbers, requests and steps",
+    recognises=_recognises,
+    load=load,
+    compare=compare,
+)

@@ -53,6 +53,22 @@ def read_lines(path: Path, expected: str) -> Iterator[Line]:
         raise KvtraceError(f"cannot read {path}: {error.strerror or error}; {expected}") from error
 
 
+def read_head(path: Path, size: int = 1 << 16) -> bytes:
+    """The first bytes of a file's content, unpacked; fewer if it is shorter or damaged.
+
+    Raises:
+        KvtraceError: It cannot be read.
+    """
+    try:
+        with path.open("rb") as packed:
+            try:
+                return _unpacked(packed).read(size)
+            except _PACKED:
+                return b""
+    except OSError as error:
+        raise KvtraceError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def _unpacked(file: IO[bytes]) -> IO[bytes]:
     magic = file.read(6)
     file.seek(0)

@@ -19,6 +19,7 @@ class Options:
     block_tokens: int | None = None  # tokens a block
     block_bytes: int | None = None  # bytes of K (or V) of a block in one layer
     tick_ns: int | None = None  # length of a tick of UnBoxKV-IO's clock
+    launch_shapes: bool = False  # read table gpu_launch_shape of Nsight exports, too
 
 
 def say(connection: duckdb.DuckDBPyConnection, key: str, value: object, how: str) -> None:

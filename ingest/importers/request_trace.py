@@ -6,20 +6,16 @@ A hash id stands for a block and all before it, as vLLM's own hashes do, so equa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format.jsonlines import parse_json
 from kvtrace.ingest.append import Appender, nanoseconds, whole
 from kvtrace.ingest.importers.engines import add_source, count_source, new_engine, next_key
+from kvtrace.ingest.importers.importer import Importer, Target, first_object
 from kvtrace.ingest.importers.lines import Line, plain_name, read_lines
-from kvtrace.ingest.importers.options import Options, say
-
-Progress = Callable[[str, int, int], None]
+from kvtrace.ingest.importers.options import say
 
 EXPECTED = "expected a request trace: a JSON object a line with timestamp, input_length, output_length and hash_ids"
 MOONCAKE_BLOCK_TOKENS = 512
@@ -29,32 +25,30 @@ _KNOWN = {
 }  # fmt: skip
 
 
-def load_request_trace(
-    connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, options: Options, progress: Progress
-) -> list[str]:
+def load(target: Target, source_id: int, path: Path) -> list[str]:
     """Read a trace into `request` and `request_hash`, as of one engine; returns warnings.
 
     Raises:
         KvtraceError: The file cannot be read, or a line is no request.
     """
-    add_source(connection, source_id, "requests", path.name)
-    trace = _Trace(connection, path, source_id, options)
+    add_source(target.connection, source_id, "requests", path.name)
+    trace = _Trace(target, path, source_id)
     for line in read_lines(path, EXPECTED):
         if not trace.take(line):
             break
         if not line.number % 10_000:
-            progress("requests", line.number, line.number)
+            target.progress("requests", line.number, line.number)
     return trace.finish()
 
 
 class _Trace:
     """A trace on its way into the tables."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path, source_id: int, options: Options) -> None:
-        self._connection = connection
+    def __init__(self, target: Target, path: Path, source_id: int) -> None:
+        connection = self._connection = target.connection
         self._path = path
         self._source_id = source_id
-        self._options = options
+        self._options = target.options
         self._engine = new_engine(connection, plain_name(path).rpartition(".")[0] or path.name, source_id)
         self._first = next_key(connection, "request", "request")
         self._chats = False
@@ -168,3 +162,18 @@ def _hash(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"hash_ids has {value!r:.40}")
     return value & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _recognises(path: Path, head: bytes) -> bool:
+    return {"timestamp", "input_length"} <= first_object(head).keys()
+
+
+IMPORTER = Importer(
+    kind="requests",
+    option="--requests",
+    help="A request trace as Mooncake's or Bailian's (.jsonl)",
+    says="arrivals, prompt and output tokens, block hashes, sessions",
+    lacks="what an engine did: no lookups, steps or times but the arrival",
+    recognises=_recognises,
+    load=load,
+)

@@ -1,27 +1,31 @@
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import mmap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-from kvtrace.capture.stream import Stream
-from kvtrace.events import FinishReason
-from kvtrace.probes.engine import Engine, LiveRequest, Pool
-from kvtrace.probes.hooks import After, Args, Kwargs
-from kvtrace.probes.pins import Holder
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+class _Stream(Protocol):
+    @property
+    def segment(self) -> mmap.mmap | None: ...
+    def emit_in_next(self, full: mmap.mmap | None, values: tuple[Any, ...]) -> None: ...
+    def refuse(self, compiled: str = "") -> None: ...
 
 class Packer:
-    def __init__(self, layout: str, stream: Stream, wrote: Callable[[], None] | None, /) -> None: ...
-    def emit(self, *values: Any) -> None: ...
-    def columns(self, rows: int, *values: Any) -> None: ...
-    def follow(self, map_: Any, first: int, /) -> int: ...
+    def __init__(self, layout: str, stream: _Stream, wrote: Callable[[], None] | None, /) -> None: ...
+    def emit(self, *values: Any, **by_name: Any) -> None: ...
+    def columns(self, rows: int, /, *values: Any, **by_name: Any) -> None: ...
+    def follow(self, segment: mmap.mmap | None, first: int, /) -> int: ...
 
 class EngineState:
-    requests: dict[str, LiveRequest]
-    lookup: tuple[int, Any, int] | None
-    holder: Holder | None
+    requests: Any
+    lookup: Any
+    holder: Any
     acting_step: int
     owner: int
 
 class PoolState:
-    engine: Engine
+    engine: Any
     tier: Any
     index: int
     cached: int
@@ -35,19 +39,12 @@ class Writer:
     def __init__(
         self,
         packer: Packer,
-        maps: dict[int, tuple[Any, Pool]],
-        pools: dict[int, Pool],
-        inserted: After,
-        popped: After,
-        allocated: After,
-        touched: After,
-        freed: After,
-        listed: Callable[[Args, Kwargs], tuple[Args, Kwargs]],
-        cache: int,
-        evict: int,
-        allocate: int,
-        hit: int,
-        free: int,
+        maps: Mapping[int, tuple[Any, PoolState]],
+        pools: Mapping[int, PoolState],
+        find_map: Callable[[Any], PoolState | None],
+        find_pool: Callable[[Any], PoolState | None],
+        touched: Callable[[Any, Iterable[Any]], None],
+        freed: Callable[[Any, Iterable[Any]], None],
         /,
     ) -> None: ...
     def after_insert(self, state: None, result: None, args: Args, kwargs: Kwargs, /) -> None: ...
@@ -57,31 +54,41 @@ class Writer:
     def after_free(self, state: None, result: None, args: Args, kwargs: Kwargs, /) -> None: ...
     def listed(self, args: Args, kwargs: Kwargs, /) -> tuple[Args, Kwargs]: ...
 
+class Hashes:
+    def __init__(self, packer: Packer, /) -> None: ...
+    def write(
+        self, step: int, request: int, hashes: Sequence[bytes], first: int, plain: Sequence[bytes] | None, /
+    ) -> None: ...
+
 class Guard:
     def __init__(self, original: Any, before: Any, after: Any, arguments: Any, fire: Any, disable: Any, /) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class Owner:
-    def __init__(self, managers: dict[int, Any], before: Any, after: After, /) -> None: ...
+    def __init__(
+        self,
+        managers: Mapping[int, EngineState],
+        admits: Callable[[Any, Any], None],
+        unknown: Callable[[Any, Any], None],
+        settled: Callable[[Any, Any, Args, Kwargs], None],
+        /,
+    ) -> None: ...
     def before(self, args: Args, kwargs: Kwargs, /) -> Any: ...
     def after(self, state: Any, result: Any, args: Args, kwargs: Kwargs, /) -> None: ...
 
 class Steps:
     def __init__(
         self,
-        steps: Packer | None,
-        shares: Packer | None,
-        tables: Packer | None,
-        schedulers: dict[int, Any],
+        steps: Packer,
+        shares: Packer,
+        tables: Packer,
+        schedulers: Mapping[int, EngineState],
         mark: str,
         begun: Callable[[Any, int], None] | None,
         ended: Callable[[Any], None] | None,
         settle: Callable[[Any], None],
         share: Callable[[Any, int, str, int], tuple[int, int]],
         limit: Callable[[Any, int, int], tuple[int, int, int, int]],
-        set_: int,
-        append: int,
-        nobody_waits: int,
         /,
     ) -> None: ...
     def before(self, args: Args, kwargs: Kwargs, /) -> tuple[Any, int] | None: ...
@@ -90,7 +97,7 @@ class Steps:
 class Calls:
     def __init__(
         self,
-        packer: Packer | None,
+        packer: Packer,
         part: Any,
         recorder: Any,
         name: str,
@@ -102,9 +109,6 @@ class Calls:
         after_save: Callable[..., None] | None,
         after_poll: Callable[..., None] | None,
         index: int,
-        load: int,
-        save: int,
-        poll: int,
         /,
     ) -> None: ...
     def metadata(self, args: Args, kwargs: Kwargs, /) -> None: ...
@@ -124,11 +128,10 @@ class Forwards:
     mode: int
     def __init__(
         self,
-        packer: Packer | None,
+        packer: Packer,
         mark: str,
         name_mode: Callable[[Any], int],
         missing: Callable[[Any, int], None],
-        piecewise: int,
         /,
     ) -> None: ...
     def before(self, args: Args, kwargs: Kwargs, /) -> int: ...
@@ -147,11 +150,9 @@ class Ends:
     def __init__(
         self,
         packer: Packer,
-        schedulers: dict[int, Any],
-        reasons: dict[str, FinishReason],
-        before: Callable[[Args, Kwargs], None],
-        finish: int,
-        other: int,
+        schedulers: Mapping[int, EngineState],
+        reasons: Mapping[str, int],
+        first_tokens: Callable[[Any, Any], None],
         /,
     ) -> None: ...
     def before(self, args: Args, kwargs: Kwargs, /) -> None: ...
@@ -159,8 +160,8 @@ class Ends:
 class Updates:
     def __init__(
         self,
-        packer: Packer | None,
-        schedulers: dict[int, Any],
+        packer: Packer,
+        schedulers: Mapping[int, EngineState],
         mark: str,
         missing: Callable[[Any, Any], None],
         first_tokens: Callable[[Any], None],
@@ -226,14 +227,5 @@ def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any 
 def elapsed(
     event_elapsed: int, since: int, events: int, first: int, count: int, ring: int, out: int, /
 ) -> tuple[int, int]: ...
-def write_chain(
-    packer: Packer | None,
-    step: int,
-    request: int,
-    hashes: Sequence[bytes],
-    first: int,
-    plain: Sequence[bytes] | None,
-    /,
-) -> None: ...
-
 def set_virtual_clock(ns: int, /) -> None: ...
+def watch_reads(watcher: Callable[[Any, str], None] | None, /) -> None: ...

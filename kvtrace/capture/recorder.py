@@ -21,18 +21,15 @@ import time
 import weakref
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvtrace import __version__
 from kvtrace.capture.budget import Budget
 from kvtrace.capture.limits import Limits
-from kvtrace.capture.stream import Emit, EmitColumns, Stream
+from kvtrace.capture.stream import Emit, EmitColumns, Packer, Stream
 from kvtrace.events import EVENTS, Event
 from kvtrace.format import layout
-from kvtrace.format.segment_file import NO_SEGMENT, allocate, clock_pair, store
-
-if TYPE_CHECKING:
-    from kvtrace.capture._native import Packer
+from kvtrace.format.segment_file import allocate, clock_pair, store
 
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -100,10 +97,10 @@ class Recorder:
 
     def columns(self, event: Event) -> EmitColumns:
         """The function that appends many records of `event` at once."""
-        return self._by_name[event.name].columns()
+        return self._by_name[event.name].columns
 
-    def packer(self, event: Event) -> Packer | None:
-        """Return the compiled function that appends records of `event`, where there is one."""
+    def packer(self, event: Event) -> Packer:
+        """Appends records of `event`: for a hook in C, which fills a record of `native/events.h`."""
         return self._by_name[event.name].packer
 
     def append(self, event: Event, rows: Any) -> None:
@@ -254,7 +251,7 @@ class Recorder:
                 return
             self.stopped = reason
             for stream in self._streams:
-                stream.use(NO_SEGMENT)
+                stream.use(None)
             if self.counters is not None:
                 store(self.counters, 0, layout.COUNTERS_HEADER.pack(layout.COUNTERS_MAGIC, layout.FORMAT_VERSION, 1))
             line = {"kind": "stopped", "reason": reason, **clock_pair()}

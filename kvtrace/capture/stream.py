@@ -2,94 +2,84 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections import deque
 from collections.abc import Callable
-from functools import cache, partial
-from importlib import import_module
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from pathlib import Path
+from threading import RLock
+from typing import Any, Protocol
 
+from kvtrace.capture.budget import Budget
+from kvtrace.errors import KvtraceError
 from kvtrace.events import Event
 from kvtrace.format import layout
-from kvtrace.format.segment_file import (
-    NO_SEGMENT,
-    MappedSegment,
-    NoSegment,
-    allocate,
-    clock_pair,
-    seal,
-    segment_header,
-    store,
-)
+from kvtrace.format.segment_file import allocate, clock_pair, seal, segment_header, store
 
-if TYPE_CHECKING:
+try:
     from kvtrace.capture._native import Packer
-    from kvtrace.capture.recorder import Recorder
+except ImportError as error:
+    raise KvtraceError(
+        f"kvtrace's compiled part cannot be loaded from {Path(__file__).parent} ({error}), so nothing can be recorded. "
+        "Install kvtrace again, from a wheel or where there are a C compiler and Python's headers"
+    ) from error
+
+__all__ = ["Emit", "EmitColumns", "Packer", "Stream"]
 
 Emit = Callable[..., None]
-"""Appends one record: the event's field values in declared order."""
+"""Appends one record: the event's field values, by name or in declared order."""
 
 EmitColumns = Callable[..., None]
-"""Appends records: how many, then for each field, in declared order, one value for all of them or a list of values."""
-
-NATIVE_VARIABLE = "KVTRACE_NATIVE"
-"""0: do without the compiled part."""
-
-FEW_ROWS = 6
-"""So many records are appended quicker one by one."""
+"""Appends records: how many, then for each field, by name or in declared order, a value for all or a list of values."""
 
 FIRST_SEGMENT_BYTES = 1 << 18
 SMALLEST_SEGMENT_BYTES = 1 << 14
 """Of a stream that wrote little before its segments were rotated."""
 
 
-_EMIT = """
-def bind(stream, pack_into):
-    def emit({values}):
-        segment = stream.segment
-        offset = segment.next_offset()
-        if offset > segment.last:
-            stream._emit_in_next(segment, ({values},))
-            return
-        pack_into(segment.map, offset, {values}, 1)
-    return emit
-"""
-"""Compiled for each number of values: passing them on as `*values` takes half as long again for every record."""
+class Process(Protocol):
+    """A process's part of a recording, as its streams see it: `kvtrace.capture.recorder.Recorder`."""
 
+    lock: RLock
+    budget: Budget
+    directory: Path
+    counters: mmap.mmap | None
+    stopped: str | None
+    count_writes: bool
+    largest_segment_bytes: int
 
-@cache
-def _emitter(values: int) -> Any:
-    found: dict[str, Any] = {}
-    exec(_EMIT.format(values=", ".join(f"v{index}" for index in range(values))), found)
-    return found["bind"]
+    def open(self) -> None:
+        """Create the process's directory."""
 
+    def stop(self, reason: str) -> None:
+        """End recording in this process."""
 
-def compiled() -> Any:
-    """`kvtrace.capture._native`, or None: it was not built, or is not wanted."""
-    if os.environ.get(NATIVE_VARIABLE) == "0":
-        return None
-    try:
-        return import_module("kvtrace.capture._native")
-    except ImportError:
-        return None
+    def note(self, kind: str, *, inherited: bool = False, opens: bool = False, **facts: Any) -> None:
+        """Write a rare fact to the journal."""
 
 
 class Stream:
-    """One event's segments in this process."""
+    """One event's segments in this process.
 
-    def __init__(self, recorder: Recorder, event: Event, index: int) -> None:
+    Attributes:
+        packer: Appends records; hooks in C are given it.
+        emit: Appends one record.
+        columns: Appends many records at once: 256 of them take a tenth of the time of one by one.
+    """
+
+    def __init__(self, recorder: Process, event: Event, index: int) -> None:
         self.recorder = recorder
         self.event = event
         self.counters_offset = layout.COUNTERS_HEADER_BYTES + index * layout.COUNTERS_ENTRY.size
-        self.segment: MappedSegment | NoSegment = NO_SEGMENT
-        self.packer = self._packer()
-        self.emit = self._counting_emit() if recorder.count_writes and self.packer is None else self._emit()
+        self.segment: mmap.mmap | None = None
+        self.packer = Packer(event.layout, self, self.count if recorder.count_writes else None)
+        self.emit: Emit = self.packer.emit
+        self.columns: EmitColumns = self.packer.columns
         self.reset()
 
     def reset(self) -> None:
         """Forget the open segment, as after a fork: the parent goes on with it."""
-        self.use(NO_SEGMENT)
+        self.use(None)
         self.sequence = 0
         self.segment_bytes = 0
         self.appended_to = 0
@@ -97,93 +87,11 @@ class Stream:
         self.dropped = 0
         self.written = 0
 
-    def use(self, segment: MappedSegment | NoSegment) -> int:
-        """Go on in a segment; where the places end that were given out in the one before."""
-        before = self.segment
-        if self.packer is not None:  # first: who finds the one before full must see that this is not it
-            end = self.packer.follow(segment.map, layout.SEGMENT_HEADER_BYTES)
-        self.segment = segment
-        return before.next_offset() if self.packer is None else end
-
-    def _packer(self) -> Packer | None:
-        """Return the compiled counterpart of this stream, if there is one."""
-        native = compiled()
-        if native is None:
-            return None
-        wrote = self.count if self.recorder.count_writes else None
-        packer: Packer = native.Packer(self.event.struct.format, self, wrote)
-        return packer
-
-    def _emit(self) -> Emit:
-        if self.packer is not None:
-            return self.packer.emit
-        emit: Emit = _emitter(len(self.event.fields))(self, self.event.struct.pack_into)
-        return emit
-
-    def columns(self) -> EmitColumns:
-        """The function that appends many records at once: 256 of them take a tenth of the time of one by one."""
-        if self.packer is not None:
-            return self.packer.columns
-        pack, places = self.event.struct.pack, [str(index) for index in range(len(self.event.fields))]
-        as_rows: Callable[[bytearray], Any] | None = None
-
-        def emit_columns(rows: int, *values: Any) -> None:
-            nonlocal as_rows
-            if rows < FEW_ROWS:
-                for index in range(rows):
-                    self.emit(*[value[index] if isinstance(value, list) else value for value in values])
-                return
-            as_rows = as_rows or self._as_rows(places)
-            data = bytearray(pack(*[0 if isinstance(value, list) else value for value in values], 0) * rows)
-            table = as_rows(data)
-            for place, value in zip(places, values, strict=True):
-                if isinstance(value, list):
-                    table[place] = value
-            self._write(data, rows)
-
-        return emit_columns
-
-    def _as_rows(self, places: list[str]) -> Callable[[bytearray], Any]:
-        import numpy  # an engine has loaded it by now; `kvtrace record` itself does without
-
-        codes = [field.type.code for field in self.event.fields]
-        return partial(numpy.frombuffer, dtype=numpy.dtype([*zip(places, codes, strict=True), ("whole", "B")]))
-
-    def _write(self, data: bytearray, rows: int) -> None:
-        """Append records whose commit bytes are 0."""
-        segment, size = self.segment, self.event.struct.size
-        last = deque(islice(segment.offsets, rows), 1)[0]  # one C call: no other thread reserves in between
-        offset = last - (rows - 1) * size
-        if last > segment.last or self.recorder.count_writes:
-            self._write_singly(segment, offset, data)
-            return
-        self._store(segment, offset, data, rows)
-
-    def _store(self, segment: MappedSegment | NoSegment, offset: int, data: bytes | bytearray, rows: int) -> None:
-        """Put records into reserved places; none is whole before the last step, for their commit bytes are 0."""
-        size, end = self.event.struct.size, offset + len(data)
-        segment.map[offset:end] = data
-        segment.map[offset + size - 1 : end : size] = b"\1" * rows
-
-    def _write_singly(self, segment: MappedSegment | NoSegment, offset: int, data: bytearray) -> None:
-        """Fill what was reserved at the end of a segment, then go on in the next."""
-        for *values, _ in self.event.struct.iter_unpack(data):
-            if offset <= segment.last:
-                self.event.struct.pack_into(segment.map, offset, *values, 1)
-                self.count()
-            else:
-                self.emit(*values)
-            offset += self.event.struct.size
-
-    def _counting_emit(self) -> Emit:
-        """Emit and count, for the tests that ask whether a crash lost anything."""
-        emit = self._emit()
-
-        def counting(*values: Any) -> None:
-            emit(*values)
-            self.count()
-
-        return counting
+    def use(self, segment: mmap.mmap | None) -> int:
+        """Go on in a segment; where the records end in the one before."""
+        end = self.packer.follow(segment, layout.SEGMENT_HEADER_BYTES)
+        self.segment = segment  # after that: who finds the one before full must see that this is not it
+        return end
 
     def count(self) -> None:
         """One more record was written, where they are counted."""
@@ -191,13 +99,33 @@ class Stream:
             self.written += 1
             self._store_counters()
 
-    def _emit_in_next(self, full: MappedSegment | NoSegment, values: tuple[Any, ...]) -> None:
+    def emit_in_next(self, full: mmap.mmap | None, values: tuple[Any, ...]) -> None:
+        """Append a record, for which there is no room in this segment, to the next one."""
         if self._roll(full):
-            self._emit()(*values)
+            self.emit(*values)
         else:
             self.drop(1)
 
-    def _roll(self, full: MappedSegment | NoSegment, used: int | None = None) -> bool:
+    def refuse(self, compiled: str = "") -> None:
+        """Count a record as dropped: the compiled part has another declaration of the event.
+
+        Args:
+            compiled: That declaration, said once before any record; else empty.
+        """
+        if not compiled:
+            self.recorder.open()
+            self.drop(1)
+            return
+        pairs = zip_longest(compiled.split(), self.event.layout.split(), fillvalue="nothing")
+        number, (theirs, ours) = next((at, pair) for at, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+        detail = (
+            f"kvtrace's compiled part has {theirs} as field {number}, kvtrace.events declares {ours}; "
+            f"install kvtrace again; lost: {self.event.name}"
+        )
+        place = f"kvtrace.events:{self.event.name}"
+        self.recorder.note("hook", inherited=True, hook=place, state="disabled", detail=detail)
+
+    def _roll(self, full: mmap.mmap | None, used: int | None = None) -> bool:
         """Open the next segment unless another thread did; False once recording has stopped."""
         recorder = self.recorder
         with recorder.lock:
@@ -211,15 +139,11 @@ class Stream:
             return not recorder.stopped
 
     def rotate(self) -> None:
-        """Go on in a new segment if this one has records. Threads that emit meanwhile are not held up.
-
-        Without compiled code, one of them may have looked up the old segment already; its records come to lie behind
-        the seal.
-        """
+        """Go on in a new segment if this one has records. Threads that emit meanwhile are not held up."""
         recorder = self.recorder
         with recorder.lock:
             old = self.segment
-            if recorder.stopped or isinstance(old, NoSegment) or not (used := self._used_bytes(old)):
+            if recorder.stopped or old is None or not (used := self._used_bytes(old)):
                 return
             if self.appended_to:
                 self.rotation_due = True
@@ -231,13 +155,13 @@ class Stream:
                 return
             seal(old, end)
 
-    def _used_bytes(self, segment: MappedSegment) -> int:
+    def _used_bytes(self, segment: mmap.mmap) -> int:
         """About how much of a segment holds records, by halving: records are whole in order but for the last few."""
         size = self.event.struct.size
-        low, high = 0, (len(segment.map) - layout.SEGMENT_HEADER_BYTES) // size
+        low, high = 0, (len(segment) - layout.SEGMENT_HEADER_BYTES) // size
         while low < high:
             middle = (low + high) // 2
-            if segment.map[layout.SEGMENT_HEADER_BYTES + (middle + 1) * size - 1]:
+            if segment[layout.SEGMENT_HEADER_BYTES + (middle + 1) * size - 1]:
                 low = middle + 1
             else:
                 high = middle
@@ -251,7 +175,7 @@ class Stream:
             size = max(SMALLEST_SEGMENT_BYTES, 1 << (2 * used + layout.SEGMENT_HEADER_BYTES - 1).bit_length())
         return min(size, self.recorder.largest_segment_bytes)
 
-    def _next_segment(self, used: int | None = None) -> MappedSegment:
+    def _next_segment(self, used: int | None = None) -> mmap.mmap:
         recorder = self.recorder
         size = self._size_of_next(used)
         recorder.budget.take(size)
@@ -263,7 +187,7 @@ class Stream:
         map_[:start] = header[:start]
         self.sequence += 1
         self.segment_bytes = size
-        return MappedSegment(map_, self.event.struct.size)
+        return map_
 
     def append(self, rows: Any) -> None:
         """Append whole records made elsewhere: a contiguous array of bytes, a row a record.
@@ -274,20 +198,21 @@ class Stream:
         done = 0
         while done < len(rows):
             segment = self.segment
-            room = 0 if segment is NO_SEGMENT else (len(segment.map) - self.appended_to) // size
-            if not room or self.rotation_due:
+            room = 0 if segment is None else (len(segment) - self.appended_to) // size
+            if segment is None or not room or self.rotation_due:
                 end = self.appended_to
                 used, self.rotation_due = (end if self.rotation_due else None), False
                 if not self._roll(segment, used):
                     self.drop(len(rows) - done)
                     return
-                if used is not None:
+                if used is not None and segment is not None:
                     seal(segment, end)
                 self.appended_to = layout.SEGMENT_HEADER_BYTES
                 continue
             part = rows[done : done + room]
             start, end = self.appended_to, self.appended_to + len(part) * size
-            self._store(segment, start, part.tobytes(), len(part))
+            segment[start:end] = part.tobytes()
+            segment[start + size - 1 : end : size] = b"\1" * len(part)  # last: they count once this is written
             self.appended_to = end
             done += len(part)
             if self.recorder.count_writes:

@@ -154,10 +154,7 @@ def _print(comparison: Comparison, stdout: TextIO) -> None:
             "pairs",
             f"{letter} is",
         ]
-        rows = [
-            (x.name, x.unit, x.better, x.base, x.other, x.difference, x.change, x.interval, x.pairs, x.verdict)
-            for x in lines(comparison, other)
-        ]
+        rows = [line.cells for line in lines(comparison, other)]
         print_result(names, [False] * 3 + [True] * 6 + [False], rows, {}, stdout)
     typer.echo(f"\n{READING}", file=stdout)
     sys.stdout.flush()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ import typer
 
 from kvtrace.errors import KvtraceError, needs_analysis
 from kvtrace.escape import inert, inert_lines
+from kvtrace.ingest.importers.registry import all_importers, recognise
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,14 +26,16 @@ if TYPE_CHECKING:
 
 RunArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[RUN]...", help="Run directories that `kvtrace record -o` made; several are merged."),
+    typer.Argument(
+        metavar="[RUN]...",
+        help="Run directories that `kvtrace record -o` made, several are merged; or files, see below.",
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
 
-    @app.command()
     def ingest(
         run: RunArgument = None,
         output: Annotated[
@@ -43,36 +47,6 @@ def register(app: typer.Typer) -> None:
                 "--all-tiles", help="Take the tiles of every step; by default about 20 million, evenly spread."
             ),
         ] = False,
-        nsight: Annotated[
-            list[Path] | None,
-            typer.Option("--nsight", metavar="FILE", help="An Nsight Systems export (.sqlite); repeatable."),
-        ] = None,
-        torch_trace: Annotated[
-            list[Path] | None,
-            typer.Option(
-                "--torch-trace", metavar="FILE", help="A PyTorch profiler trace (.json, .json.gz); repeatable."
-            ),
-        ] = None,
-        kv_events: Annotated[
-            list[Path] | None,
-            typer.Option("--kv-events", metavar="FILE", help="vLLM's KV events, recorded (.jsonl); repeatable."),
-        ] = None,
-        unboxkv: Annotated[
-            list[Path] | None,
-            typer.Option(
-                "--unboxkv", metavar="PATH", help="Patterns, CSVs and logs of UnBoxKV-IO, or their folder; repeatable."
-            ),
-        ] = None,
-        sched_trace: Annotated[
-            list[Path] | None,
-            typer.Option("--sched-trace", metavar="FILE", help="A scheduler trace (.jsonl); repeatable."),
-        ] = None,
-        requests: Annotated[
-            list[Path] | None,
-            typer.Option(
-                "--requests", metavar="FILE", help="A request trace as Mooncake's or Bailian's (.jsonl); repeatable."
-            ),
-        ] = None,
         block_size: Annotated[
             int | None,
             typer.Option(min=1, help="Tokens a block, of --unboxkv and --requests, where the data do not tell."),
@@ -97,36 +71,32 @@ def register(app: typer.Typer) -> None:
                 help="Add so many ns to RUN's clock, rather than estimate it from what hosts told each other.",
             ),
         ] = None,
+        **given: list[Path] | None,
     ) -> None:
         """Turn recordings and other tools' files into a trace.
 
         The trace is one DuckDB file. It also takes profiles made beside a recording.
 
         An earlier one is replaced. Files that follow RUN are further ones of the kind given, so that
-        --nsight RUN/*.sqlite works. Recordings of several hosts are put on the first one's clock.
+        --nsight RUN/*.sqlite works; without an option their content says what they are. Recordings of several hosts are
+        put on the first one's clock.
         """
         with needs_analysis():
             from kvtrace.ingest.importers.options import Options
             from kvtrace.ingest.run import TRACE_NAME
             from kvtrace.ingest.run import ingest as ingest_run
             from kvtrace.ingest.sources import Sources
-        given = {
-            "nsight": nsight,
-            "torch": torch_trace,
-            "kv_events": kv_events,
-            "unboxkv": unboxkv,
-            "sched_trace": sched_trace,
-            "requests": requests,
-        }
-        files = {kind: tuple(paths) for kind, paths in given.items() if paths}
-        directories, more = _split(run or [], expect_files=bool(files))
-        if more:
-            kind = "nsight" if nsight else next(iter(files))
-            if not nsight and len(files) > 1:
-                raise KvtraceError(f"{more[0]}: give its kind before it, as there are several", 2)
-            files[kind] = (*files[kind], *more)
-        options = Options(block_tokens=block_size, block_bytes=block_bytes, tick_ns=tick_ns)
-        sources = Sources(**files, options=options, launch_shapes=launch_shapes)
+        files = {kind: list(paths) for kind, paths in given.items() if paths}
+        more = [path for path in run or [] if path.is_file()]
+        directories = [path for path in run or [] if path not in more]
+        for path in more:
+            files.setdefault(_kind_of(path, list(files)), []).append(path)
+        sources = Sources(
+            **files,
+            options=Options(
+                block_tokens=block_size, block_bytes=block_bytes, tick_ns=tick_ns, launch_shapes=launch_shapes
+            ),
+        )
         if not directories and output is None:
             raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)
         if len(directories) > 1 and output is None:
@@ -147,11 +117,38 @@ def register(app: typer.Typer) -> None:
             )
         _print_summary(summary, time.monotonic() - started)
 
+    _add_importers(ingest)
+    app.command()(ingest)
 
-def _split(given: list[Path], *, expect_files: bool) -> tuple[list[Path], list[Path]]:
-    """The run directories among the arguments, and the files."""
-    files = [path for path in given if path.is_file()] if expect_files else []
-    return [path for path in given if path not in files], files
+
+def _add_importers(command: Callable[..., None]) -> None:
+    """Give a command an option for each importer, in place of its `**given`."""
+    signature = inspect.signature(command, eval_str=True)
+    fixed = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(
+            kind,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                list[Path] | None,
+                typer.Option(importer.option, metavar=importer.metavar, help=f"{importer.help}; repeatable."),
+            ],
+        )
+        for kind, importer in all_importers().items()
+    ]
+    parameters = [*fixed, *options]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+
+
+def _kind_of(path: Path, given: list[str]) -> str:
+    """The kind of a file without an option: that of the others, or what its content says."""
+    if not given:
+        return recognise(path).kind
+    if len(given) == 1 or "nsight" in given:
+        return "nsight" if "nsight" in given else given[0]
+    raise KvtraceError(f"{path}: give its kind before it, as there are several", 2)
 
 
 def _offset(text: str) -> tuple[str, int]:

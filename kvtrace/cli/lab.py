@@ -122,8 +122,9 @@ def explorer(
     """Write a static site over one or more sweeps."""
     with needs_analysis():
         from kvtrace.lab.explorer import write_site
+        from kvtrace.viewer.page import make_page
 
-        runs = write_site(directories, output, pages=pages)
+        runs = write_site(directories, output, make_page if pages else None)
     typer.echo(f"{runs} runs in {output / 'index.html'}")
 
 

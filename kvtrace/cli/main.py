@@ -16,6 +16,7 @@ COMMANDS = (
     "record",
     "snapshot",
     "ingest",
+    "findings",
     "query",
     "reuse",
     "sql",

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO
 from kvtrace import __version__
 from kvtrace.export.otlp_spans import GEN_AI, SERVER, Key, Span, attribute_list, key, span
 from kvtrace.export.place import whole_file
-from kvtrace.export.tables import run_facts, run_id
+from kvtrace.export.tables import run_id
 from kvtrace.queries import Trace, find
+from kvtrace.queries.facts import run_facts
 from kvtrace.queries.writers import Limited
 
 MOST_LINKS = 128
@@ -25,7 +26,7 @@ MOST_LINKS = 128
 _LINE_SPANS = 512
 _BATCH_ROWS = 2048
 _OPERATION = "text_completion"
-"""Operation of an engine, by the conventions: whether a client called it a chat is not known there."""
+"""An engine's operation, by the conventions: it does not know whether a client called it a chat."""
 
 _JOBS = """
     SELECT session, min(coalesce(arrival_ns, queued_ns)) AS start_ns, count(*) AS requests,

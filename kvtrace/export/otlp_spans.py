@@ -61,7 +61,19 @@ def span(
     links: Iterable[Key] = (),
     dropped_links: int = 0,
 ) -> Span:
-    """A span."""
+    """A span.
+
+    Args:
+        identity: The ids of its trace and of itself.
+        name: Its name.
+        start_ns: UNIX nanoseconds.
+        end_ns: UNIX nanoseconds; one before the start becomes the start.
+        attributes: Attributes; None values are left out.
+        parent: The span that it is part of.
+        kind: OpenTelemetry's number of a kind.
+        links: Spans that belong to it.
+        dropped_links: Links that were left out.
+    """
     made: Span = {
         "traceId": identity.trace,
         "spanId": identity.span,

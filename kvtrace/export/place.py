@@ -72,7 +72,7 @@ def write_manifest(path: Path, kind: str, facts: dict[str, Any]) -> None:
 
 
 def is_export(manifest: Path) -> bool:
-    """Return whether a file is the manifest of an export."""
+    """A file is the manifest of an export."""
     try:
         return "kvtrace_export" in json.loads(manifest.read_bytes())
     except (OSError, ValueError, TypeError):

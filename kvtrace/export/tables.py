@@ -1,4 +1,4 @@
-"""The tables of a trace, and what is said of a trace in every manifest."""
+"""The tables of a trace, and the facts of it that every manifest holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Trace
+from kvtrace.queries.facts import run_facts
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -34,19 +35,13 @@ def select(name: str) -> str:
     return 'FROM "' + name.replace('"', '""') + '"'
 
 
-def run_facts(trace: Trace) -> dict[str, str]:
-    """Table `run`."""
-    rows = trace.sql("FROM run", "arrow").to_pylist()
-    return {row["key"]: row["value"] for row in rows}
-
-
 def facts(trace: Trace) -> dict[str, Any]:
-    """Return a manifest's facts about the trace."""
+    """Facts of the trace for a manifest."""
     return {"trace": trace.path.name, "run": run_facts(trace)}
 
 
 def run_id(trace: Trace, given: str | None) -> str:
-    """Return the run's identifier: its start and process, or the trace's name where nothing was recorded.
+    """The name that tells a run from others: its start and process, or the trace's name where nothing was recorded.
 
     Raises:
         KvtraceError: the name given cannot be part of a file name.

@@ -1,14 +1,12 @@
-"""A segment file as its writer has it: mapped, with all its blocks allocated, and given out record by record."""
+"""A segment file as its writer has it: mapped, with all its blocks allocated."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import mmap
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from kvtrace.events import SCHEMA_VERSION, Event
 from kvtrace.format import layout
@@ -39,42 +37,14 @@ def segment_header(event: Event, pid: int, sequence: int, segment_bytes: int, cl
     return (head + facts).ljust(layout.SEGMENT_HEADER_BYTES, b"\0")
 
 
-class MappedSegment:
-    """A mapped segment: `next_offset()` reserves a record's place; one beyond `last` means it is full."""
-
-    __slots__ = ("last", "map", "next_offset", "offsets")
-
-    def __init__(self, map_: mmap.mmap, record_bytes: int) -> None:
-        self.map = map_
-        self.last = len(map_) - record_bytes
-        self.offsets = itertools.count(layout.SEGMENT_HEADER_BYTES, record_bytes)
-        self.next_offset = self.offsets.__next__
-
-
-class NoSegment:
-    """Stands where no segment is open: always full."""
-
-    map: Any = None
-    last = -(1 << 62)
-    offsets = itertools.repeat(0)
-
-    @staticmethod
-    def next_offset() -> int:
-        """A place beyond `last`."""
-        return 0
-
-
-NO_SEGMENT = NoSegment()
-
-
 def store(map_: mmap.mmap, offset: int, data: bytes) -> None:
     """Replace what a few bytes hold. `pack_into` would empty them first, and a `kill -9` might come in between."""
     map_[offset : offset + len(data)] = data
 
 
-def seal(segment: MappedSegment | NoSegment, end: int) -> None:
+def seal(segment: mmap.mmap, end: int) -> None:
     """Say in the header that places were given out up to `end`, and that there will be no more."""
-    layout.SEGMENT_SEAL.pack_into(segment.map, layout.SEGMENT_SEAL_OFFSET, end)
+    layout.SEGMENT_SEAL.pack_into(segment, layout.SEGMENT_SEAL_OFFSET, end)
 
 
 def allocate(path: Path, size: int) -> mmap.mmap:

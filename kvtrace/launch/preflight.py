@@ -101,10 +101,10 @@ def check(
     """Ask the interpreter whether vLLM can be imported there and would load kvtrace's probes.
 
     Returns:
-        Warnings: its kvtrace is of another version or lacks its compiled part, NVTX is wanted and missing.
+        Warnings: its kvtrace is of another version, NVTX is wanted and missing.
 
     Raises:
-        KvtraceError: vLLM or kvtrace is missing, or NVTX and it is needed.
+        KvtraceError: vLLM, kvtrace or its compiled part is missing, or NVTX and it is needed.
     """
     answer = _ask(interpreter, environment)
     if answer is None:
@@ -128,9 +128,11 @@ def check(
     if version != __version__:
         warnings.append(f"{python} has kvtrace {version}, but this is kvtrace {__version__}: install the same in both.")
     elif not answer.get("compiled"):
-        warnings.append(
-            f"kvtrace was installed without its compiled part for {python}, which the command runs on, so recording a "
-            f"block takes three times as long. Install it again where there is a C compiler."
+        raise KvtraceError(
+            f"kvtrace was installed without its compiled part for {python}, which the command runs on, so vLLM would "
+            f"not record. Install it again, from a wheel or where there are a C compiler and Python's headers: "
+            f"{pip} --force-reinstall kvtrace",
+            2,
         )
     if (needs_nvtx or wants_nvtx) and not answer.get("nvtx"):
         missing = f"The package nvtx is not installed for {python}, which the command runs on"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format.discarded import TILES
+from kvtrace.format.processes import still_running
 from kvtrace.format.reader import ProcessRecording, Recording, open_recording
 from kvtrace.launch.nsys_report import Report
-from kvtrace.launch.processes import still_running
 from kvtrace.launch.status import size
 from kvtrace.launch.versions import remark
 
@@ -223,10 +223,12 @@ def _hook_states(processes: Iterable[ProcessRecording]) -> dict[tuple[str, str, 
 def _losses(processes: Iterable[ProcessRecording]) -> Iterator[str]:
     for process in processes:
         dropped: Counter[str] = Counter({event: count for event, count in process.dropped().items() if count})
-        if dropped or process.stopped:
-            lost = f"{_by_stream(dropped)} records were dropped" if dropped else "nothing was dropped"
-            reason = process.stopped or "for an unknown reason"
-            yield f"recording stopped early in process {process.pid} ({_roles(process)}): {reason}; {lost}"
+        lost = f"{_by_stream(dropped)} records were dropped" if dropped else "nothing was dropped"
+        where = f"in process {process.pid} ({_roles(process)})"
+        if process.stopped:
+            yield f"recording stopped early {where}: {process.stopped}; {lost}"
+        elif dropped:
+            yield f"{lost} {where}"
 
 
 def _leftovers(processes: Iterable[ProcessRecording]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import time
 from collections.abc import Iterator
@@ -15,28 +14,10 @@ from kvtrace.queries.missing import advice
 from kvtrace.queries.plotting import draw_bytes, has_plot
 from kvtrace.queries.text import inert
 from kvtrace.queries.writers import Limited, write_csv
+from kvtrace.reports.document import Picture
 
 LARGEST_SVG_BYTES = 400_000
 """A drawing with more marks than that holds goes into the page as pixels; its SVG lies beside the page."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A plot as files and as what the page embeds."""
-
-    files: dict[str, bytes] = field(repr=False)
-    """Contents by the ending of the name: svg, and png if the SVG is large."""
-
-    @property
-    def uri(self) -> str:
-        """The picture as a `data:` address."""
-        kind, mime = ("png", "image/png") if "png" in self.files else ("svg", "image/svg+xml")
-        return f"data:{mime};base64,{base64.b64encode(self.files[kind]).decode()}"
-
-    @property
-    def shown(self) -> str:
-        """Return the file that is shown."""
-        return "png" if "png" in self.files else "svg"
 
 
 @dataclass(frozen=True)

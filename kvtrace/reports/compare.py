@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtrace.errors import KvtraceError
-from kvtrace.queries import Trace
+from kvtrace.queries import Trace, facts
+from kvtrace.queries.statistics import Difference, Floats, paired_difference, value_of
 from kvtrace.reports import fairness
-from kvtrace.reports.bootstrap import Floats, Interval, interval, statistic
-from kvtrace.reports.head import command_line
 from kvtrace.reports.metrics import METRICS, Metric
 from kvtrace.reports.pairing import Method, Pairing, pair
 
@@ -23,30 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Difference of a run from the first in a metric: over its pairs, or between two runs' single values.
-
-    `pairs` is 0 where the metric has one value a run; then there is no interval either.
-    """
-
-    value: float
-    relative: float
-    pairs: int
-    interval: Interval | None
-
-    def verdict(self, better: str | None) -> str:
-        """better, worse, same or unclear, by the interval; higher or lower if neither is better; else nothing."""
-        if self.interval is None:
-            return ""
-        if self.value == self.interval.low == self.interval.high == 0:
-            return "same"
-        if self.interval.low <= 0 <= self.interval.high:
-            return "unclear"
-        direction = "higher" if self.interval.low > 0 else "lower"
-        return direction if better is None else "better" if direction == better else "worse"
 
 
 @dataclass(frozen=True)
@@ -85,7 +60,7 @@ class _Run:
         with Trace(path) as trace:
             self.settings = fairness.settings(trace)
             self.losses = list(fairness.losses(trace))
-            self.command = command_line(fairness.run_facts(trace).get("command")) or "-"
+            self.command = facts.command_line(facts.run_facts(trace)) or "-"
             self.answers: dict[str, pd.DataFrame] = {
                 name: trace.query(name)
                 for name in dict.fromkeys(metric.query for metric in METRICS)
@@ -114,7 +89,7 @@ class _Run:
         if metric.paired:
             values = self.sample(metric, self.keys)
             whole = values[np.isfinite(values).all(axis=1)] if values is not None else np.empty((0, 1))
-            found = float(statistic(metric.statistic, whole, np.ones((1, len(whole))))[0]) if len(whole) else math.nan
+            found = value_of(metric.statistic, whole) if len(whole) else math.nan
         else:
             answer = self.answers.get(metric.query)
             column = None if answer is None else metric.rows(answer)[metric.columns[0]].dropna()
@@ -178,22 +153,15 @@ def _warnings(runs: Sequence[_Run], pairings: Sequence[Pairing], settings: Seque
 def _difference(metric: Metric, base: _Run, other: _Run, pairing: Pairing) -> Difference | None:
     if not metric.paired:
         first, second = base.value(metric), other.value(metric)
-        return None if first is None or second is None else Difference(second - first, _over(second, first), 0, None)
-    a, b = base.sample(metric, pairing.base.astype(float)), other.sample(metric, pairing.other.astype(float))
-    if a is None or b is None:
+        return None if first is None or second is None else Difference(first, second - first)
+    values = (base.sample(metric, pairing.base.astype(float)), other.sample(metric, pairing.other.astype(float)))
+    if values[0] is None or values[1] is None:
         return None
-    whole = np.isfinite(a).all(axis=1) & np.isfinite(b).all(axis=1)
-    if not whole.any():
-        return None
-    a, b = a[whole], b[whole]
-    clusters = None
-    if pairing.clusters is not None:
-        clusters = np.unique(pairing.clusters[whole], return_inverse=True)[1].astype(np.int64)
-    once = np.ones((1, len(a)))
-    first, second = (float(statistic(metric.statistic, values, once)[0]) for values in (a, b))
-    return Difference(second - first, _over(second, first), len(a), interval(metric.statistic, a, b, clusters))
+    return paired_difference(metric.statistic, values[0], values[1], pairing.clusters)
 
 
-def _over(value: float, base: float) -> float:
-    """The relative change; NaN from nothing."""
-    return (value - base) / base if base else math.nan
+def verdict(found: Difference, better: str | None) -> str:
+    """better, worse, same or unclear, by the interval; higher or lower if neither is better; else nothing."""
+    if better is None or found.direction not in ("higher", "lower"):
+        return found.direction
+    return "better" if found.direction == better else "worse"

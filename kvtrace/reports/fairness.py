@@ -1,11 +1,12 @@
-"""Differences between two runs beside the one compared: settings, software, the work itself."""
+"""Differences between two runs that make a comparison unfair: settings, software, the work itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+from kvtrace.queries import facts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,14 +46,14 @@ class Setting:
 
 
 def settings(trace: Trace) -> dict[str, str]:
-    """Return a run's settings, as text; several engines' different values together."""
-    facts = run_facts(trace)
+    """The settings and software of a run, as text; several engines' different values together."""
+    run = facts.run_facts(trace)
     engines = trace.sql("SELECT * EXCLUDE (engine_id) FROM engine", "arrow").to_pydict()
-    engines["model"] = [_without_folder(model) for model in engines["model"]]
+    engines["model"] = [facts.model_name(model) for model in engines["model"]]
     found = {name: _together(values) for name, values in engines.items()}
     return {
-        "vllm_version": facts.get("vllm_version") or "-",
-        "kvtrace_version": facts.get("kvtrace_version") or "-",
+        "vllm_version": run.get("vllm_version") or "-",
+        "kvtrace_version": run.get("kvtrace_version") or "-",
         "engines": str(len(next(iter(engines.values()), []))),
         **found,
         "gpu": _values(trace, "SELECT DISTINCT name FROM gpu_device ORDER BY ALL"),
@@ -60,16 +61,6 @@ def settings(trace: Trace) -> dict[str, str]:
         "hooks": _values(trace, "SELECT DISTINCT hook FROM hook WHERE state = 'installed' ORDER BY ALL"),
         "depth": _depth(trace),
     }
-
-
-def run_facts(trace: Trace) -> dict[str, str | None]:
-    """The rows of table `run`."""
-    columns = trace.sql("SELECT key, value FROM run", "arrow").to_pydict()
-    return dict(zip(columns["key"], columns["value"], strict=True))
-
-
-def _without_folder(model: str | None) -> str | None:
-    return PurePath(model).name if model and PurePath(model).is_absolute() else model
 
 
 def _values(trace: Trace, sql: str) -> str:
@@ -106,7 +97,7 @@ def _hidden(setting: Setting) -> Setting:
 
 
 def losses(trace: Trace) -> Iterator[str]:
-    """List what a recording lacks that its numbers would need."""
+    """Sentences on what a recording lacks that its numbers would need."""
     row = trace.sql(
         """
         SELECT coalesce(sum(dropped), 0)::BIGINT AS dropped, coalesce(sum(torn), 0)::BIGINT AS torn,
@@ -122,7 +113,10 @@ def losses(trace: Trace) -> Iterator[str]:
 
 
 def work(base: pd.DataFrame, other: pd.DataFrame, pairing: Pairing) -> Iterator[str]:
-    """In what the paired requests are not the same work. Prompts are compared by length: their text is not recorded."""
+    """Sentences on how the paired requests are not the same work.
+
+    Prompts are compared by length: their text is not recorded.
+    """
     if pairing.base_requests != pairing.other_requests:
         yield f"{pairing.base_requests:,} requests against {pairing.other_requests:,}"
     unpaired = max(pairing.base_requests, pairing.other_requests) - len(pairing.base)

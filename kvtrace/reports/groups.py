@@ -10,7 +10,7 @@ import numpy as np
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Trace
-from kvtrace.reports.bootstrap import Floats, Interval, statistic, unpaired_interval
+from kvtrace.queries.statistics import Interval, unpaired_interval, value_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,10 +85,6 @@ def _row(
 ) -> GroupRow:
     label, unit, how, columns = metric
     values = [group[list(columns)].to_numpy(dtype=np.float64) for group in (base, other)]
-    first, second = (_value(how, rows) for rows in values)
+    first, second = (value_of(how, rows) for rows in values)
     found = unpaired_interval(how, *values)
     return GroupRow(label, unit, base_name, name, len(base), len(other), first, second, found)
-
-
-def _value(how: str, rows: Floats) -> float:
-    return float(statistic(how, rows, np.ones((1, len(rows))))[0])

@@ -18,7 +18,7 @@ METHODS: dict[Method, str] = {
     "id": "the id the client knows",
     "order": "order of arrival",
 }
-"""Ways of pairing requests, the surest first."""
+"""Ways to tell that two requests are the same one, the surest first."""
 
 _ENOUGH = 0.5
 """A method is taken if it pairs at least this share of the smaller run's requests."""

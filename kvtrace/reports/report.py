@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
-from kvtrace.queries import Column, Trace, catalogue, grouped
+from kvtrace.pages import is_page
+from kvtrace.queries import Param, Query, Trace, catalogue, grouped
 from kvtrace.queries.plotting import FORMATS
 from kvtrace.reports.answers import Answer, Unanswered, answers
-from kvtrace.reports.head import read_head
-from kvtrace.reports.render import render
-from kvtrace.viewer.page import is_page
+from kvtrace.reports.document import (
+    Block,
+    Card,
+    Cards,
+    Code,
+    Column,
+    Details,
+    Document,
+    Facts,
+    Figure,
+    File,
+    Items,
+    Listing,
+    Panel,
+    Paragraph,
+    Section,
+    Table,
+    Words,
+    text_table,
+)
+from kvtrace.reports.head import Head, read_head
+from kvtrace.reports.html import page
+from kvtrace.reports.markdown import markdown
 
 ROWS = 20
 """Rows of an answer that the page shows."""
@@ -22,10 +44,13 @@ MARKDOWN = "report.md"
 SUMMARY = "run-summary"
 """The query whose one row stands at the top."""
 
+SIGNS = {"recorded": "●", "derived": "◐", "inferred": "○"}
+"""Signs for a column's source in a table's head."""
+
 
 @dataclass(frozen=True)
 class Made:
-    """Result of writing a report."""
+    """A report that was written: its page, and the queries with and without an answer."""
 
     page: Path
     answered: list[Answer]
@@ -45,33 +70,20 @@ def write_report(path: Path, folder: Path, rows: int = ROWS, *, force: bool = Fa
         KvtraceError: no trace, or the folder holds something else of the report's name, or cannot be written.
     """
     check_folder(folder, PAGE, force=force)
-    head = read_head(path)
     with Trace(path) as trace:
+        head = read_head(trace)
         found = list(answers(trace, rows))
     answered = [item for item in found if isinstance(item, Answer)]
     unanswered = [item for item in found if isinstance(item, Unanswered)]
-    by_name = {item.query.name: item for item in answered}
-    groups = {
-        group: [by_name[query.name] for query in queries]
-        for group, queries in grouped(item.query for item in answered).items()
-    }
-    values = {
-        "name": "/".join(path.resolve().parts[-2:]),
-        "version": __version__,
-        "head": head,
-        "cards": _cards(by_name.get(SUMMARY)),
-        "groups": groups,
-        "answered": len(answered),
-        "unanswered": unanswered,
-    }
+    document = _document("/".join(path.resolve().parts[-2:]), head, answered, unanswered)
     try:
         _clear(folder)
         for item in answered:
             write_file(folder / "csv" / f"{item.query.name}.csv", item.csv)
             for kind, data in (item.picture.files if item.picture else {}).items():
                 write_file(folder / "plots" / f"{item.query.name}.{kind}", data)
-        write_file(folder / MARKDOWN, render("report.md.j2", **values).encode())
-        write_file(folder / PAGE, render("report.html", **values).encode())
+        write_file(folder / MARKDOWN, markdown(document).encode())
+        write_file(folder / PAGE, page(document).encode())
     except OSError as error:
         raise KvtraceError(f"{folder}: cannot be written: {error.strerror or error}; choose another with -o") from error
     return Made(folder / PAGE, answered, unanswered)
@@ -89,11 +101,10 @@ def check_folder(folder: Path, page: str, *, force: bool) -> None:
         raise KvtraceError(f"{folder / page}: exists and kvtrace did not make it; choose another -o or use --force")
 
 
-def _cards(summary: Answer | None) -> list[tuple[Column, object]]:
-    """The run's own numbers, each with its column."""
-    if summary is None or not summary.rows:
-        return []
-    return list(zip(summary.query.columns, summary.rows[0], strict=True))
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, and make its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def _clear(folder: Path) -> None:
@@ -104,7 +115,118 @@ def _clear(folder: Path) -> None:
             (folder / "plots" / f"{name}.{kind}").unlink(missing_ok=True)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file, and make its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+def _document(name: str, head: Head, answered: Sequence[Answer], unanswered: Sequence[Unanswered]) -> Document:
+    by_name = {item.query.name: item for item in answered}
+    signs = ", ".join(f"{sign} {source}" for source, sign in SIGNS.items())
+    return Document(
+        title=name,
+        lead=Words(
+            f"What happened to the KV cache in this run: {len(answered)} questions answered by `kvtrace report`, "
+            f"{len(unanswered)} that this recording cannot answer."
+        ),
+        blocks=[
+            *_head(head),
+            *_cards(by_name.get(SUMMARY)),
+            Paragraph([f"In the tables: {signs}. Recorded values are copied from the trace, derived ones computed from "
+                       "it, inferred ones guessed by a rule. A dash is no value."], "hint"),
+            *(
+                Section(Words(group), f"group-{number}", [_answer(by_name[query.name]) for query in queries])
+                for number, (group, queries) in enumerate(grouped(item.query for item in answered).items())
+            ),
+            *_unanswered(unanswered),
+        ],
+        footer=f"Made by kvtrace {__version__} from {name}.",
+    )  # fmt: skip
+
+
+def _head(head: Head) -> Iterator[Block]:
+    """The run's facts, its engines' settings, and what its recording lacks."""
+    facts = Facts([(name, Code(value) if name == "Command" else value) for name, value in head.facts])
+    settings = Table([Column(name) for name in head.engine_names], head.engines)
+    yield Panel([facts, *([Details("Settings of each engine", [settings])] if head.engines else [])])
+    for level in ("warning", "info"):
+        if texts := [note["text"] for note in head.notes if note["level"] == level]:
+            yield Items(texts, level)
+
+
+def _cards(summary: Answer | None) -> Iterator[Block]:
+    """The run's own numbers."""
+    if summary is not None and summary.rows:
+        columns = zip(summary.query.columns, summary.rows[0], strict=True)
+        yield Cards([Card(value, column.name, column.unit or "", column.meaning) for column, value in columns])
+
+
+def _answer(answer: Answer) -> Section:
+    """A query's answer: its meaning, plot and rows, and how each number was computed."""
+    query = answer.query
+    blocks: list[Block] = [Paragraph([Words(text)], "about") for text in query.description.split("\n\n")]
+    blocks += [Paragraph([Words(f"Draws again: {figure}")], "about") for figure in query.figures]
+    if answer.picture:
+        blocks.append(Figure(answer.picture, f"plots/{query.name}", f"Plot of {query.name}: {query.title}"))
+    if answer.problem:
+        blocks.append(Paragraph([answer.problem], "problem"))
+    blocks += _rows(answer) if answer.total else [
+        Paragraph(["No rows: the trace has the tables, but nothing in them that the question asks about."], "caption")
+    ]  # fmt: skip
+    blocks.append(_how_computed(query, answer.seconds))
+    return Section(Words(query.title), query.name, blocks, query.name)
+
+
+def _rows(answer: Answer) -> list[Block]:
+    query = answer.query
+    columns = [
+        Column(
+            column.name,
+            number,
+            column.unit or "",
+            SIGNS[column.source],
+            f"{column.meaning} ({column.source})",
+        )
+        for column, number in zip(query.columns, answer.numeric, strict=True)
+    ]
+    whole = f"{answer.total} row{'s' if answer.total != 1 else ''}, also as "
+    first = f"The first {len(answer.rows)} of {answer.total:,} rows; all of them: "
+    plot = [", the plot: ", File(f"plots/{query.name}.svg")] if answer.picture else []
+    caption = [first if answer.cut else whole, File(f"csv/{query.name}.csv"), *plot]
+    return [Table(columns, answer.rows), Paragraph(caption, "caption")]
+
+
+def _how_computed(query: Query, seconds: float) -> Details:
+    columns = [
+        (
+            Code(column.name),
+            Words(column.unit or ""),
+            Words(f"{SIGNS[column.source]} {column.source}"),
+            Words(column.meaning),
+        )
+        for column in query.columns
+    ]
+    blocks: list[Block] = [text_table(("column", "unit", "source", "meaning"), columns)]
+    if query.params:
+        params = [
+            (Code(param.name), Words(param.type), Code(_default(param)), Words(param.meaning)) for param in query.params
+        ]
+        blocks.append(Paragraph(["Parameters, at their defaults:"]))
+        blocks.append(text_table(("parameter", "type", "value", "meaning"), params))
+    blocks += [
+        Paragraph([f"SQL, over {', '.join(query.needs)}; it took {seconds:.2f} s:"]),
+        Listing(query.body, "sql"),
+        Paragraph([Words(f"Again: `kvtrace query {query.name} TRACE --limit 0`")], "hint"),
+    ]
+    return Details("How each number was computed", blocks)
+
+
+def _default(param: Param) -> str:
+    return "NULL" if param.default is None else str(param.default)
+
+
+def _unanswered(unanswered: Sequence[Unanswered]) -> Iterator[Section]:
+    if not unanswered:
+        return
+    rows = [
+        (Code(item.query.name), Words(item.query.title), Words(", ".join(item.missing)), Words("; ".join(item.why)))
+        for item in unanswered
+    ]
+    why = Paragraph(["These ask about things that are not in this recording."])
+    table = text_table(("query", "question", "without rows", "how to get an answer"), rows)
+    yield Section("Not answered", "unanswered", [why, table])

@@ -5,18 +5,36 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.queries.plotting import COLOURS, draw_bytes, label, new_figure
-from kvtrace.queries.text import inert
-from kvtrace.reports.answers import Picture
-from kvtrace.reports.bootstrap import FEWEST_UNITS, RESAMPLES
-from kvtrace.reports.compare import Comparison, Difference, Row
-from kvtrace.reports.render import render
+from kvtrace.queries.statistics import RESAMPLES, RULE, Difference
+from kvtrace.queries.text import inert, rounded
+from kvtrace.reports.compare import Comparison, Row, verdict
+from kvtrace.reports.document import (
+    Block,
+    Cell,
+    Code,
+    Column,
+    Document,
+    File,
+    Items,
+    Mark,
+    Panel,
+    Paragraph,
+    Picture,
+    Section,
+    Table,
+    Words,
+    text_table,
+)
+from kvtrace.reports.document import Figure as Drawing
+from kvtrace.reports.html import page
+from kvtrace.reports.markdown import markdown
 from kvtrace.reports.report import check_folder, write_file
 
 if TYPE_CHECKING:
@@ -32,10 +50,11 @@ METHOD = (
     "that of the two numbers. `better` and `worse` say that the interval leaves out zero; `unclear`, that it does not.",
     f"The interval holds the middle 95% of the differences in {RESAMPLES:,} bootstrap samples of the pairs, drawn with "
     "a fixed seed: requests are drawn with both their values. Where sessions made the pairs, whole sessions are drawn, "
-    "for turns of one are no independent observations. For few units it is widened as Student's t is. There is none "
-    f"below {FEWEST_UNITS} of them, none for a 95th percentile of fewer than 20 pairs, and none for metrics that have "
-    "one value a run.",
+    "for turns of one are no independent observations. For few units it is widened as Student's t is. "
+    f"{RULE}; metrics that have one value a run have none.",
 )
+
+_MARKS: dict[str, Mark] = {"better": "better", "worse": "worse"}
 
 CSV_COLUMNS = (
     *("metric", "unit", "better", "query", "statistic", "run", "trace", "value"),
@@ -58,16 +77,10 @@ class Line:
     pairs: str
     verdict: str
 
-
-@dataclass(frozen=True)
-class Section:
-    """Comparison of one run with the first."""
-
-    letter: str
-    repeat: bool
-    description: str
-    lines: list[Line]
-    picture: Picture | None
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of a table's row."""
+        return astuple(self)
 
 
 def lines(comparison: Comparison, other: int) -> list[Line]:
@@ -82,24 +95,96 @@ def write_comparison(comparison: Comparison, folder: Path, *, force: bool = Fals
         KvtraceError: the folder cannot be written, or holds a page of that name that kvtrace did not make.
     """
     check_folder(folder, PAGE, force=force)
-    sections = [_section(comparison, other) for other in range(1, len(comparison.names))]
-    values = {
-        "comparison": comparison,
-        "sections": sections,
-        "reading": READING,
-        "method": METHOD,
-        "version": __version__,
-    }
+    pictures = {letter: _picture(comparison, other) for other, letter in enumerate(comparison.letters) if other}
+    document = _document(comparison, pictures)
     try:
-        for section in sections:
-            for kind, data in (section.picture.files if section.picture else {}).items():
-                write_file(folder / "plots" / f"{section.letter}.{kind}", data)
+        for letter, picture in pictures.items():
+            for kind, data in (picture.files if picture else {}).items():
+                write_file(folder / "plots" / f"{letter}.{kind}", data)
         write_file(folder / "compare.csv", as_csv(comparison).encode())
-        write_file(folder / "compare.md", render("compare.md.j2", **values).encode())
-        write_file(folder / PAGE, render("compare.html", **values).encode())
+        write_file(folder / "compare.md", markdown(document).encode())
+        write_file(folder / PAGE, page(document).encode())
     except OSError as error:
         raise KvtraceError(f"{folder}: cannot be written: {error.strerror or error}; choose another with -o") from error
     return folder / PAGE
+
+
+def _document(comparison: Comparison, pictures: dict[str, Picture | None]) -> Document:
+    fair = Section("Is it fair?", "fair", [Items(comparison.warnings, "warning")])
+    return Document(
+        title=f"{len(comparison.names)} runs side by side",
+        lead="Each run against the first, A.",
+        blocks=[
+            Panel(_runs(comparison)),
+            *([fair] if comparison.warnings else []),
+            Paragraph([READING], "hint"),
+            *(_section(comparison, other, pictures[comparison.letters[other]]) for other in _others(comparison)),
+            _metrics(comparison),
+        ],
+        footer=f"Made by kvtrace {__version__}.",
+        window_title=" against ".join(comparison.names),
+    )
+
+
+def _others(comparison: Comparison) -> range:
+    return range(1, len(comparison.names))
+
+
+def _runs(comparison: Comparison) -> list[Block]:
+    """The runs and the settings in which they differ."""
+    paired = ["", *(pairing.description for pairing in comparison.pairings)]
+    rows = [
+        (Words(letter), name, Code(command), Words(pairs))
+        for letter, name, command, pairs in zip(
+            comparison.letters, comparison.names, comparison.commands, paired, strict=True
+        )
+    ]
+    settings = [(Words(setting.name), *setting.values) for setting in comparison.settings]
+    return [
+        text_table(("run", "trace", "command", "requests paired with A's"), rows),
+        text_table(("setting that differs", *comparison.letters), settings)
+        if settings
+        else Paragraph(["All recorded settings are the same."], "hint"),
+    ]
+
+
+def _section(comparison: Comparison, other: int, picture: Picture | None) -> Section:
+    """A run against the first: the plot of its differences, and the table."""
+    letter = comparison.letters[other]
+    repeat = f"{letter} has A's command and settings: these differences are what repeating a run does by itself."
+    columns = [
+        *(Column(name) for name in ("metric", "unit", "better")),
+        *(Column(name, number=True) for name in ("A", letter, "difference", "change", "95% interval", "pairs")),
+        Column(f"{letter} is"),
+    ]
+    rows = [
+        [*map(Words, line.cells[:-1]), Cell(Words(line.verdict), _MARKS.get(line.verdict, ""))]
+        for line in lines(comparison, other)
+    ]
+    caption = [f"{comparison.pairings[other - 1].description}. As CSV: ", File("compare.csv")]
+    drawn = [Drawing(picture, f"plots/{letter}", f"Relative differences of {letter} from A")] if picture else []
+    return Section(
+        f"{letter} against A",
+        f"against-{letter}",
+        [
+            *([Paragraph([repeat])] if comparison.repeats[other - 1] else []),
+            Panel([*drawn, Table(columns, rows), Paragraph(caption, "caption")]),
+        ],
+    )
+
+
+def _metrics(comparison: Comparison) -> Section:
+    """The meaning of every metric, and how its numbers and intervals are computed."""
+    rows = [
+        (
+            *(Words(metric.name), Words(metric.unit), Words(metric.meaning), Code(metric.query)),
+            Words(", ".join(f"`{column}`" for column in metric.columns)),
+            Words(metric.statistic + (" over requests" if metric.paired else "")),
+        )
+        for metric in (row.metric for row in comparison.rows)
+    ]
+    table = text_table(("metric", "unit", "meaning", "query", "columns", "a run's number"), rows)
+    return Section("How it is computed", "metrics", [*(Paragraph([Words(text)]) for text in METHOD), table])
 
 
 def as_csv(comparison: Comparison) -> str:
@@ -129,10 +214,9 @@ def forest(comparison: Comparison, other: int) -> Figure:
     axes = figure.axes[0]
     colours = {"better": COLOURS[2], "worse": COLOURS[3]}
     for place, (row, found) in enumerate(reversed(rows)):
-        colour = colours.get(found.verdict(row.metric.better), "0.45")
-        scale = found.relative / found.value if found.value else 0
+        colour = colours.get(verdict(found, row.metric.better), "0.45")
         if found.interval:
-            ends = [100 * scale * found.interval.low, 100 * scale * found.interval.high]
+            ends = [100 * found.interval.low / found.base, 100 * found.interval.high / found.base]
             axes.plot(ends, [place, place], color=colour, linewidth=2.2, solid_capstyle="butt")
         axes.plot(
             100 * found.relative, place, color=colour, marker="o" if found.interval else "D", markersize=5,
@@ -148,15 +232,10 @@ def _drawable(found: Difference) -> bool:
     return math.isfinite(found.relative)
 
 
-def _section(comparison: Comparison, other: int) -> Section:
-    drawn = any(row.differences[other - 1] and _drawable(row.differences[other - 1]) for row in comparison.rows)  # type: ignore[arg-type]
-    return Section(
-        letter=comparison.letters[other],
-        repeat=comparison.repeats[other - 1],
-        description=comparison.pairings[other - 1].description,
-        lines=lines(comparison, other),
-        picture=Picture({"svg": draw_bytes(forest(comparison, other), "svg")}) if drawn else None,
-    )
+def _picture(comparison: Comparison, other: int) -> Picture | None:
+    """The plot of a run's differences, if there are any to draw."""
+    drawn = any((found := row.differences[other - 1]) and _drawable(found) for row in comparison.rows)
+    return Picture({"svg": draw_bytes(forest(comparison, other), "svg")}) if drawn else None
 
 
 def _line(row: Row, other: int) -> Line:
@@ -166,13 +245,13 @@ def _line(row: Row, other: int) -> Line:
         name=metric.name,
         unit=metric.unit,
         better=metric.better or "",
-        base=_number(row.values[0]),
-        other=_number(row.values[other]),
-        difference=_number(found.value, "+") if found else "-",
+        base=rounded(row.values[0]),
+        other=rounded(row.values[other]),
+        difference=rounded(found.value, "+") if found else "-",
         change=_percent(found.relative) if found else "-",
-        interval=f"{_number(span.low, '+')} .. {_number(span.high, '+')}" if span else "-",
+        interval=f"{rounded(span.low, '+')} .. {rounded(span.high, '+')}" if span else "-",
         pairs=f"{found.pairs:,}" if found and found.pairs else "-",
-        verdict=found.verdict(metric.better) if found else "",
+        verdict=verdict(found, metric.better) if found else "",
     )
 
 
@@ -182,16 +261,7 @@ def _csv_difference(found: Difference | None, better: str | None) -> list[object
     span = found.interval
     ends = [span.low, span.high] if span else [None, None]
     relative = found.relative if math.isfinite(found.relative) else None
-    return [found.value, relative, *ends, found.pairs, span.units if span else None, found.verdict(better)]
-
-
-def _number(value: float | None, sign: str = "") -> str:
-    """Four significant digits, whole numbers whole."""
-    if value is None:
-        return "-"
-    if value == round(value) and abs(value) < 1e9:
-        return f"{value:{sign if value else ''},.0f}"
-    return f"{value:{sign}.4g}" if abs(value) < 1e4 else f"{value:{sign},.0f}"
+    return [found.value, relative, *ends, found.pairs, span.units if span else None, verdict(found, better)]
 
 
 def _percent(share: float) -> str:
@@ -199,7 +269,7 @@ def _percent(share: float) -> str:
 
 
 def heading(comparison: Comparison) -> list[str]:
-    """Return the command line's heading: the runs, and why comparing them may be unfair."""
+    """Lines of text before the tables: the runs, and the settings in which they differ."""
     return [
         *(f"{letter}: {inert(name)}" for letter, name in zip(comparison.letters, comparison.names, strict=True)),
         *(f"{setting.name}: {_values(comparison, setting.values)}" for setting in comparison.settings),

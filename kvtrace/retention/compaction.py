@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from kvtrace.events import (
@@ -36,18 +37,15 @@ from kvtrace.events import (
     TierOp,
 )
 
-Values = tuple[Any, ...]
+Record = Any
+"""A captured record by the names of its fields: `Event.record`."""
 
 
 class Row(NamedTuple):
     """A retained record and its place among those of its event."""
 
     place: int
-    values: Values
-
-
-def _fields(event: str) -> dict[str, int]:
-    return {field.name: index for index, field in enumerate(EVENTS[event].fields)}
+    record: Record
 
 
 class _Block:
@@ -72,45 +70,45 @@ class Blocks:
         blocks = self._blocks
         cache, evict, reset, free = BlockOp.cache, BlockOp.evict, BlockOp.reset, BlockOp.free
         for row in rows:
-            _, _, block_id, op, ref_count, request, block_hash, group, pool = row.values
-            if op == reset:
+            record = row.record
+            if record.op == reset:
                 for (its_pool, _), block in blocks.items():
-                    if its_pool == pool:
+                    if its_pool == record.pool:
                         block.hashes.clear()
                 continue
-            block = blocks[pool, block_id]
-            if op == cache:
-                block.hashes[block_hash, group] = row
-            elif op == evict:
-                block.hashes.pop((block_hash, group), None)
+            block = blocks[record.pool, record.block_id]
+            if record.op == cache:
+                block.hashes[record.block_hash, record.kv_group] = row
+            elif record.op == evict:
+                block.hashes.pop((record.block_hash, record.kv_group), None)
             else:
                 block.last = row
-                if op != free:
+                if record.op != free:
                     block.references.append(row)
                 else:
-                    _release(block.references, request, ref_count)
+                    _release(block.references, record.request, record.ref_count)
 
     def rows(self) -> Iterator[Row]:
         """The records in force. A block that nothing refers to and no hash leads to is as at the beginning."""
         for block in self._blocks.values():
-            in_use = bool(block.last and block.last.values[4])
-            if block.hashes or in_use:
+            if block.hashes or _in_use(block):
                 found = [*block.references, *block.hashes.values(), *([block.last] if block.last else [])]
                 yield from {row.place: row for row in found}.values()
 
     def forget(self) -> None:
         """Drop blocks that are as at the beginning."""
-        idle = [
-            key for key, block in self._blocks.items() if not block.hashes and not (block.last and block.last.values[4])
-        ]
-        for key in idle:
+        for key in [key for key, block in self._blocks.items() if not block.hashes and not _in_use(block)]:
             del self._blocks[key]
+
+
+def _in_use(block: _Block) -> bool:
+    return block.last is not None and block.last.record.ref_count != 0
 
 
 def _release(rows: list[Row], request: int, ref_count: int) -> None:
     """Remove a request's reference; where nobody is told, the oldest of those that are too many."""
     for index, row in enumerate(rows):
-        if row.values[5] == request:
+        if row.record.request == request:
             del rows[index]
             break
     del rows[: max(0, len(rows) - ref_count)]
@@ -127,15 +125,14 @@ class Requests:
 
     def fold(self, event: str, rows: Iterable[Row]) -> None:
         """Take up records in order."""
-        request = _fields(event)["request"]
         mine = self._rows[event]
         for row in rows:
-            number = row.values[request]
-            if event == BLOCK_TABLE.name and row.values[3] == TableOp.set:
-                if mine[number] and mine[number][-1].values[0] != row.values[0]:
+            record, number = row.record, row.record.request
+            if event == BLOCK_TABLE.name and record.op == TableOp.set:
+                if mine[number] and mine[number][-1].record.step != record.step:
                     mine[number].clear()  # what was there before is void
-            elif event == REQUEST_EVENT.name and row.values[3] == RequestOp.finish:
-                self._ended_ns[number] = row.values[0]
+            elif event == REQUEST_EVENT.name and record.op == RequestOp.finish:
+                self._ended_ns[number] = record.time_ns
             mine[number].append(row)
 
     def forget(self, oldest_ns: int) -> set[int]:
@@ -155,16 +152,16 @@ class Requests:
 class Pairs:
     """Beginnings whose end has not come, and ends whose beginning is not discarded yet."""
 
-    def __init__(self, begin: str, end: str, keys: tuple[str, ...]) -> None:
+    def __init__(self, begin: str, end: str, *keys: str) -> None:
         self.events = (begin, end)
-        self._keys = {event: [_fields(event)[key] for key in keys] for event in self.events}
-        self._open: dict[str, dict[Values, Row]] = {event: {} for event in self.events}
+        self._key = attrgetter(*keys)
+        self._open: dict[str, dict[Any, Row]] = {event: {} for event in self.events}
 
     def fold(self, event: str, rows: Iterable[Row]) -> None:
         """Take up records in order."""
         other = self._open[self.events[event == self.events[0]]]
         for row in rows:
-            key = tuple(row.values[index] for index in self._keys[event])
+            key = self._key(row.record)
             if other.pop(key, None) is None:
                 self._open[event][key] = row
 
@@ -182,16 +179,16 @@ class Tiers:
     def fold(self, rows: Iterable[Row]) -> None:
         """Take up records in order."""
         for row in rows:
-            _, _, connector, tier, op, number, _, block_hash, _ = row.values
-            lies = self._stored[connector, tier]
-            key = (number, 0) if number >= 0 else (-1, block_hash)
-            if op == TierOp.reset:
+            record = row.record
+            lies = self._stored[record.connector, record.tier]
+            key = (record.tier_block_id, 0) if record.tier_block_id >= 0 else (-1, record.block_hash)
+            if record.op == TierOp.reset:
                 lies.clear()
-            elif op in (TierOp.evict, TierOp.drop):
+            elif record.op in (TierOp.evict, TierOp.drop):
                 lies.pop(key, None)
-            elif op == TierOp.write:
+            elif record.op == TierOp.write:
                 lies[key] = [row]
-            elif op == TierOp.store:
+            elif record.op == TierOp.store:
                 lies[key] = [*lies.get(key, [])[:1], row]
 
     def rows(self) -> Iterator[Row]:
@@ -208,8 +205,8 @@ class Carry:
         self._requests = Requests()
         self._arrivals: list[Row] = []
         self._pairs = [
-            Pairs(PIN_START.name, PIN_END.name, ("pin", "block_id")),
-            Pairs(TRANSFER_SUBMIT.name, TRANSFER_END.name, ("transfer",)),
+            Pairs(PIN_START.name, PIN_END.name, "pin", "block_id"),
+            Pairs(TRANSFER_SUBMIT.name, TRANSFER_END.name, "transfer"),
         ]
         self._tiers = Tiers()
         self._batch: dict[int, list[Row]] = {}
@@ -219,7 +216,7 @@ class Carry:
         """Return whether records of an event may outlive their segment."""
         return event in _CARRIED
 
-    def fold(self, event: str, records: Iterable[Values]) -> None:
+    def fold(self, event: str, records: Iterable[Record]) -> None:
         """Take up the whole records of a segment, after those of the one before it."""
         rows = map(Row, self._places, records)
         if event == BLOCK_EVENT.name:
@@ -232,8 +229,8 @@ class Carry:
             self._tiers.fold(rows)
         elif event == BATCH_ROW.name:
             for row in rows:
-                engine, step = row.values[:2]
-                if self._batch.get(engine, [row])[0].values[1] != step:
+                engine = row.record.engine_id
+                if self._batch.get(engine, [row])[0].record.step != row.record.step:
                     self._batch[engine].clear()
                 self._batch.setdefault(engine, []).append(row)
         else:
@@ -253,19 +250,19 @@ class Carry:
     def forget_arrivals(self, forgotten: set[int], before_ns: int) -> None:
         """Drop arrivals of forgotten requests, whose end another process saw, and those too old to matter."""
         self._arrivals = [
-            row for row in self._arrivals if row.values[0] >= before_ns and row.values[1] not in forgotten
+            row for row in self._arrivals if row.record.time_ns >= before_ns and row.record.request not in forgotten
         ]
 
-    def records(self, event: str) -> list[Values]:
+    def records(self, event: str) -> list[Record]:
         """The retained records of an event, in the order they were recorded in."""
-        return [row.values for row in sorted(self._rows(event))]
+        return [row.record for row in sorted(self._rows(event))]
 
     def strings(self) -> set[int]:
         """Numbers of the interned strings that retained records need."""
         needed = set()
         for event in _CARRIED:
-            fields = [i for i, field in enumerate(EVENTS[event].fields) if field.type in (REQUEST, STRING)]
-            needed |= {row.values[index] for row in self._rows(event) for index in fields}
+            names = [field.name for field in EVENTS[event].fields if field.type in (REQUEST, STRING)]
+            needed |= {getattr(row.record, name) for row in self._rows(event) for name in names}
         return needed - {0}
 
     def _rows(self, event: str) -> Iterator[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,12 +17,12 @@ from kvtrace.events import EVENTS
 from kvtrace.format import layout
 from kvtrace.format.discarded import TILES, LetGo, read_kept
 from kvtrace.format.jsonlines import read_json_lines
+from kvtrace.format.processes import is_alive, is_here
 from kvtrace.format.reader import read_strings, segment_names, string_files, tile_files
 from kvtrace.format.segment import Segment, map_segment, read_segment
 from kvtrace.format.segment_file import segment_header
 from kvtrace.format.tile_file import CHUNK, FILE_HEADER_BYTES, Chunk
-from kvtrace.launch.processes import is_alive, is_here
-from kvtrace.retention.compaction import Carry, Values
+from kvtrace.retention.compaction import Carry, Record
 
 
 class File(NamedTuple):
@@ -190,23 +189,23 @@ def _check_fields(segment: Segment) -> None:
         )
 
 
-def _records(segment: Segment) -> Iterator[Values]:
-    """The whole records of a closed segment, in order."""
-    record = struct.Struct("<" + "".join(field.code for field in segment.fields) + "B")
+def _records(segment: Segment) -> Iterator[Record]:
+    """The whole records of a closed segment, in order. Its fields are those that are declared."""
+    event = EVENTS[segment.event]
     with map_segment(segment) as data:
         end = layout.SEGMENT_HEADER_BYTES + segment.slots * segment.record_bytes
-        for values in record.iter_unpack(data[layout.SEGMENT_HEADER_BYTES : end]):
-            if values[-1] == 1:
-                yield values[:-1]
+        for *values, whole in event.struct.iter_unpack(data[layout.SEGMENT_HEADER_BYTES : end]):
+            if whole == 1:
+                yield event.record(*values)
 
 
-def _segment(like: Segment, records: Sequence[Values]) -> bytes:
+def _segment(like: Segment, records: Sequence[Record]) -> bytes:
     """A segment that is full of some records."""
     event, clock = EVENTS[like.event], like.clock
     size = layout.SEGMENT_HEADER_BYTES + len(records) * event.struct.size
     facts = {} if clock is None else clock._asdict()
     header = segment_header(event, like.pid, like.sequence, size, facts)
-    return header + b"".join(event.struct.pack(*values, 1) for values in records)
+    return header + b"".join(event.struct.pack(*record, 1) for record in records)
 
 
 def _tile_steps(path: Path) -> int:

@@ -30,7 +30,7 @@ def shape_path(name: str) -> Path:
 
 
 def shape_config(name: str) -> dict[str, Any]:
-    """Return a shape's `config.json`."""
+    """The content of a shape's `config.json`."""
     config: dict[str, Any] = json.loads((shape_path(name) / "config.json").read_text())
     return config
 

@@ -82,7 +82,16 @@ def eight_turns(
     output: int = 20,
     tool_s: float = 0.5,
 ) -> list[Job]:
-    """Jobs of eight turns that each add about 2 K tokens, with tool calls of half a second."""
+    """Jobs of eight turns that each add about 2 K tokens, with tool calls of half a second.
+
+    Args:
+        seed: Of lengths, tools and prompts.
+        jobs: Jobs.
+        turns: Turns of a job.
+        prompt: Tokens that a turn adds, within a tenth.
+        output: Tokens of an output.
+        tool_s: Duration of a tool call, s.
+    """
     made = []
     for number in range(jobs):
         rng = randomness(seed, "eight", number)

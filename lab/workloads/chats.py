@@ -33,8 +33,14 @@ def trajectories(
     """Agents' conversations as `messages` in OpenAI's format, one a line; SWE-smith keeps them as JSON in a string.
 
     A turn ends with a message of the assistant. Its tool is that of `tool_calls`, or of a `<function=NAME>` in the
-    text; of a shell, the command's first word; of an editor, with its command. Times are `tool_s`, or those of
-    `TOOL_S`.
+    text; of a shell, the command's first word; of an editor, with its command.
+
+    Args:
+        path: The file.
+        jobs: Most conversations.
+        tokenizer_path: A `tokenizer.json` or its folder; None estimates token counts.
+        tool_s: Duration of every tool call, s; None takes those of `TOOL_S`.
+        tool_scale: Factor on the durations.
     """
 
     def messages(entry: dict[str, Any]) -> Any:

@@ -19,7 +19,14 @@ SHAREGPT_MOST = 4096
 
 
 def fixed(seed: int, *, jobs: int = 32, prompt: int = 1024, output: int = 128) -> list[Job]:
-    """Requests of one length; no two share a prefix."""
+    """Requests of one length; no two share a prefix.
+
+    Args:
+        seed: Of the prompts.
+        jobs: Requests.
+        prompt: Tokens of a prompt.
+        output: Tokens of an output.
+    """
     return _requests(seed, "fixed", [(prompt, output)] * jobs)
 
 
@@ -35,6 +42,17 @@ def zipf(
     """Total lengths by Zipf's law from `shortest` to `longest`, each `ratio` parts prompt to one part output.
 
     A length of rank k, from the shortest, has a probability proportional to k ** -theta.
+
+    Args:
+        seed: Of lengths and prompts.
+        jobs: Requests.
+        shortest: The shortest total length, tokens.
+        longest: The longest, tokens.
+        theta: The exponent.
+        ratio: Prompt tokens for each output token.
+
+    Raises:
+        KvtraceError: The lengths are not in order.
     """
     if not 2 <= shortest <= longest:
         raise KvtraceError(f"workload zipf: expected 2 <= shortest <= longest, found {shortest} and {longest}")

@@ -1,4 +1,4 @@
-"""Workloads: jobs of turns, as token ids, and the jobs' arrival times."""
+"""Workloads: jobs of turns, as token ids, and when the jobs arrive."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Workload:
         return found.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return what is saved with a run: parameters, totals, and the digest."""
+        """The description saved with a run: parameters, totals, and the digest."""
         turns = [turn for job in self.jobs for turn in job.turns]
         prompts = list(self.prompt_tokens())
         return {

@@ -1,16 +1,18 @@
-"""The tiers behind an OffloadingConnector: what their managers store, find and give up."""
+"""Offload tiers, kept by a manager or in a block pool: stores, hits and evictions of their blocks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Protocol
 
 from kvtrace.events import TIER_BLOCK, BlockOp, Direction, Tier, TierOp
-from kvtrace.probes.connectors.part import TIER_PLACES, TIERS, Part, Planned, chunks_of, low_hashes
+from kvtrace.probes.connectors.adapter import Planned
+from kvtrace.probes.connectors.part import TIER_PLACES, TIERS, Part, chunks_of, low_hashes
 from kvtrace.probes.connectors.worker_side import Transfers
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.optional_attributes import Followed, Lacks
+from kvtrace.probes.vllm_types import Block, BlockPool, shape_of
 
 _MANAGER, _PRIMARY = "vllm.v1.kv_offload.base:OffloadingManager", "vllm.v1.kv_offload.tiering.manager"
 _TIERING = "vllm.v1.kv_offload.tiering.base"
@@ -59,6 +61,32 @@ TIER_FINISHED = Hook(
     needs=(Need(f"{_TIERING}:JobResult", "job_id success"),),
     since="0.26.0",
 )
+HOOKS = *PREPARE_STORE, *COMPLETE_STORE, PREPARE_LOAD, RESET, TIER_STORE, TIER_LOAD, TIER_FINISHED
+
+
+@shape_of("vllm.v1.kv_offload.base:PrepareStoreOutput")
+class _PreparedStore(Protocol):
+    keys_to_store: Sequence[bytes]
+    store_spec: object
+    evicted_keys: Sequence[bytes]
+
+
+@shape_of("vllm.v1.kv_offload.base:ReqContext")
+class _RequestContext(Protocol):
+    req_id: str
+
+
+@shape_of(f"{_TIERING}:TransferJob|{_TIERING}:JobMetadata")
+class _TierJob(Protocol):
+    job_id: int
+    keys: Iterable[bytes]
+    req_context: _RequestContext
+
+
+@shape_of(f"{_TIERING}:JobResult")
+class _TierResult(Protocol):
+    job_id: int
+    success: bool
 
 
 _BY_HASH = {BlockOp.cache: TierOp.store, BlockOp.evict: TierOp.evict}
@@ -73,8 +101,15 @@ class TierRows:
         self._emit = part.recorder.columns(TIER_BLOCK)
         self._emit_one = part.recorder.stream(TIER_BLOCK)
 
-    def record(self, op: TierOp, blocks: list[int], keys: Sequence[Any] = (), request_id: str = "") -> None:
-        """Record changes of one kind of the tier's blocks (-1: not known which), and the hash of each if it has one."""
+    def record(self, op: TierOp, blocks: list[int], keys: Sequence[bytes | None] = (), request_id: str = "") -> None:
+        """Record changes of one kind.
+
+        Args:
+            op: The kind of change.
+            blocks: Block ids of the tier; -1 where they are not known.
+            keys: The hash of each block, with its KV cache group; empty if they have none.
+            request_id: The request on whose behalf; empty for none.
+        """
         engine = self._part.engine()
         if engine is None or not blocks:
             return
@@ -82,18 +117,39 @@ class TierRows:
         name = self._part.recorder.intern(self._part.name)
         request = engine.number(request_id) if request_id else 0
         lows, groups = low_hashes(keys) if keys else (0, 0)
-        self._emit(len(blocks), moment, step, name, self._tier, op, blocks, request, lows, groups)
+        self._emit(
+            len(blocks),
+            time_ns=moment,
+            step=step,
+            connector=name,
+            tier=self._tier,
+            op=op,
+            tier_block_id=blocks,
+            request=request,
+            block_hash=lows,
+            kv_group=groups,
+        )
 
     def record_one(self, op: TierOp, block: int, key: bytes) -> None:
-        """Record a change of one block: at half the cost of a list of one."""
+        """Record a change of one block, at half the cost of a list of one."""
         engine = self._part.engine()
         if engine is not None:
             name, low = self._part.recorder.intern(self._part.name), int.from_bytes(key[-12:-4], "big")
-            self._emit_one(time.monotonic_ns(), engine.acting_step, name, self._tier, op, block, 0, low, key[-1])
+            self._emit_one(
+                time_ns=time.monotonic_ns(),
+                step=engine.acting_step,
+                connector=name,
+                tier=self._tier,
+                op=op,
+                tier_block_id=block,
+                request=0,
+                block_hash=low,
+                kv_group=key[-1],
+            )
 
 
-def capacity_of(manager: Any, lacks: Lacks) -> int | None:
-    """Return the number of blocks, or chunks, that a manager's tier holds."""
+def capacity_of(manager: object, lacks: Lacks) -> int | None:
+    """The capacity of a manager's tier, in blocks or chunks."""
     capacity = getattr(manager, "_num_blocks", None)  # of older ones
     if capacity is None:
         capacity = lacks.read(manager, "_num_chunks", _CAPACITY)
@@ -103,7 +159,7 @@ def capacity_of(manager: Any, lacks: Lacks) -> int | None:
 class ManagerTier:
     """A tier kept by one of vLLM's `OffloadingManager`s."""
 
-    def __init__(self, part: Part, manager: Any) -> None:
+    def __init__(self, part: Part, manager: object) -> None:
         self._lacks = part.lacks
         medium = part.lacks.read(manager, "medium", _KIND)
         tier = TIERS.get(str(getattr(medium, "value", medium)).lower().rpartition(".")[2], Tier.other)
@@ -122,7 +178,7 @@ class ManagerTier:
         part.hook(manager, RESET, after=self._after_reset, off=self._lose_track)
 
     def _lose_track(self) -> None:
-        """A hook is off: where blocks lie is not known any more."""
+        """Forget where blocks lie: a hook is off."""
         self._follows = False
         self._block_of.clear()
 
@@ -130,7 +186,7 @@ class ManagerTier:
         keys = list(keys)
         self._rows.record(op, [self._block_of.get(key, -1) for key in keys], keys, request_id)
 
-    def _after_prepare_store(self, _: None, output: Any, args: Args, kwargs: Kwargs) -> None:
+    def _after_prepare_store(self, _: None, output: _PreparedStore | None, args: Args, kwargs: Kwargs) -> None:
         if output is None:
             return
         self._record(TierOp.evict, output.evicted_keys)
@@ -141,7 +197,7 @@ class ManagerTier:
             self._block_of.update(zip(output.keys_to_store, ids, strict=True))
         self._record(TierOp.write, output.keys_to_store)
 
-    def _after_complete_store(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def _after_complete_store(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
         success = argument(args, kwargs, 2, "success", True)
         keys = list(argument(args, kwargs, 0, "keys"))
         self._record(TierOp.store if success else TierOp.drop, keys)
@@ -149,39 +205,39 @@ class ManagerTier:
             for key in keys:
                 self._block_of.pop(key, None)
 
-    def _after_prepare_load(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def _after_prepare_load(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
         context = argument(args, kwargs, 1, "req_context")
         self._record(TierOp.hit, argument(args, kwargs, 0, "keys"), self._lacks.read(context, "req_id", _HITS, ""))
 
-    def _after_reset(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def _after_reset(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
         self._block_of.clear()
         self._rows.record(TierOp.reset, [-1])
 
 
 class PoolTier:
-    """A tier kept in a block pool of vLLM's: what its allocations, hash assignments and evictions mean for the tier."""
+    """A tier kept in a block pool of vLLM's, recorded by the pool's allocations, hashes and evictions."""
 
     def __init__(self, part: Part, tier: Tier) -> None:
         self._rows = TierRows(part, tier)
 
-    def changed(self, op: BlockOp, blocks: Any) -> None:
-        """Blocks were allocated, referenced or released."""
-        if op is BlockOp.allocate:
+    def changed(self, op: BlockOp, blocks: Sequence[Block]) -> None:
+        """Record allocated, referenced or released blocks."""
+        if op == BlockOp.allocate:
             self._rows.record(TierOp.write, [block.block_id for block in blocks])
-        elif op is BlockOp.free:
+        elif op == BlockOp.free:
             empty = [block for block in blocks if not block.is_null and not block.ref_cnt and block.block_hash is None]
             self._rows.record(TierOp.drop, [block.block_id for block in empty])
 
-    def hashed(self, op: BlockOp, key: bytes, block: Any) -> None:
-        """A block became findable by a hash, or is no longer."""
+    def hashed(self, op: BlockOp, key: bytes, block: Block) -> None:
+        """Record a block that can be found by a hash from now on, or not any more."""
         self._rows.record_one(_BY_HASH[op], block.block_id, key)
 
     def emptied(self) -> None:
-        """The pool was reset."""
+        """Record that the pool was reset."""
         self._rows.record(TierOp.reset, [-1])
 
-    def hits(self, load: Planned, block_pool: Any) -> None:
-        """Blocks will be loaded for requests."""
+    def hits(self, load: Planned, block_pool: BlockPool) -> None:
+        """Record blocks that will be loaded for requests."""
         by_request: dict[str, list[int]] = {}
         for request_id, block in zip(load.requests, load.other_blocks, strict=True):
             by_request.setdefault(request_id, []).append(block)
@@ -193,7 +249,7 @@ class PoolTier:
 class SecondaryTier:
     """A tier behind the CPU one: disk, another host. Its transfers run in the engine's process."""
 
-    def __init__(self, part: Part, tier: Any, level: int) -> None:
+    def __init__(self, part: Part, tier: object, level: int) -> None:
         self._part, self._level = part, level
         medium = getattr(tier, "medium", None)  # since vLLM 0.27
         kind = str(medium.value if medium is not None else part.lacks.read(tier, "tier_type", _KIND, "")).lower()
@@ -201,17 +257,18 @@ class SecondaryTier:
         self._tier = Tier.remote if remote else TIERS.get({"fs": "disk", "p2p": "remote"}.get(kind, kind), Tier.other)
         self._block_bytes = int(getattr(tier, "_block_size_bytes", 0) or 0)
         self._transfers = Transfers(part)
-        self._jobs = Followed()
+        self._jobs: Followed[int, tuple[int, int]] = Followed()
         self._rows = TierRows(part, self._tier)
         part.hook(tier, TIER_STORE, after=self._submitted(Direction.store))
         part.hook(tier, TIER_LOAD, after=self._submitted(Direction.load))
         part.hook_results(tier, TIER_FINISHED, self._finished, self._jobs.off)
 
-    def _submitted(self, direction: Direction) -> Any:
+    def _submitted(self, direction: Direction) -> After:
         tiers = (Tier.cpu, self._tier) if direction is Direction.store else (self._tier, Tier.cpu)
 
-        def after(_: None, __: Any, args: Args, kwargs: Kwargs) -> None:
-            job, engine = args[0] if args else next(iter(kwargs.values())), self._part.engine()
+        def after(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
+            job: _TierJob = args[0] if args else next(iter(kwargs.values()))
+            engine = self._part.engine()
             keys = list(job.keys)
             transfer = self._part.transfer(job.job_id, direction, self._level)
             bytes_ = len(keys) * self._block_bytes
@@ -226,7 +283,7 @@ class SecondaryTier:
 
         return after
 
-    def _finished(self, results: list[Any]) -> None:
+    def _finished(self, results: list[_TierResult]) -> None:
         for result in results:
             transfer, bytes_ = self._jobs.pop(result.job_id, (None, 0))
             if transfer is None:

@@ -1,17 +1,19 @@
-"""The scheduler's side of a connector: lookups, planned transfers, and whose references it takes."""
+"""The scheduler's side of a connector: lookups, planned transfers, and references on blocks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
+from kvtrace.capture._native import Around
 from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Adapter, Part, Planned, low_hashes
+from kvtrace.probes.connectors.adapter import Adapter, Facts, Planned
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part, low_hashes
 from kvtrace.probes.engine import Engine
-from kvtrace.probes.hooks import Args, Around, Hook, Kwargs, Need, argument, around
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.pins import Holder
-from kvtrace.probes.vllm_symbols import BLOCK, CONNECTOR, REQUEST
+from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_POOL, CONNECTOR, REQUEST
+from kvtrace.probes.vllm_types import Request
 
 LOOKUP = Hook(
     f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)
@@ -20,7 +22,7 @@ CONTENT = "the content of a tier's blocks"
 PLAN = Hook(
     f"{CONNECTOR}.build_connector_meta",
     "the blocks of transfers, the steps of calls",
-    needs=(Need(BLOCK, "block_hash", CONTENT), Need(REQUEST, "block_hashes", CONTENT)),
+    needs=(Need(BLOCK_POOL, "blocks"), Need(BLOCK, "block_hash", CONTENT), Need(REQUEST, "block_hashes", CONTENT)),
 )
 _LOST = "references connectors take on blocks"
 TAKING = Hook(f"{CONNECTOR}.update_state_after_alloc", _LOST)
@@ -29,9 +31,10 @@ RELEASING_ONES = (
     Hook("vllm.distributed.kv_transfer.kv_connector.v1.base:SupportsHMA.request_finished_all_groups", _LOST),
 )
 RELEASING_ANY = Hook(f"{CONNECTOR}.update_connector_output", _LOST), Hook(f"{CONNECTOR}.reset_cache", _LOST)
+HOOKS = LOOKUP, PLAN, TAKING, *RELEASING_ONES, *RELEASING_ANY
 
 
-def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+def attach(part: Part, adapter: Adapter) -> Facts:
     """Hook the scheduler's side of a connector; facts for the journal."""
     facts = adapter.attach_scheduler()
     _hook_lookups(part)
@@ -50,10 +53,21 @@ def _hook_lookups(part: Part) -> None:
         engine = part.engine()
         if engine is None:
             return
-        request, local = argument(args, kwargs, 0, "request"), argument(args, kwargs, 1, "num_computed_tokens")
+        request: Request = argument(args, kwargs, 0, "request")
+        local: int = argument(args, kwargs, 1, "num_computed_tokens")
         number, name = engine.number(request.request_id), recorder.intern(part.name)
         matched = -1 if found[0] is None else found[0]
-        emit(time.monotonic_ns(), engine.step, number, part.index, name, local, matched, bool(found[1]), asked_ns)
+        emit(
+            time_ns=time.monotonic_ns(),
+            step=engine.step,
+            request=number,
+            part=part.index,
+            connector=name,
+            local_tokens=local,
+            matched_tokens=matched,
+            asynchronous=bool(found[1]),
+            asked_ns=asked_ns,
+        )
 
     part.hook(part.connector, LOOKUP, before_lookup, after_lookup)
 
@@ -63,7 +77,7 @@ def _hook_plans(part: Part, adapter: Adapter) -> None:
     holding = _holding(part, PinEnd.saved)
     let_go = holding.after
 
-    def after_build(until: Any, metadata: Any, args: Args, kwargs: Kwargs) -> None:
+    def after_build(until: object, metadata: object, args: Args, kwargs: Kwargs) -> None:
         let_go(until, metadata, args, kwargs)
         engine = part.engine()
         if engine is None:
@@ -91,7 +105,7 @@ def _hook_references(part: Part) -> None:
 
 
 def _nobody_holds(part: Part) -> Callable[[], None]:
-    """Return the `off` of a hook that sets the engine's holder: no holder any more."""
+    """Make the function for a hook that is off, which ends the connector's turn as holder."""
 
     def off() -> None:
         engine = part.engine()
@@ -102,21 +116,21 @@ def _nobody_holds(part: Part) -> Callable[[], None]:
 
 
 def _holding(part: Part, ends: PinEnd) -> Around:
-    """Until a call returns, references taken on blocks are the connector's; `ends` is why they will end."""
-    return around(part.engine, "holder", Holder(0, ends))
+    """Attribute references on blocks to the connector until a call returns; `ends` is why they will end."""
+    return Around(part.engine, "holder", Holder(0, ends))
 
 
 Held = tuple[Engine, Holder | None] | None
 
 
 def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
-    """The same of a call that is about a request."""
+    """Attribute references on blocks to the connector, for a request, until a call returns."""
 
     def hold(args: Args, kwargs: Kwargs) -> Held:
         engine = part.engine()
         if engine is None:
             return None
-        request = argument(args, kwargs, 0, "request")
+        request: Request = argument(args, kwargs, 0, "request")
         previous = engine.holder
         engine.holder = Holder(engine.number(str(request.request_id)), ends)
         return engine, previous
@@ -124,7 +138,7 @@ def _holding_for(part: Part, ends: PinEnd) -> Callable[[Args, Kwargs], Held]:
     return hold
 
 
-def _let_go(state: Held, _: Any, args: Args, kwargs: Kwargs) -> None:
+def _let_go(state: Held, _: object, args: Args, kwargs: Kwargs) -> None:
     if state is not None:
         state[0].holder = state[1]
 
@@ -139,15 +153,25 @@ class Plans:
         """Record a planned transfer, a row a block."""
         if not plan.gpu_blocks:
             return
-        moment, step = time.monotonic_ns(), engine.step
         numbers = {request: engine.number(request) if request else 0 for request in dict.fromkeys(plan.requests)}
         requests = [numbers[request] for request in plan.requests]
-        of_all = moment, step, plan.transfer, plan.direction
-        self._emit(len(requests), *of_all, requests, plan.gpu_blocks, plan.other_blocks, *_hashes(engine, plan))
+        hashes, groups = _hashes(engine, plan)
+        self._emit(
+            len(requests),
+            time_ns=time.monotonic_ns(),
+            step=engine.step,
+            transfer=plan.transfer,
+            direction=plan.direction,
+            request=requests,
+            gpu_block_id=plan.gpu_blocks,
+            other_block_id=plan.other_blocks,
+            block_hash=hashes,
+            kv_group=groups,
+        )
 
 
 def _hashes(engine: Engine, plan: Planned) -> tuple[list[int], list[int]]:
-    """The content hash of each planned GPU block: its own, or, before its content is there, its request's."""
+    """Look up the content hash of each planned GPU block: the block's, or its request's before it is filled."""
     blocks = engine.block_pool.blocks
     keys = engine.lacks.read_all([blocks[block] for block in plan.gpu_blocks], "block_hash", CONTENT)
     if plan.direction is Direction.load and not all(keys):
@@ -158,7 +182,7 @@ def _hashes(engine: Engine, plan: Planned) -> tuple[list[int], list[int]]:
 
 
 def _keys_of_request(engine: Engine, request_id: str) -> dict[int, bytes]:
-    """The keys a request's prompt gives the blocks of its table: hash and group, where blocks are hashed whole."""
+    """Make the keys (hash and group) of a request's blocks from its prompt, where blocks are hashed whole."""
     request = engine.scheduler.requests.get(request_id)
     if request is None or engine.hash_block_size != engine.block_size:
         return {}

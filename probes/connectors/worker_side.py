@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
 
-from kvtrace.capture.stream import compiled
-from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, ConnectorCall, Direction, Tier
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, UNKNOWN_STEP, Adapter, Part
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need
+from kvtrace.capture._native import Calls
+from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, Direction, Tier
+from kvtrace.probes.connectors.adapter import Adapter, Facts
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part
+from kvtrace.probes.hooks import Hook, Need
 from kvtrace.probes.vllm_symbols import CONNECTOR
 
 _STEP = "the step of transfers"
@@ -29,72 +29,17 @@ RESULTS = Hook(
     since="0.30.0",
 )
 FINISHED = Hook(f"{CONNECTOR}.get_finished", "the ends of transfers")
+HOOKS = PREEMPTIONS, METADATA, LOAD, SAVE, RESULTS, FINISHED
 
 
-class Calls:
-    """Hooks around a connector's calls in its worker: each is recorded, and its adapter does its part."""
-
-    def __init__(self, part: Part, adapter: Adapter) -> None:
-        self._part, self._adapter = part, adapter
-        self._emit = part.recorder.stream(CONNECTOR_CALL)
-        self._attached = False
-
-    def metadata(self, args: Args, kwargs: Kwargs) -> None:
-        """Before a call that brings a step's metadata, which says which step it is."""
-        if not self._attached:
-            self._attached = self._adapter.attach_worker()
-        metadata = args[0] if args else next(iter(kwargs.values()))
-        step = getattr(metadata, STEP_ATTRIBUTE, None)
-        if step is None:
-            _missing(self._part, metadata)
-        self._part.step = step or UNKNOWN_STEP
-
-    def without_step(self) -> None:
-        """Nothing says any more which step it is."""
-        self._part.step = UNKNOWN_STEP
-
-    def begin(self, args: Args, kwargs: Kwargs) -> int:
-        """Before a call that is recorded: when it begins."""
-        return time.monotonic_ns()
-
-    def begin_save(self, args: Args, kwargs: Kwargs) -> int:
-        """Before `wait_for_save`."""
-        self._adapter.before_save()
-        return time.monotonic_ns()
-
-    def load(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        """After `start_load_kv`."""
-        self._record(start_ns, ConnectorCall.load)
-        self._adapter.after_load(start_ns, args, kwargs)
-
-    def save(self, start_ns: int, _: Any, args: Args, kwargs: Kwargs) -> None:
-        """After `wait_for_save`."""
-        self._record(start_ns, ConnectorCall.save)
-        self._adapter.after_save(start_ns, args, kwargs)
-
-    def poll(self, start_ns: int, finished: Any, args: Args, kwargs: Kwargs) -> None:
-        """After `get_finished`, whose result names the requests whose transfers are over."""
-        named = finished if isinstance(finished, tuple) else (finished.finished_sending, finished.finished_recving)
-        sent, received = (len(requests or ()) for requests in named)
-        self._record(start_ns, ConnectorCall.poll, sent, received)
-        self._adapter.after_poll(start_ns, args, kwargs)
-
-    def _record(self, start_ns: int, call: ConnectorCall, sent: int = -1, received: int = -1) -> None:
-        part, end_ns = self._part, time.monotonic_ns()
-        name = part.recorder.intern(part.name)
-        self._emit(start_ns, end_ns, *part.step, part.index, name, call, sent, received)
-
-
-def _missing(part: Part, metadata: Any) -> None:
+def _missing(part: Part, metadata: object) -> None:
     part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
 
 
 def calls_of(part: Part, adapter: Adapter) -> Calls:
-    """`Calls`, in compiled code where there is some."""
-    native, own = compiled(), adapter.own
-    if native is None:
-        return Calls(part, adapter)
-    made: Calls = native.Calls(
+    """Hooks around a connector's calls in its worker: each is recorded, and its adapter does its part."""
+    own = adapter.own
+    return Calls(
         part.recorder.packer(CONNECTOR_CALL),
         part,
         part.recorder,
@@ -107,12 +52,10 @@ def calls_of(part: Part, adapter: Adapter) -> Calls:
         own("after_save"),
         own("after_poll"),
         part.index,
-        *ConnectorCall,
     )
-    return made
 
 
-def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
+def attach(part: Part, adapter: Adapter) -> Facts:
     """Hook the worker's side of a connector; facts for the journal."""
     calls, connector = calls_of(part, adapter), part.connector
     polled = RESULTS if _overrides(connector, RESULTS.path[-1]) else FINISHED
@@ -124,8 +67,8 @@ def attach(part: Part, adapter: Adapter) -> dict[str, Any]:
     return {}
 
 
-def _overrides(connector: Any, name: str) -> bool:
-    """Return whether a connector has a method of its own and not vLLM's base class's."""
+def _overrides(connector: object, name: str) -> bool:
+    """Tell if a connector overrides a method of vLLM's base class."""
     owner = next((kind for kind in type(connector).__mro__ if name in vars(kind)), None)
     return owner is not None and not owner.__module__.endswith("kv_connector.v1.base")
 
@@ -149,10 +92,32 @@ class Transfers:
         bytes_: int = -1,
         step: tuple[int, int] | None = None,
     ) -> None:
-        """A transfer was handed to what copies it; `tiers` are where from and where to."""
+        """Record that a transfer was submitted.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            direction: To the other tier, or to the GPU.
+            tiers: Source and target.
+            blocks: Blocks of the GPU; -1 if not known.
+            submitted_ns: CLOCK_MONOTONIC.
+            bytes_: -1 if not known.
+            step: The engine's pid and the step; by default those the worker acts on.
+        """
         pid, number = step or self._part.step
         name = self._part.recorder.intern(self._part.name)
-        self._submit(submitted_ns, pid, number, transfer, name, direction, *tiers, blocks, bytes_)
+        from_tier, to_tier = tiers
+        self._submit(
+            submitted_ns=submitted_ns,
+            engine_id=pid,
+            step=number,
+            transfer=transfer,
+            connector=name,
+            direction=direction,
+            from_tier=from_tier,
+            to_tier=to_tier,
+            blocks=blocks,
+            bytes=bytes_,
+        )
 
     def finished(
         self,
@@ -165,6 +130,24 @@ class Transfers:
         reported_ns: int = -1,
         success: bool = True,
     ) -> None:
-        """A transfer is known to have ended."""
+        """Record that a transfer has ended.
+
+        Args:
+            transfer: The key, from `Part.transfer`.
+            finished_ns: When that became known, CLOCK_MONOTONIC; by default now.
+            started_ns: When work on it began on the host; 0 if not known.
+            bytes_: -1 if not known.
+            device_ns: Its time on the GPU; -1 if not known.
+            reported_ns: Its time as the connector says; -1 if it does not.
+            success: False if it failed.
+        """
         when = time.monotonic_ns() if finished_ns is None else finished_ns
-        self._end(when, transfer, started_ns, bytes_, device_ns, reported_ns, success)
+        self._end(
+            finished_ns=when,
+            transfer=transfer,
+            started_ns=started_ns,
+            bytes=bytes_,
+            device_ns=device_ns,
+            reported_ns=reported_ns,
+            success=success,
+        )

@@ -1,4 +1,4 @@
-"""Doing something once at the end of a process, be it one of multiprocessing's or not."""
+"""Exit functions that also run in children of multiprocessing."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""The order of requests in a worker's batch: GPU programs know a request by its row."""
+"""The order of requests in a worker's batch: tiles name a request by its row."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BATCH_ROW
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
+from kvtrace.probes.vllm_types import InputBatch, SchedulerOutput
 
 
 class BatchOrder:
@@ -19,7 +18,7 @@ class BatchOrder:
         self._rows: list[str] = []
 
     def hooks(self) -> list[Hook]:
-        """The hooks on both model runners, where the order is settled."""
+        """The hooks on both model runners, where they settle the order."""
         lost = "which request a GPU program worked for"
         return [
             Hook(
@@ -39,13 +38,13 @@ class BatchOrder:
             ),
         ]
 
-    def _after_v2(self, _: None, batch: Any, args: Args, kwargs: Kwargs) -> None:
+    def _after_v2(self, _: None, batch: InputBatch, args: Args, kwargs: Kwargs) -> None:
         self._record(batch.req_ids, argument(args, kwargs, 1, "scheduler_output"))
 
-    def _after_v1(self, _: None, __: Any, args: Args, kwargs: Kwargs) -> None:
+    def _after_v1(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
         self._record(args[0].input_batch.req_ids, argument(args, kwargs, 1, "scheduler_output"))
 
-    def _record(self, request_ids: list[str], scheduler_output: Any) -> None:
+    def _record(self, request_ids: list[str], scheduler_output: SchedulerOutput) -> None:
         step = getattr(scheduler_output, STEP_ATTRIBUTE, None)
         if step is None or request_ids == self._rows:
             return
@@ -53,4 +52,5 @@ class BatchOrder:
             self._forget(request_id)
         self._rows = list(request_ids)
         rows, numbers = list(range(len(request_ids))), [self._intern(request_id) for request_id in request_ids]
-        self._emit_rows(len(rows), *step, rows, numbers)
+        pid, number = step
+        self._emit_rows(len(rows), engine_id=pid, step=number, row=rows, request=numbers)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from kvtrace.capture.stream import compiled
+from kvtrace.capture import _native
 
 pointer, count, word = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
 
@@ -34,11 +34,10 @@ Launch = Callable[[int], None]
 """Enqueues something, a kernel mostly, on a stream, given by its handle."""
 
 
-def launcher(driver: Any, function: int, threads: int, arguments: tuple[Any, ...]) -> Launch:
-    """A kernel's launch as one block; in compiled code where there is some.
+def launcher(function: int, threads: int, arguments: tuple[Any, ...]) -> Launch:
+    """A kernel's launch as one block.
 
     Args:
-        driver: `cupy.cuda.driver`.
         function: The kernel's handle.
         threads: Of the block.
         arguments: ctypes values, which may be changed between launches: the driver reads them at each.
@@ -47,15 +46,7 @@ def launcher(driver: Any, function: int, threads: int, arguments: tuple[Any, ...
         *(ctypes.cast(ctypes.pointer(argument), ctypes.c_void_p).value for argument in arguments)
     )
     kept, address = (arguments, pointers), ctypes.addressof(pointers)  # alive: the driver reads them at each launch
-    native, launch_kernel = compiled(), entry("cuLaunchKernel")
-    if native is not None and launch_kernel:
-        made: Launch = native.Launch(launch_kernel, function, threads, address, kept)
-        return made
-
-    def launch(stream: int, _: Any = kept) -> None:
-        driver.launchKernel(function, 1, 1, 1, threads, 1, 1, 0, stream, address, 0)
-
-    return launch
+    return _native.Launch(needed_entry("cuLaunchKernel"), function, threads, address, kept)
 
 
 @cache
@@ -85,7 +76,6 @@ class Events:
     def __init__(self, count: int) -> None:
         self.handles = (ctypes.c_uint64 * count)()
         create, self._record = _call("cuEventCreate", pointer, ctypes.c_uint), _call("cuEventRecord", pointer, pointer)
-        self._elapsed = _call("cuEventElapsedTime", pointer, pointer, pointer)
         for index in range(count):
             _check(create(ctypes.addressof(self.handles) + 8 * index, 0))
 
@@ -108,25 +98,28 @@ class Events:
         import numpy
 
         found = numpy.empty(count, numpy.float32)
-        native, ring, out = compiled(), len(self.handles), found.ctypes.data
-        done = error = 0
-        if native is not None:
-            function, handles = entry("cuEventElapsedTime"), ctypes.addressof(self.handles)
-            done, error = native.elapsed(function, since, handles, first, count, ring, out)
-        else:
-            while done < count and not error:
-                error = self._elapsed(out + 4 * done, since, self.handles[(first + done) % ring])
-                done += not error
+        ring, out = len(self.handles), found.ctypes.data
+        function, handles = entry("cuEventElapsedTime"), ctypes.addressof(self.handles)
+        done, error = _native.elapsed(function, since, handles, first, count, ring, out)
         if error != NOT_READY:
             _check(error)
         return numpy.rint(found[:done].astype(numpy.float64) * 1e6).astype(numpy.int64)
 
 
-def _call(name: str, *types: Any) -> Callable[..., int]:
+def needed_entry(name: str) -> int:
+    """The address of a function of the driver.
+
+    Raises:
+        OSError: It is not to be had.
+    """
     address = entry(name)
     if not address:
         raise OSError(f"libcuda.so.1 has no {name}")
-    return ctypes.CFUNCTYPE(ctypes.c_int, *types)(address)
+    return address
+
+
+def _call(name: str, *types: Any) -> Callable[..., int]:
+    return ctypes.CFUNCTYPE(ctypes.c_int, *types)(needed_entry(name))
 
 
 def _check(error: int) -> None:
@@ -159,8 +152,7 @@ class Module:
         import cupy
 
         self._module = cupy.RawModule(code=source, options=("-std=c++17",))
-        self._driver = cupy.cuda.driver
 
     def launch(self, kernel: str, threads: int, *arguments: Any) -> Launch:
         """A kernel of the module with its arguments: ctypes values that may be changed between launches."""
-        return launcher(self._driver, self._module.get_function(kernel).kernel.ptr, threads, arguments)
+        return launcher(self._module.get_function(kernel).kernel.ptr, threads, arguments)

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kvtrace.capture.stream import compiled
+from kvtrace.capture import _native
 from kvtrace.probes.device import cuda
 from kvtrace.probes.device.cuda import Events, Launch
 from kvtrace.probes.engine import STEP_ATTRIBUTE
@@ -61,14 +61,11 @@ class Marks:
         self._places = (ctypes.c_uint32 * ring)()
         self._steps, self._stops = (ctypes.c_int64 * ring)(), (ctypes.c_uint64 * ring)()  # of passes that were kept
         self._taken = 0
-        native, kept = compiled(), (self._events.handles, self._places, self._steps, self._stops, self.state)
-        if native is not None:
-            addresses = [ctypes.addressof(memory) for memory in kept]
-            self._ways: Any = native.Marks(cuda.entry("cuEventRecord"), *addresses, ring, kept)
-        else:
-            self._ways = _Ways(self._events, *kept[1:])
-        ways = self._ways
-        self.begin, self.leave, self.end, self.mark = ways.begin, ways.leave, ways.end, ways.mark
+        kept = self._events.handles, self._places, self._steps, self._stops, self.state
+        handles, places, steps, stops, state = [ctypes.addressof(memory) for memory in kept]
+        record = cuda.entry("cuEventRecord")
+        self._marks = marks = _native.Marks(record, handles, places, steps, stops, state, ring, kept)
+        self.begin, self.leave, self.end, self.mark = marks.begin, marks.leave, marks.end, marks.mark
 
     @property
     def lost(self) -> int:
@@ -76,7 +73,7 @@ class Marks:
         return int(self.state.lost)
 
     def around(self, begin: Begin, end: End, enqueued: Callable[[], None], interval_ns: int) -> tuple[Begin, End]:
-        """Return the functions to call around passes: compiled ones, which call these where more is to do, or these.
+        """Return the functions to call around passes: compiled ones, which call these where more is to do than to mark.
 
         Args:
             begin: What Python does when a pass begins.
@@ -84,10 +81,7 @@ class Marks:
             enqueued: To be called when compiled code has ended one.
             interval_ns: It is not, sooner than this after the last time.
         """
-        native = compiled()
-        if native is None:
-            return begin, end
-        quick = native.Marked(self._ways, STEP_ATTRIBUTE, begin, end, enqueued, interval_ns)
+        quick = _native.Marked(self._marks, STEP_ATTRIBUTE, begin, end, enqueued, interval_ns)
         return quick.begin, quick.end
 
     def take(self, since: int, since_ns: int, most: int) -> Taken | None:
@@ -136,43 +130,3 @@ class State(ctypes.Structure):
     always_stale: int
     ready: int
     _fields_ = [(name, ctypes.c_uint64) for name in __annotations__]
-
-
-class _Ways:
-    """Python counterpart of `native.Marks`."""
-
-    def __init__(self, events: Events, places: Any, steps: Any, stops: Any, state: Any) -> None:
-        self._events, self._places, self._steps, self._stops, self.state = events, places, steps, stops, state
-
-    def begin(self) -> None:
-        self.state.next = self.state.stop
-        self.state.limit = self.state.taken + len(self._places)
-
-    def leave(self) -> None:
-        self.state.limit = 0
-
-    def end(self, step: int) -> bool:
-        state = self.state
-        limit, state.limit = state.limit, 0
-        if state.next == state.stop:
-            return False
-        if state.next > limit:
-            state.lost += 1
-        else:
-            place = state.ended % len(self._steps)
-            self._steps[place], self._stops[place], state.stop = step, state.next, state.next
-            state.ended += 1
-        return True
-
-    def mark(self, place: int) -> Launch:
-        state, ring = self.state, len(self._places)
-
-        def launch(stream: int) -> None:
-            if state.limit:
-                number = state.next
-                state.next += 1
-                if number < state.limit:
-                    self._places[number % ring] = place
-                    self._events.record(number % ring, stream)
-
-        return launch

@@ -1,14 +1,19 @@
-"""From the device to the capture log: a thread that asks for new steps, on a stream of its own."""
+"""The thread that copies layers' windows from the device to the capture log, on a stream of its own."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
 from kvtrace.probes.device.cuda_events import Marks, Taken
 from kvtrace.probes.device.drain_thread import Drain
 from kvtrace.probes.device.graph_timestamps import ATTENTION_START, PLACES, Stamps
+
+if TYPE_CHECKING:
+    from numpy import dtype, int64, void
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 LOOK_SECONDS = 0.1
 """Some ten or twenty steps are taken home at once: it takes hardly longer than one."""
@@ -17,9 +22,9 @@ _AT_ONCE = 256
 
 
 class WindowDrain(Drain):
-    """Takes home one device's windows: those that graphs stamped, and those that were marked.
+    """Copies one device's windows: timestamps of graphs, and those of CUDA events.
 
-    Steps that were lost before they could be copied are counted as dropped, whole.
+    A step that is overwritten before it could be copied is counted as dropped, whole.
     """
 
     def __init__(self, stamps: Stamps, marks: Marks, recorder: Recorder, engine_pid: int) -> None:
@@ -35,14 +40,14 @@ class WindowDrain(Drain):
             self._pinned = torch.empty((_AT_ONCE, stamps.words), dtype=torch.int64, pin_memory=True)
             self._count = torch.zeros(1, dtype=torch.int64, pin_memory=True)
         self._windows = 2 * stamps.layers
-        self._rows = numpy.zeros((_AT_ONCE, self._windows), dtype=_record_type(numpy))
+        self._rows = numpy.zeros((_AT_ONCE, self._windows), dtype=_record_type())
         self._rows["engine_id"] = engine_pid
         self._rows["layer"] = numpy.arange(self._windows) // 2
         self._rows["kind"] = numpy.tile([WindowKind.write, WindowKind.attention], stamps.layers)
         self._rows["observed"] = True
 
     def look(self) -> None:
-        """The windows of new steps into the log."""
+        """Write the windows of new steps to the log."""
         self._look_at_ring()
         while taken := self._marks.take(self._timer.event, self._timer.event_ns, _AT_ONCE):
             self._write(self._marked(taken))
@@ -55,8 +60,8 @@ class WindowDrain(Drain):
             self._recorder.drop(KV_WINDOW, steps * self._windows)
             self._recorder.note("device", state="overrun", dropped_steps=steps)
 
-    def _marked(self, taken: Taken) -> Any:
-        """Steps as the ring has them, of marks: of an attention's starts the first counts, of all else the last."""
+    def _marked(self, taken: Taken) -> NDArray[int64]:
+        """Arrange CUDA events' times as steps of the ring. An attention's first start counts; of all else the last."""
         import numpy
 
         found = numpy.zeros((len(taken.steps), self._stamps.words), numpy.int64)
@@ -83,12 +88,12 @@ class WindowDrain(Drain):
             self._write(self._pinned[:count].numpy())
             self._drained += count
 
-    def _fetch(self, target: Any, source: Any) -> None:
+    def _fetch(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source, non_blocking=True)
         self._stream.synchronize()
 
-    def _write(self, steps: Any) -> None:
-        """The windows of some steps into the log."""
+    def _write(self, steps: NDArray[int64]) -> None:
+        """Write the windows of some steps to the log."""
         times = steps[:, 1:].reshape(len(steps), self._windows, 2)
         rows = self._rows[: len(steps)]
         rows["step"] = steps[:, :1]
@@ -99,6 +104,8 @@ class WindowDrain(Drain):
             self._recorder.append(KV_WINDOW, rows.view("u1").reshape(len(rows), -1))
 
 
-def _record_type(numpy: Any) -> Any:
-    """A capture record of `KV_WINDOW` as numpy sees it, with its commit byte last."""
+def _record_type() -> dtype[void]:
+    """Make numpy's type of a `KV_WINDOW` record, with its commit byte last."""
+    import numpy
+
     return numpy.dtype([(field.name, f"<{field.type.code}") for field in KV_WINDOW.fields] + [("whole", "B")])

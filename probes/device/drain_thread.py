@@ -1,4 +1,4 @@
-"""The thread that drains a device's ring, and when it looks at it.
+"""The thread that drains a device's ring, and its schedule.
 
 While it runs Python the engine's threads cannot, and a step's results, or the next step, come later by as much. Right
 after a step has been enqueued the engine's next work is to wait for the GPU, so that is when to look.
@@ -34,20 +34,20 @@ class Pace:
         self._wake = threading.Event()
 
     def enqueued(self) -> None:
-        """A step has been enqueued."""
+        """Wake the thread if it is due: a step has been enqueued."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + self._seconds
             self._wake.set()
 
     def wait(self) -> bool:
-        """Until it is time to look. False: there is nothing to come any more."""
+        """Wait until the ring is due. False: nothing will come any more."""
         self._wake.wait(self._idle_seconds)
         self._wake.clear()
         return not self._over
 
     def end(self) -> None:
-        """Nothing will be enqueued any more."""
+        """End the waiting: nothing will be enqueued any more."""
         self._over = True
         self._wake.set()
 
@@ -75,14 +75,14 @@ class Drain(threading.Thread):
             self._stream = torch.cuda.Stream(priority=-1)
 
     def look(self) -> None:
-        """Take home what is new on the device. Of this thread; its current stream is `self._stream`."""
+        """Copy new records from the device. Called by this thread, on `self._stream`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing will be taken home any more. Of this thread."""
+        """Close files. Called by this thread, last."""
 
     def run(self) -> None:
-        """Look until the end, then once more."""
+        """Drain until the end, then once more."""
         try:
             with self._torch.inference_mode(False):
                 self._torch.cuda.set_device(self._device)
@@ -99,6 +99,6 @@ class Drain(threading.Thread):
             self.close()
 
     def finish(self, seconds: float) -> None:
-        """Take home what is left and end; wait no longer than so many seconds for it."""
+        """Drain the rest and end, within so many seconds."""
         self.pace.end()
         self.join(timeout=seconds)

@@ -1,4 +1,4 @@
-"""Stamps of calls that are captured into a graph: kernels that read the global timer, and a ring of steps they go to.
+"""Timestamps of calls captured into a CUDA graph: kernels that read the global timer, and a ring of steps.
 
 A stamp is a one-thread kernel that stores the time in a place of its own, so stamps share nothing and wait for nothing.
 After the forward pass one kernel moves all of them into the ring as one step. It tells the host nothing: that would
@@ -97,7 +97,7 @@ class Stamps:
         )
 
     def stamp(self, layer: int, place: int, *, first: bool = False) -> Launch:
-        """The launch that stores the time in a place of a layer; with `first`, only if this step has none there yet."""
+        """Make the launch that stores the time in a layer's place; with `first`, only if the step has none there."""
         kernel = "kvt_stamp_first" if first else "kvt_stamp"
         return self._module.launch(kernel, 1, pointer(self.places.data_ptr() + 8 * (4 * layer + place)))
 

@@ -1,11 +1,10 @@
-"""Stamps around layers' KV writes and attentions, whatever the attention backend; `model.timing` says of which."""
+"""Timestamps around layers' KV writes and attentions, with any attention backend; `model.timing` chooses the layers."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import from_environment
@@ -22,6 +21,7 @@ from kvtrace.probes.device.graph_timestamps import (
 )
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
 from kvtrace.probes.device.wrap import Ends, stamped
+from kvtrace.probes.vllm_types import ModelRunner
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
@@ -38,7 +38,7 @@ class LayerRecorder:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._outside_graphs: list[tuple[Any, str, Callable[..., Any]]] = []
+        self._outside_graphs: list[tuple[object, str, Callable[..., object]]] = []
         self._stamps: Stamps | None = None  # where graphs are captured
         self._marks: Marks  # elsewhere
         self._drain: WindowDrain | None = None
@@ -47,7 +47,7 @@ class LayerRecorder:
         self._capturing: Callable[[], bool]
         self._stream: Callable[[], int]
 
-    def attach(self, runner: Any) -> bool:
+    def attach(self, runner: ModelRunner) -> bool:
         """Put stamps into the model runner's layers. False: there is no CUDA device, or no CuPy."""
         import torch
 
@@ -88,7 +88,7 @@ class LayerRecorder:
             self._undo.pop()()
         self._stamps = None
 
-    def _wrap(self, layer: int, implementation: Any, *, in_graphs: bool) -> None:
+    def _wrap(self, layer: int, implementation: object, *, in_graphs: bool) -> None:
         between = partial(self._between, implementation, layer, in_graphs=in_graphs)
         writes = hasattr(implementation, "do_kv_cache_update")
         if writes:
@@ -101,7 +101,7 @@ class LayerRecorder:
 
     def _between(
         self,
-        owner: Any,
+        owner: object,
         layer: int,
         name: str,
         start: int,
@@ -136,7 +136,7 @@ class LayerRecorder:
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 
     def turn(self, in_pieces: bool) -> None:
-        """From the pass under way on Python calls attention between piecewise CUDA graphs, or does not.
+        """Put timestamps around attention, or take them off, as passes turn from or to piecewise CUDA graphs.
 
         Each microsecond of Python is one of the step there: what would only pass a call on is taken out.
         """
@@ -148,15 +148,15 @@ class LayerRecorder:
                 setattr(owner, name, around)
 
     def other(self) -> None:
-        """The model is about to run for something else than a pass: its stamps are to be forgotten."""
+        """Forget stamps: the model is about to run for something else than a pass."""
         self._marks.state.stale = True
 
     def around(self, begin: Begin, end: End) -> tuple[Begin, End]:
-        """Return the functions to call around passes for these two, which just call `begin` and `end`."""
+        """Make the calls around passes of these two, which call `begin` and `end` and do nothing else."""
         return self._marks.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
 
     def begin(self, step: int, engine_pid: int) -> None:
-        """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
+        """Begin a step: its forward pass is about to be enqueued; 0 for a dummy run."""
         if self._stamps is None or not self._alive:
             return
         state = self._marks.state
@@ -174,7 +174,7 @@ class LayerRecorder:
             self._marks.leave()
 
     def end(self) -> None:
-        """The forward pass has been enqueued."""
+        """End the step: its forward pass has been enqueued."""
         if self._stamps is None or not self._alive:
             return
         state = self._marks.state
@@ -189,6 +189,6 @@ class LayerRecorder:
             self._drain.pace.enqueued()
 
     def finish(self) -> None:
-        """Bring home what is left on the device."""
+        """Drain what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish(5)

@@ -1,9 +1,8 @@
-"""Choice of a worker's device recorder: by the level asked for and by what the model's kernels allow."""
+"""The choice of a worker's device recorder, by the wanted level and by the model's kernels."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.layout import KV_LEVEL_VARIABLE
@@ -12,17 +11,18 @@ from kvtrace.probes.device.layers import LayerRecorder
 from kvtrace.probes.device.model import in_microbatches
 from kvtrace.probes.device.tiles.level import TileRecorder
 from kvtrace.probes.engine import STEP_ATTRIBUTE
+from kvtrace.probes.vllm_types import ModelRunner, SchedulerOutput
 
 _MICROBATCHES = "vLLM runs steps in microbatches (--enable-dbo, --ubatch-size); what each did cannot be told apart"
 
 
 def level() -> str:
-    """The recording level asked for: `host`, `layer` or `tile`; the last two where there is a GPU."""
+    """Read the wanted recording level: `host`, `layer` or `tile`; the last two need a GPU."""
     return os.environ.get(KV_LEVEL_VARIABLE, "layer")
 
 
 class DeviceRecorder:
-    """Records at the level asked for; at `layer` where `tile` cannot be had.
+    """Records at the wanted level; at `layer` where `tile` is not possible.
 
     Args:
         recorder: Where to.
@@ -34,8 +34,8 @@ class DeviceRecorder:
         self._wanted = wanted
         self._active: LayerRecorder | TileRecorder | None = None
 
-    def attach(self, runner: Any) -> bool:
-        """Choose by the model runner's layers, and get between them and their kernels. False: there is no device."""
+    def attach(self, runner: ModelRunner) -> bool:
+        """Choose a recorder by the model runner's layers, and attach it. False: there is no device."""
         if self._active is not None:
             return True
         if in_microbatches(runner):  # a layer is called for each of them, with the requests counted from its first
@@ -52,13 +52,13 @@ class DeviceRecorder:
         return self._active is not None
 
     def around(self) -> tuple[Begin, End]:
-        """Return the functions to call around passes."""
+        """Make the calls around passes."""
         if isinstance(self._active, LayerRecorder):
             return self._active.around(self.begin, self.end)
         return self.begin, self.end
 
-    def begin(self, _: int, dummy: bool, scheduler_output: Any) -> None:
-        """A forward pass is about to be enqueued."""
+    def begin(self, _: int, dummy: bool, scheduler_output: SchedulerOutput) -> None:
+        """Begin a forward pass: it is about to be enqueued."""
         step = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
         if not dummy and not scheduler_output.total_num_scheduled_tokens:  # nothing runs, or vLLM's own dummy
             self.other()
@@ -66,16 +66,16 @@ class DeviceRecorder:
             self._active.begin(step[1] if step else 0, step[0] if step else 0)
 
     def end(self, tokens: int) -> None:
-        """A forward pass of so many tokens has been enqueued."""
+        """End a forward pass of so many tokens: it has been enqueued."""
         if tokens and self._active is not None:
             self._active.end()
 
     def turn(self, in_pieces: bool) -> None:
-        """From the pass under way on the model runs piecewise CUDA graphs, or does not."""
+        """Tell the recorder if the model runs piecewise CUDA graphs, from the pass under way on."""
         if isinstance(self._active, LayerRecorder):
             self._active.turn(in_pieces)
 
     def other(self) -> None:
-        """The model is about to run for something else than a pass."""
+        """Tell the recorder that the model is about to run for something else than a pass."""
         if isinstance(self._active, LayerRecorder):
             self._active.other()

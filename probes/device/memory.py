@@ -1,4 +1,4 @@
-"""Samples of the GPU's free and used memory."""
+"""Free and used memory of the GPU, every ten seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemoryMeter:
         self.keep()
 
     def keep(self) -> None:
-        """Note it if that is due. Waits for nothing on the GPU."""
+        """Note the memory if that is due, without waiting for the GPU."""
         import torch
 
         now = time.monotonic()
@@ -44,7 +44,7 @@ class MemoryMeter:
 
 
 def _held() -> tuple[int, int]:
-    """Bytes in tensors of this process, and those that PyTorch took from the device, of one moment."""
+    """Read the bytes in tensors of this process and those PyTorch took from the device, at one moment."""
     import torch
 
     told = torch.cuda.memory_stats()

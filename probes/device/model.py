@@ -1,19 +1,28 @@
-"""KV layers of a model, as its runner knows them."""
+"""A model runner's KV layers."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
+
+from kvtrace.probes.vllm_types import AttentionLayer, ModelRunner
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
-def kv_layers(runner: Any) -> list[tuple[str, Any]]:
-    """The layers that own a KV cache, in the order of the model."""
+Layers = list[tuple[str, AttentionLayer]]
+"""Names and layers, in the order of the model."""
+
+
+def kv_layers(runner: ModelRunner) -> Layers:
+    """List the layers that own a KV cache, in the order of the model."""
     context = runner.compilation_config.static_forward_context
     return [(name, layer) for name, layer in context.items() if getattr(layer, "impl", None) is not None]
 
 
-def backend_of(layers: list[tuple[str, Any]]) -> str:
-    """The class of the first layer's attention implementation."""
+def backend_of(layers: Layers) -> str:
+    """Name the class of the first layer's attention implementation."""
     return type(layers[0][1].impl).__name__ if layers else ""
 
 
@@ -23,10 +32,11 @@ piecewise ones Python launches them, in steps that may take as long as Python do
 
 
 def timing(count: int, wanted: tuple[int, ...], *, alike: bool, spacing: int = SPACING) -> list[str]:
-    """Return when each of `count` layers has stamps: `always`, `outside_graphs` or `never`.
+    """Choose when each of `count` layers has stamps: `always`, `outside_graphs` or `never`.
 
-    Those that are wanted always, if any are named. Else all in passes without CUDA graphs, and of layers that are alike
-    one of `spacing` and the last in others, too. Ingest lays the others' windows between.
+    Named layers always have them, and no others do. If none is named, all layers have them in passes without CUDA
+    graphs. With CUDA graphs, layers that are alike have them only on one of `spacing` and on the last; ingest derives
+    the others' windows.
     """
     if wanted:
         return ["always" if index in wanted else "never" for index in range(count)]
@@ -34,14 +44,14 @@ def timing(count: int, wanted: tuple[int, ...], *, alike: bool, spacing: int = S
     return ["always" if index in always else "outside_graphs" for index in range(count)]
 
 
-def in_microbatches(runner: Any) -> bool:
-    """Return whether vLLM may run a step's batch in two or more parts that take turns, layer by layer."""
+def in_microbatches(runner: ModelRunner) -> bool:
+    """Tell if vLLM may run a step's batch in two or more parts that take turns, layer by layer."""
     config = getattr(getattr(runner, "vllm_config", None), "parallel_config", None)
     return bool(getattr(config, "enable_dbo", False) or getattr(config, "use_ubatching", False))
 
 
-def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:
-    """Return whether all layers own a KV cache, do the same with it and have the same weights besides.
+def alike(runner: ModelRunner, layers: Layers) -> bool:
+    """Tell if all layers of the model own a KV cache, do the same with it and have the same weights besides.
 
     Then each takes as long as the next.
     """
@@ -53,7 +63,7 @@ def alike(runner: Any, layers: list[tuple[str, Any]]) -> bool:
         return False
 
 
-def _kind(runner: Any, name: str, layer: Any) -> tuple[Any, ...]:
+def _kind(runner: ModelRunner, name: str, layer: AttentionLayer) -> tuple[object, ...]:
     facts = cache_facts(layer)
     return (
         type(layer),
@@ -66,8 +76,8 @@ def _kind(runner: Any, name: str, layer: Any) -> tuple[Any, ...]:
     )
 
 
-def _weights(model: Any, attention: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of the weights of the model's layer, its MLP included, that has an attention of this name.
+def _weights(model: Module, attention: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """List names and shapes of the weights of the model's layer that has an attention of this name, MLP included.
 
     Raises:
         AttributeError: The model has no layer of that name.
@@ -78,8 +88,17 @@ def _weights(model: Any, attention: str) -> tuple[tuple[str, tuple[int, ...]], .
     return tuple((name, tuple(weight.shape)) for name, weight in model.get_submodule(layer[0]).named_parameters())
 
 
-def cache_facts(layer: Any) -> dict[str, Any]:
-    """Return a layer's KV address, shape, strides and type, so that block and head give an address."""
+class CacheFacts(TypedDict):
+    """The place and format of a layer's KV: with these, block and head give an address."""
+
+    address: int
+    shape: list[int]
+    stride: list[int]
+    dtype: str
+
+
+def cache_facts(layer: AttentionLayer) -> CacheFacts:
+    """Read the place and format of a layer's KV."""
     cache = layer.kv_cache
     tensor = cache[0] if isinstance(cache, list | tuple) else cache
     return {
@@ -90,8 +109,8 @@ def cache_facts(layer: Any) -> dict[str, Any]:
     }
 
 
-def first_of_groups(runner: Any, layers: list[tuple[str, Any]], wanted: tuple[int, ...]) -> set[int]:
-    """The first wanted layer of each KV cache group: layers of a group share their block tables.
+def first_of_groups(runner: ModelRunner, layers: Layers, wanted: tuple[int, ...]) -> set[int]:
+    """Find the first wanted layer of each KV cache group: layers of a group share their block tables.
 
     All layers, where the model runner does not tell its groups.
     """
@@ -100,7 +119,7 @@ def first_of_groups(runner: Any, layers: list[tuple[str, Any]], wanted: tuple[in
     groups = {
         name: group for group, spec in enumerate(getattr(config, "kv_cache_groups", ())) for name in spec.layer_names
     }
-    first: dict[Any, int] = {}
+    first: dict[int, int] = {}
     for index in indices:
         if index < len(layers):
             first.setdefault(groups.get(layers[index][0], index), index)

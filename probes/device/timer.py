@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.probes.device.cuda import STAMP, Events, Module, count, pointer
+
+if TYPE_CHECKING:
+    from torch.cuda import Stream
 
 CALIBRATE_SECONDS = 1.0
 """The GPU's timer drifts by 2 us a second against the host's clock; a calibration takes about 0.2 ms of a thread."""
@@ -80,8 +83,11 @@ class GpuTimer:
         self.event = self.event_ns = self._event_uncertainty_ns = 0
         self._event_due = 0.0
 
-    def keep(self, stream: Any) -> None:
-        """Calibrate if that is due, on a stream of the calling thread; best one of high priority.
+    def keep(self, stream: Stream) -> None:
+        """Calibrate if that is due.
+
+        Args:
+            stream: One of the calling thread, best of high priority.
 
         Raises:
             RuntimeError: The timer could not be read even once.
@@ -101,8 +107,8 @@ class GpuTimer:
             raise RuntimeError("the GPU's timer could not be read")
         self._due = time.monotonic() + (CALIBRATE_SECONDS if answered else RETRY_SECONDS)
 
-    def _calibrate(self, stream: Any) -> bool:
-        """Calibrate; returns whether the GPU answered."""
+    def _calibrate(self, stream: Stream) -> bool:
+        """Ask the GPU for the time; False if it did not answer."""
         asked, answers = self._asked.numpy(), self._answers.numpy()
         asked[0] = 0
         answers[:] = 0
@@ -140,7 +146,7 @@ class GpuTimer:
         return True
 
     def _keep_event(self) -> bool:
-        """Let events' times count from the first of the two around the reading just made. Whether they have one to.
+        """Count events' times from the first of the two around the last reading; False if there is none yet.
 
         The reading lies somewhere between those. While the GPU is full they are far apart, and the event before is the
         better one for some time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kvtrace.capture.stream import compiled
+from kvtrace.capture._native import Stamped
 from kvtrace.probes.device.cuda import Launch
 
 
@@ -27,7 +27,7 @@ def stamped(
     in_graphs: bool,
     follows: bool,
 ) -> Callable[..., Any]:
-    """A layer's call with its stamps; in compiled code where there is some.
+    """A layer's call with its stamps: `native/graph_timestamps.c`.
 
     Args:
         original: What vLLM calls.
@@ -40,32 +40,4 @@ def stamped(
         follows: Whether a call with stamps comes right before this one. In one graph nothing runs between the two, and
             the end of the first is the start of this one; called from Python, it starts when Python gets to it.
     """
-    native = compiled()
-    if native is not None:
-        made: Callable[..., Any] = native.Stamped(
-            original, *captured, *called, stream, capturing, failed, in_graphs, follows
-        )
-        return made
-    over = False
-
-    def stamp(launch: Launch) -> None:
-        nonlocal over
-        try:
-            launch(stream())
-        except Exception as error:  # never the engine's problem
-            over = True
-            failed(error)
-
-    def around(*args: Any, **kwargs: Any) -> Any:
-        in_graph = capturing()
-        if over or (in_graph and not in_graphs):
-            return original(*args, **kwargs)
-        ends = captured if in_graph else called
-        if not (follows and in_graph):
-            stamp(ends.before)
-        result = original(*args, **kwargs)
-        if not over:
-            stamp(ends.after)
-        return result
-
-    return around
+    return Stamped(original, *captured, *called, stream, capturing, failed, in_graphs, follows)

@@ -21,7 +21,14 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def draw(figure: Figure, frame: pd.DataFrame, names: Iterable[object], axis: str) -> None:
-    """Draw such rows into a figure of two axes; each bar has its name and its number of requests below."""
+    """Draw such rows into a figure of two axes; each bar has its name and its number of requests below.
+
+    Args:
+        figure: A figure of two axes, one above the other.
+        frame: A row a bar: `p50_ttft_ms`, `p95_ttft_ms`, `hit_rate` and `requests`.
+        names: A name a bar.
+        axis: The name of the x axis.
+    """
     times, rates = figure.axes
     if len(frame):
         places = range(len(frame))

@@ -1,4 +1,4 @@
-"""Cost of computing a prefix of n tokens, as the fits have it."""
+"""The fitted cost of computing a prefix of n tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of evictions, and how much of it keeping blocks longer would have saved."""
+"""The cost of evictions, and how much of it keeping blocks longer would have saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes and reads of KV: shares of the phases."""
+"""Shares of the phases in what is written to and read from KV."""
 
 from __future__ import annotations
 

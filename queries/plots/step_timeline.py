@@ -1,4 +1,4 @@
-"""Work of each step over time: tokens by phase, its wall time, the queues."""
+"""Steps over time: tokens by phase, its wall time, the queues."""
 
 from __future__ import annotations
 

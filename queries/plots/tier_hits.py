@@ -1,4 +1,4 @@
-"""Blocks that each offload tier stored, served and evicted."""
+"""Blocks that each offload tier took in, served and gave up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hits and misses of other cache sizes and policies: computed from block references, without an engine.
+"""Hits of a cache of another size or another policy: computed from block references, without an engine.
 
 SQL cannot count reuse distances fast; numpy can. Functions take arrays and return arrays, frames or figures.
 docs/reuse.md defines what a reference is.

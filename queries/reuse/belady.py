@@ -22,7 +22,7 @@ from kvtrace.queries.reuse.distance import COLD, Ints, References
 
 @dataclass(frozen=True)
 class Retentions:
-    """Retentions worth having: groups of blocks from an event to the event of their next lookup.
+    """Retentions that save misses: groups of blocks from an event to the event of their next lookup.
 
     Blocks of a prompt that were referenced together and are looked up together next make one group, so that a chain of
     thousands of blocks costs as much as one block.

@@ -55,7 +55,14 @@ class References:
 
     @classmethod
     def of(cls, key: Any, event: Any = None, counted: Any = None, uncached_lookups: float = 0) -> References:
-        """References from anything numpy makes arrays of. A block that an event has twice is taken once."""
+        """References from anything numpy makes arrays of. A block that an event has twice is taken once.
+
+        Args:
+            key: As the class's.
+            event: As the class's; None for the default.
+            counted: As the class's; None for the default.
+            uncached_lookups: As the class's.
+        """
         keys = np.asarray(key).astype(np.uint64, copy=False)
         events = np.arange(len(keys)) if event is None else np.asarray(event, np.int64)
         flags = np.ones(len(keys), bool) if counted is None else np.asarray(counted, bool)

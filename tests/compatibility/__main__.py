@@ -2,7 +2,7 @@
 
 python -m tests.compatibility sources FOLDER ...     folders that hold `vllm/`: facts of their version from the sources
 python -m tests.compatibility recorded FOLDER ...    folders with run directories; also pytest's --junit-xml reports
-python -m tests.compatibility page                   docs/compatibility.md, from all facts
+python -m tests.compatibility page                   docs/compatibility.md, and the table in docs/offload.md
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main(what: str, *arguments: str) -> None:
                 store(version, recorded=facts, **more)
         case "page":
             table.PAGE.write_text(table.page())
+            table.CONNECTORS_PAGE.write_text(table.connectors_page())
         case _:
             sys.exit(__doc__)
 

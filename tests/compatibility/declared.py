@@ -5,26 +5,20 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
 from kvtrace.capture.recorder import Recorder
-from kvtrace.probes import connectors, plugin
+from kvtrace.probes import plugin
+from kvtrace.probes.connectors import registry
 from kvtrace.probes.device.tiles.launch import TARGETS
-from kvtrace.probes.hooks import Hook, Need, Patches
-
-
-class Argument(NamedTuple):
-    """An argument that a hook's function takes, as `kvtrace.probes.hooks.argument` is told."""
-
-    position: int
-    name: str
-    optional: bool
+from kvtrace.probes.hooks import Argument, Hook, Need, Patches
 
 
 class Declared(NamedTuple):
@@ -42,7 +36,7 @@ class Declared(NamedTuple):
 def all_declared() -> list[Declared]:
     """One entry a place; several hooks on one place are one entry. Kernels to be rewritten come last."""
     found: dict[str, Declared] = {}
-    for hook in [*_on_functions(), *connectors.declared()]:
+    for hook in [*_on_functions(), *registry.hooks_on_objects()]:
         on_object = hook.before is None and hook.after is None
         arguments = _of_call_sites(hook) if on_object else _of_functions(hook)
         before = found.get(hook.target)
@@ -64,13 +58,13 @@ def _on_functions() -> list[Hook]:
     """All of them: those that only NVTX or the tile level need included. Nothing is recorded."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KVTRACE_KV_LEVEL", "tile")
-        environment.setenv("KVTRACE_NATIVE", "0")  # the sources are read, and C has none of these
         return plugin.hooks(Recorder(Path("/nonexistent")), Patches(lambda *_: None), {"KVTRACE_NVTX": "1"})
 
 
 def _of_functions(hook: Hook) -> Iterator[Argument]:
+    yield from hook.takes
     for function in (hook.before, hook.after, hook.arguments):
-        if function is not None:
+        if isinstance(function, FunctionType | MethodType):
             module = importlib.import_module(function.__module__)
             yield from _taken(module, function.__name__)
 
@@ -101,7 +95,8 @@ def _holds(value: Any, hook: Hook) -> bool:
 
 
 def _rooms() -> list[ModuleType]:
-    return [room for room in vars(connectors).values() if inspect.ismodule(room)]
+    package = registry.__name__.rpartition(".")[0]
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith(package)]
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvtrace.probes.connectors import registry
 from tests.compatibility.declared import Declared, all_declared
 
 FACTS = Path(__file__).parent / "facts"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
+CONNECTORS_PAGE = PAGE.with_name("offload.md")
+_BEGIN, _END = "<!-- connectors: made by `make compatibility` -->\n", "<!-- end of connectors -->\n"
 
 _HEAD = """\
 # Which vLLM versions can be recorded
@@ -20,9 +23,9 @@ kvtrace hooks vLLM's functions without a fork. A version may lack a function, or
 records the rest, and the summary of `kvtrace record` names each missing hook and what the trace lacks without it. With
 a vLLM newer than all of these, it records with the hooks that it finds; the summary says so in one line.
 
-`make compatibility` generates this page from `tests/compatibility/facts`: the journals of recordings of real engines, and
-the syntax trees of vLLM's sources. `python -m tests.compatibility recorded FOLDER` adds recordings made elsewhere, such as
-on a GPU; FOLDER holds their run directories.
+`make compatibility` generates this page from `tests/compatibility/facts`: the journals of recordings of real engines,
+and the syntax trees of vLLM's sources. `python -m tests.compatibility recorded FOLDER` adds recordings made elsewhere,
+such as on a GPU; FOLDER holds their run directories.
 
 - **works**: a recording of that version called it, it did not fail, and everything that it reads is there.
 - **fits**: the sources have the function, arguments and attributes; no recording here has called it.
@@ -30,6 +33,27 @@ on a GPU; FOLDER holds their run directories.
 - **absent**: the function, or something that the hook requires, is missing; a trace lacks what the row says.
 - **none**: this vLLM did not have the feature yet, so nothing is lost.
 """
+
+
+def connectors_page() -> str:
+    """docs/offload.md with its table of connectors."""
+    head, rest = CONNECTORS_PAGE.read_text().split(_BEGIN)
+    return f"{head}{_BEGIN}\n{connectors()}\n{_END}{rest.partition(_END)[2]}"
+
+
+def connectors() -> str:
+    """The connectors that have an adapter, and what is recorded of each."""
+    head = "connector", "tiers", "transfers and blocks", "copy time", "tier's content", "since vLLM", "adapter"
+    lines = [_row(*head), _row(*["---"] * len(head))]
+    for name, declared in registry.declarations().items():
+        for form in declared.forms:
+            tiers = ", ".join(tier.name for tier in form.tiers)
+            known = form.since or declared.since or "all known"
+            lines.append(_row(form.name, tiers, form.transfers, form.copy_time, form.content, known, f"`{name}`"))
+    lines.append(
+        _row("any other", "", "lookups, calls (`connector_call`), references on blocks", "", "", "all known", "")
+    )
+    return "\n".join(lines) + "\n"
 
 
 def versions() -> dict[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import re
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -16,11 +17,16 @@ from kvtrace.events import Event
 from kvtrace.format.manifest import Manifest
 from kvtrace.launch import versions
 from kvtrace.probes import connectors, plugin
+from kvtrace.probes.connectors import registry
+from kvtrace.probes.connectors.adapters.offloading import Offloading
 from kvtrace.probes.hooks import Need
+from kvtrace.probes.vllm_types import SHAPES
 from tests.compatibility import recorded, table
 from tests.compatibility.declared import Argument, Declared, all_declared
 from tests.compatibility.signatures import Sources
 from tests.probes.tiles.versions import version_folders
+from tests.vllm.faults.matrix import IN_MATRIX
+from tests.vllm.offload.engines import connector_engines
 
 POOL = "vllm.v1.core.block_pool:BlockPool"
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -71,6 +77,25 @@ def test_the_page_is_made_of_the_stored_facts() -> None:
     assert table.PAGE.read_text() == table.page(), "make compatibility"
 
 
+def test_the_page_on_connectors_is_made_of_the_adapters_declarations() -> None:
+    assert table.CONNECTORS_PAGE.read_text() == table.connectors_page(), "make compatibility"
+
+
+def test_every_adapter_is_broken_by_the_fault_matrix() -> None:
+    assert {engine.adapter for engine in connector_engines(Path()).values()} == set(registry.declarations())
+    assert set(connector_engines(Path())) <= set(IN_MATRIX)
+
+
+def test_a_connector_is_recorded_in_detail_from_the_version_that_its_adapter_says() -> None:
+    for name, declared in registry.declarations().items():
+        since = table.parts(declared.since)
+        for version, facts in table.versions().items():
+            # hooks that came later say so themselves
+            early = [hook.target for hook in declared.hooks if table.parts(hook.since) <= since]
+            there = [facts["sources"][target] is not None for target in early]
+            assert all(there) if table.parts(version) >= since else not any(there), (name, version)
+
+
 def test_the_summary_knows_the_versions_of_the_page() -> None:
     assert tuple(table.versions()) == versions.CHECKED
 
@@ -78,7 +103,7 @@ def test_the_summary_knows_the_versions_of_the_page() -> None:
 def test_facts_and_page_tell_every_declared_hook() -> None:
     targets = [declared.target for declared in all_declared()]
     for version, facts in table.versions().items():
-        assert list(facts["sources"]) == targets, version
+        assert set(facts["sources"]) == set(targets), version
         assert set(facts.get("recorded", {}).get("hooks", ())) <= set(targets), version
     assert table.page().count("\n| `") == len(targets)
 
@@ -100,14 +125,62 @@ def test_what_the_probes_read_of_vllm_is_declared() -> None:
         own |= _made_in(ast.parse(path.read_text()))
     # the command-line tool and the machinery, which read nothing of vLLM's objects
     apart = {"cupti.py", "kv_events.py", "hooks.py", "imports.py", "nvtx.py", "plugin.py"}
-    files = [path for room in rooms for path in room.glob("*.py") if path.name not in apart]
+    folders = [*rooms, rooms[1] / "adapters"]
+    files = [path for folder in folders for path in folder.glob("*.py") if path.name not in apart]
     read = {(path.name, name) for path in files for name in _read_in(ast.parse(path.read_text()))}
     assert {(path, name) for path, name in read if name not in own | declared} == set()
 
 
-def _made_in(tree: ast.AST) -> set[str]:
+def test_shapes_of_vllms_objects_hold_what_hooks_declare() -> None:
+    """An attribute of a shape is a `Need` of the same class, or is hooked there."""
+    declared: dict[str, set[str]] = {}
+    for hook in all_declared():
+        owner, _, name = hook.target.rpartition(".")
+        declared.setdefault(owner, set()).add(name)
+        for need in hook.needs:
+            for owner in need.owner.split("|"):
+                declared.setdefault(owner, set()).update(
+                    name for names in need.names.split() for name in names.split("|")
+                )
+    undeclared = {
+        f"{place}.{name}"
+        for shape, places in SHAPES
+        for place in places.split("|")
+        for name in _attributes_of(shape) - declared.get(place, set())
+    }
+    assert undeclared == set()
+    assert len(SHAPES) > 20
+
+
+def _attributes_of(shape: type) -> set[str]:
+    return {
+        name
+        for name in (*vars(shape), *vars(shape).get("__annotations__", ()))
+        if not name.startswith(("__", "_abc", "_is_"))
+    }
+
+
+def test_what_c_reads_of_vllm_is_declared() -> None:
+    """Every name in C's tables is an attribute or an argument that a hook declares, or one of kvtrace's own classes."""
+    declared = {name for hook in all_declared() for name in hook.target.partition(":")[2].split(".")}
+    declared |= {argument.name for hook in all_declared() for argument in hook.arguments}
+    for need in (need for hook in all_declared() for need in hook.needs):
+        declared |= {name for names in need.names.split() for name in names.split("|")}
+    native = Path(inspect.getfile(Recorder)).parent / "native"
+    tables = {path: re.findall(r'\{&n_\w+,\s*"(\w+)"\}', path.read_text()) for path in native.glob("*.c")}
+    own: set[str] = {"__dict__", "name"}  # the latter of enumerations' members
+    for path in [*Path(inspect.getfile(plugin)).parent.rglob("*.py"), *native.parent.glob("*.py*")]:
+        if path.suffix in (".py", ".pyi"):
+            own |= _made_in(ast.parse(path.read_text()))
+    read = {(path.name, name) for path, names in tables.items() for name in names}
+    assert len(read) > 50
+    assert {(path, name) for path, name in read if name not in own | declared} == set()
+
+
+def _made_in(tree: ast.Module) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(tree):
+    own = [part for part in tree.body if not (isinstance(part, ast.ClassDef) and _is_shape(part))]
+    for node in (node for part in own for node in ast.walk(part)):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
                 found.add(name)
@@ -118,6 +191,14 @@ def _made_in(tree: ast.AST) -> set[str]:
             case ast.Assign(targets=[ast.Name(id=name)]):  # of a class: an enumeration's member
                 found.add(name)
     return found
+
+
+def _is_shape(node: ast.ClassDef) -> bool:
+    """Tell if a class describes one of vLLM's."""
+    names = {
+        name.func.id for name in node.decorator_list if isinstance(name, ast.Call) and isinstance(name.func, ast.Name)
+    }
+    return "shape_of" in names
 
 
 def _read_in(tree: ast.AST) -> set[str]:
@@ -206,7 +287,7 @@ def test_an_offloading_connector_whose_workers_number_the_jobs_is_recorded_by_it
 
     old = SimpleNamespace(_get_reqs_to_store=None), SimpleNamespace(_generate_job_id=None)
     new = SimpleNamespace(_generate_job_id=None), SimpleNamespace(worker=None)
-    fits = connectors.offloading.Offloading.fits
+    fits = Offloading.fits
     assert [fits(connector(old[0], None)), fits(connector(None, old[1]))] == [False, False]
     assert [fits(connector(new[0], None)), fits(connector(None, new[1]))] == [True, True]
     assert not fits(SimpleNamespace())

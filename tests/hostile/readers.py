@@ -19,8 +19,9 @@ from kvtrace.format.reader import open_recording
 from kvtrace.ingest import clock, merge, run_tables
 from kvtrace.ingest import run as ingest_run
 from kvtrace.ingest.gpu.kernels import KernelNames
-from kvtrace.ingest.importers.nsight.load import load_export
-from kvtrace.ingest.importers.torch.load import load_torch_trace
+from kvtrace.ingest.importers.importer import Target
+from kvtrace.ingest.importers.options import Options
+from kvtrace.ingest.importers.registry import all_importers
 from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.ingest.sources import Sources, import_sources
 from kvtrace.ingest.streams import Streams
@@ -192,8 +193,7 @@ def _profile(kind: str) -> Callable[[Path, Path, Desk], Finish]:
     """A profile; `finish` reads it again and goes on to the joins."""
 
     def read(folder: Path, path: Path, desk: Desk) -> Finish:
-        load = load_export if kind == "nsight" else load_torch_trace
-        load(desk.connection, 1, path, KernelNames(), _progress)
+        all_importers()[kind].read(Target(desk.connection, Options(), _progress, KernelNames()), [(1, path)])
 
         def finish() -> None:
             desk.undo()

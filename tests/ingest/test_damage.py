@@ -200,6 +200,14 @@ class TestJournals:
         assert select("SELECT hook, state, detail FROM hook") == [("vllm.x:Y.z", "disabled", "it failed")]
         assert any("max_num_seqs is 'many'" in warning for warning in summary.warnings)
 
+    def test_an_engine_of_an_older_kvtrace_keeps_its_settings(
+        self, small_run: Path, process_dir: Callable, query: Callable
+    ) -> None:
+        with (process_dir(small_run) / layout.JOURNAL).open("a") as file:
+            file.write('{"kind": "engine", "max_seqs": 8, "max_batched_tokens": 512, "max_model_tokens": 1024}\n')
+        select = query(ingest(small_run).target)
+        assert select("SELECT max_num_seqs, max_num_batched_tokens, max_model_len FROM engine") == [(8, 512, 1024)]
+
     def test_a_process_that_ended_at_once_is_reported(self, small_run: Path) -> None:
         (small_run / layout.PROCESSES / "host-7-9").mkdir()
         recording = open_recording(small_run)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kvtrace.lab.document import shown
 from kvtrace.lab.matrix import Cell, read_matrix
 from kvtrace.queries import Trace
+from kvtrace.queries.text import rounded
 
 from .cells import table
 
@@ -187,12 +187,12 @@ def test_the_reports_figures_are_those_of_the_clients_records(swept: Swept) -> N
         ttft = [(record["first_token_ns"] - record["send_ns"]) / 1e6 for record in records]
         jct = jct_of(records)
         seconds = (max(r["last_token_ns"] for r in records) - min(r["due_ns"] for r in records)) / 1e9
-        assert row["TTFT mean ms"] == shown(statistics.fmean(ttft))
-        assert row["JCT mean s"] == shown(statistics.fmean(jct.values()))
-        assert row["makespan s"] == shown(seconds)
-        assert row["output tok/s"] == shown(sum(r["output_tokens"] for r in records) / seconds)
+        assert row["TTFT mean ms"] == rounded(statistics.fmean(ttft))
+        assert row["JCT mean s"] == rounded(statistics.fmean(jct.values()))
+        assert row["makespan s"] == rounded(seconds)
+        assert row["output tok/s"] == rounded(sum(r["output_tokens"] for r in records) / seconds)
         shares = sum(r["cached_tokens"] for r in records) / sum(r["prompt_tokens"] for r in records)
-        assert row["cached share"] == shown(shares)
+        assert row["cached share"] == rounded(shares)
 
 
 def test_the_reports_differences_are_those_of_the_clients_records(swept: Swept) -> None:
@@ -206,7 +206,7 @@ def test_the_reports_differences_are_those_of_the_clients_records(swept: Swept) 
         mine = by_place[row["policy"].split()[0], row["rate"], row["kv_tokens"]]
         base = by_place["fcfs", row["rate"], row["kv_tokens"]]
         assert row["jobs"] == "8"
-        assert row["difference"] == shown(statistics.fmean(mine[job] - base[job] for job in base))
+        assert row["difference"] == rounded(statistics.fmean(mine[job] - base[job] for job in base))
 
 
 def jct_of(records: list[dict[str, Any]]) -> dict[str, float]:

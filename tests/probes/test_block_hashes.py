@@ -40,7 +40,7 @@ def make(tokens: list[int], salt: str | None = None, **more: Any) -> Any:
 
 
 @pytest.fixture
-def chains(both_ways: str, tmp_path: Path) -> Chains:
+def chains(tmp_path: Path) -> Chains:
     HASHED.clear()
     return Chains(Recorder(tmp_path))
 

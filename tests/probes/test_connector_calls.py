@@ -1,4 +1,4 @@
-"""Hooks around forward passes, results, and connectors' calls: the same in C and in Python."""
+"""Hooks around forward passes, results, and connectors' calls."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from typing import Any
 
 import pytest
 
+from kvtrace.capture._native import Around
 from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.stream import compiled
 from kvtrace.events import CONNECTOR_CALL, FORWARD, STEP_UPDATE, GraphMode
-from kvtrace.probes import hooks
+from kvtrace.probes import hooks, step_results
+from kvtrace.probes.connectors.adapter import Adapter
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE as METADATA_MARK
-from kvtrace.probes.connectors.part import Adapter
 from kvtrace.probes.connectors.worker_side import calls_of
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.engines import Engines
-from kvtrace.probes.step_results import _updates
 from kvtrace.probes.worker import _forwards
 from tests.probes.records import EngineWith, records_of
-
-pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def marked(step: Any, tokens: Any = 5, requests: int = 2) -> Any:
@@ -63,9 +60,9 @@ def test_a_forward_pass_is_recorded_with_its_step_and_graph_mode(tmp_path: Path)
     # THEN each is there, and whoever watches was told
     records = records_of(tmp_path, FORWARD)[FORWARD.name]
     assert [record[2:] for record in records] == [
-        (3, 7, 5, 2, GraphMode.full, 1),
-        (3, 8, 9, 4, GraphMode.piecewise, 1),
-        (3, 9, 5, 2, 0, 1),
+        (3, 7, 5, 2, GraphMode.full),
+        (3, 8, 9, 4, GraphMode.piecewise),
+        (3, 9, 5, 2, 0),
     ]
     assert all(before <= start <= end <= time.monotonic_ns() for start, end, *_ in records)
     assert [facts[1] for facts in seen[::2]] == [False, False, False]
@@ -146,7 +143,9 @@ def test_results_are_recorded_for_the_step_they_belong_to(tmp_path: Path) -> Non
     # GIVEN an engine that is two steps ahead
     engines = Engines(Recorder(tmp_path))
     engines.recorder.note("role", opens=True)
-    updates, scheduler = _updates(engines), SimpleNamespace()
+    [updates], scheduler = step_results.hooks(engines), SimpleNamespace()
+    assert updates.before is not None
+    assert updates.after is not None
     engine = engines.by_scheduler[id(scheduler)] = engine_at(9)
     for output, sampled, acting in (
         (marked((1, 7)), [[1], [], [2, 3]], 7),
@@ -167,7 +166,7 @@ def test_results_are_recorded_for_the_step_they_belong_to(tmp_path: Path) -> Non
     # AND all is recorded; another scheduler's are nobody's
     assert updates.before((object(), marked((1, 7))), {}) is None
     records = records_of(tmp_path, STEP_UPDATE)[STEP_UPDATE.name]
-    assert [record[2:] for record in records] == [(7, 3, 2, 1), (8, 0, 2, 1), (-1, 1, 2, 1)]
+    assert [record[2:] for record in records] == [(7, 3, 2), (8, 0, 2), (-1, 1, 2)]
     assert all(start <= end for start, end, *_ in records)
     assert told(tmp_path) == [STEP_ATTRIBUTE]
 
@@ -235,7 +234,7 @@ def test_a_connector_s_calls_are_recorded_with_their_step(tmp_path: Path, kind: 
         for finished in ((None, {"a"}), SimpleNamespace(finished_sending=["a", "b"], finished_recving=None)):
             calls.poll(calls.begin((), {}), finished, (), {})
         of_all = *step, 2, name
-        expected += [(*of_all, *others, 1) for others in ((1, -1, -1), (2, -1, -1), (3, 0, 1), (3, 2, 0))]
+        expected += [(*of_all, *others) for others in ((1, -1, -1), (2, -1, -1), (3, 0, 1), (3, 2, 0))]
 
     # THEN each call is there, and the adapter has done its part
     records = records_of(tmp_path, CONNECTOR_CALL)[CONNECTOR_CALL.name]
@@ -285,7 +284,7 @@ def test_a_poll_s_result_that_is_none_of_the_known_is_an_error(tmp_path: Path) -
 def test_an_attribute_has_another_value_for_the_time_of_a_call() -> None:
     # GIVEN that nobody has it yet, THEN nothing is changed
     found: list[Any] = []
-    changed = hooks.around(lambda: found[0] if found else None, "holder", "ours")
+    changed = Around(lambda: found[0] if found else None, "holder", "ours")
     nobody = changed.before((), {})
     owner = SimpleNamespace(holder="theirs")
     found.append(owner)
@@ -305,7 +304,7 @@ def test_an_attribute_has_another_value_for_the_time_of_a_call() -> None:
 def test_what_is_kept_for_calls_is_let_go_of(tmp_path: Path) -> None:
     part = part_of(tmp_path)
     part.calls = calls_of(part, Adapter(part))  # a cycle, as with the hooks on a connector
-    part.around = hooks.around(iter([part]).__next__, "holder", part)
+    part.around = Around(iter([part]).__next__, "holder", part)
     part.holder = None
     part.around.before((), {})
     gone = weakref.ref(part)
@@ -325,5 +324,4 @@ def test_what_is_kept_for_calls_is_let_go_of(tmp_path: Path) -> None:
     ],
 )
 def test_an_argument_is_found_by_position_or_by_name(given: Any, found: Any) -> None:
-    native = compiled()
-    assert (hooks._argument if native is None else native.argument)(*given) is found
+    assert hooks.argument(*given) is found

@@ -21,8 +21,6 @@ from kvtrace.probes.engine import STEP_ATTRIBUTE
 STREAM = (1 << 63) + 7  # handles are addresses
 SINCE, SINCE_NS = 1 << 40, 5_000_000_000
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 
 class Driver:
     """Stands for CUDA's: the GPU comes to events when it is told to, one more us after another."""

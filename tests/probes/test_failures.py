@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import re
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,9 +16,9 @@ import pytest
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import TRANSFER_END, PinCause
-from kvtrace.format.layout import JOURNAL
+from kvtrace.format.layout import JOURNAL, RUN_DIR_VARIABLE
 from kvtrace.format.reader import open_recording
-from kvtrace.probes.connectors.by_slots import BySlots
+from kvtrace.probes.connectors.adapters.by_slots import BySlots
 from kvtrace.probes.connectors.part import Part
 from kvtrace.probes.engine import MOST_REQUESTS, Engine
 from kvtrace.probes.engines import Engines
@@ -207,3 +211,16 @@ def test_an_engine_that_is_let_go_of_goes_and_the_next_one_counts_on(tmp_path: P
     [process] = open_recording(tmp_path).processes
     [(event, [segment])] = process.segments().items()
     assert (event, segment.count()) == ("block_event", (1, 0))  # the cache was emptied
+
+
+def test_without_its_compiled_part_a_process_is_not_recorded_and_says_how_to_get_it(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['kvtrace.capture._native'] = None; "
+        "from kvtrace.probes import plugin; plugin.load(); print('the engine goes on')"
+    )
+    environment = {**os.environ, RUN_DIR_VARIABLE: str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "the engine goes on\n"
+    [line] = done.stderr.splitlines()
+    assert re.search(r"not recording in process \d+: kvtrace's compiled part cannot be loaded from .*C compiler", line)
+    assert list(tmp_path.iterdir()) == []

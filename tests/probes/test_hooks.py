@@ -13,8 +13,6 @@ import pytest
 
 from kvtrace.probes.hooks import Hook, Patches, wrap
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 
 class Reports(list):
     def __init__(self) -> None:

@@ -21,9 +21,6 @@ from kvtrace.probes.device.levels import DeviceRecorder
 STREAM = (1 << 63) + 7  # handles are addresses
 
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
-
 class Launches:
     """Stands for `Stamps` and `Marks`: notes which places get a stamp, and how."""
 
@@ -220,7 +217,7 @@ def test_the_engines_own_exceptions_are_its_own() -> None:
     assert notes.said == []
 
 
-def test_what_a_launch_tells_the_driver(both_ways: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_launch_tells_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[Any, ...]] = []
     error = 0
 
@@ -234,11 +231,10 @@ def test_what_a_launch_tells_the_driver(both_ways: str, monkeypatch: pytest.Monk
     entry = prototype(launch_kernel)
     monkeypatch.setattr(cuda, "entry", lambda name: ctypes.cast(entry, handle).value)
     step = cuda.word(1)
-    launch = cuda.launcher(SimpleNamespace(launchKernel=launch_kernel), 99, 128, (step, cuda.pointer(1 << 40)))
+    launch = cuda.launcher(99, 128, (step, cuda.pointer(1 << 40)))
     for step.value in 1, 2:
         launch(STREAM)
     assert told == [(99, 1, 1, 1, 128, 1, 1, 0, STREAM, number, 1 << 40, 0) for number in (1, 2)]
-    if both_ways == "1":  # CuPy raises by itself
-        error = 700
-        with pytest.raises(RuntimeError, match="700"):
-            launch(STREAM)
+    error = 700
+    with pytest.raises(RuntimeError, match="700"):
+        launch(STREAM)

@@ -125,15 +125,16 @@ def python_without_nvtx(tmp_path: Path) -> Interpreter:
     return Interpreter(python)
 
 
-def test_a_kvtrace_without_its_compiled_part_is_a_warning(
+def test_a_kvtrace_without_its_compiled_part_is_refused(
     python_without_nvtx: Interpreter, clean: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a checkout may have it
     assert check(python_without_nvtx, clean) == []
     [compiled] = tmp_path.rglob("_native*")
     compiled.unlink()
-    [warning] = check(python_without_nvtx, clean)
-    assert "three times as long" in warning
+    with pytest.raises(KvtraceError, match=r"without its compiled part.*wheel or where.*C compiler") as caught:
+        check(python_without_nvtx, clean)
+    assert caught.value.exit_code == 2
 
 
 def test_a_missing_nvtx_is_an_error_if_asked_for_and_a_warning_with_nsys(

@@ -13,7 +13,7 @@ from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.schema.trace import TRACE_VERSION
 from kvtrace.queries import find
-from kvtrace.reports.compare import Comparison, Row, compare
+from kvtrace.reports.compare import Comparison, Row, compare, verdict
 from kvtrace.reports.metrics import METRICS
 from kvtrace.reports.side_by_side import write_comparison
 
@@ -64,15 +64,15 @@ def test_differences_are_over_pairs_and_sessions(comparison: Comparison) -> None
     assert slow.interval is not None
     assert (slow.value, slow.pairs, slow.interval.units) == (25.0, 40, 10)
     assert (slow.interval.low, slow.interval.high) == (pytest.approx(25), pytest.approx(25))
-    assert slow.verdict("lower") == "worse"
-    assert slow.verdict("higher") == "better"
-    assert slow.verdict(None) == "higher"
+    assert verdict(slow, "lower") == "worse"
+    assert verdict(slow, "higher") == "better"
+    assert verdict(slow, None) == "higher"
     assert same is not None
-    assert same.verdict("lower") == "same"
+    assert verdict(same, "lower") == "same"
     throughput = row(comparison, "output throughput").differences[0]
     assert throughput is not None
     assert throughput.interval is None
-    assert throughput.verdict("higher") == ""
+    assert verdict(throughput, "higher") == ""
     assert comparison.repeats == (False, True)
 
 
@@ -80,7 +80,7 @@ def test_an_interval_with_zero_in_it_is_unclear(base: Path, make_trace: MakeTrac
     mixed = run_sql() + "UPDATE request SET first_token_ns = first_token_ns + (request % 3 - 1) * 20e6"
     found = row(compare([base, make_trace(mixed)]), "TTFT, mean").differences[0]
     assert found is not None
-    assert found.verdict("lower") == "unclear"
+    assert verdict(found, "lower") == "unclear"
 
 
 UNFAIR = {

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
-from kvtrace.reports.bootstrap import statistic, unpaired_interval
+from kvtrace.queries.statistics import statistic, unpaired_interval
 from kvtrace.reports.groups import GroupRow, compare_groups
 
 from .conftest import HOSTILE, MakeTrace, run_sql

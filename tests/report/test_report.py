@@ -163,9 +163,10 @@ def test_markdown_is_tables_pictures_and_inert_text(folder: Path) -> None:
     tokens = MarkdownIt("commonmark").enable("table").parse(source)
     leaves = [leaf for token in tokens for leaf in [token, *(token.children or [])]]
     html = {leaf.content.strip() for leaf in leaves if leaf.type in {"html_block", "html_inline"}}
-    assert html == {"<details><summary>How each number was computed</summary>", "</details>"}
+    summaries = ("How each number was computed", "Settings of each engine")
+    assert html == {*(f"<details><summary>{text}</summary>" for text in summaries), "</details>"}
     links = {leaf.attrs["href"] for leaf in leaves if leaf.type == "link_open"}
-    assert not [link for link in links if not re.fullmatch(r"#[\w-]+|csv/[\w-]+\.csv", str(link))]
+    assert not [link for link in links if not re.fullmatch(r"#[\w-]+|(csv|plots)/[\w-]+\.(csv|svg)", str(link))]
     codes = {leaf.content for leaf in leaves if leaf.type == "code_inline"}
     assert inert(f"{HOSTILE}1") in codes
     tables = [token for token in tokens if token.type == "table_open"]

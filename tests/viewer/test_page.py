@@ -312,7 +312,7 @@ def test_the_address_holds_the_view(chromium: Chromium, page: Path) -> None:
     chromium.open(page, address)
     assert window(chromium) == (pytest.approx(4e9), pytest.approx(5e9))
     assert chromium.evaluate("document.querySelector('[data-lane=pool]').hidden")
-    assert chromium.evaluate("kvtrace.view.mapColour") == "owner"
+    assert chromium.evaluate("document.querySelector('[data-lane=map] select').value") == "owner"
 
 
 def test_engines_are_chosen_from_a_list(chromium: Chromium, two_engines: Path) -> None:

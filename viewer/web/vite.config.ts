@@ -35,10 +35,13 @@ function onePage(): Plugin {
       }
       script = script.trim().replaceAll("</script", "<\\/script").replaceAll("<!--", "<\\!--");
       style = style.trim();
-      const policy = `default-src 'none'; script-src ${source(script)}; style-src ${source(style)}; img-src data:; ` +
-        "base-uri 'none'; form-action 'none'";
+      const policy = `default-src 'none'; script-src ${source(script)}; style-src ${source(style)}; img-src data:; `
+        + "base-uri 'none'; form-action 'none'";
       const marks: Record<string, string> = { POLICY: policy, SOURCES: hashSources(), STYLE: style, SCRIPT: script };
-      const page = readFileSync(join(HERE, "index.html"), "utf-8").replace(/@([A-Z]+)@/g, (_all, name: string) => marks[name]!);
+      const page = readFileSync(join(HERE, "index.html"), "utf-8").replace(
+        /@([A-Z]+)@/g,
+        (_all, name: string) => marks[name]!,
+      );
       writeFileSync(TARGET, page);
       for (const name of Object.keys(bundle)) delete bundle[name];
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -12,31 +11,22 @@ from kvtrace.ingest.gpu import align
 from kvtrace.ingest.gpu.align import Alignment
 from kvtrace.ingest.gpu.attribute import Marked
 from kvtrace.ingest.gpu.enums import AlignmentMethod
-from kvtrace.ingest.gpu.kernels import KernelNames
+from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.nsight.export import PRIVATE, UNREADABLE, Export, damaged, open_export
 from kvtrace.ingest.importers.nsight.marks import choose_alignment, read_marks
 from kvtrace.ingest.importers.nsight.read import Reading, import_table
 from kvtrace.ingest.importers.nsight.tables import IMPORTS
 
-Progress = Callable[[str, int, int], None]
-
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
-def load_export(
-    connection: duckdb.DuckDBPyConnection,
-    source_id: int,
-    path: Path,
-    kernels: KernelNames,
-    progress: Progress,
-    *,
-    launch_shapes: bool = False,
-) -> tuple[Marked, list[str]]:
-    """Read an export's tables; returns kvtrace's own ranges in it, and warnings.
+def load_export(target: Target, source_id: int, path: Path) -> list[str]:
+    """Read an export's tables; returns warnings.
 
     Raises:
         KvtraceError: The export cannot be read, or changed meanwhile.
     """
+    connection = target.connection
     with open_export(path) as export:
         try:
             marks = read_marks(export)
@@ -45,11 +35,12 @@ def load_export(
             align.insert(connection, source_id, alignment, readings)
             _define_macros(connection, export, alignment)
             _insert_metric_names(connection, export)
-            warnings = _import_all(connection, source_id, export, kernels, progress, launch_shapes=launch_shapes)
+            warnings = _import_all(target, source_id, export)
         except (*UNREADABLE, duckdb.ConversionException) as error:
             raise damaged(path, error) from error
         export.check_unchanged()
-        return Marked(marks.ranges, alignment), [*_warnings(export, alignment), *warnings]
+        target.profiles[source_id] = Marked(marks.ranges, alignment)
+        return [*_warnings(export, alignment), *warnings]
 
 
 def _warnings(export: Export, alignment: Alignment) -> list[str]:
@@ -93,16 +84,10 @@ def _insert_metric_names(connection: duckdb.DuckDBPyConnection, export: Export) 
             connection.executemany("INSERT INTO source_metric VALUES (?, ?, ?)", rows)
 
 
-def _import_all(
-    connection: duckdb.DuckDBPyConnection,
-    source_id: int,
-    export: Export,
-    kernels: KernelNames,
-    progress: Progress,
-    *,
-    launch_shapes: bool,
-) -> list[str]:
-    present = [what for what in IMPORTS if what.table in export.counts and (launch_shapes or not what.optional)]
+def _import_all(target: Target, source_id: int, export: Export) -> list[str]:
+    connection = target.connection
+    wanted = [what for what in IMPORTS if target.options.launch_shapes or not what.optional]
+    present = [what for what in wanted if what.table in export.counts]
     total = sum(export.counts[what.table] for what in present)
     done = 0
     warnings = []
@@ -112,9 +97,9 @@ def _import_all(
         def advance(count: int, label: str = what.target) -> None:
             nonlocal done
             done += count
-            progress(label, done, total)
+            target.progress(label, done, total)
 
-        imported = import_table(connection, Reading(export, source_id, what, kernels), advance)
+        imported = import_table(connection, Reading(export, source_id, what, target.kernels), advance)
         counted = export.counts[what.table]
         if not what.detail:
             rows.append((source_id, what.table, counted, imported, what.target))

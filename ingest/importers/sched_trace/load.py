@@ -7,7 +7,6 @@ is NULL, what is not known is counted and left out, and a line that is no such o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,25 @@ from kvtrace.errors import KvtraceError
 from kvtrace.format.jsonlines import parse_json
 from kvtrace.ingest.append import Appender, real, whole
 from kvtrace.ingest.importers.engines import add_source, count_source, new_engine, next_key
+from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.lines import plain_name, read_lines
 from kvtrace.ingest.importers.options import say
 from kvtrace.ingest.importers.sched_trace import fields as names
 from kvtrace.ingest.importers.sched_trace.steps import infer_lookups, insert_steps
-
-Progress = Callable[[str, int, int], None]
 
 EXPECTED = f"expected a scheduler trace: a JSON object a line, its kind one of {', '.join(names.KINDS)}"
 LARGEST_LIST = 8
 _COUNTS = tuple(names.COUNTS)
 
 
-def load_sched_trace(
-    connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, progress: Progress
-) -> list[str]:
+def load_sched_trace(target: Target, source_id: int, path: Path) -> list[str]:
     """Read a trace, as of one engine; returns warnings.
 
     Raises:
         KvtraceError: The file cannot be read, or no line of it is an object of such a trace.
     """
-    add_source(connection, source_id, "sched_trace", path.name)
-    trace = _Trace(connection, path, source_id)
+    add_source(target.connection, source_id, "sched_trace", path.name)
+    trace = _Trace(target.connection, path, source_id)
     for line in read_lines(path, EXPECTED):
         try:
             found = parse_json(line.text.encode())
@@ -46,7 +42,7 @@ def load_sched_trace(
             found = None
         trace.take(line.number, found)
         if not line.number % 10_000:
-            progress("scheduler trace", line.number, line.number)
+            target.progress("scheduler trace", line.number, line.number)
     return trace.finish()
 
 

@@ -1,9 +1,9 @@
-"""The importer of PyTorch profiler traces: kernels, copies, CUDA calls and host operators, into the GPU tables."""
+"""Reads PyTorch profiler traces: kernels, copies, runtime calls and host operators, into the GPU tables."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,17 @@ from kvtrace.ingest.gpu.align import Alignment
 from kvtrace.ingest.gpu.attribute import Marked
 from kvtrace.ingest.gpu.enums import AlignmentMethod
 from kvtrace.ingest.gpu.kernels import KernelNames, Name
+from kvtrace.ingest.guard import LARGEST_TIME_BITS, is_span
+from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.torch.chrome import ChromeTrace, Event, nanoseconds
 
-Progress = Callable[[str, int, int], None]
-
 BATCH_EVENTS = 50_000
-LARGEST_TIME_BITS = 61
-"""So that a base, a start and a duration add up within 64 bits."""
-_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-_APIS = {"cuda_runtime": "runtime", "cuda_driver": "driver"}
+_KINDS = {"kernel": "kernel", "concurrent_kernel": "kernel", "mtia_ccp_events": "kernel"}
+_KINDS_ENDING = {"memcpy": "memcpy", "memset": "memset"}
+_APIS_ENDING = {"runtime": "runtime", "driver": "driver"}
+"""Categories, in lower case, by how they end: PyTorch 1.8 wrote Runtime, later ones cuda_runtime, xpu_runtime, ..."""
+_RANKED_PID = re.compile(r"\[(.+?)\]\s*(-?\d+)")
+"""How SGLang writes the processes of merged ranks: "[TP00] 84"."""
 
 
 def _schema(text: str, numbers: str, last: str = "name") -> pa.Schema:
@@ -37,9 +39,9 @@ _LAYOUT: dict[str, pa.Schema] = {
     "torch_activity": _schema(
         "kind",
         "start_ns duration_ns pid device context stream correlation graph_node kernel_name_id bytes "
-        "grid_x grid_y grid_z block_x block_y block_z registers shared_bytes",
+        "grid_x grid_y grid_z block_x block_y block_z registers shared_bytes host",
     ),
-    "torch_call": _schema("api", "start_ns duration_ns pid tid correlation"),
+    "torch_call": _schema("api", "start_ns duration_ns pid tid correlation host"),
     "torch_op": _schema("category", "start_ns duration_ns pid tid external_id"),
 }
 _LEFT_OUT = ("gpu_user_annotation",)
@@ -54,21 +56,20 @@ _COPY_KINDS = {
 _MEMORY = {"Pageable": "pageable", "Pinned": "pinned", "Device": "device", "Managed": "managed", "Array": "array"}
 
 
-def load_torch_trace(
-    connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, kernels: KernelNames, progress: Progress
-) -> tuple[Marked, list[str]]:
-    """Read a trace; returns no ranges (PyTorch's has none of kvtrace's), and warnings.
+def load_torch_trace(target: Target, source_id: int, path: Path) -> list[str]:
+    """Read a trace; returns warnings.
 
     Raises:
         KvtraceError: The file cannot be read as such a trace.
     """
     trace = ChromeTrace(path)
-    staged = _Staged(connection, source_id, kernels)
+    connection = target.connection
+    staged = _Staged(connection, source_id, target.kernels)
     for number, event in enumerate(trace.events(), 1):
         staged.add(event)
         if number % BATCH_EVENTS == 0:
             staged.flush()
-            progress("torch events", number, number)
+            target.progress("torch events", number, number)
     staged.flush()
     if not staged.counts:
         raise KvtraceError(f"{path} has no event; was anything profiled?")
@@ -80,7 +81,9 @@ def load_torch_trace(
     connection.execute("INSERT INTO source VALUES (?, ?, ?, ?, ?, ?)", row)
     align.insert(connection, source_id, alignment, [])
     staged.insert(alignment)
-    return Marked([], alignment), staged.warnings(path)
+    target.profiles[source_id] = Marked([], alignment)  # kvtrace's own ranges are not in such traces
+    mended = [f"{path.name}: {what} were mended: {count}" for what, count in sorted(trace.mended.items())]
+    return [*staged.warnings(path), *mended]
 
 
 def _text(value: object) -> str | None:
@@ -101,10 +104,13 @@ class _Staged:
         self._kernels = kernels
         self._keys: dict[str, int] = {}
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _LAYOUT}
-        self._processes: dict[int, str] = {}
+        self._processes: dict[tuple[int, int | None], str] = {}
         self._threads: dict[tuple[int, int], str] = {}
+        self._hosts: dict[str, int] = {}
+        self._places: dict[str, tuple[str | None, str | None]] = {}
         self.counts: Counter[tuple[str, str | None]] = Counter()
-        self._unusable = 0
+        self._number = 0
+        self._unusable: dict[str, list[int]] = {}
         for table, schema in _LAYOUT.items():
             columns = ", ".join(f"{f.name} {'VARCHAR' if pa.types.is_string(f.type) else 'BIGINT'}" for f in schema)
             connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({columns})")
@@ -112,6 +118,7 @@ class _Staged:
     def add(self, event: Event) -> None:
         """Take an event, or count it as one that kvtrace has no place for."""
         kind, category = str(event.get("ph")), well_formed(str(event.get("cat") or event.get("name") or ""))
+        self._number += 1
         if kind == "M":
             self._name(event)
             self.counts["metadata", None] += 1
@@ -119,23 +126,46 @@ class _Staged:
         start_ns, duration_ns = (_integer(nanoseconds(event.get(key)), LARGEST_TIME_BITS) for key in ("ts", "dur"))
         if kind != "X" or category in _LEFT_OUT:
             self.counts[well_formed(f"ph {kind}: {category}"), None] += 1
-        elif start_ns is None or duration_ns is None:
-            self._unusable += 1
+        elif start_ns is None or duration_ns is None or not is_span(start_ns, duration_ns):
+            self._unusable.setdefault(category, []).append(self._number)
             self.counts[category, None] += 1
-        elif category in _KINDS:
-            self._activity(event, _KINDS[category], start_ns, duration_ns)
-            self.counts[category, "gpu_activity"] += 1
-        elif category in _APIS:
-            self._call(event, _APIS[category], start_ns, duration_ns)
-            self.counts[category, "gpu_call"] += 1
         else:
-            self._op(event, category, start_ns, duration_ns)
-            self.counts[category, "cpu_op"] += 1
+            activity, api = self._place(category)
+            if activity is not None:
+                self._activity(event, activity, start_ns, duration_ns)
+                self.counts[category, "gpu_activity"] += 1
+            elif api is not None:
+                self._call(event, api, start_ns, duration_ns)
+                self.counts[category, "gpu_call"] += 1
+            else:
+                self._op(event, category, start_ns, duration_ns)
+                self.counts[category, "cpu_op"] += 1
+
+    def _place(self, category: str) -> tuple[str | None, str | None]:
+        """The kind of activity or the API of a category; neither of what the host did."""
+        found = self._places.get(category)
+        if found is None:
+            word = category.lower()
+            kind = _KINDS.get(word) or next((k for end, k in _KINDS_ENDING.items() if word.endswith(end)), None)
+            api = next((a for end, a in _APIS_ENDING.items() if word.endswith(end)), None)
+            found = self._places[category] = kind, api
+        return found
+
+    def _where(self, event: Event) -> tuple[int | None, int | None, int | None]:
+        """Process, thread, and number of the rank where the pid names one."""
+        given = event.get("pid")
+        if isinstance(given, str) and (match := _RANKED_PID.fullmatch(given)):
+            host = self._hosts.setdefault(well_formed(match[1]), len(self._hosts) + 1)
+            pid = _integer(match[2], 31)
+            if pid is not None:
+                self._processes.setdefault((pid, host), well_formed(given))
+            return pid, _integer(event.get("tid"), 31), host
+        return _integer(given, 31), _integer(event.get("tid"), 31), None
 
     def _name(self, event: Event) -> None:
-        text, (pid, tid) = _args(event).get("name"), _where(event)
+        text, (pid, tid, host) = _args(event).get("name"), self._where(event)
         if event.get("name") == "process_name" and pid is not None and isinstance(text, str):
-            self._processes.setdefault(pid, well_formed(text))
+            self._processes[pid, host] = self._processes.get((pid, host), well_formed(text))
         if event.get("name") == "thread_name" and pid is not None and tid is not None and isinstance(text, str):
             self._threads.setdefault((pid, tid), well_formed(text))
 
@@ -152,16 +182,18 @@ class _Staged:
         ids = [_integer(args.get(name)) for name in ("device", "context", "stream", "correlation", "graph node id")]
         rest = [_integer(args.get(name)) for name in ("bytes", "registers per thread", "shared memory")]
         pid = None  # PyTorch puts the device here; the process is that of the call
-        row = (kind, start_ns, duration_ns, pid, *ids[:4], ids[4] or None, key, rest[0], *sizes, *rest[1:], name)
+        host = self._where(event)[2] if self._hosts or isinstance(event.get("pid"), str) else None
+        row = (kind, start_ns, duration_ns, pid, *ids[:4], ids[4] or None, key, rest[0], *sizes, *rest[1:], host, name)
         self._rows["torch_activity"].append(row)
 
     def _call(self, event: Event, api: str, start_ns: int, duration_ns: int) -> None:
         correlation, name = _integer(_args(event).get("correlation")), well_formed(str(event.get("name")))
-        self._rows["torch_call"].append((api, start_ns, duration_ns, *_where(event), correlation, name))
+        pid, tid, host = self._where(event)
+        self._rows["torch_call"].append((api, start_ns, duration_ns, pid, tid, correlation, host, name))
 
     def _op(self, event: Event, category: str, start_ns: int, duration_ns: int) -> None:
         external, name = _integer(_args(event).get("External id")), well_formed(str(event.get("name")))
-        self._rows["torch_op"].append((category, start_ns, duration_ns, *_where(event), external, name))
+        self._rows["torch_op"].append((category, start_ns, duration_ns, *self._where(event)[:2], external, name))
 
     def flush(self) -> None:
         """Move the rows taken so far to DuckDB."""
@@ -189,7 +221,7 @@ class _Staged:
             self._connection.execute(statement)
         for table in _LAYOUT:
             self._connection.execute(f"DROP TABLE {table}")
-        named = [(self._source_id, pid, text) for pid, text in self._processes.items()]
+        named = [(self._source_id, pid, text, host) for (pid, host), text in self._processes.items()]
         threads = [(self._source_id, *key, text) for key, text in self._threads.items()]
         counts = [
             (self._source_id, what, n, n if to else None, to) for (what, to), n in sorted(self.counts.items(), key=str)
@@ -200,17 +232,16 @@ class _Staged:
 
     def warnings(self, path: Path) -> list[str]:
         """Say what could not be used."""
-        return [f"{path.name}: {self._unusable} events have no time; they were left out"] if self._unusable else []
+        return [
+            f"{path.name}: {len(numbers)} events of category {category} have no time, or one that cannot be, and were "
+            f"left out: event {', '.join(map(str, numbers[:3]))}{', ...' if len(numbers) > 3 else ''}"
+            for category, numbers in sorted(self._unusable.items())[:10]
+        ]
 
 
 def _integer(value: object, bits: int = 63) -> int | None:
     """A whole number that fits, as JSON has it or in text."""
     return None if isinstance(value, float) else whole(value, bits)
-
-
-def _where(event: Event) -> tuple[int | None, int | None]:
-    """Process and thread."""
-    return _integer(event.get("pid"), 31), _integer(event.get("tid"), 31)
 
 
 def _three(sizes: object) -> tuple[object, object, object]:
@@ -221,9 +252,10 @@ def _three(sizes: object) -> tuple[object, object, object]:
 def _inserts(source_id: int) -> list[str]:
     return [
         f"""
-        INSERT INTO gpu_call
-        SELECT row_number() OVER () + (SELECT coalesce(max(call_id), 0) FROM gpu_call), {source_id}, api,
-            unix_ns(start_ns), unix_ns(start_ns + duration_ns), pid, tid, name, correlation, NULL
+        INSERT INTO gpu_call BY NAME
+        SELECT row_number() OVER () + (SELECT coalesce(max(call_id), 0) FROM gpu_call) AS call_id,
+            {source_id} AS source_id, api, unix_ns(start_ns) AS start_ns, unix_ns(start_ns + duration_ns) AS end_ns,
+            pid, tid, name, correlation, host
         FROM torch_call
         """,
         f"""
@@ -233,12 +265,19 @@ def _inserts(source_id: int) -> list[str]:
         """,
         f"""
         INSERT INTO gpu_activity BY NAME
-        WITH caller AS (SELECT correlation, min(pid) AS pid FROM torch_call GROUP BY correlation),
-        alone AS (SELECT CASE WHEN count(DISTINCT pid) = 1 THEN any_value(pid) END AS pid FROM torch_call)
+        WITH caller AS (
+            SELECT coalesce(host, 0) AS rank, correlation, CASE WHEN min(pid) = max(pid) THEN min(pid) END AS pid
+            FROM torch_call WHERE correlation <> 0 GROUP BY ALL
+        ), alone AS (
+            SELECT coalesce(host, 0) AS rank, CASE WHEN min(pid) = max(pid) THEN min(pid) END AS pid
+            FROM torch_call GROUP BY ALL
+        )
         SELECT activity_id, {source_id} AS source_id, kind, unix_ns(start_ns) AS start_ns,
             unix_ns(start_ns + duration_ns) AS end_ns, coalesce(caller.pid, alone.pid) AS pid, device, context, stream,
-            correlation, graph_node, kernel_name_id
-        FROM torch_numbered LEFT JOIN caller USING (correlation) CROSS JOIN alone
+            t.correlation, graph_node, kernel_name_id, host
+        FROM torch_numbered t
+            LEFT JOIN caller ON caller.correlation = t.correlation AND caller.rank = coalesce(t.host, 0)
+            LEFT JOIN alone ON alone.rank = coalesce(t.host, 0)
         ORDER BY activity_id
         """,
         """

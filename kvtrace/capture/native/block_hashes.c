@@ -1,19 +1,13 @@
-/* The hash chain of an admitted request, a record a block: what probes/block_hashes.py does itself without this. */
+/* The hash chain of an admitted request, a record a block. */
 
 #include "packer.h"
 
-#define LAYOUT    "iIiQQ"
 #define LOW_BYTES 8
 
-#pragma pack(push, 1)
 typedef struct {
-    int32_t step;
-    uint32_t request;
-    int32_t position;
-    uint64_t block_hash, token_hash;
-    uint8_t whole;
-} Record;
-#pragma pack(pop)
+    HOLDER;
+    Packer *packer; /* of request hashes */
+} Hashes;
 
 /* The low 64 bits of a hash, which is in the order of its digits. */
 static int low_hash(PyObject *hashes, Py_ssize_t at, uint64_t *low)
@@ -33,22 +27,46 @@ static int low_hash(PyObject *hashes, Py_ssize_t at, uint64_t *low)
     return failed ? -1 : 0;
 }
 
-PyObject *write_chain(PyObject *module, PyObject *args)
+static PyObject *hashes_write(Hashes *self, PyObject *args)
 {
-    PyObject *packer, *hashes, *plain;
+    PyObject *hashes, *plain;
     Py_ssize_t first;
-    Record record = {0};
-    if (!PyArg_ParseTuple(args, "O!iIOnO", packer_type, &packer, &record.step, &record.request, &hashes, &first,
-                          &plain) ||
-        !packer_writes((Packer *)packer, LAYOUT))
+    RequestHashRecord record = {0};
+    if (!PyArg_ParseTuple(args, "iIOnO", &record.step, &record.request, &hashes, &first, &plain))
         return NULL;
     Py_ssize_t end = PySequence_Size(hashes);
     for (Py_ssize_t at = first; at < end; at++) {
-        record.position = (int32_t)at;
-        if (low_hash(hashes, at, &record.block_hash) < 0 ||
-            (plain != Py_None && low_hash(plain, at - first, &record.token_hash) < 0) ||
-            packer_store((Packer *)packer, (const char *)&record) < 0)
+        uint64_t block_hash, token_hash = 0;
+        if (low_hash(hashes, at, &block_hash) < 0 ||
+            (plain != Py_None && low_hash(plain, at - first, &token_hash) < 0) || !SET(record.position, at))
+            return NULL;
+        record.block_hash = block_hash;
+        record.token_hash = token_hash;
+        if (packer_store(self->packer, &record) < 0)
             return NULL;
     }
-    return end < 0 ? NULL : Py_NewRef(Py_None);
+    return none_unless(end < 0);
 }
+
+static int hashes_init(Hashes *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given[1];
+    if (!PyArg_ParseTuple(args, "O!", packer_type, &given[0]))
+        return -1;
+    HOLD(self, given);
+    return packer_accept(self->packer, REQUEST_HASH_LAYOUT);
+}
+
+static PyMethodDef methods[] = {
+    {"write", (PyCFunction)hashes_write, METH_VARARGS,
+     "write(step, request, hashes, first, plain): a record for each hash from `first` on."},
+    {NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Hashes(packer)"}, HOLDER_SLOTS, {Py_tp_init, hashes_init}, {Py_tp_methods, methods}, {0, NULL},
+};
+
+PyType_Spec hashes_spec = {
+    "kvtrace.capture._native.Hashes", sizeof(Hashes), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots,
+};

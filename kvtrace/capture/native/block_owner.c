@@ -1,23 +1,21 @@
-/* Whose blocks change hands: once a request and step.
- *
- * probes/lookups.py is complete without this; what is not of the common kind is handed to it.
- */
+/* Whose blocks change hands: once a request and step. */
 
-#include "packer.h"
 #include "state.h"
 
-static PyObject *n_request_id;
+static PyObject *n_request, *n_request_id;
 
 typedef struct {
     HOLDER;
-    PyObject *managers;       /* id of a KVCacheManager -> Engine */
-    PyObject *before, *after; /* the slow ways */
+    PyObject *managers; /* id of a KVCacheManager -> Engine */
+    PyObject *admits;   /* (engine, manager): a request that was looked up is to get blocks */
+    PyObject *unknown;  /* (engine, request): it is nobody that the engine follows yet */
+    PyObject *settled;  /* Hook.after where a lookup is used, or blocks are refused */
 } Owner;
 
 /* The number of a request that the engine follows; -1: it is not known, or an exception is set. */
 static long long known_number(const EngineState *engine, PyObject *request)
 {
-    PyObject *id = PyObject_GetAttr(request, n_request_id);
+    PyObject *id = read_attribute(request, n_request_id);
     PyObject *found = id && engine->requests && PyDict_Check(engine->requests)
                           ? PyDict_GetItemWithError(engine->requests, id)
                           : NULL;
@@ -26,45 +24,50 @@ static long long known_number(const EngineState *engine, PyObject *request)
     return live ? live->number : -1;
 }
 
+static int note_owner(Owner *self, PyObject *known, PyObject *const *given)
+{
+    EngineState *engine = engine_state(known);
+    if (engine == NULL ||
+        (!is_none(engine->lookup) && call_for_effect(self->admits, known, PyTuple_GetItem(given[0], 0)) < 0))
+        return -1;
+    PyObject *request = needed_argument(given, 1, n_request);
+    long long number = request ? known_number(engine, request) : -1;
+    if (number < 0) /* last: should this fail, nobody is left as the owner */
+        return PyErr_Occurred() ? -1 : call_for_effect(self->unknown, known, request);
+    engine->owner = number;
+    return 0;
+}
+
 static PyObject *owner_before(Owner *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2 || !PyTuple_Check(given[0]))
-        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
-    PyObject *known = known_by_id(self->managers, given[0]);
+    PyObject *known = is_before(given, count) ? known_by_id(self->managers, given[0]) : NULL;
     if (known == NULL)
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+        return none_unless(PyErr_Occurred() != NULL);
     Py_INCREF(known);
-    EngineState *engine = engine_state(known);
-    long long number = -1;
-    if (engine != NULL && is_none(engine->lookup) && PyTuple_Size(given[0]) > 1)
-        number = known_number(engine, PyTuple_GetItem(given[0], 1));
-    if (number < 0) {
-        Py_DECREF(known);
-        return PyErr_Occurred() ? NULL : PyObject_CallFunctionObjArgs(self->before, given[0], given[1], NULL);
-    }
-    engine->owner = number;
+    if (note_owner(self, known, given) < 0)
+        Py_CLEAR(known);
     return known;
 }
 
 static PyObject *owner_after(Owner *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (!is_after(given, count))
+        return NULL;
     if (given[0] == Py_None)
-        return Py_NewRef(Py_None);
+        Py_RETURN_NONE;
     EngineState *engine = engine_state(given[0]);
     if (engine == NULL)
         return NULL;
-    if (given[1] == Py_None || !is_none(engine->lookup))
-        return PyObject_CallFunctionObjArgs(self->after, given[0], given[1], given[2], given[3], NULL);
     engine->owner = 0;
-    return Py_NewRef(Py_None);
+    if (given[1] == Py_None || !is_none(engine->lookup)) /* else a running request grew: no lookup belongs to it */
+        return PyObject_CallFunctionObjArgs(self->settled, given[0], given[1], given[2], given[3], NULL);
+    Py_RETURN_NONE;
 }
 
 static int owner_init(Owner *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[3];
-    if (!PyArg_ParseTuple(args, "O!OO", &PyDict_Type, &given[0], &given[1], &given[2]))
+    PyObject *given[4];
+    if (!PyArg_ParseTuple(args, "O!OOO", &PyDict_Type, &given[0], &given[1], &given[2], &given[3]))
         return -1;
     HOLD(self, given);
     return 0;
@@ -77,7 +80,7 @@ static PyMethodDef owner_methods[] = {
 };
 
 static PyType_Slot owner_slots[] = {
-    {Py_tp_doc, "Owner(managers, before, after)"},
+    {Py_tp_doc, "Owner(managers, admits, unknown, settled)"},
     HOLDER_SLOTS,
     {Py_tp_init, owner_init},
     {Py_tp_methods, owner_methods},
@@ -90,6 +93,6 @@ PyType_Spec owner_spec = {
 
 int owners_names(void)
 {
-    const Name names[] = {{&n_request_id, "request_id"}};
+    const Name names[] = {{&n_request, "request"}, {&n_request_id, "request_id"}};
     return INTERN(names);
 }

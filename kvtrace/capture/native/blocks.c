@@ -1,44 +1,27 @@
-/* What is recorded once a block: allocations, references, releases, hash changes.
- *
- * probes/blocks.py is complete without this, five times slower; what cannot be done quickly here is handed to it.
- * Records are BLOCK_EVENT's (kvtrace/events.py), whose layout is checked when a Writer is made. Everything runs under
- * the GIL.
- */
+/* What is recorded once a block: allocations, references, releases, hash changes. */
 
 #include "packer.h"
 #include "state.h"
 
-#define LAYOUT "qiiBiIQBB"
-
-#pragma pack(push, 1)
-typedef struct {
-    int64_t time_ns;
-    int32_t step, block_id;
-    uint8_t op;
-    int32_t ref_count;
-    uint32_t request;
-    uint64_t block_hash;
-    uint8_t group, pool, whole;
-} Record;
-#pragma pack(pop)
+#define LOW_BYTES   8
+#define GROUP_BYTES 4 /* a block's key ends with its KV cache group; before it the hash's low bytes */
 
 typedef struct {
     HOLDER;
-    PyObject *packer; /* of block events */
-    PyObject *maps;   /* id of a map from hashes to blocks -> (map, Pool) */
-    PyObject *pools;  /* id of a block pool -> Pool */
-    PyObject *inserted, *popped, *allocated, *touched,
-        *freed;       /* the slow ways: Hook.after of insert, pop and the pool's */
-    PyObject *listed; /* likewise: Hook.arguments of free_blocks */
-    PyObject
-        *plain; /* the type of the latest block that had no `pool`, where no other block of its type has one either */
-    unsigned char cache, evict, allocate, hit, free;
+    Packer *packer;            /* of block events */
+    PyObject *maps;            /* id of a map from hashes to blocks -> (map, Pool) */
+    PyObject *pools;           /* id of a block pool -> Pool */
+    PyObject *find_map;        /* (map) -> Pool or None: of a map that is not known yet */
+    PyObject *find_pool;       /* (block pool) -> Pool or None, likewise */
+    PyObject *touched, *freed; /* (Pool, blocks): references that changed while the engine has a holder */
+    PyObject *plain; /* the type of the latest block that had no `pool`, where no other block of its type has one */
 } Writer;
 
-static PyObject *n_block_id, *n_ref_cnt, *n_is_null, *n_pool, *n_dict;
+static PyObject *n_block_id, *n_ref_cnt, *n_is_null, *n_pool, *n_dict, *n_key, *n_block, *n_blocks, *n_ordered;
+static PyObject *n_changed, *n_hashed;
 
 /* A record that is complete but for its block. */
-static int append_block(Writer *self, Record *record, PyObject *block)
+static int append_block(Writer *self, BlockEventRecord *record, PyObject *block)
 {
     long long block_id, references;
     if (read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0 ||
@@ -46,88 +29,86 @@ static int append_block(Writer *self, Record *record, PyObject *block)
         return -1;
     record->block_id = (int32_t)block_id;
     record->ref_count = (int32_t)references;
-    return packer_store((Packer *)self->packer, (const char *)record);
+    return packer_store(self->packer, record);
 }
 
-/* What a record says of its pool and engine. */
-static int describe(const PoolState *pool, Record *record)
+/* What a record says of its pool and engine, and when it is. */
+static int describe(const PoolState *pool, BlockEventRecord *record)
 {
     const EngineState *engine = engine_state(pool->engine);
-    if (engine == NULL || !is_within(engine->acting_step, INT32_MIN, INT32_MAX, "acting_step") ||
-        !is_within(engine->owner, 0, UINT32_MAX, "owner") || !is_within(pool->index, 0, UINT8_MAX, "index"))
+    if (engine == NULL || !SET(record->step, engine->acting_step) || !SET(record->request, engine->owner) ||
+        !SET(record->pool, pool->index))
         return -1;
-    record->step = (int32_t)engine->acting_step;
-    record->request = (uint32_t)engine->owner;
-    record->pool = (uint8_t)pool->index;
+    record->time_ns = now_ns();
     return 0;
 }
 
-/* A pool, if it is known and no tier's. NULL: it is not, or an exception is set. */
-static PoolState *own_pool(PyObject *known)
+/* What is known of a pool or of a map's pool, else what `find` says of it: a new reference, None if it is nobody's. */
+static PyObject *find(PyObject *known, PyObject *find, PyObject *args)
 {
-    PoolState *pool = known ? pool_state(known) : NULL;
-    return pool && is_none(pool->tier) ? pool : NULL;
+    PyObject *found = known_by_id(known, args);
+    if (found != NULL || PyErr_Occurred())
+        return Py_XNewRef(found && PyTuple_Check(found) ? PyTuple_GetItem(found, 1) : found);
+    return PyObject_CallFunctionObjArgs(find, PyTuple_GetItem(args, 0), NULL);
 }
 
-/* A map's pool, borrowed, if the quick way can be gone: the map is known and its pool is no tier's. NULL: it cannot. */
-static PoolState *quick_pool(Writer *self, PyObject *args, Py_ssize_t count, PyObject *kwargs)
+/* Tell a pool of an offload tier, which records its blocks in its own way. */
+static int tell_tier(const PoolState *pool, PyObject *method, int op, PyObject *one, PyObject *other)
 {
-    if (PyTuple_Size(args) != count || PyDict_Size(kwargs) != 0)
-        return NULL;
-    PyObject *known = known_by_id(self->maps, args);
-    return own_pool(known && PyTuple_Check(known) ? PyTuple_GetItem(known, 1) : NULL);
+    PyObject *code = PyLong_FromLong(op);
+    PyObject *done = code ? PyObject_CallMethodObjArgs(pool->tier, method, code, one, other, NULL) : NULL;
+    Py_XDECREF(code);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
-static int is_call(PyObject *const *args, Py_ssize_t count)
+static int record_hash(Writer *self, PoolState *pool, int op, PyObject *key, PyObject *block)
 {
-    if (count == 4 && PyTuple_Check(args[2]) && PyDict_Check(args[3]))
-        return 1;
-    PyErr_SetString(PyExc_TypeError, "state, result, args and kwargs are needed");
-    return 0;
-}
-
-static PyObject *go_slowly(PyObject *way, PyObject *const *args)
-{
-    return PyObject_CallFunctionObjArgs(way, args[0], args[1], args[2], args[3], NULL);
-}
-
-static PyObject *changed(Writer *self, PyObject *const *args, Py_ssize_t count, int evicts)
-{
-    if (!is_call(args, count))
-        return NULL;
-    if (evicts && args[1] == Py_None)
-        Py_RETURN_NONE;
-    PoolState *pool = quick_pool(self, args[2], 3, args[3]);
-    if (PyErr_Occurred())
-        return NULL;
-    PyObject *key = pool ? PyTuple_GetItem(args[2], 1) : NULL;
+    BlockEventRecord record = {.op = (uint8_t)op};
     char *bytes;
     Py_ssize_t length;
-    if (key == NULL || !PyBytes_Check(key) || PyBytes_AsStringAndSize(key, &bytes, &length) < 0 || length < 12) {
-        PyErr_Clear();
-        return go_slowly(evicts ? self->popped : self->inserted, args);
+    pool->cached += op == BLOCK_OP_EVICT ? -1 : 1;
+    pool->evicted += op == BLOCK_OP_EVICT;
+    if (!is_none(pool->tier))
+        return tell_tier(pool, n_hashed, op, key, block);
+    if (describe(pool, &record) < 0 || PyBytes_AsStringAndSize(key, &bytes, &length) < 0)
+        return -1;
+    if (length < LOW_BYTES + GROUP_BYTES) {
+        PyErr_Format(PyExc_ValueError, "a block's key has %zd bytes", length);
+        return -1;
     }
-    PyObject *block = evicts ? args[1] : PyTuple_GetItem(args[2], 2);
-    Record record = {.op = evicts ? self->evict : self->cache};
-    pool->cached += evicts ? -1 : 1;
-    pool->evicted += evicts;
-    if (describe(pool, &record) < 0)
+    for (int i = 0; i < LOW_BYTES; i++)
+        record.block_hash = record.block_hash << 8 | (unsigned char)bytes[length - LOW_BYTES - GROUP_BYTES + i];
+    record.kv_group = (uint8_t)bytes[length - 1];
+    return append_block(self, &record, block);
+}
+
+static PyObject *changed(Writer *self, PyObject *const *given, Py_ssize_t count, int op)
+{
+    if (!is_after(given, count))
         return NULL;
-    for (int i = 0; i < 8; i++) /* a key ends with the group in four bytes; before it the hash's low bytes */
-        record.block_hash = record.block_hash << 8 | (unsigned char)bytes[length - 12 + i];
-    record.group = (uint8_t)bytes[length - 1];
-    record.time_ns = now_ns();
-    return append_block(self, &record, block) < 0 ? NULL : Py_NewRef(Py_None);
+    if (op == BLOCK_OP_EVICT && given[1] == Py_None)
+        Py_RETURN_NONE;
+    PyObject *known = find(self->maps, self->find_map, given[2]);
+    if (is_none(known))
+        return known;
+    PoolState *pool = pool_state(known);
+    PyObject *key = pool ? needed_argument(given + 2, 1, n_key) : NULL, *block = given[1];
+    if (key != NULL && op == BLOCK_OP_CACHE)
+        block = needed_argument(given + 2, 2, n_block);
+    int failed = key == NULL || block == NULL || record_hash(self, pool, op, key, block) < 0;
+    Py_DECREF(known);
+    return none_unless(failed);
 }
 
-static PyObject *after_insert(Writer *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *after_insert(Writer *self, PyObject *const *given, Py_ssize_t count)
 {
-    return changed(self, args, count, 0);
+    return changed(self, given, count, BLOCK_OP_CACHE);
 }
 
-static PyObject *after_pop(Writer *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *after_pop(Writer *self, PyObject *const *given, Py_ssize_t count)
 {
-    return changed(self, args, count, 1);
+    return changed(self, given, count, BLOCK_OP_EVICT);
 }
 
 /* Whether a block is to be recorded: it is not null, and its own pool, where it knows one, is this. -1: an error. */
@@ -137,7 +118,7 @@ static int is_ours(PyObject *block, PyObject *block_pool, int knows_pool)
     if (null < 0)
         return -1;
     if (ours && knows_pool) {
-        PyObject *pool = PyObject_GetAttr(block, n_pool);
+        PyObject *pool = read_attribute(block, n_pool);
         if (pool == NULL)
             return -1;
         ours = pool == Py_None || pool == block_pool;
@@ -146,28 +127,33 @@ static int is_ours(PyObject *block, PyObject *block_pool, int knows_pool)
     return ours;
 }
 
-/* Whether a block knows its own pool. To ask one that does not takes longer than to record it. */
+/* Whether a block knows its own pool. To ask one that does not takes longer than to record it. -1: an error. */
 static int knows_own_pool(Writer *self, PyObject *block)
 {
     PyObject *type = (PyObject *)Py_TYPE(block);
-    if (type == self->plain || PyObject_HasAttr(block, n_pool))
-        return type != self->plain;
-    if (!PyObject_HasAttr(block, n_dict)) /* nor will any other of its type, then */
-        replace(&self->plain, Py_NewRef(type));
-    return 0;
+    if (type == self->plain)
+        return 0;
+    PyObject *pool = read_attribute(block, n_pool);
+    if (pool == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        if (!PyObject_HasAttr(block, n_dict)) /* nor will any other of its type, then */
+            replace(&self->plain, Py_NewRef(type));
+        return 0;
+    }
+    Py_XDECREF(pool);
+    return pool == NULL ? -1 : 1;
 }
 
 /* A record for each of these blocks; everything but the block is in `record`. */
-static int append_each(Writer *self, Record *record, PyObject *blocks, PyObject *block_pool)
+static int append_each(Writer *self, BlockEventRecord *record, PyObject *blocks, PyObject *block_pool)
 {
     PyObject *list = PySequence_List(blocks); /* its own: nothing can change it meanwhile */
     if (list == NULL)
         return -1;
-    int knows_pool = -1, failed = 0;
-    for (Py_ssize_t i = 0, count = PyList_Size(list); i < count && !failed; i++) {
+    Py_ssize_t count = PyList_Size(list);
+    int knows_pool = count ? knows_own_pool(self, PyList_GetItem(list, 0)) : 0, failed = knows_pool < 0;
+    for (Py_ssize_t i = 0; i < count && !failed; i++) {
         PyObject *block = PyList_GetItem(list, i);
-        if (knows_pool < 0)
-            knows_pool = knows_own_pool(self, block);
         int ours = is_ours(block, block_pool, knows_pool);
         failed = ours < 0 || (ours && append_block(self, record, block) < 0);
     }
@@ -175,53 +161,55 @@ static int append_each(Writer *self, Record *record, PyObject *blocks, PyObject 
     return failed ? -1 : 0;
 }
 
-/* Blocks of a pool changed hands. `blocks` NULL: they cannot be found quickly. */
-static PyObject *handed(Writer *self, PyObject *const *args, unsigned char op, PyObject *blocks, PyObject *slow_way)
+/* Blocks of a pool changed hands. */
+static int record_blocks(Writer *self, const PoolState *pool, int op, PyObject *block_pool, PyObject *blocks)
 {
-    PoolState *pool = blocks ? own_pool(known_by_id(self->pools, args[2])) : NULL;
-    if (pool == NULL)
-        return PyErr_Occurred() ? NULL : go_slowly(slow_way, args);
-    Record record = {.op = op};
-    if (describe(pool, &record) < 0)
-        return NULL;
-    if (op != self->allocate && !is_none(engine_state(pool->engine)->holder))
-        return go_slowly(slow_way, args);
-    record.time_ns = now_ns();
-    return append_each(self, &record, blocks, PyTuple_GetItem(args[2], 0)) < 0 ? NULL : Py_NewRef(Py_None);
+    BlockEventRecord record = {.op = (uint8_t)op};
+    return describe(pool, &record) < 0 ? -1 : append_each(self, &record, blocks, block_pool);
 }
 
-/* The one argument of a pool's method, borrowed, if it is there by position and alone. */
-static PyObject *only_argument(PyObject *args, PyObject *kwargs)
+/* `held` is told of blocks that changed while the engine has a holder; NULL: nobody is. */
+static PyObject *handed(Writer *self, PyObject *args, int op, PyObject *blocks, PyObject *held)
 {
-    return PyTuple_Size(args) == 2 && PyDict_Size(kwargs) == 0 ? PyTuple_GetItem(args, 1) : NULL;
+    PyObject *known = blocks ? find(self->pools, self->find_pool, args) : NULL;
+    if (is_none(known))
+        return known;
+    PoolState *pool = pool_state(known);
+    int failed = pool == NULL;
+    if (!failed && !is_none(pool->tier))
+        failed = tell_tier(pool, n_changed, op, blocks, NULL) < 0;
+    else if (!failed) {
+        failed = record_blocks(self, pool, op, PyTuple_GetItem(args, 0), blocks) < 0;
+        if (!failed && held != NULL && pool->index == 0 && !is_none(engine_state(pool->engine)->holder))
+            failed = call_for_effect(held, known, blocks) < 0;
+    }
+    Py_DECREF(known);
+    return none_unless(failed);
 }
 
-static PyObject *after_allocate(Writer *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *after_allocate(Writer *self, PyObject *const *given, Py_ssize_t count)
 {
-    return is_call(args, count) ? handed(self, args, self->allocate, args[1], self->allocated) : NULL;
+    return is_after(given, count) ? handed(self, given[2], BLOCK_OP_ALLOCATE, given[1], NULL) : NULL;
 }
 
-static PyObject *after_touch(Writer *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *after_touch(Writer *self, PyObject *const *given, Py_ssize_t count)
 {
-    return is_call(args, count) ? handed(self, args, self->hit, only_argument(args[2], args[3]), self->touched) : NULL;
+    PyObject *blocks = is_after(given, count) ? needed_argument(given + 2, 1, n_blocks) : NULL;
+    return blocks ? handed(self, given[2], BLOCK_OP_HIT, blocks, self->touched) : NULL;
 }
 
-static PyObject *after_free(Writer *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *after_free(Writer *self, PyObject *const *given, Py_ssize_t count)
 {
-    return is_call(args, count) ? handed(self, args, self->free, only_argument(args[2], args[3]), self->freed) : NULL;
+    PyObject *blocks = is_after(given, count) ? needed_argument(given + 2, 1, n_ordered) : NULL;
+    return blocks ? handed(self, given[2], BLOCK_OP_FREE, blocks, self->freed) : NULL;
 }
 
 /* Blocks to free as a list: what is given may be walked only once. */
-static PyObject *listed(Writer *self, PyObject *args)
+static PyObject *listed(Writer *self, PyObject *const *given, Py_ssize_t count)
 {
-    PyObject *given, *names;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &given, &PyDict_Type, &names))
-        return NULL;
-    PyObject *blocks = only_argument(given, names);
-    if (blocks == NULL)
-        return PyObject_CallObject(self->listed, args);
-    PyObject *list = PySequence_List(blocks), *none = list ? PyDict_New() : NULL;
-    PyObject *both = none ? Py_BuildValue("((OO)O)", PyTuple_GetItem(given, 0), list, none) : NULL;
+    PyObject *blocks = is_before(given, count) ? needed_argument(given, 1, n_ordered) : NULL;
+    PyObject *list = blocks ? PySequence_List(blocks) : NULL, *none = list ? PyDict_New() : NULL;
+    PyObject *both = none ? Py_BuildValue("((OO)O)", PyTuple_GetItem(given[0], 0), list, none) : NULL;
     Py_XDECREF(list);
     Py_XDECREF(none);
     return both;
@@ -229,15 +217,12 @@ static PyObject *listed(Writer *self, PyObject *args)
 
 static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[10] = {NULL};
-    if (!PyArg_ParseTuple(args, "O!O!O!OOOOOObbbbb", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type,
-                          &given[2], &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &self->cache,
-                          &self->evict, &self->allocate, &self->hit, &self->free))
-        return -1;
-    if (!packer_writes((Packer *)given[0], LAYOUT))
+    PyObject *given[8] = {NULL}; /* the last: no type is known */
+    if (!PyArg_ParseTuple(args, "O!O!O!OOOO", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type, &given[2],
+                          &given[3], &given[4], &given[5], &given[6]))
         return -1;
     HOLD(self, given);
-    return 0;
+    return packer_accept(self->packer, BLOCK_EVENT_LAYOUT);
 }
 
 static PyMethodDef methods[] = {
@@ -246,13 +231,12 @@ static PyMethodDef methods[] = {
     {"after_allocate", FAST(after_allocate), "Hook.after of the pool's get_new_blocks."},
     {"after_touch", FAST(after_touch), "Hook.after of the pool's touch."},
     {"after_free", FAST(after_free), "Hook.after of the pool's free_blocks."},
-    {"listed", (PyCFunction)listed, METH_VARARGS, "Hook.arguments of the pool's free_blocks."},
+    {"listed", FAST(listed), "Hook.arguments of the pool's free_blocks."},
     {NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc,
-     "Writer(packer, maps, pools, after_insert, after_pop, after_allocate, after_touch, after_free, listed, *ops)"},
+    {Py_tp_doc, "Writer(packer, maps, pools, find_map, find_pool, touched, freed)"},
     HOLDER_SLOTS,
     {Py_tp_init, writer_init},
     {Py_tp_methods, methods},
@@ -266,8 +250,9 @@ PyType_Spec writer_spec = {
 int blocks_names(void)
 {
     const Name names[] = {
-        {&n_block_id, "block_id"}, {&n_ref_cnt, "ref_cnt"}, {&n_is_null, "is_null"},
-        {&n_pool, "pool"},         {&n_dict, "__dict__"},
+        {&n_block_id, "block_id"},      {&n_ref_cnt, "ref_cnt"}, {&n_is_null, "is_null"}, {&n_pool, "pool"},
+        {&n_dict, "__dict__"},          {&n_key, "key"},         {&n_block, "block"},     {&n_blocks, "blocks"},
+        {&n_ordered, "ordered_blocks"}, {&n_changed, "changed"}, {&n_hashed, "hashed"},
     };
     return INTERN(names);
 }

@@ -1,11 +1,6 @@
-/* What hooks do around calls in which mostly nothing happens: a connector's, of which a step has a dozen.
- *
- * probes/connectors and `argument` of probes/hooks.py say the same in Python.
- */
+/* A connector's calls in its worker, of which a step has a dozen; in most of them nothing happens. */
 
 #include "packer.h"
-
-#define LAYOUT "qqiiBIBii"
 
 static PyObject *n_step, *n_intern, *n_sent, *n_received;
 
@@ -20,77 +15,18 @@ int calls_names(void)
     return INTERN(names);
 }
 
-PyObject *attribute_or_none(PyObject *object, PyObject *name)
-{
-    PyObject *value = PyObject_GetAttr(object, name);
-    if (value != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
-        return value;
-    PyErr_Clear();
-    return Py_NewRef(Py_None);
-}
-
-int read_mark(PyObject *mark, long long *pid, long long *step)
-{
-    if (!PyTuple_Check(mark) || PyTuple_Size(mark) != 2) {
-        PyErr_SetString(PyExc_TypeError, "a step's mark is (engine's pid, step)");
-        return -1;
-    }
-    *pid = PyLong_AsLongLong(PyTuple_GetItem(mark, 0));
-    *step = PyLong_AsLongLong(PyTuple_GetItem(mark, 1));
-    return (*pid == -1 || *step == -1) && PyErr_Occurred() ? -1 : 0;
-}
-
-int is_true(PyObject *object, PyObject *name)
-{
-    PyObject *value = PyObject_GetAttr(object, name);
-    int truth = value ? PyObject_IsTrue(value) : -1;
-    Py_XDECREF(value);
-    return truth;
-}
-
-PyObject *argument_of(PyObject *const *given, Py_ssize_t position, PyObject *name)
-{
-    if (!PyTuple_Check(given[0]) || !PyDict_Check(given[1])) {
-        PyErr_SetString(PyExc_TypeError, "args and kwargs are a tuple and a dict");
-        return NULL;
-    }
-    if (position < PyTuple_Size(given[0]))
-        return PyTuple_GetItem(given[0], position);
-    return PyDict_GetItemWithError(given[1], name);
-}
-
-PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count)
-{
-    if (count < 4 || count > 5)
-        return PyErr_Format(PyExc_TypeError, "args, kwargs, a position, a name and, perhaps, a default are needed");
-    Py_ssize_t position = PyLong_AsSsize_t(given[2]);
-    PyObject *found = position < 0 ? NULL : argument_of(given, position, given[3]);
-    if (found == NULL && PyErr_Occurred())
-        return NULL;
-    return Py_NewRef(found ? found : count == 5 ? given[4] : Py_None);
-}
-
-PyObject *known_by_id(PyObject *known, PyObject *args)
-{
-    PyObject *object = PyTuple_GetItem(args, 0), *id = object ? PyLong_FromVoidPtr(object) : NULL;
-    PyObject *found = id ? PyDict_GetItemWithError(known, id) : NULL;
-    Py_XDECREF(id);
-    return found;
-}
-
-/* A connector's calls in its worker: kvtrace.probes.connectors.worker_side.Calls. */
-enum { LOAD, SAVE, POLL, CALLS };
+enum { CALLS = CONNECTOR_CALL_POLL + 1 };
 
 typedef struct {
     HOLDER;
     Packer *packer;
     PyObject *part, *recorder, *name, *mark, *attach, *missing;
-    PyObject *before_save, *then[CALLS]; /* what an adapter does before and after a call, or None */
+    PyObject *before_save, *then[CALLS]; /* what an adapter does before and after a call, or None; by call */
     long long pid, step;                 /* what `part.step` is */
     long long number;                    /* the interned name's, as of `followed` */
     unsigned int followed;
     int attached;
-    unsigned char index, codes[CALLS];
+    unsigned char index;
 } Calls;
 
 static int set_step(Calls *self, PyObject *step)
@@ -118,8 +54,8 @@ static int attach(Calls *self)
 
 static PyObject *metadata(Calls *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2 || !PyTuple_Check(given[0]) || !PyDict_Check(given[1]))
-        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    if (!is_before(given, count))
+        return NULL;
     if (self->attached <= 0 && attach(self) < 0)
         return NULL;
     PyObject *name, *of = NULL;
@@ -133,11 +69,7 @@ static PyObject *metadata(Calls *self, PyObject *const *given, Py_ssize_t count)
         return NULL;
     if (step == Py_None) {
         Py_DECREF(step);
-        PyObject *said = PyObject_CallFunctionObjArgs(self->missing, of, NULL);
-        if (said == NULL)
-            return NULL;
-        Py_DECREF(said);
-        return without_step(self, NULL);
+        return call_for_effect(self->missing, of, NULL) < 0 ? NULL : without_step(self, NULL);
     }
     int failed = set_step(self, step) < 0;
     Py_DECREF(step);
@@ -151,13 +83,7 @@ static PyObject *begin(Calls *self, PyObject *const *given, Py_ssize_t count)
 
 static PyObject *begin_save(Calls *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (self->before_save != Py_None) {
-        PyObject *done = PyObject_CallNoArgs(self->before_save);
-        if (done == NULL)
-            return NULL;
-        Py_DECREF(done);
-    }
-    return begin(self, given, count);
+    return call_for_effect(self->before_save, NULL, NULL) < 0 ? NULL : begin(self, given, count);
 }
 
 static int intern_name(Calls *self)
@@ -173,7 +99,7 @@ static int intern_name(Calls *self)
 static Py_ssize_t requests_in(PyObject *result, int half)
 {
     PyObject *found = PyTuple_Check(result) ? PySequence_GetItem(result, half)
-                                            : PyObject_GetAttr(result, half ? n_received : n_sent);
+                                            : read_attribute(result, half ? n_received : n_sent);
     if (found == NULL)
         return -1;
     Py_ssize_t size = found == Py_None ? 0 : PyObject_Size(found);
@@ -183,20 +109,21 @@ static Py_ssize_t requests_in(PyObject *result, int half)
 
 static PyObject *record(Calls *self, int call, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
-    long long start_ns = PyLong_AsLongLong(given[0]), end_ns = now_ns();
+    if (!is_after(given, count))
+        return NULL;
+    long long start_ns = PyLong_AsLongLong(given[0]);
     Py_ssize_t sent = -1, received = -1;
+    ConnectorCallRecord record = {.start_ns = start_ns, .end_ns = now_ns(), .part = self->index, .call = (uint8_t)call};
     if (start_ns == -1 && PyErr_Occurred())
         return NULL;
-    if (call == POLL && ((sent = requests_in(given[1], 0)) < 0 || (received = requests_in(given[1], 1)) < 0))
+    if (call == CONNECTOR_CALL_POLL &&
+        ((sent = requests_in(given[1], 0)) < 0 || (received = requests_in(given[1], 1)) < 0))
         return NULL;
     if (self->followed != self->packer->followed && intern_name(self) < 0)
         return NULL;
-    long long numbers[] = {
-        start_ns, end_ns, self->pid, self->step, self->index, self->number, self->codes[call], sent, received,
-    };
-    if (packer_numbers(self->packer, numbers) < 0)
+    if (!SET(record.engine_id, self->pid) || !SET(record.step, self->step) || !SET(record.connector, self->number) ||
+        !SET(record.sent_requests, sent) || !SET(record.received_requests, received) ||
+        packer_store(self->packer, &record) < 0)
         return NULL;
     if (self->then[call] == Py_None)
         Py_RETURN_NONE;
@@ -205,32 +132,30 @@ static PyObject *record(Calls *self, int call, PyObject *const *given, Py_ssize_
 
 static PyObject *load(Calls *self, PyObject *const *given, Py_ssize_t count)
 {
-    return record(self, LOAD, given, count);
+    return record(self, CONNECTOR_CALL_LOAD, given, count);
 }
 
 static PyObject *save(Calls *self, PyObject *const *given, Py_ssize_t count)
 {
-    return record(self, SAVE, given, count);
+    return record(self, CONNECTOR_CALL_SAVE, given, count);
 }
 
 static PyObject *poll(Calls *self, PyObject *const *given, Py_ssize_t count)
 {
-    return record(self, POLL, given, count);
+    return record(self, CONNECTOR_CALL_POLL, given, count);
 }
 
 static int calls_init(Calls *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[11];
-    if (!PyArg_ParseTuple(args, "O!OOUUOOOOOObbbb", packer_type, &given[0], &given[1], &given[2], &given[3], &given[4],
-                          &given[5], &given[6], &given[7], &given[8], &given[9], &given[10], &self->index,
-                          &self->codes[LOAD], &self->codes[SAVE], &self->codes[POLL]))
-        return -1;
-    if (!packer_writes((Packer *)given[0], LAYOUT))
+    PyObject *given[12] = {NULL}, **then = &given[8]; /* then[0]: there is no such call */
+    if (!PyArg_ParseTuple(args, "O!OOUUOOOOOOb", packer_type, &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &given[5], &given[6], &given[7], &then[CONNECTOR_CALL_LOAD], &then[CONNECTOR_CALL_SAVE],
+                          &then[CONNECTOR_CALL_POLL], &self->index))
         return -1;
     HOLD(self, given);
     self->followed = self->packer->followed - 1;
     self->step = -1;
-    return 0;
+    return packer_accept(self->packer, CONNECTOR_CALL_LAYOUT);
 }
 
 static PyMethodDef calls_methods[] = {
@@ -246,8 +171,7 @@ static PyMethodDef calls_methods[] = {
 
 static PyType_Slot calls_slots[] = {
     {Py_tp_doc, "Calls(packer, part, recorder, name, mark, attach, missing, before_save, after_load, after_save, "
-                "after_poll, index, "
-                "load, save, poll)"},
+                "after_poll, index)"},
     HOLDER_SLOTS,
     {Py_tp_init, calls_init},
     {Py_tp_methods, calls_methods},
@@ -258,7 +182,7 @@ PyType_Spec calls_spec = {
     "kvtrace.capture._native.Calls", sizeof(Calls), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_slots,
 };
 
-/* An attribute that has another value for the time of a call: kvtrace.probes.hooks.Around. */
+/* `before` and `after` of a hook that gives an attribute another value for the time of a call. */
 typedef struct {
     HOLDER;
     PyObject *find; /* gives whose attribute it is, or None as long as nobody has it */
@@ -278,7 +202,7 @@ static PyObject *around_before(Around *self, PyObject *const *given, Py_ssize_t 
         }
         replace(&self->owner, found);
     }
-    PyObject *until = PyObject_GetAttr(self->owner, self->name);
+    PyObject *until = read_attribute(self->owner, self->name);
     if (until != NULL && PyObject_SetAttr(self->owner, self->name, self->value) < 0)
         Py_CLEAR(until);
     return until;
@@ -286,8 +210,8 @@ static PyObject *around_before(Around *self, PyObject *const *given, Py_ssize_t 
 
 static PyObject *around_after(Around *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (!is_after(given, count))
+        return NULL;
     if (given[0] != (PyObject *)self && self->owner != NULL && PyObject_SetAttr(self->owner, self->name, given[0]) < 0)
         return NULL;
     Py_RETURN_NONE;

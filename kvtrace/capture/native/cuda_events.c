@@ -1,6 +1,5 @@
-/* Marks of passes: what probes/device/cuda_events.py and cuda.py do in Python. */
+/* Marks of passes: the driver's events, in a ring. */
 
-#include "packer.h"
 #include "cuda_events.h"
 
 PyTypeObject *marks_type, *mark_type;

@@ -1,3 +1,8 @@
+#ifndef KVTRACE_CUDA_EVENTS_H
+#define KVTRACE_CUDA_EVENTS_H
+
+#include "util.h"
+
 /* A ring of events as kvtrace.probes.device.cuda_events keeps it. */
 
 typedef struct {
@@ -50,3 +55,5 @@ void marks_close(Marks *marks, int64_t step);
 int mark_at(Mark *mark, uint64_t stream);
 
 extern PyTypeObject *marks_type, *mark_type;
+
+#endif

@@ -1,7 +1,4 @@
-/* What runs once a step around the model: forward passes, and the return of their results.
- *
- * probes/worker.py and probes/step_results.py say the same in Python.
- */
+/* What runs once a step around the model: forward passes, and the return of their results. */
 
 #include "packer.h"
 #include "cuda_events.h"
@@ -9,9 +6,7 @@
 #include <stddef.h>
 #include <structmember.h>
 
-#define FORWARD_LAYOUT "qqiiiiB"
-#define UPDATE_LAYOUT  "qqiii"
-#define MODES          4
+#define MODES 4
 
 static PyObject *n_tokens, *n_scheduled, *n_graph_mode, *n_dummy, *n_output;
 static PyObject *n_updating, *n_start, *n_finished, *n_step, *n_awaiting, *n_model_output, *n_sampled;
@@ -33,19 +28,6 @@ int passes_names(void)
         {&n_sampled, "sampled_token_ids"},
     };
     return INTERN(names);
-}
-
-/* A step's mark: (engine's pid, step). 0: there is none; -1: an exception is set. */
-static int mark_of(PyObject *output, PyObject *attribute, long long *pid, long long *step)
-{
-    PyObject *mark = attribute_or_none(output, attribute);
-    if (mark == NULL)
-        return -1;
-    int found = mark != Py_None;
-    if (found && read_mark(mark, pid, step) < 0)
-        found = -1;
-    Py_DECREF(mark);
-    return found;
 }
 
 /* Around passes that are marked, without Python; where there is more to do it is Python's. */
@@ -118,20 +100,20 @@ static PyType_Slot marked_slots[] = {
 PyType_Spec marked_spec = {"kvtrace.capture._native.Marked", sizeof(Marked), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                            marked_slots};
 
-/* kvtrace.probes.worker.Forwards */
+/* Forward passes: see kvtrace.probes.worker. */
 typedef struct {
     HOLDER;
     Packer *packer;
     PyObject *mark, *begin, *end, *turn, *other, *name_mode, *missing;
     PyObject *modes[MODES]; /* members of vLLM's that were named, and what they are to us */
     unsigned char codes[MODES];
-    int mode, piecewise, in_pieces, known, without;
+    int mode, in_pieces, known, without;
 } Forwards;
 
 static PyObject *forward_begins(Forwards *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2)
-        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    if (!is_before(given, count))
+        return NULL;
     self->mode = 0;
     PyObject *dummy = argument_of(given, 3, n_dummy);
     int is_dummy = dummy == NULL ? (PyErr_Occurred() ? -1 : 0) : PyObject_IsTrue(dummy);
@@ -172,28 +154,25 @@ static int record_forward(Forwards *self, long long start_ns, PyObject *output)
         if (done == NULL)
             return -1;
     }
-    PyObject *scheduled = PyObject_GetAttr(output, n_scheduled);
-    Py_ssize_t requests = scheduled ? PyObject_Size(scheduled) : -1;
-    Py_XDECREF(scheduled);
-    if (requests < 0)
+    long long requests = size_of(output, n_scheduled);
+    ForwardRecord record = {.start_ns = start_ns, .end_ns = now_ns()};
+    if (requests < 0 || !SET(record.engine_id, pid) || !SET(record.step, step) || !SET(record.tokens, tokens) ||
+        !SET(record.requests, requests) || !SET(record.graph_mode, self->mode))
         return -1;
-    long long numbers[] = {start_ns, now_ns(), pid, step, tokens, requests, self->mode};
-    return packer_numbers(self->packer, numbers);
+    return packer_store(self->packer, &record);
 }
 
 static PyObject *forward_ends(Forwards *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (!is_after(given, count))
+        return NULL;
     long long start_ns = PyLong_AsLongLong(given[0]);
     if (start_ns == 0)
         Py_RETURN_NONE;
     if (start_ns == -1 && PyErr_Occurred())
         return NULL;
-    PyObject *output = argument_of(given + 2, 1, n_output);
-    if (output == NULL)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "there is no scheduler_output");
-    return record_forward(self, start_ns, output) < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *output = needed_argument(given + 2, 1, n_output);
+    return none_unless(output == NULL || record_forward(self, start_ns, output) < 0);
 }
 
 /* The code of a graph mode, remembered by its identity: reading its name takes a call. -1: an exception is set. */
@@ -216,8 +195,8 @@ static int mode_of(Forwards *self, PyObject *mode)
 
 static PyObject *context(Forwards *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2 || !PyDict_Check(given[1]))
-        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    if (!is_before(given, count))
+        return NULL;
     if (self->mode)
         return self->other == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(self->other);
     PyObject *mode = PyDict_GetItemWithError(given[1], n_graph_mode);
@@ -228,7 +207,7 @@ static PyObject *context(Forwards *self, PyObject *const *given, Py_ssize_t coun
         if (code < 0)
             return NULL;
         self->mode = code;
-        if (self->turn != Py_None && self->in_pieces != (code == self->piecewise)) {
+        if (self->turn != Py_None && self->in_pieces != (code == GRAPH_MODE_PIECEWISE)) {
             self->in_pieces = !self->in_pieces;
             return PyObject_CallFunctionObjArgs(self->turn, self->in_pieces ? Py_True : Py_False, NULL);
         }
@@ -250,12 +229,10 @@ static PyObject *watch(Forwards *self, PyObject *const *given, Py_ssize_t count)
 static int forwards_init(Forwards *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[8 + MODES] = {NULL, NULL, Py_None, Py_None, Py_None, Py_None}; /* the last: no mode was named yet */
-    if (!PyArg_ParseTuple(args, "O!UOOi", packer_type, &given[0], &given[1], &given[6], &given[7], &self->piecewise))
-        return -1;
-    if (!packer_writes((Packer *)given[0], FORWARD_LAYOUT))
+    if (!PyArg_ParseTuple(args, "O!UOO", packer_type, &given[0], &given[1], &given[6], &given[7]))
         return -1;
     HOLD(self, given);
-    return 0;
+    return packer_accept(self->packer, FORWARD_LAYOUT);
 }
 
 static PyMemberDef forwards_members[] = {
@@ -272,7 +249,7 @@ static PyMethodDef forwards_methods[] = {
 };
 
 static PyType_Slot forwards_slots[] = {
-    {Py_tp_doc, "Forwards(packer, mark, name_mode, missing, piecewise)"},
+    {Py_tp_doc, "Forwards(packer, mark, name_mode, missing)"},
     HOLDER_SLOTS,
     {Py_tp_init, forwards_init},
     {Py_tp_members, forwards_members},
@@ -284,7 +261,7 @@ PyType_Spec forwards_spec = {
     "kvtrace.capture._native.Forwards", sizeof(Forwards), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, forwards_slots,
 };
 
-/* kvtrace.probes.step_results.Updates */
+/* Returns of steps' results: see kvtrace.probes.step_results. */
 typedef struct {
     HOLDER;
     Packer *packer;
@@ -294,8 +271,8 @@ typedef struct {
 
 static PyObject *update_begins(Updates *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2 || !PyTuple_Check(given[0]))
-        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    if (!is_before(given, count))
+        return NULL;
     PyObject *engine = known_by_id(self->schedulers, given[0]), *output;
     int updating = engine == NULL ? 1 : is_true(engine, n_updating);
     if (updating)
@@ -306,9 +283,7 @@ static PyObject *update_begins(Updates *self, PyObject *const *given, Py_ssize_t
                  write_int(engine, n_finished, 0) < 0;
     if (!failed && (output = argument_of(given, 1, n_output)) != NULL) {
         int found = mark_of(output, self->mark, &pid, &step);
-        PyObject *said = found ? NULL : PyObject_CallFunctionObjArgs(self->missing, engine, output, NULL);
-        failed = found < 0 || (!found && said == NULL);
-        Py_XDECREF(said);
+        failed = found < 0 || (!found && call_for_effect(self->missing, engine, output) < 0);
     }
     EngineState *state = failed || PyErr_Occurred() ? NULL : engine_state(engine);
     if (state == NULL)
@@ -321,7 +296,7 @@ static PyObject *update_begins(Updates *self, PyObject *const *given, Py_ssize_t
 /* Tokens in a model's output: as many as its lists have together. -1: an exception is set. */
 static long long tokens_in(PyObject *model_output)
 {
-    PyObject *sampled = PyObject_GetAttr(model_output, n_sampled);
+    PyObject *sampled = read_attribute(model_output, n_sampled);
     if (sampled == NULL || sampled == Py_None) {
         Py_XDECREF(sampled);
         return sampled == NULL ? -1 : 0;
@@ -346,15 +321,14 @@ static int record_update(Updates *self, PyObject *engine, PyObject *model_output
     if (awaits < 0)
         return -1;
     long long step = state->acting_step;
-    PyObject *done = awaits ? PyObject_CallFunctionObjArgs(self->first_tokens, engine, NULL) : NULL;
-    Py_XDECREF(done);
-    if ((awaits && done == NULL) || (tokens = tokens_in(model_output)) < 0 ||
+    if ((awaits && call_for_effect(self->first_tokens, engine, NULL) < 0) || (tokens = tokens_in(model_output)) < 0 ||
         read_int(engine, n_start, INT64_MIN, INT64_MAX, &start_ns) < 0 ||
         read_int(engine, n_finished, INT32_MIN, INT32_MAX, &finished) < 0 ||
         read_int(engine, n_step, INT32_MIN, INT32_MAX, &now_at) < 0)
         return -1;
-    long long numbers[] = {start_ns, now_ns(), step, tokens, finished};
-    if (packer_numbers(self->packer, numbers) < 0)
+    StepUpdateRecord record = {.update_ns = start_ns, .end_ns = now_ns()};
+    if (!SET(record.step, step) || !SET(record.output_tokens, tokens) || !SET(record.finished_requests, finished) ||
+        packer_store(self->packer, &record) < 0)
         return -1;
     state->acting_step = now_at;
     return PyObject_SetAttr(engine, n_updating, Py_False);
@@ -362,14 +336,12 @@ static int record_update(Updates *self, PyObject *engine, PyObject *model_output
 
 static PyObject *update_ends(Updates *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (!is_after(given, count))
+        return NULL;
     if (given[0] == Py_None)
         Py_RETURN_NONE;
-    PyObject *output = argument_of(given + 2, 2, n_model_output);
-    if (output == NULL)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "there is no model_runner_output");
-    return record_update(self, given[0], output) < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *output = needed_argument(given + 2, 2, n_model_output);
+    return none_unless(output == NULL || record_update(self, given[0], output) < 0);
 }
 
 static int updates_init(Updates *self, PyObject *args, PyObject *kwargs)
@@ -378,10 +350,8 @@ static int updates_init(Updates *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTuple(args, "O!O!UOO", packer_type, &given[0], &PyDict_Type, &given[1], &given[2], &given[3],
                           &given[4]))
         return -1;
-    if (!packer_writes((Packer *)given[0], UPDATE_LAYOUT))
-        return -1;
     HOLD(self, given);
-    return 0;
+    return packer_accept(self->packer, STEP_UPDATE_LAYOUT);
 }
 
 static PyMethodDef updates_methods[] = {

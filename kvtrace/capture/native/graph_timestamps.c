@@ -1,6 +1,5 @@
-/* Stamps around a layer's calls: what probes/device/wrap.py and probes/device/cuda.py do in Python. */
+/* Stamps around a layer's calls. */
 
-#include "packer.h"
 #include "cuda_events.h"
 
 /* cuLaunchKernel: function, grid, block, shared memory, stream, arguments, extra. */

@@ -1,6 +1,6 @@
-/* What stands in for a hooked function: `guarded` of `wrap` in probes/hooks.py, without its frame. */
+/* Stands in for a hooked function: see `wrap` in probes/hooks.py. */
 
-#include "packer.h"
+#include "util.h"
 #include <stddef.h>
 #include <structmember.h>
 
@@ -15,25 +15,6 @@ typedef struct {
 } Guard;
 
 typedef PyObject *(*Fast)(PyObject *self, PyObject *const *args, Py_ssize_t count);
-
-int taken_away(PyObject *tell)
-{
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return 0;
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(value, traceback);
-    PyObject *done = PyObject_CallFunctionObjArgs(tell, value, NULL);
-    if (done == NULL)
-        PyErr_Clear(); /* the engine must not see this fail */
-    Py_XDECREF(done);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
-    return 1;
-}
 
 /* Has an exception of ours been raised? Then the hook is switched off. */
 static int switched_off(Guard *self)
@@ -96,10 +77,8 @@ static PyObject *call(Guard *self, PyObject *args, PyObject *kwargs)
         return PyObject_Call(self->original, args, kwargs);
     if (!self->fired) {
         self->fired = 1;
-        PyObject *done = PyObject_CallNoArgs(self->fire);
-        if (done == NULL)
+        if (call_for_effect(self->fire, NULL, NULL) < 0)
             return NULL;
-        Py_DECREF(done);
     }
     PyObject *state = Py_NewRef(Py_None), *result = NULL;
     Py_INCREF(args);

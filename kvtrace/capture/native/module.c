@@ -1,17 +1,22 @@
-/* What runs often inside the engine, in C. Python's ways beside it do the same, slower.
- *
- * Everything but prefault.c runs under the GIL.
- */
+/* What runs in each step inside the engine. Everything but prefault.c runs under the GIL. */
 
 #include "packer.h"
 #include "cuda_events.h"
 #include "state.h"
 
+/* Every file's part of the module: types, and the names that they read. */
+extern PyType_Spec packer_spec, writer_spec, hashes_spec, guard_spec, owner_spec, steps_spec, calls_spec, around_spec;
+extern PyType_Spec forwards_spec, updates_spec, ends_spec, launch_spec, marks_spec, mark_spec, marked_spec,
+    stamped_spec;
+int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
+int passes_names(void), ends_names(void), prefault_init(void);
+PyObject *elapsed(PyObject *module, PyObject *args);
+
 static PyMethodDef functions[] = {
     {"argument", FAST(argument),
      "argument(args, kwargs, position, name, default=None): one that callers may pass by position or by name."},
-    {"write_chain", (PyCFunction)write_chain, METH_VARARGS,
-     "write_chain(packer, step, request, hashes, first, plain): a record for each hash from `first` on."},
+    {"watch_reads", (PyCFunction)watch_reads, METH_O,
+     "watch_reads(watcher): called with an object and a name before an attribute is read here; None: nobody is."},
     {"set_virtual_clock", (PyCFunction)set_virtual_clock, METH_O,
      "set_virtual_clock(ns): what records are stamped with from now on; 0: CLOCK_MONOTONIC again."},
     {"elapsed", (PyCFunction)elapsed, METH_VARARGS,
@@ -36,6 +41,7 @@ PyMODINIT_FUNC PyInit__native(void)
         {"RequestState", &RequestState_spec, NULL, &request_type},
         {"Writer", &writer_spec, blocks_names},
         {"Guard", &guard_spec, guard_names},
+        {"Hashes", &hashes_spec, NULL},
         {"Owner", &owner_spec, owners_names},
         {"Steps", &steps_spec, steps_names},
         {"Calls", &calls_spec, calls_names},
@@ -49,7 +55,7 @@ PyMODINIT_FUNC PyInit__native(void)
         {"Stamped", &stamped_spec, NULL},
         {"Marked", &marked_spec, NULL},
     };
-    PyObject *made = ahead_ready() < 0 ? PyErr_NoMemory() : PyModule_Create(&module);
+    PyObject *made = prefault_init() < 0 ? PyErr_NoMemory() : PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {
         PyObject *type = types[i].names && types[i].names() < 0 ? NULL : PyType_FromSpec(types[i].of);
         if (type == NULL || PyModule_AddObjectRef(made, types[i].name, type) < 0)

@@ -1,113 +1,22 @@
-/* What `kvtrace/capture/stream.py` does in Python where this could not be built. Everything runs under the GIL. */
+/* Records of one event, packed straight into the stream's mapped segment. Everything runs under the GIL. */
 
 #include "packer.h"
-#include <time.h>
+#include <string.h>
 
 PyTypeObject *packer_type;
 
-static PyObject *n_segment, *n_next;
-
-int intern_names(const Name *names, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (*names[i].to == NULL && (*names[i].to = PyUnicode_InternFromString(names[i].text)) == NULL)
-            return -1;
-    return 0;
-}
+static PyObject *n_segment, *n_next, *n_refuse;
 
 int packer_names(void)
 {
-    const Name names[] = {{&n_segment, "segment"}, {&n_next, "_emit_in_next"}};
+    const Name names[] = {{&n_segment, "segment"}, {&n_next, "emit_in_next"}, {&n_refuse, "refuse"}};
     return INTERN(names);
 }
 
-void deallocate(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    ((inquiry)PyType_GetSlot(type, Py_tp_clear))(self);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
-}
-
-typedef struct {
-    HOLDER;
-    PyObject *references[];
-} Holder;
-
-void hold(PyObject *self, PyObject *const *given, size_t count)
-{
-    Holder *holder = (Holder *)self;
-    holder->held = (Py_ssize_t)count;
-    for (size_t i = 0; i < count; i++)
-        replace(&holder->references[i], Py_XNewRef(given[i]));
-}
-
-int holder_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    for (Py_ssize_t i = 0; i < ((Holder *)self)->held; i++)
-        Py_VISIT(((Holder *)self)->references[i]);
-    return 0;
-}
-
-int holder_clear(PyObject *self)
-{
-    for (Py_ssize_t i = 0; i < ((Holder *)self)->held; i++)
-        Py_CLEAR(((Holder *)self)->references[i]);
-    return 0;
-}
-
-static int64_t virtual_ns; /* 0: the clock is CLOCK_MONOTONIC */
-
-PyObject *set_virtual_clock(PyObject *module, PyObject *ns)
-{
-    long long value = PyLong_AsLongLong(ns);
-    (void)module;
-    if (value == -1 && PyErr_Occurred())
-        return NULL;
-    virtual_ns = value;
-    Py_RETURN_NONE;
-}
-
-int64_t now_ns(void)
-{
-    struct timespec t;
-    if (virtual_ns)
-        return virtual_ns;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out)
-{
-    PyObject *value = PyObject_GetAttr(object, name);
-    if (value == NULL)
-        return -1;
-    long long number = PyLong_AsLongLong(value);
-    Py_DECREF(value);
-    if (number == -1 && PyErr_Occurred())
-        return -1;
-    if (number < least || number > most) {
-        PyErr_Format(PyExc_OverflowError, "%S is %lld, outside of its field", name, number);
-        return -1;
-    }
-    *out = number;
-    return 0;
-}
-
-int write_int(PyObject *object, PyObject *name, long long number)
-{
-    PyObject *value = PyLong_FromLongLong(number);
-    int failed = value == NULL || PyObject_SetAttr(object, name, value) < 0;
-    Py_XDECREF(value);
-    return failed ? -1 : 0;
-}
-
-static void let_go(Packer *self)
+static void release(Packer *self)
 {
     if (self->base != NULL) {
-        ahead_leave(self);
+        prefault_stop(self);
         PyBuffer_Release(&self->view);
     }
     self->base = NULL;
@@ -120,7 +29,7 @@ static PyObject *follow(Packer *self, PyObject *args)
     long long first, end = self->next;
     if (!PyArg_ParseTuple(args, "OL", &map, &first))
         return NULL;
-    let_go(self);
+    release(self);
     self->followed += 1;
     self->before += end;
     self->next = first;
@@ -129,7 +38,7 @@ static PyObject *follow(Packer *self, PyObject *args)
             return NULL;
         self->base = self->view.buf;
         self->last = self->view.len - self->bytes;
-        ahead_follow(self);
+        prefault_start(self);
     }
     return PyLong_FromLongLong(end);
 }
@@ -174,8 +83,13 @@ static int store_in_next(Packer *self, const char *record)
     return done == NULL ? -1 : 0;
 }
 
-int packer_store(Packer *self, const char *record)
+int packer_store(Packer *self, const void *record)
 {
+    if (self->refused != NULL) {
+        PyObject *counted = PyObject_CallMethodObjArgs(self->stream, n_refuse, NULL);
+        Py_XDECREF(counted);
+        return counted == NULL ? -1 : 0;
+    }
     if (self->base == NULL || self->next > self->last)
         return store_in_next(self, record);
     char *to = self->base + self->next;
@@ -187,6 +101,22 @@ int packer_store(Packer *self, const char *record)
     PyObject *counted = PyObject_CallNoArgs(self->wrote);
     Py_XDECREF(counted);
     return counted == NULL ? -1 : 0;
+}
+
+int packer_accept(Packer *self, const char *layout)
+{
+    PyObject *ours = PyUnicode_FromString(layout);
+    int same = ours ? PyUnicode_Compare(ours, self->layout) == 0 : 0;
+    if (ours == NULL || (PyErr_Occurred() != NULL))
+        return -1;
+    if (same) {
+        Py_DECREF(ours);
+        return 0;
+    }
+    replace(&self->refused, ours);
+    PyObject *said = PyObject_CallMethodObjArgs(self->stream, n_refuse, ours, NULL);
+    Py_XDECREF(said);
+    return said == NULL ? -1 : 0;
 }
 
 static int put_number(long long number, char code, char *to)
@@ -235,32 +165,52 @@ static int put(PyObject *value, char code, char *to)
     return number == -1 && PyErr_Occurred() ? -1 : put_number(number, code, to);
 }
 
-int packer_numbers(Packer *self, const long long *numbers)
+/* The field that a keyword names, looked for from where it would be if all came in order; -1: an exception is set. */
+static int field_of(const Packer *self, PyObject *name, int expected)
 {
-    char record[MOST_BYTES];
-    for (int i = 0; i < self->fields; i++)
-        if (put_number(numbers[i], self->codes[i], record + self->places[i]) < 0)
-            return -1;
-    return packer_store(self, record);
+    for (int i = 0, at = expected; i < self->fields; i++, at = at + 1 < self->fields ? at + 1 : 0)
+        if (self->names[at] == name)
+            return at;
+    for (int at = 0; at < self->fields; at++)
+        if (PyUnicode_Compare(self->names[at], name) == 0)
+            return at;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "there is no field %R", name);
+    return -1;
 }
 
-int packer_writes(const Packer *self, const char *fields)
+/* Values by field from arguments in declared order, then from those given by name. -1: an exception is set. */
+static int by_field(const Packer *self, PyObject *const *values, Py_ssize_t count, PyObject *keywords, PyObject **found)
 {
-    if (self->fields == (int)strlen(fields) && strncmp(self->codes, fields, self->fields) == 0)
-        return 1;
-    PyErr_Format(PyExc_ValueError, "the packer's records are not of %s", fields);
+    Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
+    if (count + named != self->fields) {
+        PyErr_Format(PyExc_TypeError, "a record has %d values, not %zd", self->fields, count + named);
+        return -1;
+    }
+    memset(found, 0, sizeof *found * (size_t)self->fields);
+    for (Py_ssize_t i = 0; i < count + named; i++) {
+        int at = i < count ? (int)i : field_of(self, PyTuple_GetItem(keywords, i - count), (int)i);
+        if (at < 0)
+            return -1;
+        if (found[at] != NULL) {
+            PyErr_Format(PyExc_TypeError, "the field %R is given twice", self->names[at]);
+            return -1;
+        }
+        found[at] = values[i];
+    }
     return 0;
 }
 
-static PyObject *emit(Packer *self, PyObject *const *values, Py_ssize_t count)
+static PyObject *emit(Packer *self, PyObject *const *values, Py_ssize_t count, PyObject *keywords)
 {
     char record[MOST_BYTES];
-    if (count != self->fields)
-        return PyErr_Format(PyExc_TypeError, "a record has %d values, not %zd", self->fields, count);
+    PyObject *found[MOST_FIELDS], *const *in_order = keywords == NULL && count == self->fields ? values : found;
+    if (in_order == found && by_field(self, values, count, keywords, found) < 0)
+        return NULL;
     for (int i = 0; i < self->fields; i++)
-        if (put(values[i], self->codes[i], record + self->places[i]) < 0)
+        if (put(in_order[i], self->codes[i], record + self->places[i]) < 0)
             return NULL;
-    return packer_store(self, record) < 0 ? NULL : Py_NewRef(Py_None);
+    return none_unless(packer_store(self, record) < 0);
 }
 
 /* A column of `rows` records from a list, or from one value for all of them. */
@@ -284,11 +234,14 @@ static int put_column(Packer *self, int field, PyObject *values, Py_ssize_t rows
     return 0;
 }
 
-static PyObject *columns(Packer *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *columns(Packer *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    if (count != self->fields + 1)
-        return PyErr_Format(PyExc_TypeError, "rows and %d columns are needed, not %zd arguments", self->fields, count);
+    PyObject *found[MOST_FIELDS];
+    if (count < 1)
+        return PyErr_Format(PyExc_TypeError, "the number of rows is needed");
     Py_ssize_t rows = PyLong_AsSsize_t(args[0]);
+    if (by_field(self, args + 1, count - 1, keywords, found) < 0)
+        return NULL;
     if (rows <= 0)
         return rows == -1 && PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     char few[16 * MOST_BYTES], *records = few;
@@ -296,37 +249,57 @@ static PyObject *columns(Packer *self, PyObject *const *args, Py_ssize_t count)
         return PyErr_NoMemory();
     int failed = 0;
     for (int field = 0; field < self->fields && !failed; field++)
-        failed = put_column(self, field, args[1 + field], rows, records) < 0;
+        failed = put_column(self, field, found[field], rows, records) < 0;
     for (Py_ssize_t row = 0; row < rows && !failed; row++)
         failed = packer_store(self, records + row * self->bytes) < 0;
     if (records != few)
         PyMem_Free(records);
-    return failed ? NULL : Py_NewRef(Py_None);
+    return none_unless(failed);
+}
+
+/* One word of a layout, `name:code` and what a code's values mean; how many bytes the field has, 0: it is none. */
+static int read_field(Packer *self, const char *word)
+{
+    const char *colon = strchr(word, ':');
+    if (colon == NULL || colon == word || colon[1] == 0 || memchr(word, ' ', (size_t)(colon - word)) != NULL ||
+        self->fields >= MOST_FIELDS)
+        return 0;
+    PyObject *name = PyUnicode_DecodeUTF8(word, colon - word, NULL);
+    if (name == NULL)
+        return 0;
+    PyUnicode_InternInPlace(&name);
+    char code = colon[1];
+    self->names[self->fields] = name;
+    self->codes[self->fields] = code;
+    self->places[self->fields++] = (short)self->bytes;
+    return strchr("qQ", code) ? 8 : strchr("iI", code) ? 4 : strchr("B?", code) ? 1 : 0;
 }
 
 static int init(Packer *self, PyObject *args, PyObject *kwargs)
 {
-    const char *layout;
-    PyObject *stream, *wrote;
-    if (!PyArg_ParseTuple(args, "sOO", &layout, &stream, &wrote))
+    PyObject *layout, *stream, *wrote;
+    if (!PyArg_ParseTuple(args, "UOO", &layout, &stream, &wrote))
         return -1;
-    size_t codes = strlen(layout);
-    int bytes = 0;
-    int known = codes >= 3 && codes - 2 <= MOST_FIELDS && layout[0] == '<' && layout[codes - 1] == 'B';
-    self->fields = known ? (int)codes - 2 : 0; /* the rest: the order of bytes, the commit byte */
-    for (int i = 0; i < self->fields && known; i++) {
-        char code = layout[i + 1];
-        int width = strchr("qQ", code) ? 8 : strchr("iI", code) ? 4 : strchr("B?", code) ? 1 : 0;
-        self->codes[i] = code;
-        self->places[i] = (short)bytes;
-        bytes += width;
-        known = width > 0;
-    }
-    self->bytes = bytes + 1;
-    if (!known || self->bytes > MOST_BYTES) {
-        PyErr_Format(PyExc_ValueError, "records of %s cannot be packed", layout);
+    if (self->layout != NULL) {
+        PyErr_SetString(PyExc_TypeError, "a packer is made once");
         return -1;
     }
+    const char *text = PyUnicode_AsUTF8AndSize(layout, NULL);
+    int known = text != NULL;
+    for (const char *word = text; known; word = strchr(word, ' ') + 1) {
+        int width = read_field(self, word);
+        self->bytes += width;
+        known = width > 0 && self->bytes < MOST_BYTES;
+        if (strchr(word, ' ') == NULL)
+            break;
+    }
+    self->bytes += 1;
+    if (!known) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "records of %R cannot be packed", layout);
+        return -1;
+    }
+    replace(&self->layout, Py_NewRef(layout));
     replace(&self->stream, Py_NewRef(stream));
     replace(&self->wrote, Py_NewRef(wrote));
     return 0;
@@ -342,15 +315,21 @@ static int traverse(Packer *self, visitproc visit, void *arg)
 
 static int clear(Packer *self)
 {
-    let_go(self);
+    release(self);
     Py_CLEAR(self->stream);
     Py_CLEAR(self->wrote);
+    Py_CLEAR(self->layout);
+    Py_CLEAR(self->refused);
+    for (int i = 0; i < self->fields; i++)
+        Py_CLEAR(self->names[i]);
     return 0;
 }
 
+#define FAST_BY_NAME(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
+
 static PyMethodDef methods[] = {
-    {"emit", FAST(emit), "kvtrace.capture.stream.Emit"},
-    {"columns", FAST(columns), "kvtrace.capture.stream.EmitColumns"},
+    {"emit", FAST_BY_NAME(emit), "kvtrace.capture.stream.Emit"},
+    {"columns", FAST_BY_NAME(columns), "kvtrace.capture.stream.EmitColumns"},
     {"follow", (PyCFunction)follow, METH_VARARGS,
      "follow(map, first): go on in that segment; the end of the one before."},
     {NULL},

@@ -80,7 +80,7 @@ static void start(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void ahead_follow(Packer *packer)
+void prefault_start(Packer *packer)
 {
     pthread_mutex_lock(&lock);
     packer->ready = 0;
@@ -93,7 +93,7 @@ void ahead_follow(Packer *packer)
     pthread_mutex_unlock(&lock);
 }
 
-void ahead_leave(Packer *packer)
+void prefault_stop(Packer *packer)
 {
     pthread_mutex_lock(&lock);
     for (Packer **place = &followed; *place != NULL; place = &(*place)->another)
@@ -121,7 +121,7 @@ static void in_child(void)
     pthread_mutex_unlock(&lock);
 }
 
-int ahead_ready(void)
+int prefault_init(void)
 {
     return pthread_atfork(before_fork, after_fork, in_child) == 0 ? 0 : -1;
 }

@@ -1,12 +1,7 @@
-/* Ends of requests, of which many may come in one step, whose results all of them wait for.
- *
- * probes/requests.py is complete without this; an end that comes with a first token is handed to it.
- */
+/* Ends of requests, of which many may come in one step, whose results all of them wait for. */
 
 #include "packer.h"
 #include "state.h"
-
-#define LAYOUT "qiIBBiiiii"
 
 static PyObject *n_request, *n_request_id, *n_finished, *n_awaiting, *n_status, *n_name, *n_computed, *n_outputs,
     *n_table;
@@ -29,19 +24,19 @@ int ends_names(void)
 
 typedef struct {
     HOLDER;
-    PyObject *packer;     /* of request events */
+    Packer *packer;       /* of request events */
     PyObject *schedulers; /* id of a scheduler -> Engine */
     PyObject *reasons;    /* by a status' name: why the request ended */
-    PyObject *before;     /* the slow way */
-    unsigned char finish, other;
+    PyObject
+        *first_tokens; /* (engine, request): some requests have no token yet, and this one will get none any more */
 } Ends;
 
 /* Why a request ended; -1: an exception is set. */
 static long long reason_of(Ends *self, PyObject *request)
 {
-    PyObject *status = PyObject_GetAttr(request, n_status), *name = status ? PyObject_GetAttr(status, n_name) : NULL;
+    PyObject *status = read_attribute(request, n_status), *name = status ? read_attribute(status, n_name) : NULL;
     PyObject *known = name ? PyDict_GetItemWithError(self->reasons, name) : NULL;
-    long long reason = known ? PyLong_AsLongLong(known) : PyErr_Occurred() ? -1 : self->other;
+    long long reason = known ? PyLong_AsLongLong(known) : PyErr_Occurred() ? -1 : FINISH_REASON_OTHER;
     Py_XDECREF(status);
     Py_XDECREF(name);
     return reason;
@@ -50,7 +45,7 @@ static long long reason_of(Ends *self, PyObject *request)
 /* Blocks in a request's tables; -1: an exception is set. */
 static long long blocks_of(PyObject *live)
 {
-    PyObject *ends = PyObject_GetAttr(live, n_table);
+    PyObject *ends = read_attribute(live, n_table);
     Py_ssize_t groups = ends ? PyList_Size(ends) : -1;
     long long blocks = groups < 0 ? -1 : 0;
     for (Py_ssize_t group = 0; group < groups && blocks >= 0; group++) {
@@ -66,23 +61,33 @@ static int record_end(Ends *self, PyObject *engine, PyObject *live, PyObject *re
     const EngineState *at = engine_state(engine);
     const RequestState *of = at ? request_state(live) : NULL;
     long long computed, outputs, finished, reason, blocks;
-    if (of == NULL || PyObject_SetAttr(live, n_finished, Py_True) < 0 ||
+    int awaits = of ? is_true(engine, n_awaiting) : -1;
+    if (awaits < 0 || PyObject_SetAttr(live, n_finished, Py_True) < 0 ||
+        (awaits && call_for_effect(self->first_tokens, engine, request) < 0) ||
         read_int(engine, n_finished, INT32_MIN, INT32_MAX, &finished) < 0 ||
         write_int(engine, n_finished, finished + 1) < 0 || (reason = reason_of(self, request)) < 0 ||
         (blocks = blocks_of(live)) < 0 || read_int(request, n_computed, INT32_MIN, INT32_MAX, &computed) < 0 ||
         read_int(request, n_outputs, INT32_MIN, INT32_MAX, &outputs) < 0)
         return -1;
-    long long numbers[] = {
-        now_ns(), at->acting_step, of->number, self->finish, reason, computed, outputs, -1, -1, blocks,
+    RequestEventRecord record = {
+        .time_ns = now_ns(),
+        .op = REQUEST_OP_FINISH,
+        .computed_tokens = (int32_t)computed,
+        .output_tokens = (int32_t)outputs,
+        .local_cached_tokens = -1,
+        .external_cached_tokens = -1,
     };
-    return packer_numbers((Packer *)self->packer, numbers);
+    if (!SET(record.step, at->acting_step) || !SET(record.request, of->number) || !SET(record.reason, reason) ||
+        !SET(record.blocks, blocks))
+        return -1;
+    return packer_store(self->packer, &record);
 }
 
 /* What is known of a request that has not ended yet, borrowed. NULL: nothing is, or an exception is set. */
 static PyObject *alive(PyObject *engine, PyObject *request)
 {
     const EngineState *state = engine_state(engine);
-    PyObject *id = state && state->requests ? PyObject_GetAttr(request, n_request_id) : NULL;
+    PyObject *id = state && state->requests ? read_attribute(request, n_request_id) : NULL;
     PyObject *live = id ? PyDict_GetItemWithError(state->requests, id) : NULL;
     Py_XDECREF(id);
     return live && is_true(live, n_finished) == 0 ? live : NULL;
@@ -90,37 +95,27 @@ static PyObject *alive(PyObject *engine, PyObject *request)
 
 static PyObject *before(Ends *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2 || !PyTuple_Check(given[0]) || !PyDict_Check(given[1]))
-        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
-    PyObject *engine = known_by_id(self->schedulers, given[0]);
-    PyObject *request = engine ? argument_of(given, 1, n_request) : NULL,
+    PyObject *engine = is_before(given, count) ? known_by_id(self->schedulers, given[0]) : NULL;
+    PyObject *request = engine ? needed_argument(given, 1, n_request) : NULL,
              *live = request ? alive(engine, request) : NULL;
-    if (live == NULL) {
-        if (engine != NULL && request == NULL && !PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "there is no request");
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    }
-    int awaits = is_true(engine, n_awaiting);
-    if (awaits)
-        return awaits < 0 ? NULL : PyObject_CallFunctionObjArgs(self->before, given[0], given[1], NULL);
+    if (live == NULL)
+        return none_unless(PyErr_Occurred() != NULL);
     Py_INCREF(engine);
     Py_INCREF(live);
     int failed = record_end(self, engine, live, request) < 0;
     Py_DECREF(engine);
     Py_DECREF(live);
-    return failed ? NULL : Py_NewRef(Py_None);
+    return none_unless(failed);
 }
 
 static int init(Ends *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[4];
-    if (!PyArg_ParseTuple(args, "O!O!O!Obb", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type, &given[2],
-                          &given[3], &self->finish, &self->other))
-        return -1;
-    if (!packer_writes((Packer *)given[0], LAYOUT))
+    if (!PyArg_ParseTuple(args, "O!O!O!O", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type, &given[2],
+                          &given[3]))
         return -1;
     HOLD(self, given);
-    return 0;
+    return packer_accept(self->packer, REQUEST_EVENT_LAYOUT);
 }
 
 static PyMethodDef methods[] = {
@@ -129,7 +124,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Ends(packer, schedulers, reasons, before, finish, other)"},
+    {Py_tp_doc, "Ends(packer, schedulers, reasons, first_tokens)"},
     HOLDER_SLOTS,
     {Py_tp_init, init},
     {Py_tp_methods, methods},

@@ -4,7 +4,6 @@
  * Engine, Pool and LiveRequest of probes/engine.py are these with more to them.
  */
 
-#include "packer.h"
 #include "state.h"
 #include <stddef.h>
 #include <structmember.h>
@@ -80,12 +79,4 @@ PoolState *pool_state(PyObject *object)
 RequestState *request_state(PyObject *object)
 {
     return of_type(object, request_type);
-}
-
-int is_within(long long number, long long least, long long most, const char *name)
-{
-    if (number >= least && number <= most)
-        return 1;
-    PyErr_Format(PyExc_OverflowError, "%s is %lld, outside of its field", name, number);
-    return 0;
 }

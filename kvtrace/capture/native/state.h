@@ -1,3 +1,8 @@
+#ifndef KVTRACE_STATE_H
+#define KVTRACE_STATE_H
+
+#include "util.h"
+
 /* Engines, pools and requests as compiled code sees them. Objects may be NULL, which is None. */
 
 typedef struct {
@@ -24,13 +29,7 @@ EngineState *engine_state(PyObject *object);
 PoolState *pool_state(PyObject *object);
 RequestState *request_state(PyObject *object);
 
-/* Does a number fit into its field? An exception is set if it does not. */
-int is_within(long long number, long long least, long long most, const char *name);
-
-static inline int is_none(PyObject *object)
-{
-    return object == NULL || object == Py_None;
-}
-
 extern PyTypeObject *engine_type, *pool_type, *request_type;
 extern PyType_Spec EngineState_spec, PoolState_spec, RequestState_spec;
+
+#endif

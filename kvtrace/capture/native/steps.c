@@ -1,35 +1,8 @@
 /* Scheduler steps: their marks, and what each chose: blocks added to tables, each request's share, and the step itself.
- *
- * probes/steps.py is complete without this; what is not of the common kind is handed to it.
  */
 
 #include "packer.h"
 #include "state.h"
-
-#define STEP_LAYOUT  "qqiiiiiiiiiiiiiiiiiBIii"
-#define SHARE_LAYOUT "iIBiii"
-#define TABLE_LAYOUT "iIBBii"
-
-enum { NO_PHASE, PREFILL, CHUNKED, DECODE, RESUMED, PHASES }; /* kvtrace.events.Phase */
-enum { SET, APPEND };                                         /* kvtrace.events.TableOp, in this order */
-
-#pragma pack(push, 1)
-typedef struct {
-    int32_t step;
-    uint32_t request;
-    uint8_t phase;
-    int32_t scheduled_tokens, computed_tokens, new_blocks;
-    uint8_t whole;
-} Share;
-
-typedef struct {
-    int32_t step;
-    uint32_t request;
-    uint8_t group, op;
-    int32_t position, block_id;
-    uint8_t whole;
-} Entry;
-#pragma pack(pop)
 
 typedef struct {
     HOLDER;
@@ -40,15 +13,16 @@ typedef struct {
     PyObject *settle;        /* (engine): a lookup that nothing came of */
     PyObject *share;         /* (engine, start_ns, request id, computed tokens) -> (number, phase) */
     PyObject *limit;         /* (engine, budget left, waiting) -> why the head of the queue waits */
-    unsigned char ops[2], nobody_waits;
 } Steps;
+
+enum { PHASES = PHASE_RESUMED + 1 };
 
 /* What is known of a step on the way to its record. */
 typedef struct {
     PyObject *engine, *output, *start_ns;
-    PyObject *live;  /* the engine's requests by id */
-    PyObject *added; /* blocks added to tables by request id; NULL: none */
-    long long step, requests[PHASES], tokens[PHASES];
+    PyObject *live;                                   /* the engine's requests by id */
+    PyObject *added;                                  /* blocks added to tables by request id; NULL: none */
+    long long step, requests[PHASES], tokens[PHASES]; /* by phase */
 } Step;
 
 static PyObject *n_step, *n_requests, *n_request, *n_table, *n_computed;
@@ -89,23 +63,18 @@ int steps_names(void)
     return INTERN(names);
 }
 
-static int as_int32(PyObject *value, int32_t *out)
+/* A number; 0: an exception is set. */
+static int as_number(PyObject *value, long long *out)
 {
-    long long number = PyLong_AsLongLong(value);
-    if (number == -1 && PyErr_Occurred())
-        return -1;
-    *out = (int32_t)number;
-    if (*out == number)
-        return 0;
-    PyErr_SetString(PyExc_OverflowError, "a number of tokens or blocks, or a block, is out of range");
-    return -1;
+    *out = PyLong_AsLongLong(value);
+    return *out != -1 || !PyErr_Occurred();
 }
 
 /* Where a request's table ends in each group: its list, made anew where the request has another table now. */
 static PyObject *ends_of_table(PyObject *live, Py_ssize_t groups, int op)
 {
-    PyObject *ends = PyObject_GetAttr(live, n_table);
-    if (ends == NULL || (op == APPEND && PyList_Check(ends) && PyList_Size(ends) == groups))
+    PyObject *ends = read_attribute(live, n_table);
+    if (ends == NULL || (op == TABLE_OP_APPEND && PyList_Check(ends) && PyList_Size(ends) == groups))
         return ends;
     Py_DECREF(ends);
     ends = PyList_New(groups);
@@ -120,14 +89,17 @@ static PyObject *ends_of_table(PyObject *live, Py_ssize_t groups, int op)
 }
 
 /* Record the blocks that a group's table gets from a list; where the table ends then, -1 on errors. */
-static long long record_group(Steps *self, Entry *entry, long long end, PyObject *blocks)
+static long long record_group(Steps *self, BlockTableRecord *entry, long long end, PyObject *blocks)
 {
     PyObject *ids = PySequence_List(blocks);
     Py_ssize_t count = ids ? PyList_Size(ids) : -1;
     for (Py_ssize_t i = 0; i < count && end >= 0; i++) {
-        entry->position = (int32_t)end++;
-        if (as_int32(PyList_GetItem(ids, i), &entry->block_id) < 0 || packer_store(self->tables, (char *)entry) < 0)
+        long long block;
+        if (!SET(entry->position, end) || !as_number(PyList_GetItem(ids, i), &block) || !SET(entry->block_id, block) ||
+            packer_store(self->tables, entry) < 0)
             end = -1;
+        else
+            end++;
     }
     Py_XDECREF(ids);
     return count < 0 ? -1 : end;
@@ -144,18 +116,17 @@ static PyObject *live_request(const Step *step, PyObject *id)
 /* Record what is added to a request's table: a list of blocks for each group. */
 static int record_table(Steps *self, Step *step, PyObject *id, PyObject *block_ids, int op)
 {
-    Entry entry = {.step = (int32_t)step->step, .op = self->ops[op]};
+    BlockTableRecord entry = {.op = (uint8_t)op};
     PyObject *live = live_request(step, id);
     Py_ssize_t groups = live ? PyObject_Size(block_ids) : -1;
     long long total = 0;
     const RequestState *state = live ? request_state(live) : NULL;
     PyObject *ends = groups < 0 || !state ? NULL : ends_of_table(live, groups, op);
-    int failed = ends == NULL || !is_within(state->number, 0, UINT32_MAX, "number");
+    int failed = ends == NULL || !SET(entry.step, step->step) || !SET(entry.request, state->number);
     for (Py_ssize_t group = 0; group < groups && !failed; group++) {
         long long first = PyLong_AsLongLong(PyList_GetItem(ends, group));
         PyObject *blocks = PySequence_GetItem(block_ids, group);
-        entry.group = (uint8_t)group;
-        entry.request = (uint32_t)state->number;
+        entry.kv_group = (uint8_t)group;
         long long end = blocks ? record_group(self, &entry, first, blocks) : -1;
         PyObject *ends_at = end < 0 ? NULL : PyLong_FromLongLong(end);
         failed = ends_at == NULL || PyList_SetItem(ends, group, ends_at) < 0;
@@ -174,14 +145,14 @@ static int record_table(Steps *self, Step *step, PyObject *id, PyObject *block_i
 
 static int record_new_tables(Steps *self, Step *step)
 {
-    PyObject *requests = PyObject_GetAttr(step->output, n_new);
+    PyObject *requests = read_attribute(step->output, n_new);
     Py_ssize_t count = requests ? PyObject_Size(requests) : -1;
     int failed = count < 0;
     for (Py_ssize_t i = 0; i < count && !failed; i++) {
         PyObject *data = PySequence_GetItem(requests, i);
-        PyObject *id = data ? PyObject_GetAttr(data, n_req_id) : NULL,
-                 *blocks = id ? PyObject_GetAttr(data, n_block_ids) : NULL;
-        failed = blocks == NULL || record_table(self, step, id, blocks, SET) < 0;
+        PyObject *id = data ? read_attribute(data, n_req_id) : NULL,
+                 *blocks = id ? read_attribute(data, n_block_ids) : NULL;
+        failed = blocks == NULL || record_table(self, step, id, blocks, TABLE_OP_SET) < 0;
         Py_XDECREF(blocks);
         Py_XDECREF(id);
         Py_XDECREF(data);
@@ -192,10 +163,10 @@ static int record_new_tables(Steps *self, Step *step)
 
 static int record_longer_tables(Steps *self, Step *step)
 {
-    PyObject *cached = PyObject_GetAttr(step->output, n_cached);
-    PyObject *ids = cached ? PyObject_GetAttr(cached, n_req_ids) : NULL;
-    PyObject *blocks = ids ? PyObject_GetAttr(cached, n_new_ids) : NULL;
-    PyObject *resumed = blocks ? PyObject_GetAttr(cached, n_resumed) : NULL;
+    PyObject *cached = read_attribute(step->output, n_cached);
+    PyObject *ids = cached ? read_attribute(cached, n_req_ids) : NULL;
+    PyObject *blocks = ids ? read_attribute(cached, n_new_ids) : NULL;
+    PyObject *resumed = blocks ? read_attribute(cached, n_resumed) : NULL;
     Py_ssize_t count = resumed ? PyObject_Size(ids) : -1, lists = count < 0 ? -1 : PyObject_Size(blocks);
     int failed = lists < 0;
     if (!failed && lists != count) {
@@ -206,7 +177,8 @@ static int record_longer_tables(Steps *self, Step *step)
         PyObject *added = PySequence_GetItem(blocks, i), *id = added ? PySequence_GetItem(ids, i) : NULL;
         int any = id == NULL ? -1 : added == Py_None ? 0 : PyObject_IsTrue(added);
         int again = any > 0 ? PySequence_Contains(resumed, id) : 0;
-        failed = any < 0 || again < 0 || (any && record_table(self, step, id, added, again ? SET : APPEND) < 0);
+        failed = any < 0 || again < 0 ||
+                 (any && record_table(self, step, id, added, again ? TABLE_OP_SET : TABLE_OP_APPEND) < 0);
         Py_XDECREF(id);
         Py_XDECREF(added);
     }
@@ -218,7 +190,7 @@ static int record_longer_tables(Steps *self, Step *step)
 }
 
 /* A request's number and phase: of one that decodes at once, of another as `share` says. */
-static int describe(Steps *self, Step *step, PyObject *id, Share *share)
+static int describe(Steps *self, Step *step, PyObject *id, StepRequestRecord *share)
 {
     long long number, phase;
     PyObject *known = PyDict_GetItemWithError(step->live, id);
@@ -226,9 +198,8 @@ static int describe(Steps *self, Step *step, PyObject *id, Share *share)
     if (live == NULL && PyErr_Occurred())
         return -1;
     if (live != NULL && share->computed_tokens >= live->decode_from) {
-        share->request = (uint32_t)live->number;
-        share->phase = DECODE;
-        return is_within(live->number, 0, UINT32_MAX, "number") ? 0 : -1;
+        share->phase = PHASE_DECODE;
+        return SET(share->request, live->number) ? 0 : -1;
     }
     PyObject *computed = PyLong_FromLong(share->computed_tokens);
     PyObject *said = computed
@@ -239,36 +210,31 @@ static int describe(Steps *self, Step *step, PyObject *id, Share *share)
         return -1;
     int failed = read_mark(said, &number, &phase) < 0;
     Py_DECREF(said);
-    if (!failed && (number < 0 || number > UINT32_MAX || phase < 0 || phase >= PHASES)) {
-        PyErr_SetString(PyExc_OverflowError, "a request's number or phase is out of range");
-        failed = 1;
-    }
-    share->request = (uint32_t)number;
-    share->phase = (uint8_t)phase;
-    return failed ? -1 : 0;
+    if (failed || !SET(share->request, number) || !SET(share->phase, phase))
+        return -1;
+    return share->phase < PHASES || overflows(phase, "phase") ? 0 : -1;
 }
 
 static int record_share(Steps *self, Step *step, PyObject *request, PyObject *id, PyObject *scheduled)
 {
-    Share share = {.step = (int32_t)step->step};
-    long long computed;
-    if (as_int32(scheduled, &share.scheduled_tokens) < 0 ||
-        read_int(request, n_computed, INT32_MIN, INT32_MAX, &computed) < 0)
-        return -1;
-    share.computed_tokens = (int32_t)computed - share.scheduled_tokens;
+    StepRequestRecord share = {0};
+    long long tokens, computed, added = 0;
     PyObject *blocks = step->added ? PyDict_GetItemWithError(step->added, id) : NULL;
-    if ((blocks == NULL && PyErr_Occurred()) || (blocks != NULL && as_int32(blocks, &share.new_blocks) < 0) ||
-        describe(self, step, id, &share) < 0 || packer_store(self->shares, (char *)&share) < 0)
+    if ((blocks == NULL && PyErr_Occurred()) || (blocks != NULL && !as_number(blocks, &added)) ||
+        !as_number(scheduled, &tokens) || read_int(request, n_computed, INT32_MIN, INT32_MAX, &computed) < 0 ||
+        !SET(share.step, step->step) || !SET(share.scheduled_tokens, tokens) ||
+        !SET(share.computed_tokens, computed - tokens) || !SET(share.new_blocks, added) ||
+        describe(self, step, id, &share) < 0 || packer_store(self->shares, &share) < 0)
         return -1;
     step->requests[share.phase] += 1;
-    step->tokens[share.phase] += share.scheduled_tokens;
+    step->tokens[share.phase] += tokens;
     return 0;
 }
 
 static int record_shares(Steps *self, Step *step, PyObject *scheduler)
 {
-    PyObject *scheduled = PyObject_GetAttr(step->output, n_scheduled), *id, *tokens;
-    PyObject *requests = scheduled ? PyObject_GetAttr(scheduler, n_requests) : NULL;
+    PyObject *scheduled = read_attribute(step->output, n_scheduled), *id, *tokens;
+    PyObject *requests = scheduled ? read_attribute(scheduler, n_requests) : NULL;
     int failed = requests == NULL;
     if (!failed && !PyDict_Check(scheduled)) {
         PyErr_SetString(PyExc_TypeError, "scheduled tokens are not a dict");
@@ -284,24 +250,16 @@ static int record_shares(Steps *self, Step *step, PyObject *scheduler)
     return failed ? -1 : 0;
 }
 
-static int size_of(PyObject *object, PyObject *name, long long *size)
-{
-    PyObject *list = PyObject_GetAttr(object, name);
-    *size = list ? PyObject_Size(list) : -1;
-    Py_XDECREF(list);
-    return *size < 0 ? -1 : 0;
-}
-
 /* Requests in all waiting queues; -1 as a number if those are not known. */
 static int count_waiting(PyObject *engine, PyObject *scheduler, long long *waiting)
 {
-    PyObject *queues = PyObject_GetAttr(engine, n_queues);
+    PyObject *queues = read_attribute(engine, n_queues);
     Py_ssize_t count = queues && PyList_Check(queues) ? PyList_Size(queues) : 0;
     int failed = queues == NULL;
     *waiting = count > 0 ? 0 : -1;
     for (Py_ssize_t i = 0; i < count && !failed; i++) {
-        long long size;
-        failed = size_of(scheduler, PyList_GetItem(queues, i), &size) < 0;
+        long long size = size_of(scheduler, PyList_GetItem(queues, i));
+        failed = size < 0;
         *waiting += size;
     }
     Py_XDECREF(queues);
@@ -309,76 +267,85 @@ static int count_waiting(PyObject *engine, PyObject *scheduler, long long *waiti
 }
 
 /* Why the head of the queue waits: what it is, whose, blocks needed and free. */
-static int find_limit(Steps *self, PyObject *engine, long long left, long long waiting, long long *found)
+static int set_limit(Steps *self, PyObject *engine, long long waiting, StepScheduleRecord *record)
 {
-    found[0] = self->nobody_waits;
-    found[1] = 0;
-    found[2] = found[3] = -1;
-    if (waiting == 0)
-        return 0;
-    PyObject *said = PyObject_CallFunction(self->limit, "OLL", engine, left, waiting);
-    int failed = said == NULL || !PyArg_ParseTuple(said, "LLLL", &found[0], &found[1], &found[2], &found[3]);
-    Py_XDECREF(said);
-    return failed ? -1 : 0;
+    long long limit = LIMIT_NONE, request = 0, need = -1, free = -1;
+    if (waiting != 0) {
+        long long left = record->budget_left_tokens;
+        PyObject *said = PyObject_CallFunction(self->limit, "OLL", engine, left, waiting);
+        int failed = said == NULL || !PyArg_ParseTuple(said, "LLLL", &limit, &request, &need, &free);
+        Py_XDECREF(said);
+        if (failed)
+            return -1;
+    }
+    return SET(record->admission_limit, limit) && SET(record->limit_request, request) &&
+                   SET(record->limit_need_blocks, need) && SET(record->limit_free_blocks, free)
+               ? 0
+               : -1;
 }
 
-/* What the pool has: free blocks, all but the null block, and those that can be found. */
-static int read_pool(PyObject *engine, long long *free, long long *all, long long *cached)
+/* What the pool has: free blocks, those in use but for the null block, and those that can be found. */
+static int set_blocks(PyObject *engine, StepScheduleRecord *record)
 {
-    PyObject *block_pool = PyObject_GetAttr(engine, n_block_pool),
-             *pool = block_pool ? PyObject_GetAttr(engine, n_pool) : NULL;
-    PyObject *counted = pool ? PyObject_CallMethodObjArgs(block_pool, n_get_free, NULL) : NULL;
+    PyObject *block_pool = read_attribute(engine, n_block_pool),
+             *pool = block_pool ? read_attribute(engine, n_pool) : NULL;
+    PyObject *get_free = pool ? read_attribute(block_pool, n_get_free) : NULL;
+    PyObject *counted = get_free ? PyObject_CallNoArgs(get_free) : NULL;
     const PoolState *state = NULL;
-    *free = counted ? PyLong_AsLongLong(counted) : -1;
-    int failed = (*free == -1 && PyErr_Occurred()) || read_int(block_pool, n_blocks, 0, INT32_MAX, all) < 0 ||
-                 (state = pool_state(pool)) == NULL;
-    *cached = state ? state->cached : -1;
-    *all -= 1;
+    long long free, all;
+    int failed = counted == NULL || !as_number(counted, &free) ||
+                 read_int(block_pool, n_blocks, 0, INT32_MAX, &all) < 0 || (state = pool_state(pool)) == NULL ||
+                 !SET(record->free_blocks, free) || !SET(record->used_blocks, all - 1 - free) ||
+                 !SET(record->cached_blocks, state->cached < -1 ? -1 : state->cached);
     Py_XDECREF(counted);
+    Py_XDECREF(get_free);
     Py_XDECREF(pool);
     Py_XDECREF(block_pool);
     return failed ? -1 : 0;
 }
 
+static int set_shares(const Step *step, StepScheduleRecord *record)
+{
+    const long long *requests = step->requests, *tokens = step->tokens;
+    return SET(record->prefill_requests, requests[PHASE_PREFILL]) &&
+                   SET(record->prefill_tokens, tokens[PHASE_PREFILL]) &&
+                   SET(record->chunked_prefill_requests, requests[PHASE_CHUNKED_PREFILL]) &&
+                   SET(record->chunked_prefill_tokens, tokens[PHASE_CHUNKED_PREFILL]) &&
+                   SET(record->decode_requests, requests[PHASE_DECODE]) &&
+                   SET(record->decode_tokens, tokens[PHASE_DECODE]) &&
+                   SET(record->resumed_requests, requests[PHASE_RESUMED]) &&
+                   SET(record->resumed_tokens, tokens[PHASE_RESUMED])
+               ? 0
+               : -1;
+}
+
 static int record_step(Steps *self, Step *step, PyObject *scheduler, long long start_ns, long long end_ns)
 {
-    long long budget, total, free, all = 0, cached, waiting, running, preempted, limit[4];
+    StepScheduleRecord record = {.start_ns = start_ns, .scheduled_ns = end_ns};
+    long long budget, total, waiting, running, preempted;
     if (read_int(scheduler, n_budget, INT32_MIN, INT32_MAX, &budget) < 0 ||
-        read_int(step->output, n_total, INT32_MIN, INT32_MAX, &total) < 0 ||
-        read_pool(step->engine, &free, &all, &cached) < 0 || count_waiting(step->engine, scheduler, &waiting) < 0 ||
-        find_limit(self, step->engine, budget - total, waiting, limit) < 0 ||
-        size_of(scheduler, n_running, &running) < 0 ||
-        read_int(step->engine, n_preempted, INT32_MIN, INT32_MAX, &preempted) < 0)
+        read_int(step->output, n_total, INT32_MIN, INT32_MAX, &total) < 0 || !SET(record.step, step->step) ||
+        !SET(record.budget_tokens, budget) || !SET(record.budget_left_tokens, budget - total) ||
+        set_blocks(step->engine, &record) < 0 || count_waiting(step->engine, scheduler, &waiting) < 0 ||
+        !SET(record.waiting, waiting) || set_limit(self, step->engine, waiting, &record) < 0 ||
+        (running = size_of(scheduler, n_running)) < 0 || !SET(record.running, running) ||
+        read_int(step->engine, n_preempted, INT32_MIN, INT32_MAX, &preempted) < 0 ||
+        !SET(record.preempted_requests, preempted) || set_shares(step, &record) < 0)
         return -1;
-    const long long *requests = step->requests, *tokens = step->tokens;
-    long long numbers[] = {
-        start_ns,        end_ns,
-        step->step,      running,
-        waiting,         requests[PREFILL],
-        tokens[PREFILL], requests[CHUNKED],
-        tokens[CHUNKED], requests[DECODE],
-        tokens[DECODE],  requests[RESUMED],
-        tokens[RESUMED], budget,
-        budget - total,  free,
-        all - free,      cached < -1 ? -1 : cached,
-        preempted,       limit[0],
-        limit[1],        limit[2],
-        limit[3],
-    };
-    return packer_numbers(self->steps, numbers);
+    return packer_store(self->steps, &record);
 }
 
 static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *output)
 {
     Step step = {.engine = engine, .start_ns = start, .output = output};
     long long start_ns = PyLong_AsLongLong(start), end_ns = now_ns();
-    PyObject *scheduler = NULL, *settled = NULL;
+    PyObject *scheduler = NULL;
     EngineState *state = engine_state(engine);
     int failed = (start_ns == -1 && PyErr_Occurred()) || state == NULL;
     if (!failed && !is_none(state->lookup))
-        failed = (settled = PyObject_CallFunctionObjArgs(self->settle, engine, NULL)) == NULL;
+        failed = call_for_effect(self->settle, engine, NULL) < 0;
     failed = failed || read_int(engine, n_step, INT32_MIN, INT32_MAX, &step.step) < 0 ||
-             (scheduler = PyObject_GetAttr(engine, n_scheduler)) == NULL;
+             (scheduler = read_attribute(engine, n_scheduler)) == NULL;
     if (!failed && !(state->requests && PyDict_Check(state->requests))) {
         PyErr_SetString(PyExc_TypeError, "an engine's requests are not a dict");
         failed = 1;
@@ -386,7 +353,6 @@ static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *outp
     step.live = failed ? NULL : Py_NewRef(state->requests);
     failed = failed || record_new_tables(self, &step) < 0 || record_longer_tables(self, &step) < 0 ||
              record_shares(self, &step, scheduler) < 0 || record_step(self, &step, scheduler, start_ns, end_ns) < 0;
-    Py_XDECREF(settled);
     Py_XDECREF(step.live);
     Py_XDECREF(step.added);
     Py_XDECREF(scheduler);
@@ -401,17 +367,13 @@ static int begin_step(Steps *self, PyObject *engine, PyObject *start, long long 
         return -1;
     state->acting_step = number;
     replace(&state->lookup, Py_NewRef(Py_None));
-    if (self->begun == Py_None)
-        return 0;
-    PyObject *told = PyObject_CallFunctionObjArgs(self->begun, engine, start, NULL);
-    Py_XDECREF(told);
-    return told == NULL ? -1 : 0;
+    return call_for_effect(self->begun, engine, start);
 }
 
 static PyObject *schedule_begins(Steps *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 2 || !PyTuple_Check(given[0]))
-        return PyErr_Format(PyExc_TypeError, "args and kwargs are needed");
+    if (!is_before(given, count))
+        return NULL;
     PyObject *engine = known_by_id(self->schedulers, given[0]), *start, *state = NULL;
     long long step, depth;
     if (engine == NULL)
@@ -432,24 +394,20 @@ static PyObject *schedule_begins(Steps *self, PyObject *const *given, Py_ssize_t
 
 static int end_step(Steps *self, PyObject *engine, PyObject *start, PyObject *output, long long step)
 {
-    PyObject *pid = PyObject_GetAttr(engine, n_pid), *number = pid ? PyLong_FromLongLong(step) : NULL;
+    PyObject *pid = read_attribute(engine, n_pid), *number = pid ? PyLong_FromLongLong(step) : NULL;
     PyObject *mark = number ? PyTuple_Pack(2, pid, number) : NULL;
     int failed = mark == NULL || PyObject_SetAttr(output, self->mark, mark) < 0 ||
                  record(self, engine, start, output) < 0;
     Py_XDECREF(mark);
     Py_XDECREF(number);
     Py_XDECREF(pid);
-    if (failed || self->ended == Py_None)
-        return failed ? -1 : 0;
-    PyObject *told = PyObject_CallFunctionObjArgs(self->ended, engine, NULL);
-    Py_XDECREF(told);
-    return told == NULL ? -1 : 0;
+    return failed ? -1 : call_for_effect(self->ended, engine, NULL);
 }
 
 static PyObject *schedule_ends(Steps *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "state, result, args and kwargs are needed");
+    if (!is_after(given, count))
+        return NULL;
     if (given[0] == Py_None)
         Py_RETURN_NONE;
     if (!PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 2)
@@ -467,15 +425,14 @@ static PyObject *schedule_ends(Steps *self, PyObject *const *given, Py_ssize_t c
 static int init(Steps *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[10];
-    if (!PyArg_ParseTuple(args, "O!O!O!O!UOOOOObbb", packer_type, &given[0], packer_type, &given[1], packer_type,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!UOOOOO", packer_type, &given[0], packer_type, &given[1], packer_type,
                           &given[2], &PyDict_Type, &given[3], &given[4], &given[5], &given[6], &given[7], &given[8],
-                          &given[9], &self->ops[SET], &self->ops[APPEND], &self->nobody_waits))
-        return -1;
-    if (!packer_writes((Packer *)given[0], STEP_LAYOUT) || !packer_writes((Packer *)given[1], SHARE_LAYOUT) ||
-        !packer_writes((Packer *)given[2], TABLE_LAYOUT))
+                          &given[9]))
         return -1;
     HOLD(self, given);
-    return 0;
+    return packer_accept(self->steps, STEP_SCHEDULE_LAYOUT) < 0 || packer_accept(self->shares, STEP_REQUEST_LAYOUT) < 0
+               ? -1
+               : packer_accept(self->tables, BLOCK_TABLE_LAYOUT);
 }
 
 static PyMethodDef methods[] = {
@@ -485,8 +442,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc,
-     "Steps(steps, shares, tables, schedulers, mark, begun, ended, settle, share, limit, set, append, nobody_waits)"},
+    {Py_tp_doc, "Steps(steps, shares, tables, schedulers, mark, begun, ended, settle, share, limit)"},
     HOLDER_SLOTS,
     {Py_tp_init, init},
     {Py_tp_methods, methods},

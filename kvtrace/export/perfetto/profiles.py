@@ -1,4 +1,4 @@
-"""Draws GPU profiles: kernels, copies and fills, the calls that launched them, NVTX ranges, counters."""
+"""The tracks of GPU profiles: kernels, copies and fills, the calls that launched them, NVTX ranges, counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declaration of a source of slices or counters, and the tracks that sources have in common."""
+"""Sources of slices and counters, and the tracks that sources have in common."""
 
 from __future__ import annotations
 

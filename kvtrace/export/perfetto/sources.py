@@ -1,4 +1,4 @@
-"""Draws a recording: steps, requests, the KV cache, transfers, pins; and profiles."""
+"""The tracks of a recording: steps, requests, the KV cache, transfers, pins; and of profiles."""
 
 from __future__ import annotations
 

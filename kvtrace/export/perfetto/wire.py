@@ -118,7 +118,14 @@ def field(message: Any, name: str, value: Cells) -> Parts:
 
 
 def fixed(message: Any, name: str, value: int, rows: int) -> Parts:
-    """A number field that is the same in every row."""
+    """A number field that is the same in every row.
+
+    Args:
+        message: The message's descriptor.
+        name: The field's name.
+        value: Its value.
+        rows: Messages.
+    """
     return [constant(tag(message, name) + encoded(value), rows)]
 
 

@@ -1,4 +1,4 @@
-"""Assembly for Triton kernels: the time at which a value is there, and memory that nobody waits for.
+"""Inline assembly for Triton kernels: the time at which a value is there, and memory accesses that nobody waits for.
 
 The timer is read under a predicate that compares the value with one bit pattern, so the hardware has the value before
 it reads, and no compiler can move the read forward. Only the program's first thread reads, and its first element of the

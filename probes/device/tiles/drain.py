@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.tile_file import CHUNK_MARK, Chunk, padded
@@ -13,6 +13,10 @@ from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.files import TileFiles
 from kvtrace.probes.device.tiles.layout import SECTIONS
 from kvtrace.probes.device.tiles.ring import STEP_SLOTS, Ring
+
+if TYPE_CHECKING:
+    from numpy import int64
+    from numpy.typing import NDArray
 
 STAGING_BYTES = 32 << 20
 
@@ -46,11 +50,11 @@ class TileDrain(Drain):
         self._staged = self._staging.numpy()
 
     def leave_out(self) -> None:
-        """A step is filtered: the device does not hear of it."""
+        """Count a filtered step: the device does not hear of it."""
         self.filtered += 1
 
     def opened(self, step: int) -> None:
-        """A step is on its way to the device."""
+        """Note a step that is on its way to the device."""
         self._opened.append((step, self.filtered))
 
     def _left_out_before(self, step: int) -> int:
@@ -88,7 +92,7 @@ class TileDrain(Drain):
             self._drained += 1
             self._released[len(SECTIONS)] = self._drained
 
-    def _take(self, step: Any) -> None:
+    def _take(self, step: NDArray[int64]) -> None:
         self.lost += int(step[layout.LOST_BEFORE_WORD]) - self._lost_before
         self._lost_before = int(step[layout.LOST_BEFORE_WORD])
         state = int(step[layout.STATE_WORD])
@@ -106,13 +110,13 @@ class TileDrain(Drain):
             self._released[section] = start + count
 
     def _write(self, chunk: Chunk, starts: list[int], counts: list[int]) -> bool:
-        """Write a step; returns whether the file has it."""
+        """Write a step to the file; False if that failed."""
         if self._files.failed is None:
             self._files.begin(chunk)
             self._copy(starts, counts)
         return self._files.failed is None
 
-    def _chunk(self, step: Any, starts: list[int], counts: list[int]) -> Chunk:
+    def _chunk(self, step: NDArray[int64], starts: list[int], counts: list[int]) -> Chunk:
         lost, filtered = self._reported
         number = int(step[layout.STEP_WORD])
         self._reported = self.lost, self._left_out_before(number)
@@ -170,7 +174,7 @@ class RateLimit:
         self._since = time.monotonic()
 
     def allows(self, written_bytes: int) -> bool:
-        """Return whether there is room for another step after so many bytes."""
+        """Tell if there is room for another step after so many bytes."""
         if not self._bytes_per_second:
             return True
         return written_bytes <= (time.monotonic() - self._since + 0.1) * self._bytes_per_second

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.segment_file import clock_pair
@@ -20,6 +20,9 @@ from kvtrace.format.tile_file import (
     Chunk,
     file_name,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class TileFiles:
@@ -52,7 +55,7 @@ class TileFiles:
         self._chunk_start = self._size
         self.write(CHUNK.pack(*chunk))
 
-    def write(self, data: Any) -> None:
+    def write(self, data: ReadableBuffer) -> None:
         """Append bytes to the chunk."""
         if self.failed:
             return
@@ -67,7 +70,7 @@ class TileFiles:
             self._fail(error)
 
     def close(self) -> None:
-        """No more chunks."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -7,13 +7,44 @@ import inspect
 import sys
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kvtrace.probes.device.tiles import rewrite
 from kvtrace.probes.device.tiles.source import MismatchError
+from kvtrace.probes.hooks import Args, Kwargs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Parameter(Protocol):
+    """A parameter of a Triton kernel."""
+
+    name: str
+    is_constexpr: bool
+
+
+class Compiled(Protocol):
+    """A Triton kernel compiled for some arguments."""
+
+    n_regs: int
+
+    def _init_handles(self) -> None: ...
+
+
+class Kernel(Protocol):
+    """A Triton kernel, as `triton.jit` makes it."""
+
+    fn: types.FunctionType
+    params: Sequence[Parameter]
+
+    def warmup(self, *args: object, grid: object, **kwargs: object) -> Compiled:
+        """Compile for arguments."""
+
+    def __getitem__(self, grid: object) -> Callable[..., object]: ...
 
 
 class Target(NamedTuple):
@@ -43,9 +74,9 @@ TARGETS = (
 
 
 class Current:
-    """Step and layer of the kernels launched now."""
+    """The layer and step of the kernels that are launched now."""
 
-    def __init__(self, control: Any, heads: int) -> None:
+    def __init__(self, control: Tensor, heads: int) -> None:
         self.control = control
         self.heads = heads
         self.what: int | None = None
@@ -59,23 +90,28 @@ FORMS = "num_seqs", (1, 2, 16)
 
 
 class Compilation:
-    """Compilation of a rewritten kernel, by its compile-time arguments, as soon as these are known.
+    """The compilation of a rewritten kernel, as soon as its compile-time arguments are known.
 
     With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
     a fifth longer at 256 sequences (docs/device-recorder.md). In all its forms at once: the first call is vLLM's own,
     to warm up, and at a later one that needs another form requests would wait for the compiler.
     """
 
-    def __init__(self, kernel: Any, rewritten: Any) -> None:
+    def __init__(self, kernel: Kernel, rewritten: Kernel) -> None:
         self._kernel = kernel
         self._rewritten = rewritten
         self._fixed = [parameter.name for parameter in kernel.params if parameter.is_constexpr]
-        self._found: dict[tuple[Any, ...], dict[str, int]] = {}
+        self._found: dict[tuple[object, ...], dict[str, int]] = {}
 
-    def options(
-        self, grid: Any, ours: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, int]:
-        """The compiler's options for a launch with these arguments, our own apart."""
+    def options(self, grid: object, ours: Args, args: Args, kwargs: Kwargs) -> dict[str, int]:
+        """Choose the compiler's options for a launch.
+
+        Args:
+            grid: The launch's grid.
+            ours: The arguments that only the rewritten kernel has, first.
+            args: vLLM's arguments by position.
+            kwargs: vLLM's arguments by name.
+        """
         key = tuple(map(kwargs.get, self._fixed))
         found = self._found.get(key)
         if found is None:
@@ -83,7 +119,7 @@ class Compilation:
             self._compile(grid, (*ours, *args), {**kwargs, **found})
         return found
 
-    def _registers(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
+    def _registers(self, grid: object, args: Args, kwargs: Kwargs) -> dict[str, int]:
         try:
             compiled = self._kernel.warmup(*args, grid=grid, **kwargs)
             compiled._init_handles()
@@ -91,7 +127,7 @@ class Compilation:
         except Exception:  # another Triton: without a limit it records as well
             return {}
 
-    def _compile(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _compile(self, grid: object, args: Args, kwargs: Kwargs) -> None:
         name, numbers = FORMS
         with suppress(Exception):  # if it cannot be compiled at all, the launch will say so
             for number in numbers if name in kwargs else ():
@@ -103,8 +139,8 @@ class Rewritten:
 
     def __init__(
         self,
-        kernel: Any,
-        rewritten: Any,
+        kernel: Kernel,
+        rewritten: Kernel,
         current: Current,
         failed: Callable[[str], None],
         compilation: Compilation | None = None,
@@ -114,20 +150,20 @@ class Rewritten:
         self._kernel = kernel
         self._compilation = compilation
         self._capturing = torch.cuda.is_current_stream_capturing
-        self._rewritten = rewritten
+        self._rewritten: Kernel | None = rewritten
         self._current = current
         self._failed = failed
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._kernel, name)
 
-    def __getitem__(self, grid: Any) -> Any:
+    def __getitem__(self, grid: object) -> Callable[..., object]:
         current = self._current
-        what = current.what
-        if what is None or self._rewritten is None or (current.left_out and not self._capturing()):
+        what, rewritten = current.what, self._rewritten
+        if what is None or rewritten is None or (current.left_out and not self._capturing()):
             return self._kernel[grid]
 
-        def launch(*args: Any, **kwargs: Any) -> Any:
+        def launch(*args: Any, **kwargs: Any) -> object:
             tile, block = kwargs.get("TILE_SIZE", 1), kwargs.get("BLOCK_SIZE", 1)
             if max(tile, block) % min(tile, block):
                 self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
@@ -135,7 +171,7 @@ class Rewritten:
             ours = current.control, what, current.heads
             more = self._compilation.options(grid, ours, args, kwargs) if self._compilation else {}
             try:
-                return self._rewritten[grid](*ours, *args, **kwargs, **more)
+                return rewritten[grid](*ours, *args, **kwargs, **more)
             except Exception as error:  # it did not compile: nothing was launched
                 self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
                 return self._kernel[grid](*args, **kwargs)
@@ -160,7 +196,7 @@ class Installed:
         while self._undo:
             self._undo.pop()()
 
-    def put(self, module: Any, name: str, kernel: Any) -> None:
+    def put(self, module: types.ModuleType, name: str, kernel: object) -> None:
         """Replace a module's kernel."""
         original = getattr(module, name)
         setattr(module, name, kernel)
@@ -168,7 +204,7 @@ class Installed:
 
 
 def install(current: Current, kinds: frozenset[str], failed: Callable[[str], None]) -> Installed:
-    """Rewrite the kernels of the wanted kinds. What could not be is in `problems`, with the reason."""
+    """Rewrite the kernels of the wanted kinds. `problems` has those that could not be, with the reason."""
     done = Installed()
     for target in TARGETS:
         if target.kind not in kinds:
@@ -186,8 +222,8 @@ def install(current: Current, kinds: frozenset[str], failed: Callable[[str], Non
     return done
 
 
-def load(kernel: Any, rewriting: Callable[[str], str]) -> Any:
-    """A Triton kernel's rewritten form, as a Triton kernel.
+def load(kernel: Kernel, rewriting: Callable[[str], str]) -> Kernel:
+    """Load a Triton kernel's rewritten form, as a Triton kernel.
 
     Raises:
         MismatchError: The source is of another form.
@@ -207,4 +243,5 @@ def load(kernel: Any, rewriting: Callable[[str], str]) -> Any:
     module.__dict__.update(__file__=str(path), __kvtrace_folder__=folder)
     sys.modules[path.stem] = module
     exec(compile(source, str(path), "exec"), module.__dict__)
-    return module.__dict__[kernel.fn.__name__]
+    loaded: Kernel = module.__dict__[kernel.fn.__name__]
+    return loaded

@@ -1,4 +1,4 @@
-"""Words that rewritten kernels write: shared by the Triton code, the CUDA code, the drain and the reader.
+"""The words that rewritten kernels write: shared by the Triton code, the CUDA code, the drain and the reader.
 
 A program is one Triton program of an attention kernel: one row of the batch, a few of its queries, one KV head, one
 layer. It writes

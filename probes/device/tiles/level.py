@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import TileOptions, from_environment
 from kvtrace.probes.device.at_exit import at_end
-from kvtrace.probes.device.model import backend_of, cache_facts, first_of_groups, kv_layers
+from kvtrace.probes.device.model import Layers, backend_of, cache_facts, first_of_groups, kv_layers
+from kvtrace.probes.vllm_types import ModelRunner
+
+if TYPE_CHECKING:
+    from kvtrace.probes.device.tiles.drain import TileDrain
 
 _CALLS = ("forward", "forward_mha", "forward_mqa", "do_kv_cache_update", "do_rope_and_kv_cache_update")
 TRITON = "TRITON_ATTN"
 
 
 class TileRecorder:
-    """Lets Triton's kernels record their tiles. `attach` says whether that is possible here."""
+    """Lets Triton's kernels record their tiles, where `attach` finds that possible."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._options: TileOptions = from_environment(os.environ)
         self._undo: list[Callable[[], None]] = []
-        self._drain: Any = None
+        self._drain: TileDrain | None = None
         self._step = 0
         self._opened = False
         self._alive = False
 
-    def attach(self, runner: Any) -> bool:
+    def attach(self, runner: ModelRunner) -> bool:
         """Put the rewritten kernels in place. False, with the reason in the journal, where they cannot be."""
         import torch
 
@@ -51,7 +55,7 @@ class TileRecorder:
             return False
         return self._alive
 
-    def _install(self, layers: list[tuple[str, Any]], runner: Any) -> None:
+    def _install(self, layers: Layers, runner: ModelRunner) -> None:
         import torch
 
         from kvtrace.probes.device.tiles.drain import RateLimit
@@ -98,8 +102,8 @@ class TileRecorder:
         )
         at_end(self.finish)
 
-    def _follow(self, implementation: Any, what: int) -> None:
-        """Know which layer the kernels launched next belong to."""
+    def _follow(self, implementation: object, what: int) -> None:
+        """Note the layer of the kernels that an attention implementation launches."""
         current = self._current
         for name in _CALLS:
             original = getattr(implementation, name, None)
@@ -123,40 +127,46 @@ class TileRecorder:
         self._recorder.note("device", state="fallback", detail=f"no tiles: {why}")
 
     def begin(self, step: int, engine_pid: int) -> None:
-        """A forward pass of `step` is about to be enqueued; 0 for a dummy run."""
+        """Begin a step: its forward pass is about to be enqueued; 0 for a dummy run."""
         if not self._alive:
             return
         self._step = step
-        if step and self._drain is None:  # not before the first real step: graphs are being captured until then
-            from kvtrace.probes.device.tiles.drain import TileDrain
-
-            self._drain = TileDrain(self._ring, self._recorder, engine_pid, {"level": "tile"})
-            self._drain.start()
-        wanted = bool(step) and self._options.wants(step) and self._limit.allows(self._drain.rate_bytes)
+        wanted = False
+        if step:
+            if self._drain is None:  # not before the first real step: graphs are being captured until then
+                self._drain = self._start_drain(engine_pid)
+            wanted = self._options.wants(step) and self._limit.allows(self._drain.rate_bytes)
+            if wanted:
+                self._drain.opened(step)
+            else:
+                self._drain.leave_out()
         self._current.left_out = bool(step) and not wanted
-        if wanted:
-            self._drain.opened(step)
-        elif step:
-            self._drain.leave_out()
         if wanted or self._opened:  # between steps there is no room in the ring, and nobody records
             self._ring.open(self._stream(self._device), enabled=wanted)
         self._opened = wanted
 
+    def _start_drain(self, engine_pid: int) -> TileDrain:
+        from kvtrace.probes.device.tiles.drain import TileDrain
+
+        drain = TileDrain(self._ring, self._recorder, engine_pid, {"level": "tile"})
+        drain.start()
+        return drain
+
     def end(self) -> None:
-        """The forward pass has been enqueued."""
-        if self._alive and self._opened:
+        """Close the step: the forward pass has been enqueued."""
+        if self._alive and self._opened and self._drain is not None:
             self._opened = False
             self._ring.close(self._step, self._stream(self._device))
             self._drain.pace.enqueued()
 
     def finish(self) -> None:
-        """Bring home what is left on the device."""
+        """Drain what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish(30)
 
 
-def _ring_mb(runner: Any, layers: list[tuple[str, Any]], options: TileOptions) -> int:
-    """Room for four of the largest steps of ordinary length, between 128 MB and 2 GB.
+def _ring_mb(runner: ModelRunner, layers: Layers, options: TileOptions) -> int:
+    """Choose the ring's size: four of the largest steps of ordinary length, between 128 MB and 2 GB.
 
     The largest step computes the most tokens, in blocks of a few queries, each reading a prompt's tiles up to itself. A
     step that is larger still (prompts of tens of thousands of tokens) is dropped whole and counted.

@@ -170,7 +170,7 @@ def _finished(function: ast.FunctionDef) -> str:
 
 
 def _block_lookup(body: list[ast.stmt], block: str, inside: str) -> tuple[str, str]:
-    """Find where a block id is loaded from and whether its tokens are read, both for the blocks `kvt_index`."""
+    """Make the place a block id is loaded from and the mask of its tokens, both for the blocks `kvt_index`."""
     load = definition(body, block)
     pointers = [
         call.args[0]

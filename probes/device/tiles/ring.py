@@ -9,8 +9,6 @@ waits for anything.
 
 from __future__ import annotations
 
-from typing import Any
-
 from kvtrace.probes.device.cuda import NOW, Module, pointer, word
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.layout import CONTROL_WORDS, SECTIONS, STEP_WORDS
@@ -146,12 +144,12 @@ class Ring:
             self._step,
         )
 
-    def open(self, stream: Any, *, enabled: bool) -> None:
+    def open(self, stream: int, *, enabled: bool) -> None:
         """Begin a step on a stream; or, not enabled, forget one that was begun and not ended."""
         self._enabled.value = enabled
         self._open(stream)
 
-    def close(self, step: int, stream: Any) -> None:
-        """End it."""
+    def close(self, step: int, stream: int) -> None:
+        """Close the step."""
         self._step.value = step
         self._close(stream)

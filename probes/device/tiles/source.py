@@ -1,4 +1,4 @@
-"""Finding one's way in a Triton kernel's syntax tree: what loads from a pointer, what depends on what."""
+"""Searches in a Triton kernel's syntax tree: loads from a pointer, and dependences between names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 
 class MismatchError(Exception):
-    """The source is not of the form that can be rewritten; says what was looked for."""
+    """The source does not have the form that can be rewritten; the message says what was looked for."""
 
 
 def parameters(function: ast.FunctionDef) -> set[str]:

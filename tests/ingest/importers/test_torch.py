@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from kvtrace.errors import KvtraceError
@@ -70,6 +72,18 @@ GPU = [
     {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 41, "pid": 7, "tid": 8, "ts": 100.125},
 ]
 GPU[3]["args"] |= {"grid": [4, 2, 1], "block": [128, 1, 1]}
+
+
+def call(
+    correlation: int, pid: object = 7, cat: str = "cuda_runtime", name: str = "cudaLaunchKernel"
+) -> dict[str, Any]:
+    event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 8, "ts": 100, "dur": 4}
+    return event | {"args": {"correlation": correlation}}
+
+
+def kernel(correlation: int, name: str = "k", pid: object = 0, cat: str = "kernel", dur: object = 10) -> dict[str, Any]:
+    event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 7, "ts": 150, "dur": dur}
+    return event | {"args": {"device": 0, "stream": 7, "correlation": correlation}}
 
 
 @pytest.fixture
@@ -201,3 +215,136 @@ class TestReader:
     )
     def test_microseconds_are_exact(self, written: object, expected: int | None) -> None:
         assert nanoseconds(written) == expected
+
+
+JOINED = (
+    "SELECT a.kind::VARCHAR, a.pid, a.host, c.name FROM gpu_activity a JOIN gpu_attribution USING (activity_id) "
+    "LEFT JOIN gpu_call c USING (call_id) ORDER BY activity_id"
+)
+
+
+class TestCategories:
+    """Categories of each version and device are told by their words, not by one spelling."""
+
+    @pytest.mark.parametrize(
+        ("runtime", "activities"),
+        [
+            ("Runtime", ["Kernel", "Memcpy", "Memset"]),  # PyTorch 1.8 to 1.10
+            ("cuda_runtime", ["kernel", "gpu_memcpy", "gpu_memset"]),
+            ("cuda_driver", ["kernel", "gpu_memcpy", "gpu_memset"]),
+            ("hip_runtime", ["kernel", "gpu_memcpy", "gpu_memset"]),
+            ("xpu_runtime", ["kernel", "gpu_memcpy", "gpu_memset"]),
+            ("privateuse1_runtime", ["concurrent_kernel", "gpu_memcpy", "gpu_memset"]),
+            ("mtia_runtime", ["mtia_ccp_events", "gpu_memcpy", "gpu_memset"]),
+        ],
+    )
+    def test_activities_and_calls(self, load: Callable, runtime: str, activities: list[str]) -> None:
+        events = [call(5, cat=runtime, name="launch"), *(kernel(5, cat=category) for category in activities)]
+        ask = load(trace_of([*events, {"ph": "X", "cat": "Operator", "name": "aten::mm", "ts": 1, "dur": 2}]))
+        assert ask(JOINED) == [(kind, 7, None, "launch") for kind in ("kernel", "memcpy", "memset")]
+        assert ask("SELECT name FROM cpu_op") == [("aten::mm",)]
+
+
+class TestProcesses:
+    def test_merged_ranks_are_told_apart_by_the_text_of_their_pids(self, load: Callable) -> None:
+        """Ranks count correlations for themselves, and on two hosts they can have one pid."""
+        events = [call(5, f"[TP0{rank}] 80", name=f"launch{rank}") for rank in (0, 1)]
+        ask = load(trace_of([*events, kernel(5, "a", "[TP01] 1"), kernel(5, "b", "[TP00] 0")]))
+        assert ask(JOINED) == [("kernel", 80, 2, "launch1"), ("kernel", 80, 1, "launch0")]
+        assert ask("SELECT pid, host, name FROM profiled_process WHERE pid = 80 ORDER BY host") == [
+            (80, 1, "[TP00] 80"),
+            (80, 2, "[TP01] 80"),
+        ]
+
+    def test_text_that_names_no_process_joins_calls_all_the_same(self, load: Callable) -> None:
+        assert load(trace_of([call(5, "CPU functions"), kernel(5, pid="CUDA functions")]))(JOINED) == [
+            ("kernel", None, None, "cudaLaunchKernel")
+        ]
+
+    def test_a_correlation_of_two_processes_is_given_to_neither(self, load: Callable) -> None:
+        assert load(trace_of([call(5, 7), call(5, 8), call(6, 8), kernel(5), kernel(6)]))(JOINED) == [
+            ("kernel", None, None, None),
+            ("kernel", 8, None, "cudaLaunchKernel"),
+        ]
+
+    def test_correlation_0_joins_nothing(self, load: Callable) -> None:
+        assert load(trace_of([call(0), kernel(0)]))(JOINED) == [("kernel", 7, None, None)]
+
+
+class TestTimes:
+    @pytest.mark.parametrize("duration", [-1, -0.001, 31 * 86_400_000_000, "nan"])
+    def test_a_duration_that_cannot_be_is_left_out_and_warned_of(self, tmp_path: Path, duration: object) -> None:
+        path = tmp_path / "t.json"
+        path.write_text(trace_of([kernel(1, dur=10), kernel(2, dur=duration), kernel(3, dur=5)]))
+        summary = ingest(None, tmp_path / "trace.duckdb", sources=Sources(torch=(path,)))
+        [warning] = summary.warnings
+        assert warning.startswith("t.json: 1 events of category kernel have no time, or one that cannot be")
+        assert warning.endswith(": event 2")
+        assert summary.records == 2
+
+
+class TestBrokenJson:
+    EVENTS = json.dumps([call(5), kernel(5, "k1")])[1:-1]
+
+    def _ingest(self, tmp_path: Path, content: bytes) -> tuple[list[str], list[str]]:
+        """Warnings, and names of host operators, beside a kernel that found its call."""
+        path = tmp_path / "t.json"
+        path.write_bytes(content)
+        summary = ingest(None, tmp_path / "trace.duckdb", sources=Sources(torch=(path,)))
+        with duckdb.connect(str(summary.target), read_only=True) as trace:
+            assert trace.execute(JOINED).fetchall() == [("kernel", 7, None, "cudaLaunchKernel")]
+            return summary.warnings, [name for (name,) in trace.execute("SELECT name FROM cpu_op").fetchall()]
+
+    def _with_operator(self, name: bytes, more: bytes = b"{}") -> bytes:
+        operator = b'{"ph": "X", "cat": "cpu_op", "name": "%s", "pid": 7, "tid": 8, "ts": 1, "dur": 1, "args": %s}'
+        return b'{"schemaVersion": 1, "traceEvents": [%s, %s]}' % (self.EVENTS.encode(), operator % (name, more))
+
+    @pytest.mark.parametrize(
+        ("name", "more", "expected", "what", "count"),
+        [
+            (rb"torch\cuda\__init__.py", b"{}", r"torch\cuda\__init__.py", "single backslashes", 2),
+            (rb"a\u12", b"{}", r"a\u12", "single backslashes", 1),
+            (b"a\x01\n\x1b[31m", b"{}", "a\x01\n\x1b[31m", "values with control characters", 1),
+            (b"op_\xff\xc3(", b"{}", "op_\ufffd\ufffd(", "bytes that are no UTF-8", 2),
+            (b"n", b'{"a": inf, "b": -inf, "c": nan, "d": -nan(ind)}', "n", "numbers that are none (nan, inf)", 4),
+        ],
+    )
+    def test_what_others_mend_is_mended_and_counted(
+        self, tmp_path: Path, name: bytes, more: bytes, expected: str, what: str, count: int
+    ) -> None:
+        content = self._with_operator(name, more)
+        assert self._ingest(tmp_path, content) == ([f"t.json: {what} were mended: {count}"], [expected])
+
+    def test_a_byte_order_mark_is_no_fault(self, tmp_path: Path) -> None:
+        assert self._ingest(tmp_path, b"\xef\xbb\xbf" + self._with_operator(b"n")) == ([], ["n"])
+
+    def test_mended_values_across_the_pieces_that_are_read(self, tmp_path: Path) -> None:
+        names = [rf"d\{'p' * (n % 90)}{n}" for n in range(20_000)]
+        text = ", ".join(f'{{"ph": "X", "cat": "c", "name": "{name}", "ts": 1, "dur": nan}}' for name in names)
+        path = tmp_path / "t.json"
+        path.write_text(f'{{"traceEvents": [{text}]}}')
+        assert path.stat().st_size > 2 * CHUNK_CHARS
+        trace = ChromeTrace(path)
+        assert [event["name"] for event in trace.events()] == names
+        assert sum(trace.mended.values()) == 40_000
+
+    def test_two_gzip_members_are_one_document(self, tmp_path: Path) -> None:
+        content = self._with_operator(b"n")
+        assert self._ingest(tmp_path, gzip.compress(content[:200]) + gzip.compress(content[200:])) == ([], ["n"])
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b'{"traceEvents": [{"ph": "X"},\n {"ph": X}]}', "line 2, byte 38: Expecting value at 'X}]}'"),
+            (b'{"traceEvents": [{"ph": "X"},\n {"p', "line 2, byte 34: it ends in the middle"),
+            (b'{"traceEvents": [{"ph": "\xc3\xa9"}]}\n{"traceEvents": []}', "line 2, byte 32: another document"),
+            (b'{"traceEvents": [{"ph": "X"} {"ph": "X"}]}', "line 1, byte 29: expected ',' or ']'"),
+        ],
+    )
+    def test_what_cannot_be_mended_names_line_byte_and_cause(
+        self, tmp_path: Path, content: bytes, expected: str
+    ) -> None:
+        for packed in (content, gzip.compress(content)):
+            (tmp_path / "t.json").write_bytes(packed)
+            with pytest.raises(KvtraceError, match=re.escape(expected)):
+                list(ChromeTrace(tmp_path / "t.json").events())

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvtrace.capture import _native
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS
 from kvtrace.format import layout
@@ -32,7 +33,6 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
-    "KVTRACE_NATIVE": "0",  # what C reads cannot be taken away here: see tests/probes/test_native.py
 }
 
 
@@ -132,6 +132,7 @@ class Engine:
         if fault.kind != "off":
             os.environ["KVTRACE_RUN_DIR"] = str(self.run_dir)
             self.reads, self.raises = Reads(), Raises()
+            _native.watch_reads(self.reads.watch)
             self.break_(fault)
             from kvtrace.probes import plugin
 

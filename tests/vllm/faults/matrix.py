@@ -33,8 +33,9 @@ from tests.vllm.faults.cells import Fault
 from tests.vllm.faults.conditions import CONDITIONS
 from tests.vllm.faults.judge import Reference, judge, judge_condition
 from tests.vllm.faults.variants import variants
+from tests.vllm.offload.engines import connector_engines
 
-IN_MATRIX = ("plain", "uncached", "subclassed", "offloading", "simple-cpu", "disk", "example", "ttl")
+IN_MATRIX = ("plain", "uncached", "subclassed", *connector_engines(Path()), "ttl")
 _PYTHONS_OWN = ("__spec__", "__mro__", "__module__", "__qualname__", "__name__")
 
 

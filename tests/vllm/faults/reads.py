@@ -1,8 +1,8 @@
 """Attributes of vLLM's that kvtrace's probes read: which there are, and what happens when one is gone.
 
-The probes' sources are rewritten as they are imported, so that each read of an attribute goes through this module.
-What is read from an object of vLLM's (or from its modules and classes) is noted, and refused where it is meant to be
-missing.
+The probes' sources are rewritten as they are imported, so that each read of an attribute goes through this module; the
+compiled part tells it of each of its own (`watch_reads`). What is read from an object of vLLM's (or from its modules
+and classes) is noted, and refused where it is meant to be missing.
 """
 
 from __future__ import annotations
@@ -42,16 +42,27 @@ class Reads(MetaPathFinder):
             spec.loader = _Loader(fullname, spec.origin, self)
         return spec
 
-    def getattr(self, target: Any, name: str, default: Any = _NO_DEFAULT) -> Any:
-        """Return `target.name` as the probes see it."""
+    def watch(self, target: Any, name: str) -> None:
+        """Note that `target.name` is about to be read.
+
+        Raises:
+            AttributeError: It is not to be found.
+        """
         owner = _owner(target)
         if owner is not None:
             key = f"{owner}.{name}"
             self.seen.setdefault(key)
             if key == self.missing:
-                if default is _NO_DEFAULT:
-                    raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
-                return default
+                raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
+
+    def getattr(self, target: Any, name: str, default: Any = _NO_DEFAULT) -> Any:
+        """Return `target.name` as the probes see it."""
+        try:
+            self.watch(target, name)
+        except AttributeError:
+            if default is _NO_DEFAULT:
+                raise
+            return default
         return getattr(target, name) if default is _NO_DEFAULT else getattr(target, name, default)
 
     def hasattr(self, target: Any, name: str) -> bool:

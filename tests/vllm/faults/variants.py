@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.vllm.conftest import ENGINE, HERE
+from tests.vllm.offload.engines import connector_engines
 
-BLOCK_BYTES = 4 * 2 * 4 * 32 * 2 * 32
-"""Of the tiny model: layers, K and V, heads, head size, bytes of a bfloat16, tokens a block."""
-
-
-UNLIKE_COPIES = ("simple-cpu", "disk", "example", "processes", "tp2")
+_CONNECTED = connector_engines(Path())
+UNLIKE_COPIES = (*(name for name, connected in _CONNECTED.items() if not connected.forkable), "processes", "tp2")
 """A forked copy of their engine would lack threads or processes, or share files with the others."""
 
 
@@ -26,23 +24,14 @@ class Variant(NamedTuple):
 
 def variants(folder: Path) -> dict[str, Variant]:
     """All variants by name. In `folder` connectors keep their files."""
-    cpu_spec = {"spec_name": "CpuSpec", "spec_module_path": "cpu_spec", "cpu_bytes_to_use": 20 * BLOCK_BYTES}
-    disk = {"kv_offload_backend": "disk", "disk_capacity_bytes": 30 * BLOCK_BYTES, "use_page_cache": True}
-    disk["disk_path"] = str(folder / "disk")
-    parts = [_connector("SimpleCpuWithoutGpu", "simple_cpu", **disk)]
     pin = {"threshold_s": 1.0, "ttl_s": 60.0, "tool_s": {"fast": 0.1, "slow": 5.0}}
-    example = _connector("ExampleConnector", shared_storage_path=str(folder / "example"))
-    simple = _connector("SimpleCpuWithoutGpu", "simple_cpu", cpu_bytes_to_use=30 * BLOCK_BYTES)
     processes = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     return {
         "plain": Variant({}, {}),
         "uncached": Variant({"enable_prefix_caching": False}, {}),
         "async": Variant({"async_scheduling": True}, {}),
         "subclassed": Variant({"scheduler_cls": "subclass_scheduler.SubclassScheduler"}, {}),
-        "offloading": Variant({"kv_transfer_config": _connector("OffloadingConnector", **cpu_spec)}, {}),
-        "simple-cpu": Variant({"kv_transfer_config": simple}, {}),
-        "disk": Variant({"kv_transfer_config": _connector("MultiConnector", connectors=parts)}, {}),
-        "example": Variant({"kv_transfer_config": example, "max_num_batched_tokens": 1024}, {}),
+        **{name: Variant(connected.engine, {}) for name, connected in connector_engines(folder).items()},
         "ttl": Variant(
             {"scheduler_cls": "logging_ttl.LoggingScheduler", "additional_config": {"kvtrace_ttl_pin": pin}}, {}
         ),
@@ -61,8 +50,3 @@ def build(variant: Variant, folder: Path) -> Any:
     from vllm import LLM
 
     return LLM(**{**ENGINE, **variant.engine})
-
-
-def _connector(name: str, module: str | None = None, **extra: Any) -> dict[str, Any]:
-    config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
-    return {**config, "kv_connector_module_path": module} if module else config

@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.vllm.conftest import ENGINE, Recorded, ingested, kvtrace, vllm_environment
+from tests.vllm.offload.engines import connector, connector_engines
 
 HERE = Path(__file__).parent
-BLOCK_BYTES = 4 * 2 * 4 * 32 * 2 * 32
-"""Of the tiny model: layers, K and V, heads, head size, bytes of a bfloat16, tokens a block."""
-
 PASSES = [[[20 + request, 100 + request, 8, None] for request in range(8)]] * 3
 """Eight prompts of three whole blocks and a little, three times; the GPU's pool holds half of them."""
 
@@ -66,44 +64,30 @@ def record_ledger(run_ledger: RunLedger) -> RecordLedger:
     return record
 
 
-def connector(name: str, module: str | None = None, **extra: Any) -> dict[str, Any]:
-    config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
-    return {**config, "kv_connector_module_path": module} if module else config
+@pytest.fixture(scope="session")
+def offloading(record_ledger: RecordLedger, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    return record_ledger("offloading", **connector_engines(tmp_path_factory.mktemp("store"))["offloading"].engine)
 
 
 @pytest.fixture(scope="session")
-def offloading(record_ledger: RecordLedger) -> Ledger:
-    """OffloadingConnector with a spec that needs no GPU; its tier holds less than all prompts."""
-    extra = {"spec_name": "CpuSpec", "spec_module_path": "cpu_spec", "cpu_bytes_to_use": 20 * BLOCK_BYTES}
-    return record_ledger("offloading", kv_transfer_config=connector("OffloadingConnector", **extra))
-
-
-@pytest.fixture(scope="session")
-def simple_cpu(record_ledger: RecordLedger) -> Ledger:
-    """SimpleCPUOffloadConnector, with stand-ins for CUDA."""
-    config = connector("SimpleCpuWithoutGpu", "simple_cpu", cpu_bytes_to_use=30 * BLOCK_BYTES)
-    return record_ledger("simple_cpu", kv_transfer_config=config)
+def simple_cpu(record_ledger: RecordLedger, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    return record_ledger("simple_cpu", **connector_engines(tmp_path_factory.mktemp("store"))["simple-cpu"].engine)
 
 
 @pytest.fixture(scope="session")
 def disk(record_ledger: RecordLedger, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    """The same with its disk backend, inside a MultiConnector."""
     vllm = importlib.util.find_spec("vllm")
     if vllm and not (Path(str(vllm.origin)).parent / "v1/simple_kv_offload/disk_backend.py").exists():
         pytest.skip("this vLLM has no disk backend: 0.28 was the first")
-    extra = {"kv_offload_backend": "disk", "disk_capacity_bytes": 30 * BLOCK_BYTES, "use_page_cache": True}
-    extra["disk_path"] = str(tmp_path_factory.mktemp("disk") / "blocks")
-    parts = [connector("SimpleCpuWithoutGpu", "simple_cpu", **extra)]
-    return record_ledger("disk", kv_transfer_config=connector("MultiConnector", connectors=parts))
+    return record_ledger("disk", **connector_engines(tmp_path_factory.mktemp("store"))["disk"].engine)
 
 
 @pytest.fixture(scope="session")
 def example(record_ledger: RecordLedger, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ledger, Path]:
-    """ExampleConnector, and the folder it keeps its files in. It cannot load prompts that were stored in chunks."""
+    """The recording, and the folder that ExampleConnector keeps its files in."""
     folder = tmp_path_factory.mktemp("store")
-    config = connector("ExampleConnector", shared_storage_path=str(folder))
-    ledger = record_ledger("example", PASSES[:2], kv_transfer_config=config, max_num_batched_tokens=1024)
-    return ledger, folder
+    ledger = record_ledger("example", PASSES[:2], **connector_engines(folder)["example"].engine)
+    return ledger, folder / "example"
 
 
 def turn(token: int, length: int, job: str, tool: str | None = None) -> list[Any]:

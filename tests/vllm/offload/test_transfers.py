@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tests.vllm.offload.conftest import BLOCK_BYTES, Ledger
+from tests.vllm.offload.conftest import Ledger
+from tests.vllm.offload.engines import BLOCK_BYTES
 
 
 def blocks_of_transfers(ledger: Ledger) -> dict[int, list[tuple[int, int]]]:

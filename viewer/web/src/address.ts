@@ -1,9 +1,8 @@
 // The page's address holds the view: #from=1.5&to=2.5&request=ID&lanes=steps,map&colour=owner (times in seconds).
 
-import { nameOf } from "./data/engine";
 import { engineChoice } from "./engines";
-import { selectBlock, selectMove, selectRequest, selectStep } from "./inspect/select";
-import { select, show, view, type Kind, type MapColour } from "./view";
+import { LANES, selectableOf, SELECTABLES } from "./lanes/list";
+import { select, show, view } from "./view";
 
 const QUIET_MS = 250, MOST_ID = 300;
 
@@ -11,7 +10,9 @@ let waiting = 0;
 let written = "";
 
 export function watchAddress(openEngines: (choice: string) => void, showLanes: () => void): void {
-  addEventListener("hashchange", () => { if (location.hash.slice(1) !== written) void openAddress(openEngines, showLanes); });
+  addEventListener("hashchange", () => {
+    if (location.hash.slice(1) !== written) void openAddress(openEngines, showLanes);
+  });
 }
 
 // Writes the address a moment after the last change.
@@ -31,40 +32,32 @@ export function addressOf(): URLSearchParams {
     address.set("to", (view.to / 1e9).toFixed(6));
   }
   if (now) {
-    const name = now.kind === "request" && now.row ? nameOf(now.row) : String(now.id);
+    const name = selectableOf(now.kind)?.name?.(now) ?? String(now.id);
     address.set(now.kind, name.length > MOST_ID ? `#${now.id}` : name);
     if (now.time !== undefined) address.set("at", (now.time / 1e9).toFixed(6));
     if (view.engines.length > 1) address.set("run", String(view.engines.indexOf(now.engine)));
   }
-  if (view.mapColour !== "state") address.set("colour", view.mapColour);
-  if (view.mapRange[0] > 0 || view.mapRange[1] < 1) address.set("blocks", view.mapRange.map((share) => share.toFixed(4)).join("-"));
+  for (const lane of LANES) lane.address?.write(address);
   if (view.hidden.size) address.set("hide", [...view.hidden].join(","));
   return address;
 }
 
 export async function openAddress(openEngines: (choice: string) => void, showLanes: () => void): Promise<void> {
-  const wanted = new URLSearchParams(location.hash.slice(1)), number = (name: string) => Number(wanted.get(name) ?? NaN);
+  const wanted = new URLSearchParams(location.hash.slice(1)),
+    number = (name: string) => Number(wanted.get(name) ?? NaN);
   openEngines(wanted.get("engine") ?? "");
   view.hidden = new Set((wanted.get("hide") ?? "").split(",").filter(Boolean));
-  const colour = wanted.get("colour") ?? "";
-  view.mapColour = ["owner", "age"].includes(colour) ? colour as MapColour : "state";
-  const [low = NaN, high = NaN] = (wanted.get("blocks") ?? "").split("-").map(Number);
-  view.mapRange = low >= 0 && high > low && high <= 1 ? [low, high] : [0, 1];
+  for (const lane of LANES) lane.address?.read(wanted);
   showLanes();
   const [from, to] = [number("from") * 1e9, number("to") * 1e9];
   if (to > from) show(from, to, false);
   select(null);
   const engine = view.engines[number("run") || 0] ?? view.engines[0];
   if (!engine) return;
-  for (const kind of ["step", "request", "block", "transfer", "pin", "kernel"] as Kind[]) {
-    const value = wanted.get(kind);
-    if (value === null) continue;
-    if (kind === "step") await selectStep(engine, Number(value));
-    else if (kind === "block") selectBlock(engine, Number(value), (number("at") || (from + to) / 2e9 || 0) * 1e9);
-    else if (kind === "request") {
-      const request = /^#\d+$/.test(value) ? Number(value.slice(1)) : await engine.findRequest(value);
-      if (request !== null) await selectRequest(engine, request);
-    } else await selectMove(engine, kind, Number(value));
+  const time = (number("at") || (from + to) / 2e9 || 0) * 1e9;
+  for (const selectable of SELECTABLES) {
+    const name = wanted.get(selectable.kind);
+    if (name !== null) await selectable.open(engine, name, time);
   }
   if (to > from) show(from, to, false);
 }

@@ -2,7 +2,11 @@
 
 type Child = Node | string;
 
-export function el<K extends keyof HTMLElementTagNameMap>(tag: K, className = "", ...children: Child[]): HTMLElementTagNameMap[K] {
+export function el<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  className = "",
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
   const made = document.createElement(tag);
   if (className) made.className = className;
   made.append(...children);
@@ -30,7 +34,9 @@ export function facts(pairs: Pair[]): HTMLElement {
 }
 
 export function section(title: string, pairs: Pair[]): Node[] {
-  return pairs.some(([, value]) => value !== null && value !== undefined) ? [...(title ? [el("h3", "", title)] : []), facts(pairs)] : [];
+  return pairs.some(([, value]) => value !== null && value !== undefined)
+    ? [...(title ? [el("h3", "", title)] : []), facts(pairs)]
+    : [];
 }
 
 export function button(label: string, run: () => void, title = ""): HTMLButtonElement {

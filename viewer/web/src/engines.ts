@@ -30,18 +30,23 @@ export function chooseEngines(wanted: string): void {
     return engine === ALL || (/^\d+$/.test(engine) && Number(engine) < runsOf()[run]!.engines.length) ? engine : first;
   });
   const several = runsOf().length > 1;
-  view.engines = runsOf().flatMap((run, number) => run.engines.flatMap((contents, index) => {
-    if (chosen[number] !== ALL && Number(chosen[number]) !== index) return [];
-    const engine = new Engine(run, number, contents, index, engineTitle(run, contents));
-    if (several) engine.shift = run.first_ns ?? 0;
-    return [engine];
-  }));
+  view.engines = runsOf().flatMap((run, number) =>
+    run.engines.flatMap((contents, index) => {
+      if (chosen[number] !== ALL && Number(chosen[number]) !== index) return [];
+      const engine = new Engine(run, number, contents, index, engineTitle(run, contents));
+      if (several) engine.shift = run.first_ns ?? 0;
+      return [engine];
+    })
+  );
   for (const list of lists()) list.value = chosen[Number(list.dataset["run"])]!;
 }
 
 // The run's name where there are several, the engine's where the run has several.
 export function engineTitle(run: RunContents, { facts }: EngineContents): string {
-  const rank = facts["dp_rank"], engine = `engine ${String(facts["engine_id"])}${rank === null || rank === undefined ? "" : `, DP rank ${String(rank)}`}`;
+  const rank = facts["dp_rank"],
+    engine = `engine ${String(facts["engine_id"])}${
+      rank === null || rank === undefined ? "" : `, DP rank ${String(rank)}`
+    }`;
   const parts = [runsOf().length > 1 ? run.name : "", run.engines.length > 1 ? engine : ""];
   return parts.filter(Boolean).join(" · ");
 }
@@ -56,11 +61,24 @@ export function offerEngines(changed: (choice: string) => void): void {
     const list = el("select");
     list.dataset["run"] = String(number);
     list.id = number ? `engine-${number}` : "engine";
-    list.append(...[...run.engines.entries()].map(([index, { facts, totals }]) => {
-      const rank = facts["dp_rank"] === null || facts["dp_rank"] === undefined ? "" : `, DP rank ${String(facts["dp_rank"])}`;
-      return option(String(index), `${String(facts["engine_id"])}${rank}: ${count(totals["requests"])} requests, ${count(totals["steps"])} steps`);
-    }), option(ALL, `all ${count(run.engines.length)}, below each other`));
-    list.addEventListener("change", () => { chosen[number] = list.value; changed(chosen.join()); });
+    list.append(
+      ...[...run.engines.entries()].map(([index, { facts, totals }]) => {
+        const rank = facts["dp_rank"] === null || facts["dp_rank"] === undefined
+          ? ""
+          : `, DP rank ${String(facts["dp_rank"])}`;
+        return option(
+          String(index),
+          `${String(facts["engine_id"])}${rank}: ${count(totals["requests"])} requests, ${
+            count(totals["steps"])
+          } steps`,
+        );
+      }),
+      option(ALL, `all ${count(run.engines.length)}, below each other`),
+    );
+    list.addEventListener("change", () => {
+      chosen[number] = list.value;
+      changed(chosen.join());
+    });
     return [el("label", "", runs.length > 1 ? outside(`${shorten(run.name, 16)}: `) : "Engine ", list)];
   }));
   box.hidden = !box.children.length;

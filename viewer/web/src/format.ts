@@ -6,7 +6,8 @@ export const UNKNOWN = "unknown";
 
 type Known = number | null | undefined;
 
-const missing = (value: Known): value is null | undefined => value === null || value === undefined || Number.isNaN(value);
+const missing = (value: Known): value is null | undefined =>
+  value === null || value === undefined || Number.isNaN(value);
 
 export const count = (value: Known): string => (missing(value) ? UNKNOWN : WHOLE.format(value));
 
@@ -27,7 +28,9 @@ export function duration(ns: Known): string {
 export function clock(ns: Known, resolution: number): string {
   if (missing(ns)) return UNKNOWN;
   const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(resolution / 1e9))));
-  return `${(ns / 1e9 || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} s`;
+  return `${
+    (ns / 1e9 || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })
+  } s`;
 }
 
 export function utc(originNs: string, ns: number): string {

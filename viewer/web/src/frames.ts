@@ -8,7 +8,10 @@ export function measureFrames(frames: number, change: (index: number) => void): 
     const next = (now: number) => {
       if (index) times.push(now - last);
       last = now;
-      if (index === frames) { resolve(times); return; }
+      if (index === frames) {
+        resolve(times);
+        return;
+      }
       change(index++);
       requestAnimationFrame(next);
     };

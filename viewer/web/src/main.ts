@@ -2,35 +2,27 @@
 
 import "./style.css";
 import { keepAddress, openAddress, watchAddress } from "./address";
-import { readColours } from "./colours";
+import { forgetColours } from "./colours";
 import { isLoading, readContents, whenLoaded } from "./data/chunks";
-import { FORMAT, VERSION } from "./data/contents";
+import { FORMAT, VERSION } from "./data/contract";
 import { byId, el } from "./dom";
 import { chooseEngines, offerEngines } from "./engines";
-import { measureFrames } from "./frames";
 import { clock, count, duration } from "./format";
+import { measureFrames } from "./frames";
 import { listen } from "./input";
 import { inspect } from "./inspect/inspector";
 import { Axis } from "./lanes/axis";
-import { KernelsLane } from "./lanes/kernels";
-import { MapLane } from "./lanes/kvmap";
 import type { Lane } from "./lanes/lane";
-import { QueueLane, TiersLane } from "./lanes/lines";
-import { PinsLane, TransfersLane } from "./lanes/moves";
-import { PoolLane } from "./lanes/pool";
-import { RequestsLane } from "./lanes/requests";
-import { LimitsLane, TokensLane } from "./lanes/steps";
+import { LANES } from "./lanes/list";
 import { listenToSearch } from "./search";
 import { showCards, showHead, showNotes } from "./summary";
 import { changed, onDraw, onSelect, open, select, setSpan, show, view } from "./view";
 
-const LANES = [TokensLane, LimitsLane, QueueLane, PoolLane, MapLane, TiersLane, TransfersLane, PinsLane, KernelsLane, RequestsLane];
-const REASONS = `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
+const REASONS =
+  `Likely reasons: the command ended before vLLM's engine started, it did not use vLLM, or kvtrace is not installed in the
 environment vLLM ran in. The summary that kvtrace record printed at its end lists the processes and hooks it saw.`;
 
 let lanes: Lane[] = [];
-// Names and titles of all kinds of lanes, those that nothing was recorded for, too.
-let titles = new Map<string, string>();
 let axis: Axis | null = null;
 
 function draw(): void {
@@ -38,7 +30,9 @@ function draw(): void {
   axis?.draw();
   for (const lane of lanes) lane.draw();
   const { from, to } = view;
-  byId("window").textContent = `${clock(Math.max(0, from), (to - from) / 1e3)} – ${clock(to, (to - from) / 1e3)}  (${duration(to - from)})`;
+  byId("window").textContent = `${clock(Math.max(0, from), (to - from) / 1e3)} – ${clock(to, (to - from) / 1e3)}  (${
+    duration(to - from)
+  })`;
   document.documentElement.dataset["drawn"] = String(Number(document.documentElement.dataset["drawn"] ?? 0) + 1);
   document.documentElement.dataset["loading"] = String(isLoading());
   keepAddress();
@@ -64,13 +58,11 @@ function buildLanes(): void {
   axis = new Axis(view.engines.length > 1 ? "first event" : view.engines[0]?.run.origin ?? "start");
   area.append(axis.element);
   lanes = [];
-  titles = new Map();
   // Lanes of one kind lie below each other, so that runs can be compared.
-  for (const Kind of LANES) {
+  for (const { needs, create } of LANES) {
     for (const engine of view.engines) {
-      const lane = new Kind(engine);
-      titles.set(lane.name, lane.title);
-      if (!Kind.offered(engine)) continue;
+      if (!needs.every((table) => engine.has(table))) continue;
+      const lane = create(engine);
       lanes.push(lane);
       area.append(lane.element);
     }
@@ -83,13 +75,14 @@ function buildLanes(): void {
 
 function offerLanes(): void {
   const offered = new Set(lanes.map((lane) => lane.name));
-  byId("lane-list").replaceChildren(...[...titles].map(([name, title]) => {
+  byId("lane-list").replaceChildren(...LANES.map(({ name, title }) => {
     const box = el("input");
     box.type = "checkbox";
     box.dataset["name"] = name;
     box.disabled = !offered.has(name);
     box.addEventListener("change", () => {
-      if (box.checked) view.hidden.delete(name); else view.hidden.add(name);
+      if (box.checked) view.hidden.delete(name);
+      else view.hidden.add(name);
       showLanes();
     });
     return el("label", box.disabled ? "unit" : "", box, ` ${title}${box.disabled ? ": nothing recorded" : ""}`);
@@ -98,7 +91,8 @@ function offerLanes(): void {
 
 function showLanes(): void {
   for (const lane of lanes) lane.element.hidden = view.hidden.has(lane.name);
-  for (const box of byId("lane-list").querySelectorAll("input")) box.checked = !box.disabled && !view.hidden.has(box.dataset["name"] ?? "");
+  for (const box of byId("lane-list").querySelectorAll("input"))
+    box.checked = !box.disabled && !view.hidden.has(box.dataset["name"] ?? "");
   changed();
 }
 
@@ -114,7 +108,9 @@ function fail(text: string): void {
 }
 
 function nothingRecorded(): string {
-  const roles = view.contents!.runs.flatMap((run) => run.processes).map((process) => String(process["roles"] || "unknown role"));
+  const roles = view.contents!.runs.flatMap((run) => run.processes).map((process) =>
+    String(process["roles"] || "unknown role")
+  );
   return `Nothing to draw: this trace holds no engine, no scheduler step, no request and no profile.
 Processes that recorded: ${roles.length ? `${count(roles.length)} (${roles.join("; ")})` : "none"}.
 
@@ -125,10 +121,12 @@ async function start(): Promise<void> {
   try {
     view.contents = await readContents();
     if (view.contents.format !== FORMAT || view.contents.version !== VERSION) {
-      throw new Error(`The data is ${view.contents.format} version ${view.contents.version}; this page reads ${FORMAT} version ${VERSION}. Run kvtrace view again.`);
+      throw new Error(
+        `The data is ${view.contents.format} version ${view.contents.version}; this page reads ${FORMAT} version ${VERSION}. Run kvtrace view again.`,
+      );
     }
   } catch (error) {
-    fail(String(error instanceof Error ? error.message : error));
+    fail(messageOf(error));
     return;
   }
   Object.assign(globalThis, { kvtrace: { view, contents: view.contents, show, measureFrames, lanes: () => lanes } });
@@ -139,14 +137,12 @@ async function start(): Promise<void> {
     return;
   }
   byId("main").hidden = byId("tools").hidden = false;
-  readColours();
   whenLoaded(changed, complain);
   onDraw(draw);
   onSelect(() => {
     void inspect();
     const now = view.selection;
-    if (now?.kind !== "request") return;
-    for (const lane of lanes) if (lane instanceof RequestsLane && lane.engine === now.engine) lane.scrollTo(now.id);
+    for (const lane of lanes) if (lane.engine === now?.engine) lane.reveal(now);
   });
   offerEngines(openEngines);
   await openAddress(openEngines, showLanes);
@@ -154,20 +150,38 @@ async function start(): Promise<void> {
   watchAddress(openEngines, showLanes);
   listen(() => lanes);
   listenToSearch();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); changed(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    forgetColours();
+    changed();
+  });
   new ResizeObserver(changed).observe(byId("lanes"));
   await settled();
+  draw();
   document.documentElement.dataset["state"] = "ready";
   document.documentElement.dataset["readyMs"] = String(Math.round(performance.now()));
 }
 
-// Resolves when what is in sight has been loaded and drawn.
+// Resolves when what is in sight has been loaded.
 function settled(): Promise<void> {
   return new Promise((resolve) => {
-    const look = () => { if (isLoading()) requestAnimationFrame(look); else { draw(); resolve(); } };
+    const look = () => {
+      if (isLoading()) requestAnimationFrame(look);
+      else resolve();
+    };
     draw();
     requestAnimationFrame(look);
   });
 }
 
-void start();
+const messageOf = (error: unknown): string => error instanceof Error ? error.message : String(error);
+
+// An error of this page's own is shown, too: a lane that reads a column the data does not have, for example.
+addEventListener("error", ({ error }) => {
+  if (error) complain(messageOf(error));
+});
+addEventListener("unhandledrejection", ({ reason }) => complain(messageOf(reason)));
+
+start().catch((error: unknown) => {
+  fail(messageOf(error));
+  throw error;
+});

@@ -1,21 +1,30 @@
 // The head of the page: what was recorded, totals, notes; and the table of all runs.
 
-import { LIMITS, LIMIT_RANK } from "./colours";
 import type { EngineContents, KernelContents } from "./data/contents";
+import type { Limit } from "./data/contract";
 import type { Engine } from "./data/engine";
+import { button, byId, el, outside } from "./dom";
 import { engineTitle } from "./engines";
-import { byId, button, el, outside } from "./dom";
 import { commandLine, count, duration, share, shorten, utc, words } from "./format";
+import { NAMES } from "./lanes/limits/limits";
 import { view } from "./view";
 
-interface Total { name: string; value: string; more: string; meaning?: string }
+interface Total {
+  name: string;
+  value: string;
+  more: string;
+  meaning?: string;
+}
 
 export function showHead(): void {
   const runs = view.contents!.runs, engine = view.engines[0];
   const run = new Map(runs[0]?.run ?? []), model = engine?.facts["model"] as string | null | undefined;
   const vllm = (engine?.facts["vllm_version"] as string | null | undefined) ?? run.get("vllm_version");
-  const parts = runs.length > 1 ? [runs.map((each) => each.name).join("  vs  ")]
-    : [model, vllm ? `vLLM ${vllm}` : null, commandLine(run.get("command"))].filter((part): part is string => Boolean(part));
+  const parts = runs.length > 1
+    ? [runs.map((each) => each.name).join("  vs  ")]
+    : [model, vllm ? `vLLM ${vllm}` : null, commandLine(run.get("command"))].filter((part): part is string =>
+      Boolean(part)
+    );
   const what = byId("what");
   what.replaceChildren(outside(parts.join("  ·  ")));
   what.title = parts.join("\n");
@@ -29,8 +38,10 @@ export function showHead(): void {
 export function showNotes(): void {
   const several = view.contents!.runs.length > 1;
   const named = (name: string, text: string) => (name ? `${name}: ${text}` : text);
-  const ofRuns = (level: string) => view.contents!.runs.flatMap((run) =>
-    run.notes.filter((note) => note.level === level).map(({ text }) => named(several ? run.name : "", text)));
+  const ofRuns = (level: string) =>
+    view.contents!.runs.flatMap((run) =>
+      run.notes.filter((note) => note.level === level).map(({ text }) => named(several ? run.name : "", text))
+    );
   const ofEngines = view.engines.flatMap((engine) => engineNotes(engine).map((text) => named(engine.title, text)));
   const notes = [...ofRuns("warning"), ...ofEngines, ...ofRuns("info")];
   const box = byId("notes"), [first, ...more] = notes;
@@ -41,22 +52,35 @@ export function showNotes(): void {
 
 function engineNotes(engine: Engine): string[] {
   const { steps, requests, blocks, kernels } = engine.contents, notes: string[] = [];
-  if (!steps.total) notes.push("No scheduler steps were recorded for this engine: the lanes of steps, queues and KV pool are empty.");
+  if (!steps.total)
+    notes.push("No scheduler steps were recorded for this engine: the lanes of steps, queues and KV pool are empty.");
   if (steps.total && !engine.totals["block_events"]) {
-    notes.push("No block events were recorded: evictions, the cached part of the free blocks and the KV map are unknown.");
+    notes.push(
+      "No block events were recorded: evictions, the cached part of the free blocks and the KV map are unknown.",
+    );
   }
   if (steps.cache_mismatches) {
-    notes.push(`Free cached blocks follow from block events, whose total disagrees with the recorded one in ` +
-      `${count(steps.cache_mismatches)} of ${count(steps.total)} steps.`);
+    notes.push(
+      `Free cached blocks follow from block events, whose total disagrees with the recorded one in `
+        + `${count(steps.cache_mismatches)} of ${count(steps.total)} steps.`,
+    );
   }
   const [, worked] = engine.run.work_ns ?? [0, 0];
   if (kernels && steps.total && kernels.to_ns < worked) {
-    notes.push(`The GPU profile ends ${duration(worked - kernels.to_ns)} before the engine's last step: what the GPU did then is unknown.`);
+    notes.push(
+      `The GPU profile ends ${
+        duration(worked - kernels.to_ns)
+      } before the engine's last step: what the GPU did then is unknown.`,
+    );
   }
   if (steps.levels.length > 1) {
-    notes.push(`With more than some thousand of its ${count(steps.total)} steps in sight, up to ${count(steps.per_bar)} steps share a bar that shows the largest of them` +
-      `${requests.levels.length > 1 ? ", the lanes list the longest requests" : ""}` +
-      `${blocks.levels.length > 1 ? ", and the KV map shows some of the blocks" : ""}; zoom in for everything.`);
+    notes.push(
+      `With more than some thousand of its ${count(steps.total)} steps in sight, up to ${
+        count(steps.per_bar)
+      } steps share a bar that shows the largest of them`
+        + `${requests.levels.length > 1 ? ", the lanes list the longest requests" : ""}`
+        + `${blocks.levels.length > 1 ? ", and the KV map shows some of the blocks" : ""}; zoom in for everything.`,
+    );
   }
   return notes;
 }
@@ -64,45 +88,70 @@ function engineNotes(engine: Engine): string[] {
 // Of a profile alone, what the GPU did; of an engine what it did, and of a profiled one the GPU's share.
 function totalsOf(contents: EngineContents): Total[] {
   const recorded = contents.steps.total > 0 || contents.requests.total > 0;
-  return [...(recorded || !contents.kernels ? engineTotals(contents) : []), ...(contents.kernels ? gpuTotals(contents.kernels, !recorded) : [])];
+  return [
+    ...(recorded || !contents.kernels ? engineTotals(contents) : []),
+    ...(contents.kernels ? gpuTotals(contents.kernels, !recorded) : []),
+  ];
 }
 
 function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
-  const num = (name: string) => totals[name] as number | null, pool = (facts["blocks"] as number | null | undefined) ?? blocks.blocks;
-  const limited = Object.entries(totals.limits).filter(([limit]) => limit !== "none");
+  const num = (name: string) => totals[name] as number | null,
+    pool = (facts["blocks"] as number | null | undefined) ?? blocks.blocks;
+  const limited = (Object.entries(totals.limits) as [Limit, number][]).filter(([limit]) => limit !== "none");
   const [worst, most] = limited.sort((a, b) => b[1] - a[1])[0] ?? [null, 0];
   const seconds = (num("span_ns") ?? 0) / 1e9, output = num("output_tokens"), peak = num("peak_used_blocks");
   return [
     { name: "Requests", value: count(num("requests")), more: `${count(num("finished_requests"))} finished` },
     { name: "Prompt tokens", value: count(num("prompt_tokens")), more: "of all requests" },
     {
-      name: "Output tokens", value: count(output), more: seconds && output !== null ? `${count(output / seconds)} per second` : "",
+      name: "Output tokens",
+      value: count(output),
+      more: seconds && output !== null ? `${count(output / seconds)} per second` : "",
       meaning: "from the first step's start to the last one's end",
     },
-    { name: "Steps", value: count(num("steps")), more: num("median_step_ns") === null ? "" : `median ${duration(num("median_step_ns"))}` },
     {
-      name: "Prefix hit rate", value: share(num("prefix_hit_tokens") ?? 0, num("prefix_queried_tokens")),
-      more: num("prefix_queried_tokens") === null ? "no lookup recorded"
-        : num("external_hit_tokens") ? `and ${share(num("external_hit_tokens")!, num("prefix_queried_tokens"))} external`
+      name: "Steps",
+      value: count(num("steps")),
+      more: num("median_step_ns") === null ? "" : `median ${duration(num("median_step_ns"))}`,
+    },
+    {
+      name: "Prefix hit rate",
+      value: share(num("prefix_hit_tokens") ?? 0, num("prefix_queried_tokens")),
+      more: num("prefix_queried_tokens") === null
+        ? "no lookup recorded"
+        : num("external_hit_tokens")
+        ? `and ${share(num("external_hit_tokens")!, num("prefix_queried_tokens"))} external`
         : `of ${count(num("prefix_queried_tokens"))} tokens`,
-      meaning: `Of ${count(num("prefix_queried_tokens"))} tokens, ${count(num("prefix_hit_tokens"))} found in the GPU prefix cache at each request's first admission`
+      meaning:
+        `Of ${count(num("prefix_queried_tokens"))} tokens, ${
+          count(num("prefix_hit_tokens"))
+        } found in the GPU prefix cache at each request's first admission`
         + (num("external_hit_tokens") ? `, and ${count(num("external_hit_tokens"))} loaded from outside the GPU` : ""),
     },
     {
-      name: "Peak KV use", value: share(peak ?? 0, peak === null ? 0 : pool), more: pool ? `of ${count(pool)} blocks` : "",
+      name: "Peak KV use",
+      value: share(peak ?? 0, peak === null ? 0 : pool),
+      more: pool ? `of ${count(pool)} blocks` : "",
       meaning: `${count(peak)} blocks in use at most`,
     },
     {
-      name: "Evicted blocks", value: totals["block_events"] ? count(num("evictions")) : "unknown", more: "from prefix cache",
+      name: "Evicted blocks",
+      value: totals["block_events"] ? count(num("evictions")) : "unknown",
+      more: "from prefix cache",
       meaning: "blocks that were taken for new content and so are no longer findable by hash",
     },
     {
-      name: "Preemptions", value: count(num("preemptions")), more: num("recomputed_tokens") === null ? "" : `${count(num("recomputed_tokens"))} tokens again`,
+      name: "Preemptions",
+      value: count(num("preemptions")),
+      more: num("recomputed_tokens") === null ? "" : `${count(num("recomputed_tokens"))} tokens again`,
       meaning: `tokens computed again; preempted requests released the KV of ${count(num("released_tokens") ?? 0)}`,
     },
     {
-      name: "Admission limited", value: share(limited.reduce((sum, [, n]) => sum + n, 0), num("steps")),
-      more: worst ? `${LIMITS[LIMIT_RANK.get(worst) ?? 5]![1]} ${Math.round(100 * most / (num("steps") || 1))}%` : "of all steps",
+      name: "Admission limited",
+      value: share(limited.reduce((sum, [, n]) => sum + n, 0), num("steps")),
+      more: worst
+        ? `${NAMES[worst][0]} ${Math.round(100 * most / (num("steps") || 1))}%`
+        : "of all steps",
       meaning: "share of steps after which the head of the waiting queue had to wait, and the most frequent reason",
     },
   ];
@@ -111,28 +160,46 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
 // `long`: every category that took its share.
 function gpuTotals({ total, busy_ns, measured_ns }: KernelContents, long: boolean): Total[] {
   const busy = Object.entries(busy_ns).sort((a, b) => b[1] - a[1]), all = busy.reduce((sum, [, ns]) => sum + ns, 0);
-  const meaning = `kernels, copies and fills took ${duration(all)} in the profile's ${duration(measured_ns)}` +
-    `${long ? "" : " while the engine worked"}; on several streams they overlap`;
+  const meaning = `kernels, copies and fills took ${duration(all)} in the profile's ${duration(measured_ns)}`
+    + `${long ? "" : " while the engine worked"}; on several streams they overlap`;
   const [top, most] = busy[0] ?? ["", 0];
-  const whole: Total = { name: "GPU active", value: share(all, measured_ns), more: `${words(top)} ${share(most, all)} of it`, meaning };
+  const whole: Total = {
+    name: "GPU active",
+    value: share(all, measured_ns),
+    more: `${words(top)} ${share(most, all)} of it`,
+    meaning,
+  };
   if (!long) return [whole];
   return [
-    { name: "GPU activities", value: count(total), more: `in ${duration(measured_ns)}` }, whole,
-    ...busy.slice(0, 6).map(([category, ns]): Total => ({ name: words(category), value: share(ns, all), more: duration(ns), meaning: `of the GPU's active time` })),
+    { name: "GPU activities", value: count(total), more: `in ${duration(measured_ns)}` },
+    whole,
+    ...busy.slice(0, 6).map(([category, ns]): Total => ({
+      name: words(category),
+      value: share(ns, all),
+      more: duration(ns),
+      meaning: `of the GPU's active time`,
+    })),
   ];
 }
 
 const MOST_COLUMNS = 4;
 
 export function showCards(): void {
-  const shown = view.engines.slice(0, MOST_COLUMNS).map(({ contents }) => totalsOf(contents)), several = view.engines.length > 1;
+  const shown = view.engines.slice(0, MOST_COLUMNS).map(({ contents }) => totalsOf(contents)),
+    several = view.engines.length > 1;
   const names = [...new Set(shown.flatMap((totals) => totals.map(({ name }) => name)))];
   byId("cards").classList.toggle("several", several);
   byId("cards").replaceChildren(...names.map((name) => {
-    const all = shown.map((totals) => totals.find((each) => each.name === name)), card = el("div", "card", el("span", "", name));
-    for (const total of all) card.append(el("b", "", total?.value ?? "–"), ...(several || !total ? [] : [el("span", "", total.more)]));
-    if (view.engines.length > MOST_COLUMNS) card.append(el("span", "", `${count(view.engines.length - MOST_COLUMNS)} more: Table`));
-    card.title = [`${name}: ${all.map((total) => [total?.value ?? "–", total?.more].filter(Boolean).join(" ")).join("; ")}`, all.find(Boolean)?.meaning].filter(Boolean).join("\n");
+    const all = shown.map((totals) => totals.find((each) => each.name === name)),
+      card = el("div", "card", el("span", "", name));
+    for (const total of all)
+      card.append(el("b", "", total?.value ?? "–"), ...(several || !total ? [] : [el("span", "", total.more)]));
+    if (view.engines.length > MOST_COLUMNS)
+      card.append(el("span", "", `${count(view.engines.length - MOST_COLUMNS)} more: Table`));
+    card.title = [
+      `${name}: ${all.map((total) => [total?.value ?? "–", total?.more].filter(Boolean).join(" ")).join("; ")}`,
+      all.find(Boolean)?.meaning,
+    ].filter(Boolean).join("\n");
     return card;
   }));
 }
@@ -140,7 +207,9 @@ export function showCards(): void {
 // A row an engine of every run, so that many can be read below each other.
 export function showTable(): void {
   const dialog = byId<HTMLDialogElement>("table"), runs = view.contents!.runs;
-  const all = runs.flatMap((run) => run.engines.map((contents) => ({ title: engineTitle(run, contents) || run.name, totals: totalsOf(contents) })));
+  const all = runs.flatMap((run) =>
+    run.engines.map((contents) => ({ title: engineTitle(run, contents) || run.name, totals: totalsOf(contents) }))
+  );
   const names = [...new Set(all.flatMap(({ totals }) => totals.map(({ name }) => name)))];
   const cell = (tag: "td" | "th", scope: string, ...children: (Node | string)[]) => {
     const made = el(tag, "", ...children);
@@ -148,14 +217,21 @@ export function showTable(): void {
     return made;
   };
   const head = el("tr", "", cell("th", "col", "Run"), ...names.map((name) => cell("th", "col", name)));
-  const rows = all.map(({ title, totals }) => el("tr", "", cell("th", "row", outside(shorten(title, 60))), ...names.map((name) => {
-    const total = totals.find((each) => each.name === name);
-    return cell("td", "", el("b", "", total?.value ?? "–"), el("span", "", total?.more ?? ""));
-  })));
+  const rows = all.map(({ title, totals }) =>
+    el(
+      "tr",
+      "",
+      cell("th", "row", outside(shorten(title, 60))),
+      ...names.map((name) => {
+        const total = totals.find((each) => each.name === name);
+        return cell("td", "", el("b", "", total?.value ?? "–"), el("span", "", total?.more ?? ""));
+      }),
+    )
+  );
   const area = el("div", "wide", el("table", "", el("thead", "", head), el("tbody", "", ...rows)));
   area.tabIndex = 0;
   area.setAttribute("role", "region");
   area.setAttribute("aria-label", "Totals by run");
-  dialog.replaceChildren(el("h2", "", "Totals"), area, button("Close", () => { dialog.close(); }, "Esc"));
+  dialog.replaceChildren(el("h2", "", "Totals"), area, button("Close", () => dialog.close(), "Esc"));
   dialog.showModal();
 }

@@ -1,42 +1,39 @@
 // What is shown: the runs, the time window, what is selected, which lanes. Every change asks for one redraw.
 
+import type { Any, Row } from "./data/columns";
 import type { Contents } from "./data/contents";
-import type { Engine, Row } from "./data/engine";
+import type { TableName } from "./data/contract";
+import type { Engine } from "./data/engine";
 
 export const LEFT = 168, RIGHT = 12;
 const MARGIN = 0.01, NARROWEST = 1e3, REMEMBERED = 50;
 
-export type Kind = "step" | "request" | "block" | "transfer" | "pin" | "kernel";
-
-export interface Selection {
-  kind: Kind;
+export interface Selection<T extends TableName = Any> {
+  // A `Selectable.kind`.
+  kind: string;
   engine: Engine;
   // A step, a request's key, a block; of the others their row in a chunk.
   id: number;
   // Where a block was pointed at, in the engine's time.
   time?: number;
-  row?: Row;
+  row?: Row<T>;
   // From when to when it lasts, in the engine's time.
   span?: [number, number];
 }
 
-export type MapColour = "state" | "owner" | "age";
-export type Order = "arrival" | "job" | "latency" | "preemptions";
-
 export const view = {
   contents: null as Contents | null,
   engines: [] as Engine[],
-  from: 0, to: 1, first: 0, last: 1, width: 800,
+  from: 0,
+  to: 1,
+  first: 0,
+  last: 1,
+  width: 800,
   selection: null as Selection | null,
   // Requests that what is selected belongs to: they are marked in the list.
   related: new Set<number>(),
   // The step that what is selected belongs to, from and to in the engine's time.
   relatedStep: null as [number, number] | null,
-  order: "arrival" as Order,
-  inWindow: true,
-  mapColour: "state" as MapColour,
-  // The blocks the map shows, as shares of the pool.
-  mapRange: [0, 1] as [number, number],
   hidden: new Set<string>(),
 };
 
@@ -136,7 +133,7 @@ export function relate(requests: number[], step: [number, number] | null = null)
   changed();
 }
 
-export function isSelected(kind: Kind, engine: Engine, id: number): boolean {
+export function isSelected(kind: string, engine: Engine, id: number): boolean {
   const now = view.selection;
   return now !== null && now.kind === kind && now.engine === engine && now.id === id;
 }

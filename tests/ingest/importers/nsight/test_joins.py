@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from kvtrace.ingest.importers.options import Options
 from kvtrace.ingest.run import ingest
 from kvtrace.ingest.sources import Sources
 
@@ -176,7 +177,7 @@ def test_launch_shapes_are_read_on_request(export: SmallExport, tmp_path: Path) 
         "FROM gpu_launch_shape s JOIN gpu_kernel k USING (activity_id) ORDER BY 1"
     )
     for asked, expected in ((True, [(1, 3, 128, 40), (3, 5, None, None)]), (False, [])):
-        sources = Sources(nsight=(export.path,), launch_shapes=asked)
+        sources = Sources(nsight=(export.path,), options=Options(launch_shapes=asked))
         found = Ingested(ingest(None, tmp_path / "trace.duckdb", sources=sources))
         assert found.ask(shapes.format(EPOCH_NS)) == expected
 

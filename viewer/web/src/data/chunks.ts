@@ -1,7 +1,8 @@
 // Brings chunks from the page, or from the folder beside it, and keeps the lately used ones decoded.
 
 import { Columns } from "./columns";
-import type { Contents } from "./contents";
+import type { ChunkId, Contents } from "./contents";
+import type { TableName } from "./contract";
 
 const KEPT_ROWS = 12_000_000;
 
@@ -13,8 +14,12 @@ let arrived: () => void = () => undefined;
 let complain: (text: string) => void = () => undefined;
 
 declare global {
-  interface Uint8ArrayConstructor { fromBase64?(text: string): Uint8Array<ArrayBuffer> }
-  interface Window { kvtraceChunk?: (name: string, text: string) => void }
+  interface Uint8ArrayConstructor {
+    fromBase64?(text: string): Uint8Array<ArrayBuffer>;
+  }
+  interface Window {
+    kvtraceChunk?: (name: string, text: string) => void;
+  }
 }
 
 // Calls `then` whenever a chunk has come, and `otherwise` with the reason when one cannot be had.
@@ -26,15 +31,17 @@ export function whenLoaded(then: () => void, otherwise: (text: string) => void):
 
 export async function readContents(): Promise<Contents> {
   if (typeof DecompressionStream === "undefined") {
-    throw new Error("This browser has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 or later have it.");
+    throw new Error(
+      "This browser has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 or later have it.",
+    );
   }
   const bytes = await unpack(document.getElementById("contents")!.textContent ?? "");
   return JSON.parse(new TextDecoder().decode(bytes)) as Contents;
 }
 
 // A chunk if it is there already; otherwise it is asked for.
-export function peek(id: string): Columns | null {
-  const found = loaded.get(id);
+export function peek<T extends TableName>(id: ChunkId<T>): Columns<T> | null {
+  const found = loaded.get(id) as Columns<T> | undefined;
   if (!found) {
     if (!asked.has(id)) load(id).catch(() => undefined);
     return null;
@@ -44,7 +51,7 @@ export function peek(id: string): Columns | null {
   return found;
 }
 
-export function load(id: string): Promise<Columns> {
+export function load<T extends TableName>(id: ChunkId<T>): Promise<Columns<T>> {
   let promise = asked.get(id);
   if (!promise) {
     asked.set(id, promise = bring(id));
@@ -54,7 +61,7 @@ export function load(id: string): Promise<Columns> {
       arrived();
     });
   }
-  return promise;
+  return promise as Promise<Columns<T>>;
 }
 
 export const isLoading = (): boolean => asked.size > loaded.size + missing.size;
@@ -83,9 +90,18 @@ function forget(): void {
 function beside(id: string): Promise<string> {
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    const done = () => { script.remove(); arriving.delete(id); };
-    arriving.set(id, (text) => { done(); resolve(text); });
-    script.onerror = () => { done(); reject(new Error(`data/${id}.js is missing beside this page`)); };
+    const done = () => {
+      script.remove();
+      arriving.delete(id);
+    };
+    arriving.set(id, (text) => {
+      done();
+      resolve(text);
+    });
+    script.onerror = () => {
+      done();
+      reject(new Error(`data/${id}.js is missing beside this page`));
+    };
     script.src = `data/${id}.js`;
     document.head.append(script);
   });

@@ -1,16 +1,18 @@
 // The page's table of contents, as viewer/export.py writes it. docs/viewer.md describes it.
 
-export const FORMAT = "kvtrace-page";
-export const VERSION = 2;
+import type { LaneTable, TableName } from "./contract";
 
-export interface Reference {
-  id: string;
+// A chunk's name in the page; the type says of which table.
+export type ChunkId<T extends TableName = TableName> = string & { readonly table?: T };
+
+export interface Reference<T extends TableName = TableName> {
+  id: ChunkId<T>;
   rows: number;
   from_ns?: number;
   to_ns?: number;
   first?: number;
   last?: number;
-  segments?: string | null;
+  segments?: ChunkId<"segments"> | null;
 }
 
 export type Value = string | number | boolean | null;
@@ -19,10 +21,10 @@ export type Facts = Record<string, Value>;
 // Of a step: its blocks, and its accesses in two levels, the coarse one only if they are many.
 export interface CloseUp {
   step: number;
-  blocks: Reference[];
-  overview: Reference[];
-  accesses: Reference[];
-  windows: Reference[];
+  blocks: Reference<"access_blocks">[];
+  overview: Reference<"access_bins">[];
+  accesses: Reference<"accesses">[];
+  windows: Reference<"windows">[];
 }
 
 export interface KernelContents {
@@ -33,24 +35,21 @@ export interface KernelContents {
   // The part of it in which the engine worked, and how long each category ran then.
   measured_ns: number;
   busy_ns: Record<string, number>;
-  overview: Reference[];
-  details: Reference[];
+  overview: Reference<"kernel_bins">[];
+  details: Reference<"kernels">[];
 }
 
-export interface EngineContents {
+export type EngineContents = { [T in LaneTable]: Reference<T>[] } & {
   facts: Facts;
   totals: Record<string, number | null> & { limits: Record<string, number> };
-  steps: { total: number; per_bar: number; cache_mismatches: number; levels: Reference[][] };
-  shares: Reference[];
-  requests: { total: number; levels: Reference[][]; preemptions: Reference[] };
-  blocks: { total: number; blocks: number; levels: Reference[][] };
-  transfers: Reference[];
-  pins: Reference[];
-  tiers: Reference[];
+  steps: { total: number; per_bar: number; cache_mismatches: number; levels: Reference<"steps">[][] };
+  shares: Reference<"shares">[];
+  requests: { total: number; levels: Reference<"requests">[][]; preemptions: Reference<"preemptions">[] };
+  blocks: { total: number; blocks: number; levels: Reference<"blocks">[][] };
   tier_capacity: Record<string, number | null>;
   kernels: KernelContents | null;
   close_ups: { total: number; steps: CloseUp[] };
-}
+};
 
 export interface RunContents {
   name: string;
@@ -60,8 +59,6 @@ export interface RunContents {
   last_ns: number | null;
   // When the engine worked: a profile begins earlier, with the model's loading.
   work_ns: [number, number] | null;
-  states: string[];
-  block_states: string[];
   run: [string, string | null][];
   processes: Facts[];
   notes: { level: string; text: string }[];

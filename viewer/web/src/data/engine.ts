@@ -1,50 +1,77 @@
 // One engine of one run: its levels of detail, and where single steps and requests lie in them.
 
 import { load } from "./chunks";
-import type { Columns } from "./columns";
-import { lastAtMost } from "./columns";
-import type { EngineContents, Reference, RunContents } from "./contents";
+import { type Columns, lastAtMost, type Row } from "./columns";
+import type { ChunkId, EngineContents, Reference, RunContents } from "./contents";
+import { type LaneTable, type TableName, TABLES } from "./contract";
 import { Levels } from "./levels";
-import { Segments } from "./segments";
-
-export interface Row { columns: Columns; row: number }
-
-const BARS = 20_000, LANES = 12_000, CHANGES = 500_000, MOVES = 100_000, KERNELS = 200_000, ACCESSES = 100_000;
 
 export class Engine {
-  readonly steps: Levels;
-  readonly requests: Levels;
-  readonly blocks: Levels;
-  readonly transfers: Levels;
-  readonly pins: Levels;
-  readonly tiers: Levels;
-  readonly kernels: Levels | null;
+  readonly steps: Levels<"steps">;
+  readonly requests: Levels<"requests">;
+  readonly blocks: Levels<"blocks">;
+  readonly kernels: Levels<"kernels" | "kernel_bins"> | null;
   // From the page's time to the engine's: with several runs, all begin at 0.
   shift = 0;
   // Requests met so far, by their key.
-  private readonly known = new Map<number, Row>();
+  private readonly known = new Map<number, Row<"requests">>();
   private readonly read = new Set<string>();
-  private readonly closeUps = new Map<number, Levels>();
+  private readonly tables = new Map<LaneTable, Levels>();
+  private readonly closeUps = new Map<number, Levels<"accesses" | "access_bins">>();
 
-  constructor(readonly run: RunContents, readonly runIndex: number, readonly contents: EngineContents, readonly index: number, readonly title: string) {
-    this.steps = new Levels(contents.steps.levels, BARS);
-    this.requests = new Levels(contents.requests.levels, LANES);
-    this.blocks = new Levels(contents.blocks.levels, CHANGES);
-    this.transfers = new Levels([contents.transfers], MOVES);
-    this.pins = new Levels([contents.pins], MOVES);
-    this.tiers = new Levels([contents.tiers], MOVES);
-    this.kernels = contents.kernels && new Levels([contents.kernels.overview, contents.kernels.details], KERNELS);
+  constructor(
+    readonly run: RunContents,
+    readonly runIndex: number,
+    readonly contents: EngineContents,
+    readonly index: number,
+    readonly title: string,
+  ) {
+    this.steps = new Levels(contents.steps.levels, TABLES.steps.drawn);
+    this.requests = new Levels(contents.requests.levels, TABLES.requests.drawn);
+    this.blocks = new Levels(contents.blocks.levels, TABLES.blocks.drawn);
+    const { kernels } = contents;
+    this.kernels = kernels
+      && new Levels<"kernels" | "kernel_bins">([kernels.overview, kernels.details], TABLES.kernels.drawn);
   }
 
-  get facts() { return this.contents.facts; }
-  get totals() { return this.contents.totals; }
+  get facts() {
+    return this.contents.facts;
+  }
+  get totals() {
+    return this.contents.totals;
+  }
+
+  // Whether anything of a table was recorded.
+  has(name: TableName): boolean {
+    const { steps, requests, blocks, kernels } = this, own: Partial<Record<TableName, Levels | null>> = {
+      steps,
+      requests,
+      blocks,
+      kernels,
+    };
+    return (name in own ? own[name]?.empty : this.table(name as LaneTable).empty) === false;
+  }
+
+  // A table that the engine has as one list of chunks.
+  table<T extends LaneTable>(name: T): Levels<T> {
+    let levels = this.tables.get(name);
+    if (!levels) {
+      levels = new Levels<T>([this.contents[name] as Reference<T>[]], TABLES[name].drawn);
+      this.tables.set(name, levels);
+    }
+    return levels;
+  }
 
   // A step's KV accesses, if they are in the page.
-  accesses(step: number): Levels | null {
+  accesses(step: number): Levels<"accesses" | "access_bins"> | null {
     const entry = this.contents.close_ups.steps.find((each) => each.step === step);
     if (!entry) return null;
     let levels = this.closeUps.get(step);
-    if (!levels) this.closeUps.set(step, levels = new Levels(entry.overview.length ? [entry.overview, entry.accesses] : [entry.accesses], ACCESSES));
+    if (!levels) {
+      const { overview, accesses } = entry;
+      levels = new Levels(overview.length ? [overview, accesses] : [accesses], TABLES.accesses.drawn);
+      this.closeUps.set(step, levels);
+    }
     return levels;
   }
 
@@ -53,7 +80,7 @@ export class Engine {
     return (this.facts["blocks"] as number | null | undefined) ?? this.contents.blocks.blocks;
   }
 
-  async step(step: number): Promise<Row | null> {
+  async step(step: number): Promise<Row<"steps"> | null> {
     const reference = this.steps.finest.find((each) => each.first! <= step && step <= each.last!);
     if (!reference) return null;
     const columns = await load(reference.id);
@@ -70,20 +97,21 @@ export class Engine {
     return columns.num("step")[Math.max(0, lastAtMost(columns.num("start_ns"), time))] ?? null;
   }
 
-  async shares(step: number): Promise<Row[]> {
+  async shares(step: number): Promise<Row<"shares">[]> {
     const reference = this.contents.shares.find((each) => each.first! <= step && step <= each.last!);
     if (!reference) return [];
-    const columns = await load(reference.id), steps = columns.num("step"), found: Row[] = [];
-    for (let row = lastAtMost(steps, step - 1) + 1; row < columns.rows && steps[row] === step; row++) found.push({ columns, row });
+    const columns = await load(reference.id), steps = columns.num("step"), found: Row<"shares">[] = [];
+    for (let row = lastAtMost(steps, step - 1) + 1; row < columns.rows && steps[row] === step; row++)
+      found.push({ columns, row });
     return found;
   }
 
-  async preemptions(): Promise<Columns | null> {
+  async preemptions(): Promise<Columns<"preemptions"> | null> {
     const [reference] = this.contents.requests.preemptions;
     return reference ? load(reference.id) : null;
   }
 
-  learn(columns: Columns): void {
+  learn(columns: Columns<"requests">): void {
     if (this.read.has(columns.id)) return;
     this.read.add(columns.id);
     const numbers = columns.num("request");
@@ -91,11 +119,11 @@ export class Engine {
   }
 
   // A request if its chunk has been met.
-  met(request: number): Row | null {
+  met(request: number): Row<"requests"> | null {
     return this.known.get(request) ?? null;
   }
 
-  async request(request: number): Promise<Row | null> {
+  async request(request: number): Promise<Row<"requests"> | null> {
     for (const reference of this.requests.finest) {
       if (this.known.has(request)) break;
       if (reference.first! <= request && request <= reference.last!) this.learn(await load(reference.id));
@@ -103,10 +131,9 @@ export class Engine {
     return this.met(request);
   }
 
-  async segments(row: Row): Promise<Segments | null> {
-    const all = this.contents.requests.levels.flat();
-    const id = all.find((each) => each.id === row.columns.id)?.segments;
-    return id ? Segments.of(await load(id), row.columns.rows) : null;
+  // The chunk that has the states of a chunk of requests.
+  segmentsOf(requests: Columns<"requests">): ChunkId<"segments"> | null {
+    return this.contents.requests.levels.flat().find((each) => each.id === requests.id)?.segments ?? null;
   }
 
   // The name the client knows, else vLLM's, else the trace's key.
@@ -120,17 +147,19 @@ export class Engine {
       const columns = await load(reference.id);
       this.learn(columns);
       for (let row = 0; row < columns.rows; row++) {
-        if (columns.text("external_id", row) === id || columns.text("internal_id", row) === id) return columns.at("request", row);
+        if (columns.text("external_id", row) === id || columns.text("internal_id", row) === id)
+          return columns.at("request", row);
       }
     }
     return null;
   }
 }
 
-export function nameOf({ columns, row }: Row): string {
-  return columns.text("external_id", row) ?? columns.text("internal_id", row) ?? `request ${columns.at("request", row)}`;
+export function nameOf({ columns, row }: Row<"requests">): string {
+  return columns.text("external_id", row) ?? columns.text("internal_id", row)
+    ?? `request ${columns.at("request", row)}`;
 }
 
-export function overlapping(references: Reference[], from: number, to: number): Reference[] {
+export function overlapping<T extends TableName>(references: Reference<T>[], from: number, to: number): Reference<T>[] {
   return references.filter((each) => (each.to_ns ?? Infinity) >= from && (each.from_ns ?? 0) <= to);
 }

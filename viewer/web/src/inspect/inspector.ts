@@ -1,18 +1,17 @@
 // The panel beside the lanes: everything known about what is selected, or about the run.
 
-import { byId, button, el } from "../dom";
-import { select, show, view, type Selection } from "../view";
-import { describeBlock } from "./block";
-import { describePin, describeKernel, describeTransfer } from "./moves";
-import { describeRequest } from "./request";
+import { button, byId, el } from "../dom";
+import { selectableOf } from "../lanes/list";
+import { select, type Selection, show, view } from "../view";
 import { describeRun } from "./run";
-import { describeStep } from "./step";
 
 let turn = 0;
 
 export async function inspect(): Promise<void> {
   const panel = byId("inspector"), mine = ++turn, now = view.selection;
-  const shown = now ? await describe(now) : view.engines.flatMap((engine) => describeRun(engine));
+  const shown = now
+    ? await selectableOf(now.kind)!.describe(now)
+    : view.engines.flatMap((engine) => describeRun(engine));
   if (mine !== turn) return;
   // A link that was followed is gone; who came by keyboard goes on in what it led to.
   const inside = panel !== document.activeElement && panel.contains(document.activeElement);
@@ -21,17 +20,6 @@ export async function inspect(): Promise<void> {
   panel.scrollTop = 0;
   if (inside) panel.focus({ preventScroll: true });
   byId("said").textContent = now ? panel.querySelector("h2")?.textContent ?? "" : "";
-}
-
-function describe(now: Selection): Promise<Node[]> {
-  switch (now.kind) {
-    case "step": return describeStep(now);
-    case "request": return describeRequest(now);
-    case "block": return describeBlock(now);
-    case "transfer": return describeTransfer(now);
-    case "pin": return describePin(now);
-    case "kernel": return describeKernel(now);
-  }
 }
 
 function actions(now: Selection): HTMLElement {
@@ -44,6 +32,6 @@ function actions(now: Selection): HTMLElement {
       show(span[0] - now.engine.shift - width / 2, span[1] - now.engine.shift + width / 2);
     }, "Show its time (z)"));
   }
-  row.append(button("Close", () => { select(null); }, "Esc"));
+  row.append(button("Close", () => select(null), "Esc"));
   return row;
 }

@@ -14,20 +14,44 @@ export function describeRun(engine: Engine): Node[] {
   const several = view.engines.length > 1;
   return [
     el("h2", "", several ? el("bdi", "", engine.title) : "This recording"),
-    ...(several ? [] : [el("p", "", "Click anything in the lanes: its facts, why it waited or missed, and what it leads to appear here.")]),
+    ...(several
+      ? []
+      : [
+        el(
+          "p",
+          "",
+          "Click anything in the lanes: its facts, why it waited or missed, and what it leads to appear here.",
+        ),
+      ]),
     ...section("Run", [
-      ["command", commandLine(run.get("command"))], ["vLLM", text("vllm_version") ?? run.get("vllm_version") ?? null],
-      ["kvtrace", run.get("kvtrace_version") ?? null], ["exit code", run.get("exit_code") ?? null], ["time zero", engine.run.origin],
+      ["command", commandLine(run.get("command"))],
+      ["vLLM", text("vllm_version") ?? run.get("vllm_version") ?? null],
+      ["kvtrace", run.get("kvtrace_version") ?? null],
+      ["exit code", run.get("exit_code") ?? null],
+      ["time zero", engine.run.origin],
     ]),
     ...section(`Engine ${text("engine_id") ?? ""}`, [
-      ["model", text("model")], ["block size", num("block_size_tokens", " tokens")], ["GPU blocks", num("blocks")],
+      ["model", text("model")],
+      ["block size", num("block_size_tokens", " tokens")],
+      ["GPU blocks", num("blocks")],
       ["pool", own["block_bytes"] && own["blocks"] ? bytes(Number(own["block_bytes"]) * Number(own["blocks"])) : null],
-      ["KV cache groups", num("kv_groups")], ["token budget", num("max_num_batched_tokens", " tokens")], ["max seqs", num("max_num_seqs")],
-      ["max length", num("max_model_len", " tokens")], ["policy", text("policy")], ["prefix caching", yes(own["prefix_caching"])],
-      ["chunked prefill", yes(own["chunked_prefill"])], ["async scheduling", yes(own["async_scheduling"])],
+      ["KV cache groups", num("kv_groups")],
+      ["token budget", num("max_num_batched_tokens", " tokens")],
+      ["max seqs", num("max_num_seqs")],
+      ["max length", num("max_model_len", " tokens")],
+      ["policy", text("policy")],
+      ["prefix caching", yes(own["prefix_caching"])],
+      ["chunked prefill", yes(own["chunked_prefill"])],
+      ["async scheduling", yes(own["async_scheduling"])],
       ["KV connector", text("connector")],
-      ["TP / PP / DP", own["tp_size"] === undefined ? null : ["tp_size", "pp_size", "dp_size"].map((name) => text(name) ?? "?").join(" / ")],
-      ["DP rank", num("dp_rank")], ["pid", text("pid")],
+      [
+        "TP / PP / DP",
+        own["tp_size"] === undefined
+          ? null
+          : ["tp_size", "pp_size", "dp_size"].map((name) => text(name) ?? "?").join(" / "),
+      ],
+      ["DP rank", num("dp_rank")],
+      ["pid", text("pid")],
     ]),
   ];
 }

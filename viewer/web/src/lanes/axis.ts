@@ -17,7 +17,8 @@ export class Axis {
   draw(): void {
     const ratio = devicePixelRatio || 1, height = this.element.clientHeight;
     const [wide, tall] = [Math.round(view.width * ratio), Math.round(height * ratio)];
-    if (this.canvas.width !== wide || this.canvas.height !== tall) [this.canvas.width, this.canvas.height] = [wide, tall];
+    if (this.canvas.width !== wide || this.canvas.height !== tall)
+      [this.canvas.width, this.canvas.height] = [wide, tall];
     this.canvas.style.width = `${view.width}px`;
     const context = this.canvas.getContext("2d")!;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);

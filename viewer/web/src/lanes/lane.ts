@@ -1,14 +1,15 @@
 // What all lanes share: an element with a gutter and a canvas, the time grid, scales, and rows picked by pixel.
 
 import { colour } from "../colours";
-import { lastAtMost, type Columns, type Numbers } from "../data/columns";
+import { type Columns, lastAtMost, type Numbers } from "../data/columns";
 import type { Engine } from "../data/engine";
 import type { Part } from "../data/levels";
 import { el, outside } from "../dom";
 import { count, shorten } from "../format";
-import { LEFT, plotWidth, toX, view, type Selection } from "../view";
+import { LEFT, plotWidth, type Selection, toX, view } from "../view";
+import type { Descriptor } from "./descriptor";
 
-export const FONT = '10px system-ui, "DejaVu Sans", sans-serif';
+export const FONT = "10px system-ui, \"DejaVu Sans\", sans-serif";
 
 // Of texts in `FONT`.
 const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
@@ -16,10 +17,16 @@ const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
 export type Legend = [name: string, colour: string, shape?: string][];
 
 // Where times are: pixels from the plot's left are `time * scale + origin`.
-export interface Places { scale: number; origin: number }
+export interface Places {
+  scale: number;
+  origin: number;
+}
 
 // What the pointer is on: what a click selects, and lines for the tooltip.
-export interface Hit { selection: Selection | null; lines: (Node | string)[] }
+export interface Hit {
+  selection: Selection | null;
+  lines: (Node | string)[];
+}
 
 export abstract class Lane {
   readonly element: HTMLElement;
@@ -30,28 +37,54 @@ export abstract class Lane {
   private readonly legend = el("ul", "legend");
   private explained = "";
 
-  constructor(readonly engine: Engine, readonly name: string, readonly title: string, label: string) {
+  // Whether places left of the plot belong to what is drawn beside them.
+  readonly hitsGutter: boolean = false;
+
+  constructor(readonly engine: Engine, readonly descriptor: Descriptor) {
+    const { name, title, about, height, legend } = descriptor;
     this.element = el("div", "lane");
     this.element.dataset["lane"] = name;
+    for (const [when, pixels] of Object.entries(height ?? {})) {
+      this.element.style.setProperty(`--${when}`, `${pixels}px`);
+    }
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", label);
+    this.canvas.setAttribute("aria-label", about);
     const run = view.engines.length > 1 ? [el("span", "run", outside(shorten(engine.title, 26)))] : [];
     this.element.append(el("div", "gutter", ...run, el("b", "", title), this.unit, this.legend), this.canvas);
+    if (!legend) return;
+    const { unit, entries } = legend(engine);
+    this.explain(unit, entries);
   }
 
-  // Whether the recording has anything for this lane; lanes without are not offered.
-  static offered(_engine: Engine): boolean {
-    return true;
+  get name(): string {
+    return this.descriptor.name;
   }
 
   abstract paint(): void;
   abstract hit(x: number, y: number): Hit | null;
 
+  // Brings what was selected into sight, where the lane lists more than it has room for.
+  reveal(_selection: Selection): void {}
+
+  // Shows more or fewer rows around a place, in a lane that can.
+  zoomRows(_factor: number, _y: number): boolean {
+    return false;
+  }
+
+  // Whether the wheel scrolls in the lane.
+  get scrolls(): boolean {
+    return false;
+  }
+
   draw(): void {
     if (this.element.hidden || !this.inSight()) return;
     this.begin();
-    this.paint();
-    this.paintSelection();
+    try {
+      this.paint();
+      this.paintSelection();
+    } catch (error) {
+      throw new Error(`lane ${this.name}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
+    }
   }
 
   protected explain(unit: string, legend: Legend): void {
@@ -90,9 +123,15 @@ export abstract class Lane {
   }
 
   // The engine's time at a place and back.
-  protected x(time: number): number { return toX(time - this.engine.shift); }
-  protected get from(): number { return view.from + this.engine.shift; }
-  protected get to(): number { return view.to + this.engine.shift; }
+  protected x(time: number): number {
+    return toX(time - this.engine.shift);
+  }
+  protected get from(): number {
+    return view.from + this.engine.shift;
+  }
+  protected get to(): number {
+    return view.to + this.engine.shift;
+  }
 
   protected time(x: number): number {
     return this.from + (x - LEFT) / plotWidth() * (view.to - view.from);
@@ -173,11 +212,17 @@ export function wholeTicks(most: number, wanted: number): number[] {
 }
 
 // Which row of which part each pixel column of the plot shows; -1 where nothing is.
-export interface Picked { part: Int16Array; row: Int32Array }
+export interface Picked {
+  part: Int16Array;
+  row: Int32Array;
+}
 
 // Where several rows share a pixel, the one with the greatest value shows. `held`: a row lasts until the next one starts.
 export function pickRows(
-  parts: Part[], { scale, origin }: Places, values: (columns: Columns) => ArrayLike<number>, held: boolean,
+  parts: Part<"steps">[],
+  { scale, origin }: Places,
+  values: (columns: Columns<"steps">) => ArrayLike<number>,
+  held: boolean,
 ): Picked {
   const width = Math.ceil(plotWidth());
   const picked: Picked = { part: new Int16Array(width).fill(-1), row: new Int32Array(width).fill(-1) };
@@ -189,7 +234,11 @@ export function pickRows(
     for (let row = Math.max(0, lastAtMost(starts, from) - (held ? 0 : 8)); row < rows; row++) {
       const start = starts[row]!;
       if (start > to) break;
-      const end = held ? (row + 1 < rows ? starts[row + 1]! : parts[index + 1]?.columns.num("start_ns")[0] ?? columns.num("end_ns")[row]!) : ends[row]!;
+      const end = held
+        ? (row + 1 < rows
+          ? starts[row + 1]!
+          : parts[index + 1]?.columns.num("start_ns")[0] ?? columns.num("end_ns")[row]!)
+        : ends[row]!;
       const low = Math.max(0, Math.floor(start * scale + origin));
       // An unknown end is no number, and compares as smaller.
       const stop = Math.round(end * scale + origin), high = Math.min(width, stop > low ? stop : low + 1);

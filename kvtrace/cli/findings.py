@@ -1,0 +1,57 @@
+"""`kvtrace findings`: what cost a run most, in a few sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvtrace.errors import needs_analysis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvtrace.queries.findings import Finding
+
+NOTHING = "Nothing stands out: no request waited for long, and the prefix cache lost nothing that was used again."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommand."""
+    app.command()(findings)
+
+
+def findings(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="The trace.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Write a JSON array of objects.")] = False,
+) -> None:
+    """Say what cost a run most, and what to try.
+
+    Prints up to seven findings, the most expensive first, each with the query that shows it.
+    """
+    with needs_analysis():
+        from kvtrace.queries import Trace
+        from kvtrace.queries.findings import find_findings
+
+        with Trace(trace) as opened:
+            found = find_findings(opened)
+    if as_json:
+        typer.echo(json.dumps([finding.as_dict() for finding in found], indent=1))
+        return
+    for line in lines(found):
+        typer.echo(line)
+
+
+def lines(found: Sequence[Finding]) -> Iterator[str]:
+    """The findings as text, folded for an 80-column terminal."""
+    from textwrap import fill
+
+    if not found:
+        yield NOTHING
+    for number, finding in enumerate(found, 1):
+        yield fill(finding.text, 78, initial_indent=f"{number}. ", subsequent_indent="   ")
+        yield fill(f"({finding.basis}: kvtrace query {finding.evidence})", 78, initial_indent="   ")
+        if finding.remedy:
+            yield fill(finding.remedy, 78, initial_indent="   Try: ", subsequent_indent="   ")

@@ -1,0 +1,9 @@
+"""Findings: the few sentences that say what cost a run most, and what to try.
+
+A rule is a module of this folder with a `RULE`. It asks canned queries, so each number can be looked up there.
+"""
+
+from kvtrace.queries.findings.find import find_findings
+from kvtrace.queries.findings.rule import Basis, Finding, Rule
+
+__all__ = ["Basis", "Finding", "Rule", "find_findings"]

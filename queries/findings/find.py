@@ -1,0 +1,45 @@
+"""Runs all rules over a trace and ranks what they find."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+from kvtrace.queries import findings
+from kvtrace.queries.findings.rule import Finding, Rule
+from kvtrace.queries.trace import Trace
+
+MOST = 7
+"""Findings that are shown: more than a reader takes in would hide the first ones."""
+
+_MACHINERY = {"find", "rule"}
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """Every rule by its module's name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(findings.__path__) if module.name not in _MACHINERY)
+    return {name: import_module(f"{findings.__name__}.{name}").RULE for name in names}
+
+
+def find_findings(trace: Trace, most: int = MOST) -> list[Finding]:
+    """Find what cost the run most, the most expensive first.
+
+    Args:
+        trace: An open trace.
+        most: Findings to return at most.
+
+    Returns:
+        Findings of the rules whose queries the trace can answer; empty where nothing stands out.
+
+    Raises:
+        KvtraceError: A query failed.
+    """
+    found = [
+        finding
+        for rule in rules().values()
+        if not any(trace.missing(query) for query in rule.queries)
+        for finding in rule.find(trace)
+    ]
+    return sorted(found, key=lambda finding: -finding.cost_ms)[:most]

@@ -1,0 +1,41 @@
+"""How much the prefix cache supplied, and what a cache that loses nothing would add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, duration, percent, rows_of, total
+from kvtrace.queries.trace import Trace
+
+_QUERY = "prefix-miss-summary"
+_SMALL = 0.02
+"""Share of the prompt tokens below which losses are not worth a change."""
+
+
+def find(trace: Trace) -> Iterator[Finding]:
+    """One finding for each engine that looked prefixes up."""
+    # after a preemption a prompt is looked up once more
+    asked = (row for row in rows_of(trace, _QUERY) if not row["resumed"] and row["verdict"] != "caching_off")
+    for where, rows in by_engine(asked):
+        queried, hits = total(rows, "queried_tokens"), total(rows, "hit_tokens")
+        lost, missed = total(rows, "avoidable_tokens"), total(rows, "recomputed_tokens")
+        if not queried:
+            continue
+        never = total((row for row in rows if row["verdict"] == "never_stored"), "recomputed_tokens")
+        cost_ms = total(rows, "avoidable_ms")
+        text = f"{where}{percent(hits / queried)} of the prompt tokens came from the prefix cache."
+        if missed:
+            text += f" {percent(never / missed)} of the rest was never stored before."
+        if lost / queried < _SMALL:
+            text += " The cache lost almost nothing that was asked for again: KV memory is not what limits hits."
+            yield Finding("prefix_cache", text, cost_ms, Basis.derived, _QUERY, len(rows))
+            continue
+        text += (
+            f" A cache that loses nothing would give {percent((hits + lost) / queried)}: what was evicted before its "
+            f"next use cost {duration(cost_ms)} of prefill."
+        )
+        remedy = "More KV blocks, an offload tier, or pins over tool calls: `kvtrace reuse` gives hits by cache size."
+        yield Finding("prefix_cache", text, cost_ms, Basis.derived, _QUERY, len(rows), remedy)
+
+
+RULE = Rule((_QUERY,), find)

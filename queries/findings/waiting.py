@@ -1,0 +1,50 @@
+"""Why requests waited in the scheduler's queue, one finding for each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, duration, percent, rows_of
+from kvtrace.queries.trace import Trace
+
+_REASONS = {
+    "kv_insufficient": (
+        "because their KV blocks could not be allocated",
+        "More KV blocks (--gpu-memory-utilization, --kv-cache-dtype fp8), fewer or shorter requests at once.",
+    ),
+    "max_num_seqs": (
+        "because as many requests ran as --max-num-seqs allows",
+        "A larger --max-num-seqs, as far as KV memory allows.",
+    ),
+    "token_budget": (
+        "because the step's token budget was used up",
+        "A larger --max-num-batched-tokens. Steps get longer, so watch the time between tokens.",
+    ),
+    "preempted": (
+        "because the step preempted a running request, after which vLLM admits nobody",
+        "More KV blocks, or a smaller --max-num-seqs, so that running requests do not evict each other.",
+    ),
+}
+_LEAST_SHARE = 0.01
+"""Share of the wall time below which waiting is not worth a sentence."""
+
+
+def find(trace: Trace) -> Iterator[Finding]:
+    """One finding for each engine and reason that held requests back for more than a hundredth of its time."""
+    for where, rows in by_engine(rows_of(trace, "admission-limits")):
+        for row in rows:
+            if row["admission_limit"] not in _REASONS or (row["wall_share"] or 0) < _LEAST_SHARE:
+                continue
+            why, remedy = _REASONS[row["admission_limit"]]
+            text = (
+                f"{where}In {count(row['steps'], 'step')} ({duration(row['wall_ms'])}, {percent(row['wall_share'])} of "
+                f"the time) requests waited {why}; {row['mean_waiting']:.1f} waited on average."
+            )
+            if row["mean_need_blocks"] is not None:
+                needed, free = row["mean_need_blocks"], row["mean_free_blocks"]
+                text += f" The first in the queue needed {needed:.0f} blocks on average, and {free:.0f} were free."
+            cost_ms = row["wall_ms"] * row["mean_waiting"]
+            yield Finding("waiting", text, cost_ms, Basis.inferred, "admission-limits", 1, remedy)
+
+
+RULE = Rule(("admission-limits",), find)

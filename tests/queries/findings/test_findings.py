@@ -1,0 +1,143 @@
+"""Findings: each rule on the hand-written trace of the query that it asks, ranking, and a healthy run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvtrace.queries import Trace
+from kvtrace.queries.findings import Finding, find_findings
+from kvtrace.queries.findings.find import MOST, rules
+from tests.queries.conftest import MakeTrace
+
+TRACES = Path(__file__).parent.parent
+
+
+def found_in(make_trace: MakeTrace, query: str, rule: str, more: str = "") -> list[Finding]:
+    """Return what a rule finds in the trace that a query is tested on."""
+    sql = (TRACES / query / "trace.sql").read_text()
+    with Trace(make_trace(sql + more)) as trace:
+        return [finding for finding in find_findings(trace, most=100) if finding.rule == rule]
+
+
+def test_the_prefix_cache_lost_what_was_used_again(make_trace: MakeTrace) -> None:
+    # first admissions of engine 1: 210 tokens looked up, 50 found, 60 lost; 50 of the 160 missed never stored
+    [finding] = found_in(make_trace, "prefix-miss-summary", "prefix_cache")
+    assert "24% of the prompt tokens came from the prefix cache" in finding.text
+    assert "31% of the rest was never stored before" in finding.text
+    assert "would give 52%" in finding.text
+    assert (finding.cost_ms, finding.evidence, finding.rows) == (6, "prefix-miss-summary", 2)
+
+
+def test_a_cache_that_loses_nothing_is_not_the_problem(make_trace: MakeTrace) -> None:
+    more = "UPDATE prefix_miss SET avoidable_tokens = 0, avoidable_ns = 0;"
+    [finding] = found_in(make_trace, "prefix-miss-summary", "prefix_cache", more)
+    assert "KV memory is not what limits hits" in finding.text
+    assert finding.remedy == ""
+
+
+def test_requests_waited_for_blocks(make_trace: MakeTrace) -> None:
+    [finding] = found_in(make_trace, "admission-limits", "waiting")
+    assert finding.text == (
+        "In 2 steps (40 ms, 40% of the time) requests waited because their KV blocks could not be allocated; 3.0 "
+        "waited on average. The first in the queue needed 15 blocks on average, and 4 were free."
+    )
+    assert (finding.basis, finding.cost_ms) == ("inferred", 120)
+
+
+def test_preemptions_are_counted_with_what_they_discarded(make_trace: MakeTrace) -> None:
+    [finding] = found_in(make_trace, "preemptions", "preemption")
+    assert finding.text == (
+        "4 preemptions of 3 requests discarded the KV of 160 tokens; 60 tokens were computed again, and the requests "
+        "waited 5.5 ms to go on."
+    )
+
+
+def test_pins_that_forced_others_to_wait(make_trace: MakeTrace) -> None:
+    found = found_in(make_trace, "pin-forced", "pins")
+    assert {finding.text.partition(",")[0] for finding in found} == {
+        "Blocks held as ttl",
+        "Blocks held as connector",
+    }
+    assert all("for 1 refused admission" in f.text or "and 1 preemption of" in f.text for f in found)
+
+
+def test_a_step_that_its_tokens_do_not_explain(make_trace: MakeTrace) -> None:
+    # twenty more steps with prefill of 10 to 29 tokens, 1 ms a token, and one of 10 tokens that takes 200 ms
+    later = "SELECT 1, step, 1000000000 + step * 1000000000 AS start_ns, step AS tokens FROM range(10, 30) AS t(step)"
+    more = f"""
+        INSERT INTO step_schedule BY NAME SELECT 1 AS engine_id, start_ns, start_ns AS scheduled_ns, step,
+            tokens AS prefill_tokens, 0 AS chunked_prefill_tokens, 0 AS decode_tokens, 0 AS resumed_tokens
+        FROM ({later} UNION ALL SELECT 1, 30, 40000000000, 10);
+        INSERT INTO step_update BY NAME SELECT 1 AS engine_id, step, start_ns + tokens * 1000000 AS update_ns,
+            start_ns + tokens * 1000000 AS end_ns
+        FROM ({later} UNION ALL SELECT 1, 30, 40000000000, 200);
+    """
+    [finding] = found_in(make_trace, "step-residuals", "slow_steps", more)
+    assert "1 step took over 3 times as long" in finding.text
+    assert "The worst is step 30: 200 ms for 10 tokens." in finding.text
+    assert found_in(make_trace, "step-residuals", "slow_steps") == []
+
+
+def test_the_api_process_is_named_where_it_takes_long(make_trace: MakeTrace) -> None:
+    # 1 ms of 41 ms is too little; 21 of 61 ms is not
+    assert found_in(make_trace, "request-latency", "api_process") == []
+    more = "UPDATE request SET arrival_ns = arrival_ns - 20000000 WHERE request = 1;"
+    [finding] = found_in(make_trace, "request-latency", "api_process", more)
+    assert finding.text.startswith("34% of the time to first token passed before the engine had the request")
+
+
+def test_what_was_computed_for_clients_that_left(make_trace: MakeTrace) -> None:
+    assert found_in(make_trace, "request-latency", "aborted") == []  # its one abort never ran
+    more = "UPDATE request SET finish_reason = 'abort' WHERE request = 1;"
+    [finding] = found_in(make_trace, "request-latency", "aborted", more)
+    assert finding.text == "1 request ended in an abort after 50 ms in the batch, with 5 tokens generated for nobody."
+
+
+def test_an_incomplete_recording_comes_first(make_trace: MakeTrace) -> None:
+    sql = (TRACES / "run-summary" / "trace.sql").read_text()
+    with Trace(make_trace(sql)) as trace:
+        first = find_findings(trace)[0]
+    assert first.text.startswith("5 records are missing")
+    assert json.loads(json.dumps(first.as_dict(), allow_nan=False))["cost_ms"] is None
+
+
+def test_the_most_expensive_come_first_and_there_are_few(make_trace: MakeTrace) -> None:
+    sql = (TRACES / "prefix-miss-summary" / "trace.sql").read_text()
+    with Trace(make_trace(sql)) as trace:
+        found = find_findings(trace)
+    assert len(found) <= MOST
+    assert [f.cost_ms for f in found] == sorted((f.cost_ms for f in found), reverse=True)
+
+
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_every_rule_asks_queries_that_there_are(name: str) -> None:
+    from kvtrace.queries import catalogue
+
+    assert set(rules()[name].queries) <= set(catalogue())
+
+
+class TestCommand:
+    def run(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "kvtrace", "findings", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def test_text_fits_a_terminal_and_names_the_evidence(self, make_trace: MakeTrace) -> None:
+        path = make_trace((TRACES / "admission-limits" / "trace.sql").read_text())
+        text = self.run(str(path))
+        assert max(map(len, text.splitlines())) <= 80
+        assert "kvtrace query admission-limits" in text
+        assert "Try: More KV blocks" in text
+
+    def test_json(self, make_trace: MakeTrace) -> None:
+        path = make_trace((TRACES / "admission-limits" / "trace.sql").read_text())
+        [finding] = [f for f in json.loads(self.run(str(path), "--json")) if f["rule"] == "waiting"]
+        assert finding["evidence"] == "admission-limits"
+        assert finding["basis"] == "inferred"
+
+    def test_a_healthy_run_says_so(self, make_trace: MakeTrace) -> None:
+        assert self.run(str(make_trace())).startswith("Nothing stands out")

@@ -1,0 +1,27 @@
+// Why the head of the waiting queue was not admitted: names and colours, first what has to be seen most.
+
+import type { Columns } from "../../data/columns";
+import type { Limit } from "../../data/contract";
+import { count } from "../../format";
+
+export const NAMES: Record<Limit, [name: string, tone: string]> = {
+  kv_insufficient: ["KV insufficient", "kv-insufficient"],
+  preempted: ["preempted", "preempted"],
+  max_num_seqs: ["max seqs", "max-seqs"],
+  token_budget: ["token budget", "token-budget"],
+  paused: ["paused", "paused"],
+  other: ["other", "other"],
+  none: ["nothing left waiting", "none"],
+};
+
+export const LIMITS = Object.keys(NAMES) as Limit[];
+
+export function limitText(columns: Columns<"steps">, row: number): string {
+  const limit = columns.text("admission_limit", row);
+  if (limit === null) return "unknown";
+  const [name] = NAMES[limit];
+  const need = columns.at("limit_need_blocks", row);
+  return limit === "kv_insufficient" && need !== null
+    ? `${name}: need ${count(need)}, free ${count(columns.at("limit_free_blocks", row))} blocks`
+    : name;
+}

@@ -1,0 +1,278 @@
+// A row for each request that is listed; only those in sight are drawn.
+
+import "./style.css";
+import { colour } from "../../colours";
+import { peek } from "../../data/chunks";
+import type { NumberName, Row } from "../../data/columns";
+import { REQUEST_STATES } from "../../data/contract";
+import { type Engine, nameOf } from "../../data/engine";
+import { el } from "../../dom";
+import { clock, count, duration, isolated, shorten, times } from "../../format";
+import { changed, isSelected, LEFT, plotWidth, RIGHT, type Selection, view } from "../../view";
+import type { Descriptor } from "../descriptor";
+import { type Hit, Lane } from "../lane";
+import { hits } from "./hits";
+import { Segments } from "./segments";
+import { nextPreemption, request } from "./selectable";
+import { type Order, ORDERS, settings } from "./settings";
+
+const ROW = 14, BAR = 10, LABEL = 27;
+
+interface Listed extends Row<"requests"> {
+  request: number;
+}
+
+export class RequestsLane extends Lane {
+  private listed: Listed[] = [];
+  private key = "";
+  private wanted: number | null = null;
+  private readonly scroller = el("div", "scroller");
+  private readonly spacer = el("div", "spacer");
+  private readonly amount = el("span", "unit");
+
+  override readonly hitsGutter = true;
+
+  constructor(engine: Engine) {
+    super(engine, requests);
+    this.scroller.append(this.canvas, this.spacer);
+    this.element.append(this.scroller);
+    this.scroller.tabIndex = 0;
+    this.scroller.setAttribute("role", "group");
+    this.scroller.setAttribute(
+      "aria-label",
+      `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`,
+    );
+    this.scroller.addEventListener("scroll", changed);
+    const order = el("select", "", ...Object.entries(ORDERS).map(([value, name]) => new Option(name, value)));
+    order.setAttribute("aria-label", "Order of the requests");
+    order.addEventListener("change", () => {
+      settings.order = order.value as Order;
+      changed();
+    });
+    const inWindow = el("input");
+    inWindow.type = "checkbox";
+    inWindow.checked = settings.inWindow;
+    inWindow.addEventListener("change", () => {
+      settings.inWindow = inWindow.checked;
+      changed();
+    });
+    this.element.querySelector(".gutter b")!.after(this.amount, order, el("label", "", inWindow, " in window"));
+  }
+
+  private list(): void {
+    const found = this.engine.requests.find(
+      settings.inWindow ? this.from : -Infinity,
+      settings.inWindow ? this.to : Infinity,
+    );
+    const key = `${found.parts.map(({ columns }) => columns.id).join()} ${
+      settings.inWindow ? `${this.from} ${this.to}` : ""
+    } ${settings.order}`;
+    if (key === this.key) return;
+    this.key = key;
+    const listed: Listed[] = [];
+    for (const { columns } of found.parts) {
+      this.engine.learn(columns);
+      const starts = columns.num("start_ns"), ends = columns.num("end_ns"), numbers = columns.num("request");
+      for (let row = 0; row < columns.rows; row++) {
+        if (settings.inWindow && (starts[row]! > this.to || ends[row]! < this.from)) continue;
+        listed.push({ columns, row, request: numbers[row]! });
+      }
+    }
+    this.listed = this.sort(listed);
+    const all = this.engine.contents.requests.total;
+    this.amount.textContent = `${count(listed.length)} of ${count(all)}${found.exact ? "" : ": the longest"}`;
+    this.spacer.style.height = `${Math.max(0, this.listed.length * ROW + 6 - this.scroller.clientHeight)}px`;
+  }
+
+  private sort(listed: Listed[]): Listed[] {
+    const num = (name: NumberName<"requests">) => ({ columns, row }: Listed) => columns.at(name, row) ?? 0;
+    const job = ({ columns, row }: Listed) => columns.text("session", row) ?? "";
+    const start = num("start_ns"), end = num("end_ns"), preemptions = num("preemptions");
+    switch (settings.order) {
+      case "job":
+        return listed.sort((a, b) => job(a).localeCompare(job(b), "en", { numeric: true }) || start(a) - start(b));
+      case "latency":
+        return listed.sort((a, b) => end(b) - start(b) - end(a) + start(a));
+      case "preemptions":
+        return listed.sort((a, b) => preemptions(b) - preemptions(a));
+      case "arrival":
+        return listed;
+    }
+  }
+
+  override paint(): void {
+    this.list();
+    this.scrollToWanted();
+    this.timeGrid();
+    const [from, to] = this.inSightRows();
+    for (let index = from; index < to; index++)
+      this.paintRequest(this.listed[index]!, index * ROW - this.scroller.scrollTop + 3);
+    this.context.clearRect(view.width - RIGHT + 1, 0, RIGHT, this.height);
+    if (this.listed.length) return;
+    const total = this.engine.contents.requests.total;
+    this.say(total ? "No request was alive in this window." : "No requests were recorded for this engine.");
+  }
+
+  private inSightRows(): [number, number] {
+    const first = Math.floor(this.scroller.scrollTop / ROW);
+    return [first, Math.min(this.listed.length, first + Math.ceil(this.height / ROW) + 1)];
+  }
+
+  private paintRequest(each: Listed, y: number): void {
+    const { columns, row, request } = each, chosen = isSelected("request", this.engine, request);
+    const gap = columns.at("gap_start_ns", row), start = columns.num("start_ns")[row]!;
+    if (gap !== null && start > gap) this.paintGap(this.x(gap), this.x(start), y + ROW / 2 - 1);
+    const id = this.engine.segmentsOf(columns), segments = id ? peek(id) : null;
+    if (segments) {
+      const found = Segments.of(segments, columns.rows), [low, high] = found.range(row);
+      for (let i = low; i < high; i++) {
+        const begin = found.start[i]!, end = begin + found.duration[i]!;
+        if (end >= this.from && begin <= this.to)
+          this.paintSegment(REQUEST_STATES[found.state[i]!]!, begin, end, y);
+      }
+    }
+    this.paintHits(each, this.x(gap ?? start), this.x(columns.num("end_ns")[row]!), y);
+    this.context.clearRect(0, y - 1, LEFT - 1, ROW);
+    this.context.textAlign = "right";
+    this.context.fillStyle = colour(chosen ? "ink" : "soft");
+    this.context.fillText(this.label(each), LEFT - 8, y + ROW / 2 - 1, LEFT - 14);
+    if (view.related.has(request) && view.selection?.engine === this.engine) {
+      this.context.fillStyle = colour("accent");
+      this.context.fillRect(LEFT - 5, y - 1, 4, ROW - 1);
+    }
+    if (!chosen) return;
+    this.context.strokeStyle = colour("accent");
+    this.context.lineWidth = 1.5;
+    this.context.strokeRect(LEFT + 0.5, y - 1, plotWidth() - 1, ROW - 1);
+  }
+
+  private paintGap(from: number, to: number, y: number): void {
+    this.context.fillStyle = colour("gap");
+    const start = Math.max(LEFT, from), end = Math.min(view.width - RIGHT, to);
+    for (let x = start; x < end; x += 5) this.context.fillRect(x, y, Math.min(2, end - x), 1.5);
+  }
+
+  private paintSegment(name: string, start: number, end: number, y: number): void {
+    const from = Math.max(LEFT, this.x(start)), to = Math.min(view.width - RIGHT, this.x(end));
+    const width = Math.max(1, to - from), size = name === "queued" ? 2 : name === "preempted" ? 4 : BAR;
+    this.context.fillStyle = colour(name);
+    this.context.fillRect(from, y + (ROW - 2 - size) / 2, width > 3 && size === BAR ? width - 0.6 : width, size);
+  }
+
+  // hits N/M (P%), and what of them came from outside the GPU.
+  // After its lane, or before it where there is no room.
+  private paintHits(each: Listed, start: number, end: number, y: number): void {
+    const text = hits(each.columns, each.row), room = this.widthOf(text) + 5;
+    const after = end >= LEFT && end < view.width - RIGHT - room;
+    if (!text || (!after && (start - room < LEFT || start > view.width - RIGHT))) return;
+    this.context.textAlign = after ? "left" : "right";
+    this.context.fillStyle = colour("soft");
+    this.context.fillText(text, after ? end + 5 : start - 5, y + ROW / 2 - 1);
+  }
+
+  private label({ columns, row }: Listed): string {
+    const name = isolated(shorten(nameOf({ columns, row }), LABEL)), job = columns.text("session", row),
+      turn = columns.at("turn", row);
+    if (job === null || job.length + name.length > LABEL - 2) return name;
+    return `${isolated(job)}${turn === null ? "" : ` turn ${turn}`} · ${name}`;
+  }
+
+  override hit(x: number, y: number): Hit | null {
+    const each = this.listed[Math.floor((y + this.scroller.scrollTop - 3) / ROW)];
+    if (!each) return null;
+    const { columns, row, request } = each, time = this.time(x), lines = [shorten(nameOf(each), 60)];
+    const job = columns.text("session", row);
+    if (job !== null) lines.push(`job ${shorten(job, 40)}, turn ${columns.at("turn", row) ?? "unknown"}`);
+    const id = this.engine.segmentsOf(columns), segments = id ? peek(id) : null;
+    if (segments && x >= LEFT) {
+      const found = Segments.of(segments, columns.rows), [low, high] = found.range(row);
+      let now = "not alive here";
+      for (let i = low; i < high; i++) {
+        const begin = found.start[i]!, end = begin + found.duration[i]!;
+        if (begin <= time && time < end)
+          now = `${REQUEST_STATES[found.state[i]!]} for ${duration(found.duration[i])} from ${clock(begin, 1e5)}`;
+      }
+      const gap = columns.at("gap_start_ns", row), start = columns.num("start_ns")[row]!;
+      lines.push(
+        gap !== null && gap < time && time < start ? `tool gap of ${duration(start - gap)} before this turn` : now,
+      );
+    }
+    lines.push(
+      `${count(columns.at("prompt_tokens", row))} prompt, ${count(columns.at("output_tokens", row))} output tokens`,
+      hits(columns, row, true),
+    );
+    const preempted = columns.at("preemptions", row);
+    if (preempted) lines.push(`preempted ${times(preempted)}`);
+    const span: [number, number] = [columns.num("start_ns")[row]!, columns.num("end_ns")[row]!];
+    return {
+      selection: { kind: "request", engine: this.engine, id: request, row: each, span },
+      lines: lines.filter(Boolean),
+    };
+  }
+
+  // Those listed, from the top.
+  get requests(): number[] {
+    this.list();
+    return this.listed.map((each) => each.request);
+  }
+
+  // Scrolls a request into sight, once it is listed.
+  override reveal({ kind, id }: Selection): void {
+    if (kind !== request.kind) return;
+    this.wanted = id;
+    if (!this.inSight()) this.element.scrollIntoView({ block: "nearest" });
+  }
+
+  private scrollToWanted(): void {
+    const request = this.wanted;
+    if (request === null || !this.listed.length) return;
+    this.wanted = null;
+    const top = this.listed.findIndex((each) => each.request === request) * ROW;
+    if (
+      top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)
+    ) return;
+    this.scroller.scrollTop = top - this.scroller.clientHeight / 2;
+  }
+
+  scroll(rows: number): void {
+    this.scroller.scrollTop += rows * ROW;
+  }
+
+  override get scrolls(): boolean {
+    return this.scroller.scrollHeight > this.scroller.clientHeight + 1;
+  }
+}
+
+export const requests: Descriptor<RequestsLane> = {
+  name: "requests",
+  title: "Requests",
+  about: "A lane for each request",
+  needs: [],
+  create: (engine) => new RequestsLane(engine),
+  legend: () => ({
+    unit: "",
+    entries: [
+      ["queued", "queued", "thin"],
+      ["prefill", "prefill"],
+      ["decode", "decode"],
+      ["preempted", "preempted", "line"],
+      ["resumed", "resumed"],
+      ["tool gap", "gap", "thin"],
+    ],
+  }),
+  selects: request,
+  keys: [{
+    keys: ["ArrowUp", "ArrowDown"],
+    help: ["up and down", "scroll the requests"],
+    run: (lane, key) => lane.scroll(key === "ArrowUp" ? -3 : 3),
+  }, {
+    keys: ["p"],
+    help: ["p", "next preempted request"],
+    run: (_lane, _key, engine) => void nextPreemption(engine),
+  }],
+  words: [
+    ["queued", "waiting for its first admission"],
+    ["preempted", "thrown out of the batch, waiting to be admitted again"],
+    ["tool gap", "between the end of a job's turn and its next one"],
+  ],
+};
