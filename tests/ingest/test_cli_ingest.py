@@ -43,7 +43,7 @@ def test_warnings_go_to_stderr(small_run: Path) -> None:
     ("make", "message"),
     [
         (lambda path: None, "does not exist"),
-        (lambda path: path.write_text("x"), "is a file; expected a run directory"),
+        (lambda path: path.write_text("x"), "is a file, not a run directory"),
         (lambda path: path.mkdir(), "is not a run directory"),
         (lambda path: (path / "processes").mkdir(parents=True), "holds no recorded process"),
     ],
