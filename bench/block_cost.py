@@ -1,4 +1,4 @@
-"""What recording a KV block costs its engine: evicted and allocated, cached, freed.
+"""Cost of recording a KV block to its engine: evicted and allocated, cached, freed.
 
     python bench/block_cost.py [ROUNDS]
 
@@ -39,7 +39,7 @@ FOUND = [Block(number) for number in range(BLOCKS)]
 
 
 def calls(hooked: bool, folder: Path) -> dict[str, Callable[[], None]]:
-    """What is timed: name and function."""
+    """Timed functions, by name."""
 
     class HashMap:
         def insert(self, key: bytes, block: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""How often `kvtrace compare`'s 95% intervals hold the truth, on simulated pairs of latencies.
+"""Coverage of `kvtrace compare`'s 95% intervals, on simulated pairs of latencies.
 
     python bench/bootstrap_coverage.py [TRIALS]
 

@@ -1,4 +1,4 @@
-"""What recording costs the steps in which much happens at once: 32 requests are admitted, 32 requests end.
+"""Cost of recording in steps in which much happens at once: 32 requests are admitted, 32 requests end.
 
     python bench/burst.py [PAIRS]
 

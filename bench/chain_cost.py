@@ -1,4 +1,4 @@
-"""What an admission's hash chain costs the engine, for a prompt of 4,096 tokens in blocks of 16, nothing of it cached.
+"""Cost of an admission's hash chain, for a prompt of 4,096 tokens in blocks of 16, none of it cached.
 
     python bench/chain_cost.py        # needs vLLM
 

@@ -1,4 +1,4 @@
-"""How far derived KV windows are from observed ones: `python bench/derived_windows.py TRACE [SPACING]`.
+"""Error of derived KV windows against observed ones: `python bench/derived_windows.py TRACE [SPACING]`.
 
 TRACE is of a recording with `kvtrace record --kv-level layer --layers all`. In its steps with CUDA graphs, full or
 piecewise, the windows of layers that have no stamps there without `--layers` are forgotten, derived again as ingest

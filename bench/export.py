@@ -1,4 +1,4 @@
-"""How fast a trace with many kernels is exported, and how much memory that takes.
+"""Time and memory of exporting a trace with many kernels.
 
     python bench/export.py [--kernels 5000000] [--kind perfetto]
 

@@ -175,7 +175,7 @@ class Engine:
         return figures
 
     def stop(self) -> list[str]:
-        """What kvtrace said at the end. Nsight's own report is not waited for."""
+        """Return kvtrace's summary. Nsight's own report is not waited for."""
         assert self._connection is not None
         self._connection.send(None)
         if self.kind == "nsys":

@@ -137,7 +137,7 @@ def figure(name: str, found: Any) -> Check:
 
 
 def common(rows: Any, answers: list[dict[str, Any]], kind: str) -> Iterator[Check]:
-    """What must hold of any number of ranks."""
+    """Check what must hold of any number of ranks."""
     size = 2
     engines = size if kind == "dp2" else 1
     yield equal("engines", rows("SELECT count(*) FROM engine")[0][0], engines)

@@ -1,4 +1,4 @@
-"""Where recording's time goes in a real engine on the CPU: each hook's, without what it stands around.
+"""Time of each hook in a real engine on the CPU, without the calls it wraps.
 
     python bench/hook_time.py [CONNECTOR [BATCHES]]     # a connector as in bench/throughput.py, or "": none
 

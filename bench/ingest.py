@@ -1,4 +1,4 @@
-"""How fast a recording is ingested, and in how much memory.
+"""Time and memory of ingesting a recording.
 
     python bench/ingest.py --records 100_000_000      # generates it first, in a temporary directory beside --where
     python bench/ingest.py --run RUN                  # an existing recording

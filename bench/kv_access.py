@@ -1,4 +1,4 @@
-"""What the KV access study (IPDPS'25) found, asked of a trace with tiles by canned queries.
+"""Findings of the KV access study (IPDPS'25), asked of a trace with tiles by canned queries.
 
     python bench/gpu.py MODEL --backend TRITON_ATTN --kinds tile+steps=120:160 --starts 1 --rounds 32:1 --keep FOLDER
     kvtrace ingest FOLDER/tile-steps=120:160-0 --all-tiles -o TRACE
@@ -43,7 +43,7 @@ FINDINGS = {
     "parallelism": "SELECT sum(observed_passes) AS passes, avg(mean_accesses) AS mean, max(max_accesses) AS most, "
     "avg(mean_active_requests) AS mean_requests, max(max_active_requests) AS most_requests FROM kv_parallelism",
 }
-"""What is printed: over the rows of the queries, each a table of its name."""
+"""Printed tables: over the rows of the queries, each a table of its name."""
 
 
 def main(path: Path) -> None:

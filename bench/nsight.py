@@ -1,4 +1,4 @@
-"""How fast an Nsight Systems export is ingested and in how much memory, and how fast nsys-ai makes its cache of it.
+"""Time and memory of ingesting an Nsight Systems export, beside nsys-ai making its cache of it.
 
     python bench/nsight.py                                        # generates 5 million kernels first, beside --where
     python bench/nsight.py --export FILE                          # an export of your own

@@ -1,4 +1,4 @@
-"""What kvtrace's NVTX ranges cost, a pair (begin and end), less the loop around it.
+"""Cost of kvtrace's NVTX ranges, a pair (begin and end), less the loop around it.
 
 python bench/nvtx_cost.py [PAIRS]
 

@@ -124,7 +124,7 @@ def measure(kind: str, options: Any, run: Path | None) -> dict[str, Any]:
 
 
 def compared(recorded: list[float], untraced: list[float]) -> str:
-    """What recording cost, by the passes' seconds: those behind the first do the same work."""
+    """Print the cost of recording, by the passes' seconds: all passes after the first do the same work."""
     alike = statistics.median(recorded[1:]) / statistics.median(untraced[1:])
     return f"all passes: {sum(recorded) / sum(untraced):.3f}, median of those behind the first: {alike:.3f}"
 

@@ -59,7 +59,7 @@ class Call(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step took, and what was clocked in it; us."""
+    """Return the microseconds that a step took, and those clocked in it."""
 
     kind: str
     in_steps: float
@@ -92,7 +92,7 @@ class Clock:
 
 
 def gather(clock: Clock) -> list[Call]:
-    """Where the recorder's stand-ins will be found once an engine has been started."""
+    """Return the places where an engine will find the recorder's stand-ins."""
     from kvtrace.probes.device import layers
 
     calls: list[Call] = []

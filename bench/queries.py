@@ -1,4 +1,4 @@
-"""How long each canned query takes on a large trace.
+"""Time of each canned query on a large trace.
 
     python bench/queries.py [--block-events 10000000] [--keep FILE] [--only NAME,NAME]
 

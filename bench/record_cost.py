@@ -1,4 +1,4 @@
-"""What one host record costs: clock reading, packing into the mapped segment, and segment changes, amortised.
+"""Cost of one host record: clock reading, packing into the mapped segment, and segment changes, amortised.
 
 Fields are given by name, as the probes do; those of `step_schedule`, which C fills, are not.
 

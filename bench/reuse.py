@@ -1,4 +1,4 @@
-"""How long miss-ratio curves take, in how much memory, and how far samples are off.
+"""Time and memory of miss-ratio curves, and the error of sampled ones.
 
     python bench/reuse.py [--lookups 10000000] [--keep FILE]
 

@@ -1,4 +1,4 @@
-"""How near an LRU simulation comes to what an engine's pool really did, and what the rest is.
+"""Difference between an LRU simulation and an engine's real pool, and its causes.
 
     python bench/reuse_reality.py TRACE
 

@@ -1,4 +1,4 @@
-"""Whether two engines gave the same answer."""
+"""Comparison of two engines' answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 CLOSE = 1e-9
-"""How far fractions may lie apart, as a share of the larger: engines add up in different orders."""
+"""Largest relative difference of two fractions that count as equal: engines add up in different orders."""
 
 CLOSE_TO_SCALE = 1e-12
 """The same as a share of the column's largest fraction: where two numbers of nearly one size are subtracted, what their

@@ -213,7 +213,7 @@ async def soak(folder: Path, minutes: float, clients: int, think_s: float) -> No
 
 
 def table(folder: Path) -> None:
-    """What was measured, after a warm-up (or from the beginning of a soak shorter than that)."""
+    """Return the figures after a warm-up (or from the beginning of a soak shorter than that)."""
     samples = [json.loads(line) for line in (folder / "soak.jsonl").read_text().splitlines()]
     kept = [sample for sample in samples if sample["elapsed_s"] >= WARM_UP_MINUTES * 60]
     samples = kept if len(kept) > 2 else samples

@@ -1,4 +1,4 @@
-"""How much of what a synthetic trace has. Beside ten million block events: what such a run records at each level."""
+"""Sizes of a synthetic trace. Beside ten million block events: what such a run records at each level."""
 
 from __future__ import annotations
 

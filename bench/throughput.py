@@ -1,4 +1,4 @@
-"""What recording costs a real engine on the CPU.
+"""Cost of recording to a real engine on the CPU.
 
 Recording: one engine, whose hooks do their part or are passed by, batch by batch; passing them by costs as much as
 choosing to have them do it. And engines made for it, two at once: with kvtrace's entry point and nothing to record, and

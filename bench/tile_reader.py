@@ -1,4 +1,4 @@
-"""What a recording of tiles holds, and how fast it is read: `python bench/tile_reader.py RUN`.
+"""Contents of a recording of tiles, and the time to read it: `python bench/tile_reader.py RUN`.
 
 Prints, of each process that recorded tiles, its steps, those lost or left out, the time they span and the bytes they
 take; then decodes the tiles' times, as ingest does, on two cores, up to `--tiles` of them.

@@ -1,4 +1,4 @@
-"""How large the page of a huge trace is, how soon it shows something, and how smoothly it zooms and pans.
+"""Size of the page of a huge trace, time until it shows something, and frame times of zooming and panning.
 
     python -m bench.viewer [--events 5000000] [--split] [--keep FILE] [--frames 120]
 

@@ -78,7 +78,7 @@ def check_replaceable(target: Path) -> None:
     if not os.access(target.parent, os.W_OK):
         raise KvtraceError(f"{target.parent} is not writable; choose another place for the trace with -o")
     if target.exists() and not _is_trace(target):
-        raise KvtraceError(f"{target} exists and is no kvtrace trace; remove it, or choose another name with -o")
+        raise KvtraceError(f"{target} exists and is not a kvtrace trace; remove it, or choose another name with -o")
 
 
 def _is_trace(path: Path) -> bool:
@@ -106,7 +106,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _is_locked(error: duckdb.Error) -> bool:
-    """Whether another process has the database open; DuckDB has no error class for it."""
+    """Return whether another process has the database open; DuckDB has no error class for it."""
     return "Could not set lock" in str(error)
 
 

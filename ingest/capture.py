@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What was read of a source."""
+    """Records read from a source."""
 
     records: int
     torn: int

@@ -38,7 +38,7 @@ ORDER BY seen.send_ns, seen.request_id
 
 
 def has_records(run_dir: Path) -> bool:
-    """Whether a run directory says what clients saw."""
+    """Return whether a run directory has what clients saw."""
     return (run_dir / layout.CLIENT).exists()
 
 

@@ -27,7 +27,7 @@ class Reading(NamedTuple):
 
 
 def host_of(process: ProcessRecording) -> str:
-    """What names the host's clock: the boot id, or recording and host name where that is not known."""
+    """Identity of the host's clock: the boot id, or recording and host name where that is not known."""
     boot_id = process.facts.get("boot_id")
     unknown = boot_id in (None, "", "unknown")
     return f"{process.recording} {process.facts.get('host')}" if unknown else str(boot_id)
@@ -51,7 +51,7 @@ def offsets(processes: Iterable[ProcessRecording]) -> dict[str, int]:
 
 
 def residuals(process_id: int, process: ProcessRecording, offset_ns: int) -> list[Reading]:
-    """What the offset leaves unexplained in each reading of a process: steps of the realtime clock, and drift."""
+    """Return what the offset leaves unexplained in each reading: steps of the realtime clock, and drift."""
     return [
         Reading(process_id, clock, offset_ns, clock.realtime_ns - clock.monotonic_ns - offset_ns)
         for clock in readings_of(process)

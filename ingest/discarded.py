@@ -12,7 +12,7 @@ from kvtrace.ingest.schema.declare import BIGINT, INTEGER, TEXT, Table, column
 
 DISCARDED = Table(
     "discarded",
-    "What a flight recorder (`kvtrace record --keep-last`) let go, by process and stream; empty for a whole recording.",
+    "Records that a flight recorder (`kvtrace record --keep-last`) discarded, by process and stream; else empty.",
     (
         column("process_id", INTEGER, "The process."),
         column("event", TEXT, "The event; tiles: the files of tiles, whose records are steps."),
@@ -28,7 +28,7 @@ DISCARDED = Table(
 def insert_discarded(
     connection: duckdb.DuckDBPyConnection, processes: Sequence[ProcessRecording], offsets_ns: Sequence[int]
 ) -> list[str]:
-    """Fill the table; returns a warning if anything was let go."""
+    """Fill the table; returns a warning if anything was discarded."""
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
         segments = process.segments() if process.kept.streams else {}
         for event, gone in sorted(process.kept.streams.items()):
@@ -45,8 +45,8 @@ def insert_discarded(
         return []
     begins = datetime.fromtimestamp(row[3] / 1e9, UTC)
     return [
-        f"this is the last part of a longer recording: {row[0] or 0:,} records ({row[1] / 1e6:,.1f} MB) were let go; "
-        f"from {begins:%Y-%m-%d %H:%M:%S} UTC on it is whole, and {row[2]:,} earlier records are there because they "
+        f"this is the last part of a longer recording: {row[0] or 0:,} records ({row[1] / 1e6:,.1f} MB) were "
+        f"discarded; it is complete from {begins:%Y-%m-%d %H:%M:%S} UTC on, and has {row[2]:,} earlier records that "
         "were still in force"
     ]
 

@@ -1,4 +1,4 @@
-"""What every importer keeps out of the tables: times that cannot be, and values that DuckDB or Arrow cannot take."""
+"""Checks of every importer: times that cannot be, and values that DuckDB or Arrow cannot take."""
 
 from __future__ import annotations
 

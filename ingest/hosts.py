@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Messages(NamedTuple):
-    """What went from one clock's host to another's: how many messages, and the least of received_ns - sent_ns."""
+    """Messages from one clock's host to another's: their number, and the least of received_ns - sent_ns."""
 
     sender: int
     receiver: int
@@ -21,7 +21,7 @@ class Messages(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """What is added to a clock, and how sure that is.
+    """Correction of a clock, with its uncertainty.
 
     `earliest_ns` and `latest_ns` are the bounds that messages leave (None: unbounded). `uncertainty_ns` is how far the
     true correction may be from `correction_ns`; None where a side has no bound. A negative width, `latest_ns` below

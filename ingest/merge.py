@@ -87,11 +87,11 @@ class Clocks:
     corrections: dict[int, Correction] = field(default_factory=dict)
 
     def correction_ns(self, clock_: int | None) -> int:
-        """What to add to a clock's time; 0 for none."""
+        """Return the nanoseconds to add to a clock's time; 0 for none."""
         return self.corrections[clock_].correction_ns if clock_ is not None else 0
 
     def warnings(self) -> list[str]:
-        """What the corrections do not explain."""
+        """Say what the corrections do not explain."""
         found = []
         for number, correction in self.corrections.items():
             host, recording = self.hosts[number - 1]
@@ -205,7 +205,7 @@ def correct_arrivals(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def directories(given: Sequence[Path], offsets: Mapping[str, int]) -> dict[int, int]:
-    """Which recordings (from 1) `--clock-offset RUN=ns` names, by path or by the directory's name.
+    """Return the recordings (from 1) that `--clock-offset RUN=ns` names, by path or by the directory's name.
 
     Raises:
         KvtraceError: A name is no recording's, or several have it.

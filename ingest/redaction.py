@@ -65,7 +65,7 @@ _HASHED_FACTS = ("command",)
 
 
 class Redacted(NamedTuple):
-    """What was done: rows copied, columns hashed with their rows, and what was left out."""
+    """Result of a redaction: rows copied, columns hashed with their rows, and what was left out."""
 
     rows: int
     hashed: dict[str, int]
@@ -140,7 +140,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, database: str) -> dict[str, 
 
 
 def is_kept(table: str, column: str) -> bool:
-    """Whether the texts of a column stay as they are."""
+    """Return whether the texts of a column stay as they are."""
     return column in _KEPT.get(table, "").split()
 
 

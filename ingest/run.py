@@ -33,7 +33,7 @@ class SourceTable(NamedTuple):
 
 @dataclass
 class Summary:
-    """What an ingest did."""
+    """Result of an ingest."""
 
     target: Path
     streams: list[StreamCount] = field(default_factory=list)
@@ -193,7 +193,7 @@ def _fill(
 
 
 def _offsets(processes: Sequence[ProcessRecording], clocks: merge.Clocks) -> list[int]:
-    """What to add to each process's monotonic readings, ns."""
+    """Return the offset to add to each process's monotonic readings, ns."""
     by_host = clock.offsets(processes)
     return [
         by_host[clock.host_of(process)] + clocks.correction_ns(number)

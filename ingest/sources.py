@@ -1,4 +1,4 @@
-"""What is ingested beside or instead of a recording: profiles, vLLM's KV events, files of other tools."""
+"""Sources ingested beside or instead of a recording: profiles, vLLM's KV events, files of other tools."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class StreamCount(NamedTuple):
 
 
 class Streams:
-    """What some processes recorded, and the keys of its requests. A process's number is its place, from 1."""
+    """Streams recorded by some processes, and the keys of its requests. A process's number is its place, from 1."""
 
     def __init__(self, processes: Sequence[ProcessRecording], offsets_ns: Sequence[int]) -> None:
         self.requests = RequestKeys()
@@ -107,7 +107,7 @@ class Streams:
 
 
 def _said_of_tiles(process: ProcessRecording, what: str) -> int:
-    """A count of steps by a process's own last words; 0 if files of tiles were let go, or it was killed."""
+    """A count of steps by a process's own last words; 0 if files of tiles were discarded, or it was killed."""
     count = process.tiles.get(what)
     return count if isinstance(count, int) and TILES not in process.kept.streams else 0
 
@@ -124,7 +124,7 @@ def _field_warnings(process: ProcessRecording, event: str, segments: list[Segmen
 
 
 def recording_warnings(processes: Sequence[ProcessRecording], streams: Sequence[StreamCount]) -> list[str]:
-    """What was lost while it was recorded."""
+    """Say what was lost while it was recorded."""
     warnings = []
     for number, process in enumerate(processes, 1):
         name = process.directory.name

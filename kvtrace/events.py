@@ -24,7 +24,7 @@ EnumType = type[enum.IntEnum]
 
 
 class Type(NamedTuple):
-    """How a field is stored: in a capture record (`code`, of `struct`) and in DuckDB (`sql`)."""
+    """Storage of a field: in a capture record (`code`, of `struct`) and in DuckDB (`sql`)."""
 
     name: str
     code: str
@@ -46,7 +46,7 @@ COUNT = Type("count", "q", "BIGINT", -1)  # a large count or a duration that may
 
 
 class Phase(enum.IntEnum):
-    """What a request's scheduled tokens are for."""
+    """Phase of a request's scheduled tokens."""
 
     prefill = 1  # the whole remaining prompt in one step
     chunked_prefill = 2  # a part of the prompt
@@ -67,7 +67,7 @@ class Limit(enum.IntEnum):
 
 
 class BlockOp(enum.IntEnum):
-    """What happened to a KV cache block."""
+    """Change of a KV cache block."""
 
     allocate = 1  # taken from the free queue
     hit = 2  # referenced again through a prefix-cache hit (vLLM's `touch`)
@@ -106,14 +106,14 @@ class RemotePart(enum.IntEnum):
 
 
 class TableOp(enum.IntEnum):
-    """How a block table changes."""
+    """Change of a block table."""
 
     set = 1  # first entries of a request's table; what was there before is void
     append = 2
 
 
 class GraphMode(enum.IntEnum):
-    """How the forward pass ran."""
+    """CUDA graph mode of a forward pass."""
 
     eager = 1
     piecewise = 2
@@ -121,14 +121,14 @@ class GraphMode(enum.IntEnum):
 
 
 class WindowKind(enum.IntEnum):
-    """What a layer did with the KV cache in a window of GPU time."""
+    """Work of a layer on the KV cache in a window of GPU time."""
 
     write = 1  # stored the new tokens' K and V
     attention = 2  # read K and V of the tokens attended to
 
 
 class AccessKind(enum.IntEnum):
-    """How a KV block was touched."""
+    """Kind of access to a KV block."""
 
     write = 1  # K and V stored, somewhere in that time (derived)
     attention = 2  # K and V read, somewhere in that time (derived)
@@ -139,7 +139,7 @@ class AccessKind(enum.IntEnum):
 
 
 class Tier(enum.IntEnum):
-    """Where KV lies."""
+    """Place of KV."""
 
     gpu = 1
     cpu = 2
@@ -149,19 +149,19 @@ class Tier(enum.IntEnum):
 
 
 class Direction(enum.IntEnum):
-    """Which way a transfer goes."""
+    """Direction of a transfer."""
 
     store = 1  # away from the GPU's side
     load = 2  # towards it
 
 
 class TierOp(enum.IntEnum):
-    """What happened to a block of an offload tier."""
+    """Change of a block of an offload tier."""
 
     write = 1  # space was taken; the copy is not finished
     store = 2  # can be read from here on
     hit = 3  # will be loaded for a request
-    evict = 4  # its content was given up
+    evict = 4  # its content was evicted
     drop = 5  # space was given back without content
     reset = 6  # the whole tier was emptied (tier_block_id is NULL)
 
@@ -190,7 +190,7 @@ class PinEnd(enum.IntEnum):
 
     used = 1  # what it was kept for came
     expired = 2  # its time ran out
-    forced = 3  # given up to admit others
+    forced = 3  # forced out to admit others
     saved = 4  # the transfer away from the GPU finished
     loaded = 5  # the transfer to the GPU finished
     drained = 6  # the step that might still write it finished

@@ -12,7 +12,7 @@ _HEAD_BYTES = 4096
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file is a page that kvtrace made, and so can be made again."""
+    """Return whether a file is a page that kvtrace made, and so can be made again."""
     try:
         with path.open("rb") as file:
             return _MARK in file.read(_HEAD_BYTES)

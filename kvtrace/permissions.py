@@ -1,4 +1,4 @@
-"""What `tempfile` makes is private; a result is to be as open as any other file its user makes."""
+"""Permissions of results: `tempfile` makes private files; a result is to be as open as its user's other files."""
 
 from __future__ import annotations
 

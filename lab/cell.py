@@ -112,7 +112,7 @@ async def _measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
 
 
 async def _forget(engine: InProcess, client: Client) -> bool:
-    """Empty the prefix cache. A connector may still hold blocks, and lets go only in a step: so give it some."""
+    """Empty the prefix cache. A connector may hold blocks, and releases them only in a step, so run some."""
     for attempt in range(_ATTEMPTS):
         if await engine.forget():
             return True

@@ -85,7 +85,7 @@ def _phase(model: Any, workload: Workload, phase: int, batch: int, device: str, 
 
 
 def _generate(model: Any, prompts: Sequence[Sequence[int]], output_tokens: int, device: str) -> list[int]:
-    """When each token of the batch was there, CLOCK_MONOTONIC ns."""
+    """Return when each token of the batch was there, CLOCK_MONOTONIC ns."""
     import torch
     from transformers import StoppingCriteria, StoppingCriteriaList
 

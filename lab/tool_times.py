@@ -1,4 +1,4 @@
-"""How long each tool takes, by what was seen."""
+"""Estimates of each tool's duration, from the calls seen so far."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ r"""A scheduler that keeps a job's KV while the job calls a tool: a subject to m
 
 A request is a turn of a job. Its client names the job and the tool that the turn ends with in `extra_args`
 (`vllm_xargs` over HTTP): `kvtrace_session` and `kvtrace_tool`. When the turn ends and its tool is expected to take no
-longer than `threshold_s`, the job's cached blocks are pinned for `ttl_s`. They are let go when the job's next turn is
+longer than `threshold_s`, the job's cached blocks are pinned for `ttl_s`. They are released when the job's next turn is
 admitted (`used`), when the time is over (`expired`, at the next step: an engine without requests takes none), or, the
 pin that ends last first, when requests wait and nothing at all could be scheduled (`forced`).
 

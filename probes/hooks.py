@@ -77,7 +77,7 @@ class Hook(NamedTuple):
         takes: The arguments that compiled functions take. Those of Python's functions are found in their sources.
         since: The first vLLM that has what is hooked, where that is later than the oldest one kvtrace knows: an
             earlier one does not lose anything.
-        off: Called when it is switched off or cannot be put in place: what only it would release, let go of now, and
+        off: Called when it is switched off or cannot be put in place: releases what only it would release, and
             what only it would keep up to date is unknown from now on.
 
     Arguments are handed over packed: unpacking and packing them again at every hand-over is most of a hook's cost.

@@ -1,8 +1,8 @@
 -- What kept requests waiting, in how many steps and for how much of the time?
 --
--- Each step counts under the reason why the head of its waiting queue was not admitted. Time is the steps' wall time
--- (interval_ns), so idle time between steps is not in it. The reason is inferred by the recorder; `none` means that
--- nothing was left waiting, NULL that no reason was recorded.
+-- Each step counts under the reason why the request at the head of its waiting queue was not admitted. Time is the
+-- steps' wall time (interval_ns), without idle time between steps. The recorder infers the reason; `none` means that no
+-- request was left waiting, NULL that no reason was recorded.
 --
 -- group: Scheduling
 -- figure: 72-run policy study: admission limits, shares of steps and of time

@@ -1,13 +1,14 @@
 -- How much KV memory would other block sizes and contiguous allocators waste on the same requests?
 --
--- One row an engine and allocator, averaged over the steps in which a request held KV, each step once. The first row is
--- the run itself (shared blocks count once). The others lay the same requests, as long as they ran in this run, into
--- memory of their own, without sharing: `paged` in blocks of another size, grown as tokens come; `contiguous` in one piece
--- that is reserved at admission: the longest sequence the engine allows (`max_model_len`), the request's final length
--- rounded up to a power of two (`buddy`), its prompt and its output rounded up to a power of two (`output_power_of_2`), or
--- its final length (`exact`: no allocator can know it). Reserved and not yet used counts as waste. The final length of a
--- request still running at the end of the recording is its length then. Derived: nobody ran these allocators, and one that
--- wastes more would have run fewer requests at a time. External fragmentation is not modelled.
+-- One row per engine and allocator, averaged over the steps in which a request held KV; each step counts once. The
+-- first row is the run itself (shared blocks count once). The other rows place the same requests, for as long as they
+-- ran in this run, in memory of their own, without sharing. `paged` uses blocks of another size, allocated as tokens
+-- come. `contiguous` reserves one piece at admission: the longest sequence the engine allows (`max_model_len`), the
+-- request's final length rounded up to a power of two (`buddy`), its prompt and its output each rounded up to a power
+-- of two (`output_power_of_2`), or its final length (`exact`: no allocator can know it). Reserved and not yet used
+-- slots count as waste. A request still running at the end of the recording has its length at that time as its final
+-- length. All is derived: nobody ran these allocators, and one that wastes more would have run fewer requests at a
+-- time. External fragmentation is not modelled.
 --
 -- NULL, or without rows, for engines with several KV cache groups.
 --

@@ -1,19 +1,19 @@
 -- How long does each block's KV stay untouched, within a forward pass and between passes?
 --
--- One row a worker and layer, and one with the layer NULL for a block's KV of all layers together. Time counts block by
--- block as each request holds it: from the first pass that uses the block to the last, preemptions apart; a shared block
--- counts once a request. A pass runs from the first layer's window to the end of the last one's. A request's pass touches all
--- its blocks in each layer, for as long as that layer's attention takes, and the blocks it writes for the layer's KV write
--- too; while other layers and the rest of the model compute, the layer's KV idles. Between two passes of a request nothing
--- touches its blocks, however many passes of others go by. Windows are observed, or derived where a layer has no stamps in
--- CUDA graphs (`kv_window.observed`); which blocks they touch is derived, and a window is longer than its accesses to
--- one block: query tile-idle says how much.
+-- One row per worker and layer, and one with the layer NULL for all layers together. Time counts per block and request:
+-- from the first pass that uses the block to the last, without preempted time; a shared block counts once per request.
+-- A pass runs from the start of the first layer's window to the end of the last layer's. In each layer, a request's
+-- pass touches all its blocks for as long as attention takes, and the blocks it writes also for as long as the KV write
+-- takes. The layer's KV is idle while other layers and the rest of the model compute. Between two passes of a request
+-- its blocks are idle, even while other requests' passes run. Windows are observed, or derived where a layer has no
+-- timestamps in CUDA graphs (`kv_window.observed`). Which blocks they touch is derived. A window is longer than its
+-- accesses to one block: query tile-idle says by how much.
 --
--- Where passes are missing in the trace (tiles of every Nth step) the time between passes is known only where a request's
--- next pass is there: passes without it count in passes and idle_within_share alone.
+-- Where passes are missing in the trace (tiles of every Nth step), the time between two passes is known only if both
+-- are there. Passes whose next one is missing count only in passes and idle_within_share.
 --
--- Without GPU windows (`--kv-level host`) a pass is the model runner's call on the host, `forward`; then only the time
--- between passes is known, and on a GPU only roughly, for the call returns before the GPU is done.
+-- Without GPU windows (`--kv-level host`) a pass is the model runner's call on the host (`forward`). Then only the time
+-- between passes is known. On a GPU it is approximate, because the call returns before the GPU is done.
 --
 -- group: KV access
 -- figure: KV access study (IPDPS'25): idle time of blocks within a pass and between passes.

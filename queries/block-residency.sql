@@ -1,7 +1,7 @@
 -- How long does content stay in a block, and how long does it lie unused before it is evicted?
 --
--- One row an engine and kind of stay, over the blocks of the GPU pool, in time and in blocks allocated meanwhile by any
--- request.
+-- One row per engine and kind of stay, over the blocks of the GPU pool, in time and in blocks allocated meanwhile by
+-- any request.
 --
 -- evicted: from a block's allocation to its eviction. reallocated: from its allocation to the next one without an
 -- eviction in between, so it was never cached, or the prefix cache was reset. unended: from an allocation to the last

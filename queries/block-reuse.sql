@@ -1,11 +1,12 @@
 -- When a cached block is used again, how long had it waited for that?
 --
--- One row an engine and kind of reuse, over all prefix-cache hits on blocks of the GPU pool. The distance of a hit is
--- taken from the block's release, caching or hit before it: in time, and in blocks that were allocated in between, by
--- any request. A cache of as many free blocks as that would have kept the block.
+-- One row per engine and kind of reuse, over all prefix-cache hits on blocks of the GPU pool. The distance of a hit
+-- runs from the block's previous release, caching or hit: in time, and in blocks that any request allocated in between.
+-- A cache with that many more free blocks would have kept the block.
 --
--- idle: nobody held the block (ref_count is 1 after the hit), so it could have been evicted; the distance runs from its
--- last release. shared: somebody held it, so it was safe; the distance runs from the block's last event.
+-- idle: no request held the block (ref_count is 1 after the hit), so it could have been evicted; the distance runs from
+-- its last release. shared: a request held it, so it could not be evicted; the distance runs from the block's last
+-- event.
 --
 -- group: Reuse
 -- needs: block_event

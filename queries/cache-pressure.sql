@@ -1,9 +1,10 @@
 -- How does the prefix cache's hit rate stand against the KV budget: what did the workload need, what was evicted?
 --
--- One row: a point of the pressure curve, which traces of the same workload with other budgets complete. Hits are those
--- of first admissions. Distinct tokens are the content the GPU's cache was ever given, each block of one hash and
--- engine counted once; over the budget they say how much of it could have stayed. Avoidable are the tokens that an
--- earlier request had computed and vLLM would have reused, had nothing been lost (query prefix-miss).
+-- One row: a point of the pressure curve; traces of the same workload with other budgets give the other points. Hits
+-- are those of first admissions. Distinct tokens are the content that the GPU's cache was ever given; each block counts
+-- once per hash and engine. Their ratio to the budget says how much of the content could have stayed. Avoidable tokens
+-- are those that an earlier request had computed and that vLLM would have reused, had no block been lost (query
+-- prefix-miss).
 --
 -- group: Prefix caching
 -- figure: Prefix-cache study: hit rate against KV budget (cache pressure)

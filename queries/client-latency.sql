@@ -1,7 +1,7 @@
 -- What latency did clients see, and how much of it was not the engine's?
 --
--- One row a client's request, in order of sending. A client's times have in them what lies between it and the engine:
--- serialisation, the API process, the way back of every token. Clients and engine must have shared a host, or
+-- One row per request of a client, in order of sending. A client's times include everything between it and the engine:
+-- serialisation, the API process, the delivery of every token. Clients and engine must share a host, or have
 -- synchronised clocks. NULL where a request got no token, or the engine's part was not recorded.
 --
 -- group: Requests and jobs

@@ -1,10 +1,10 @@
 -- How do hit rate and time to first token differ between cold and warm prompts?
 --
--- One row a class, over requests that generated. cold: no request admitted before it in its engine had the same first
--- block, so no hit was possible. warm_hit: one had, and something was found. warm_miss: one had, but nothing was found,
--- for the block was evicted, reset, or not stored yet. off: the request was looked up with prefix caching off, or never
--- asked. unknown: the content of its first block was not recorded. A prompt shorter than a block is cold. Two requests
--- share a first block if vLLM gave it the same content hash (table `first_block`).
+-- One row per class, over requests that generated. cold: no request admitted earlier in its engine had the same first
+-- block, so no hit was possible. warm_hit: an earlier request had it, and a block was found. warm_miss: an earlier
+-- request had it, but no block was found, because it was evicted, reset, or not stored yet. off: prefix caching was
+-- off, or the request never looked up. unknown: the content of its first block was not recorded. A prompt shorter than
+-- a block is cold. Two requests share a first block if vLLM gave it the same content hash (table `first_block`).
 --
 -- group: Prefix caching
 -- figure: Prefix-cache study: hit rate and TTFT, cold against warm

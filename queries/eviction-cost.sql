@@ -1,8 +1,8 @@
 -- Which evictions threw away a prefix that was needed again, and what did that cost?
 --
--- One row a lookup whose first missing block had been in the cache and was lost: evicted for another allocation, evicted
--- from an offload tier too, or emptied by a reset. The cost is that of the tokens that were known and had to be computed
--- again, by query cost-model; beside it, what loading their bytes would have cost at this run's measured rate
+-- One row per lookup whose first missing block had been in the cache and was lost: evicted for another allocation,
+-- evicted from an offload tier too, or emptied by a reset. The cost is that of the tokens that were known and had to be
+-- computed again, by query cost-model; beside it, what loading their bytes would have cost at this run's measured rate
 -- (table transfer_rate), NULL if nothing was loaded, or at an assumed one. Bytes are those of one rank.
 --
 -- group: Preemption and eviction

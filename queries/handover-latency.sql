@@ -1,10 +1,10 @@
 -- Where does the time to the first token go when one engine computes the prompt and another the answer?
 --
--- One row a request that was handed over (table handover). The parts add up to ttft_ms: waiting and computing in the
+-- One row per request that was handed over (table handover). The parts add up to ttft_ms: waiting and computing in the
 -- prefill engine, the way to the decode engine through whoever routes, waiting there, loading the KV, and the first
--- decode step. An asynchronous load is cut out of the waiting time; a synchronous one is that of the request's first step
--- and shared with the step's other requests. uncertainty_ms is how far handover_ms and ttft_ms, whose ends two hosts
--- read, may be off; the other parts are of one clock each.
+-- decode step. An asynchronous load is cut out of the waiting time; a synchronous one is that of the request's first
+-- step and shared with the step's other requests. uncertainty_ms is how far handover_ms and ttft_ms, whose ends two
+-- hosts read, may be off; the other parts are of one clock each.
 --
 -- group: Offload
 -- needs: request, handover

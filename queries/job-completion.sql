@@ -1,6 +1,6 @@
 -- How long did each job take, and how much of that was turns, waiting, and tools?
 --
--- One row a job (requests of one session tag), in order of arrival. The completion time runs from the arrival of its
+-- One row per job (requests of one session tag), in order of arrival. The completion time runs from the arrival of its
 -- first turn to the end of its last. It is made of the time with a turn in the engine and of gaps, when none was:
 -- tools, users, or the client itself. All three are NULL for a job with a turn that had not ended when the recording
 -- did.

@@ -1,10 +1,10 @@
 -- Where was one job's KV, turn by turn and between: in use, cached but free, gone, in an offload tier?
 --
--- One row a moment at which any of it changed, from the job's first arrival on; between turns that is what others do to
--- it. A job is the requests of one session tag. Its content is the full blocks, by content hash, that its requests
--- cached or hit so far; each block of the content is on the GPU, in use by any request or free, or gone from it, and
--- beside that in an offload tier or not. A prefix shared with other jobs counts as its content, too. held_blocks are
--- those its own requests reference, the last, partly filled ones included.
+-- One row per moment at which any of the columns changed, from the job's first arrival on; changes between turns come
+-- from other requests. A job is the requests of one session tag. Its content is the full blocks, by content hash, that
+-- its requests cached or hit so far. Each block of the content is on the GPU (in use by any request, or free) or gone
+-- from it, and it may also be in an offload tier. A prefix shared with other jobs counts as its content, too.
+-- held_blocks are those that its own requests reference, including the last, partly filled ones.
 --
 -- A tier that keeps chunks of several blocks names only the last one's hash, so tier_blocks are too few there.
 --

@@ -1,11 +1,12 @@
 -- What bandwidth do a layer's KV reads and writes achieve?
 --
--- One row a worker, layer, kind and batch, over its GPU windows that were observed. Bytes are derived: attention reads the K and V of every
--- token of the request up to its last one in this step, a KV write stores those of the tokens scheduled, in each layer; what
--- a token takes follows from the layer's KV tensor (`kv_layer`: elements times bytes, over the slots). So the last block
--- counts as far as it is filled. A block that several requests share counts once each, though the GPU may read it from its L2
--- cache; the queries of a long prompt read the same KV several times, which counts once. A window also holds attention's
--- arithmetic, which bounds prefill, and a layer with a sliding window reads less than is counted here.
+-- One row per worker, layer, kind and batch, over its GPU windows that were observed. Bytes are derived: attention
+-- reads the K and V of every token of the request up to its last one in this step, a KV write stores those of the
+-- tokens scheduled, in each layer; what a token takes follows from the layer's KV tensor (`kv_layer`: elements times
+-- bytes, over the slots). So the last block counts as far as it is filled. A block that several requests share counts
+-- once each, though the GPU may read it from its L2 cache; the queries of a long prompt read the same KV several times,
+-- which counts once. A window also holds attention's arithmetic, which bounds prefill, and a layer with a sliding
+-- window reads less than is counted here.
 --
 -- group: KV access
 -- figure: KV access study (IPDPS'25): achieved bandwidth of KV reads and writes.

@@ -1,9 +1,9 @@
 -- How many blocks were allocated over time, and how many of their slots hold no token?
 --
--- One row a step, as it was when `schedule` returned, with the step's own tokens counted as stored; with bucket_ms one
--- row a bucket, averaged over its steps. used_blocks is the pool's own count, so a block that several requests share
--- counts once. A request wastes the slots of its block table beyond its last token. Shared blocks are full, so no waste
--- counts twice. A running request that got no tokens in a step keeps its blocks and its waste.
+-- One row per step, as it was when `schedule` returned, with the step's own tokens counted as stored; with bucket_ms
+-- one row per bucket, averaged over its steps. used_blocks is the pool's own count, so a block that several requests
+-- share counts once. A request wastes the slots of its block table beyond its last token. Shared blocks are full, so no
+-- waste counts twice. A running request that got no tokens in a step keeps its blocks and its waste.
 --
 -- Blocks that no running request holds (a connector's or a pin's, those of a request whose KV is still being loaded) are
 -- in used_blocks and count as full: query pinned-blocks has them. Drafted tokens count as stored in the step that
@@ -12,7 +12,7 @@
 -- group: KV memory
 -- figure: Kwon et al. (SOSP'23, PagedAttention), section 3.1 and Figure 2: internal fragmentation; here over time.
 -- needs: step_schedule, step_request, engine
--- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row a step.
+-- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row per step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first step's.

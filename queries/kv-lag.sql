@@ -1,9 +1,10 @@
 -- How long after a block's K is its V read or written, in the same program and layer?
 --
--- One row a worker, layer, phase and kind, over the tiles that the trace holds (`--kv-level tile`). A read's lag runs from
--- when the scores with a tile's K were there until its V went into the output, both in one program, which handles one
--- request, KV head and layer; a tile is one block or several. A write's lag runs from issuing a token's K store to issuing
--- its V store. Times come in ticks of 32 ns, so short lags are coarse, and zero means less than a tick.
+-- One row per worker, layer, phase and kind, over the tiles that the trace holds (`--kv-level tile`). A read's lag runs
+-- from the time the scores with a tile's K were computed to the time its V went into the output. Both are in one
+-- program, which handles one request, KV head and layer; a tile is one block or several. A write's lag runs from
+-- issuing a token's K store to issuing its V store. Times come in ticks of 32 ns, so short lags are coarse, and zero
+-- means less than a tick.
 --
 -- group: KV access
 -- figure: KV access study (IPDPS'25): lag between the reads of a block's K and of its V.

@@ -1,8 +1,8 @@
 -- How full are the GPU's and the host's KV memory over time, how fast is the engine, and when are requests evicted and
 -- resumed?
 --
--- One row a step, or a sample of an imported engine; time counts from its engine's first one. A recorded step has its end
--- as time and the pool as `schedule` left it. Of an imported engine without steps, evictions are rises of swapped
+-- One row per step, or a sample of an imported engine; time counts from its engine's first one. A recorded step has its
+-- end as time and the pool as `schedule` left it. Of an imported engine without steps, evictions are rises of swapped
 -- requests, or of waiting ones while running ones fall.
 --
 -- group: KV memory

@@ -1,11 +1,12 @@
 -- How many accesses to KV blocks run at the same time, within a request and across requests?
 --
--- One row a worker and layer, over its attention. What a layer's window covers is derived from the scheduler's records:
--- one kernel reads all blocks of all requests of the batch, in which order and how many at once cannot be seen from outside
--- (`--kv-level layer`; without GPU windows, a row an engine with the layer NULL). Where tiles were recorded the accesses
--- are observed: a program reads one tile at a time, so the accesses in flight are the programs in flight, each of one
--- request, KV head and layer. Several heads that read the same block count as several. The mean is over the time from the
--- first program's start to the last one's end: of the layer in the step, and of the request in it.
+-- One row per worker and layer, over its attention. What a layer's window covers is derived from the scheduler's
+-- records: one kernel reads all blocks of all requests of the batch, in which order and how many at once cannot be seen
+-- from outside (`--kv-level layer`; without GPU windows, a row per engine with the layer NULL). Where tiles were
+-- recorded the accesses are observed: a program reads one tile at a time, so the accesses in flight are the programs in
+-- flight, each of one request, KV head and layer. Several heads that read the same block count as several. The mean is
+-- over the time from the first program's start to the last one's end: of the layer in the step, and of the request in
+-- it.
 --
 -- group: KV access
 -- figure: KV access study (IPDPS'25): parallelism of accesses within and across requests.

@@ -1,12 +1,12 @@
 -- Are a request's blocks read in increasing order?
 --
--- One row a worker, layer and phase, over the tiles that the trace holds (`--kv-level tile`). Reads are put in the order in
--- which their K was used, and each is compared with the next. in_program takes the reads of one program, which handles a
--- few queries of one request and one KV head, by place in the sequence. in_request takes all programs of the request and
--- head in the layer: it is lower where several programs read side by side, as in prefill or where a long context is cut
--- into segments. block_id_in_program compares the ids of the blocks instead of their places: whether the order is also that
--- of the memory depends on how the blocks were allocated, and is known for models with one KV cache group. Reads of one
--- tick (32 ns) count as ordered by place.
+-- One row per worker, layer and phase, over the tiles that the trace holds (`--kv-level tile`). Reads are put in the
+-- order in which their K was used, and each is compared with the next. in_program takes the reads of one program, which
+-- handles a few queries of one request and one KV head, by place in the sequence. in_request takes all programs of the
+-- request and head in the layer: it is lower where several programs read side by side, as in prefill or where a long
+-- context is cut into segments. block_id_in_program compares the ids of the blocks instead of their places: whether the
+-- order is also that of the memory depends on how the blocks were allocated, and is known for models with one KV cache
+-- group. Reads of one tick (32 ns) count as ordered by place.
 --
 -- group: KV access
 -- figure: KV access study (IPDPS'25), Figure 6b: blocks are read in increasing order within a request.

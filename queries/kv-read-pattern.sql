@@ -1,6 +1,6 @@
 -- Which KV blocks does a layer read when, in each forward pass?
 --
--- One row a block that a program of attention reads (in imported patterns: a warp), in the order of its list. Times
+-- One row per block that a program of attention reads (in imported patterns: a warp), in the order of its list. Times
 -- count from the layer's first access in the pass; pass_ms says how far into the first pass shown that is. A pass in
 -- which the layer reads no block has one row without one. From recorded tiles or imported patterns of one worker; one
 -- KV head. Without a range of steps, the first five recorded passes.

@@ -1,6 +1,6 @@
 -- Who writes KV and who reads it: prefill or decode?
 --
--- One row an engine and phase. A request's share of a step writes the KV of its scheduled tokens and reads that of all
+-- One row per engine and phase. A request's share of a step writes the KV of its scheduled tokens and reads that of all
 -- tokens up to them, in each layer. Counted from the scheduler's records, so it needs no GPU.
 --
 -- group: KV access

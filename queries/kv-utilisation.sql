@@ -1,12 +1,13 @@
 -- How full was the KV cache over time: blocks in use, free but still cached, and free and empty?
 --
--- One row a step, as the pool was when `schedule` returned; with bucket_ms one row a bucket, averaged over its steps.
--- Used and free blocks are recorded. Which free blocks still hold findable content is derived: the recorder counts the
--- cached blocks, used or free, and the block events tell which used blocks are not cached. Only the GPU pool counts.
+-- One row per step, as the pool was when `schedule` returned; with bucket_ms one row per bucket, averaged over its
+-- steps. Used and free blocks are recorded. Which free blocks still hold findable content is derived: the recorder
+-- counts the cached blocks, used or free, and the block events tell which used blocks are not cached. Only the GPU pool
+-- counts.
 --
 -- group: KV memory
 -- needs: step_schedule
--- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row a step.
+-- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row per step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first step's; of an imported

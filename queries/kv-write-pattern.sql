@@ -1,7 +1,7 @@
 -- Which KV blocks does a layer write when, in each forward pass?
 --
--- One row a forward pass, request and block: from the first token stored in the block to the last. Times count from the
--- layer's first access in the pass; pass_ms says how far into the first pass shown that is. From recorded tiles or
+-- One row per forward pass, request and block: from the first token stored in the block to the last. Times count from
+-- the layer's first access in the pass; pass_ms says how far into the first pass shown that is. From recorded tiles or
 -- imported patterns of one worker. Without a range of steps, the first five recorded passes.
 --
 -- group: KV access

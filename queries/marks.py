@@ -35,7 +35,7 @@ def means(*columns: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 
 
 def run_length(rows: int) -> int:
-    """How many rows `means` takes together."""
+    """Return how many rows `means` takes together."""
     return max(1, -(-rows // MANY_MARKS))
 
 

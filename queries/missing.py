@@ -12,9 +12,7 @@ _TILES = "record with `kvtrace record --kv-level tile` (Triton's attention backe
 _WINDOWS = "record on a GPU with `kvtrace record --kv-level layer`, the default there"
 _CONNECTOR = "run vLLM with a KV connector or an offload tier (docs/offload.md)"
 _DERIVED = "ingest derives it; it needs finished steps and admitted prefix lookups (docs/misses.md)"
-_EVENTS = (
-    'recorded by default: either nothing of the kind happened, or its hook is missing: `kvtrace sql TRACE "FROM hook"`'
-)
+_EVENTS = 'recorded by default, so no such event happened or its hook is missing: `kvtrace sql TRACE "FROM hook"`'
 
 _ADVICE = {
     **dict.fromkeys(("gpu_tile", "gpu_program", "gpu_write", "gpu_block_list", "tile_step"), _TILES),
@@ -23,7 +21,7 @@ _ADVICE = {
     **dict.fromkeys(("connector", "connector_call", "connector_lookup"), _CONNECTOR),
     **dict.fromkeys(("prefix_miss", "cost_model"), _DERIVED),
     **dict.fromkeys(
-        ("pin", "pin_start", "pin_end"), "connectors, streaming sessions and schedulers that keep blocks pin"
+        ("pin", "pin_start", "pin_end"), "record a KV connector, a streaming session or a scheduler that pins blocks"
     ),
     "handover": "ingest the recordings of both engines of a prefill/decode pair together (docs/many-hosts.md)",
     "kv_event": "ingest vLLM's published KV events: `kvtrace ingest RUN --kv-events FILE`",

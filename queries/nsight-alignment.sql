@@ -1,8 +1,8 @@
 -- How well do the clocks of a profile and of the recording agree, and how many kernels found their step?
 --
--- One row a profile and way to compare the clocks; the applied one made UNIX times of the profile's own. Residuals are
--- what it leaves unexplained in each kind of reading. Of kv_windows, the residual is how far a layer's kernels reach out
--- of the window that kvtrace timed around them on the GPU, 0 if the window encloses them.
+-- One row per profile and way to compare the clocks; the applied one made UNIX times of the profile's own. Residuals
+-- are what it leaves unexplained in each kind of reading. Of kv_windows, the residual is how far a layer's kernels
+-- reach out of the window that kvtrace timed around them on the GPU, 0 if the window encloses them.
 --
 -- group: GPU
 -- needs: source, alignment

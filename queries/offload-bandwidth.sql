@@ -1,6 +1,6 @@
 -- When were offload transfers saturated: bytes a second by direction, against the run's maximum?
 --
--- One row an engine, direction and stretch of time, from the engine's first transfer to the end of its last, empty
+-- One row per engine, direction and stretch of time, from the engine's first transfer to the end of its last, empty
 -- stretches included. A transfer's bytes, over all workers, are spread evenly from its start on the host (its
 -- submission, where that cannot be seen) to its end as the worker knew it, so a stretch much shorter than a step shows
 -- polling, not copying. Transfers without a known end or bytes are left out. Saturated are stretches whose share of the

@@ -1,8 +1,8 @@
 -- How many tokens a second does a forward pass compute, by phase and batch, and how much of the token budget does it use?
 --
--- One row a step with tokens. tokens_per_s is over the wall time that the step added; an imported log also has what vLLM
--- itself reported over its own interval, which also counts what it did between steps. Without synchronisation, passes
--- that return no token end before the GPU does: of a chunked prefill only the whole is to be trusted.
+-- One row per step with tokens. tokens_per_s is over the wall time that the step added. An imported log also has the
+-- rate that vLLM itself reported over its own interval, which includes the time between steps. Without synchronisation,
+-- passes that return no token end before the GPU does: of a chunked prefill, trust only the whole.
 --
 -- group: Scheduling
 -- figure: IPDPS'25 study of KV access, Figure 4a: throughput of a forward pass; its fill of the budget by batching.

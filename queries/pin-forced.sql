@@ -1,15 +1,16 @@
 -- Which refused admissions and preemptions did pins force?
 --
--- One row an engine, kind, request and cause: what happened to the request while blocks were held though no running
--- request used them (as `pinned-blocks` counts them), and by what.
+-- One row per engine, kind, request and cause: what happened to a request while blocks were held that no running
+-- request used (as `pinned-blocks` counts them), and the cause that held them.
 --
 -- A refused admission is a step in which the head of the queue was refused for lack of blocks. It counts as forced when
--- the blocks it asked for are no more than those free at that moment plus those held so: without all of the pins it
--- would have fitted. `forced_alone` says so of one cause's blocks. The moment is that of its prefix lookup in that step,
--- else the end of the step's scheduling. vLLM's watermark and reserved blocks are not considered.
+-- the blocks it asked for are no more than the blocks free at that moment plus the pinned ones: without any pins it
+-- would have fitted. `forced_alone` is the same for one cause's blocks. The moment is that of its prefix lookup in that
+-- step, else the end of the step's scheduling. vLLM's watermark and reserved blocks are not considered.
 --
 -- A preemption happens because a running request got no block. vLLM does not say how many it asked for; a decoding
--- request asks for one. So it counts as forced when any block was held so: at least that many more were to be had.
+-- request asks for one. So a preemption counts as forced when any block was pinned: at least that one could have been
+-- used.
 --
 -- group: KV memory
 -- needs: step_schedule, block_event, request_event

@@ -1,8 +1,8 @@
 -- What held the blocks, and for how long: running requests, and what else?
 --
--- One row an engine and holder. Each block's time with references is given to one holder at a time: running requests
--- come first, then pins in the order of PinCause. So the rows add up to the time blocks were held, and those that are
--- not in use to the time they were held though no running request used them.
+-- One row per engine and holder. Each block's referenced time is assigned to one holder at a time: running requests
+-- first, then pins in the order of PinCause. The rows add up to the time that blocks were held. The rows that are not
+-- in use add up to the time that blocks were held though no running request used them.
 --
 -- running: a request that runs and had the block allocated. prefix_sharing: only requests that run and found it in the
 -- prefix cache. delayed_free: its request ended, the connector still saves or loads. in_flight: freed while a step that
@@ -22,9 +22,9 @@
 -- column: pins recorded | Pins of that cause, one a block.
 -- column: pinned_block_seconds [block-s] derived | Blocks times seconds of those pins, other holders beside them or not.
 -- column: longest_pin_ms [ms] derived | The longest of them.
--- column: used derived | Pins that ended because what they were kept for came.
+-- column: used derived | Pins that ended because they were used.
 -- column: expired derived | Pins whose time ran out.
--- column: forced derived | Pins given up to admit others.
+-- column: forced derived | Pins forced out to admit others.
 
 WITH held AS (
     SELECT engine_id, held_by, sum(end_ns - start_ns)::BIGINT AS ns, count(DISTINCT block_id) AS blocks

@@ -1,4 +1,4 @@
-"""How kvtrace's plots look: colours, sizes, titles, units, sources. `queries/plots/NAME.py` draws the query NAME.
+"""Look of kvtrace's plots: colours, sizes, titles, units, sources. `queries/plots/NAME.py` draws the query NAME.
 
 A plot is a function `plot(frame) -> Figure`: it takes the answer of its query as a pandas frame and returns a
 matplotlib figure. It never asks for a trace and never shows a window, so that it works on a server and in a notebook.

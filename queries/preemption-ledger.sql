@@ -1,6 +1,6 @@
 -- What did each preemption lose, what did getting it back cost, and what would fetching it have cost?
 --
--- One row a preemption, in order. Three prices of the tokens computed again: `share_ms`, their share of the scheduled
+-- One row per preemption, in order. Three prices of the tokens computed again: `share_ms`, their share of the scheduled
 -- tokens of each step they were computed in, times its wall time; `recompute_ms`, by the fitted cost model of query
 -- cost-model, without its intercept; `fetch_ms`, their bytes over the rate at which this run's connector loaded KV
 -- (table transfer_rate), NULL if it loaded nothing. Bytes are those of one rank. The break-even length is the number of
@@ -14,7 +14,7 @@
 -- column: time_ns [ns] recorded | When, UNIX time.
 -- column: request recorded | Key of table `request`.
 -- column: external_id recorded | The id the client knows.
--- column: lost_tokens [tokens] recorded | Tokens whose KV was given up.
+-- column: lost_tokens [tokens] recorded | Tokens whose KV was discarded.
 -- column: lost_blocks [blocks] recorded | Blocks its block table held.
 -- column: lost_bytes [bytes] derived | Bytes of those blocks.
 -- column: outcome derived | resumed; finished: it ended while waiting to resume; waiting: still was when the recording

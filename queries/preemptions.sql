@@ -1,6 +1,6 @@
 -- Which requests were preempted, what was thrown away, and what did it cost to get it back?
 --
--- One row a preemption, in order. vLLM drops a preempted request's KV and computes it again; the blocks it gives back
+-- One row per preemption, in order. vLLM drops a preempted request's KV and computes it again; the blocks it gives back
 -- stay findable by hash until they are evicted, so some of its tokens may be cached when it resumes.
 --
 -- group: Preemption and eviction

@@ -1,8 +1,8 @@
 -- How much of each request's prompt did the prefix cache supply?
 --
 -- Only lookups whose allocation succeeded count: their hits were used. A request blocked at the head of the queue
--- repeats its lookup every step; those are counted in blocked_lookups and nowhere else. Lookups after a preemption are
--- kept apart, for they also find the request's own blocks. One row a request that was looked up at all.
+-- repeats its lookup every step; those lookups count only in blocked_lookups. Lookups after a preemption have columns
+-- of their own, because they also find the request's own blocks. One row per request that was looked up at all.
 --
 -- group: Prefix caching
 -- needs: prefix_lookup

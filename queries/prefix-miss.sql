@@ -1,9 +1,9 @@
 -- Why did a request's prefix lookup miss, and what did that cost?
 --
--- One row an admitted lookup, in order: a request's first admission and each one after a preemption. The verdict is on
+-- One row per admitted lookup, in order: a request's first admission and each one after a preemption. The verdict is on
 -- the first block that had to be computed. Ingest derives it from the requests' hash chains and the block events.
--- `avoidable_tokens` counts what an earlier request had too and vLLM could have reused, in whole blocks; prices are those
--- of query cost-model and only as good as its fit. docs/misses.md explains the verdicts.
+-- `avoidable_tokens` counts what an earlier request had too and vLLM could have reused, in whole blocks; prices are
+-- those of query cost-model and only as good as its fit. docs/misses.md explains the verdicts.
 --
 -- group: Prefix caching
 -- needs: prefix_miss

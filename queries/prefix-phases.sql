@@ -1,7 +1,7 @@
 -- How did the phases of an experiment go, in the order in which they were run?
 --
--- One row a phase, in order of its first request. A phase is named by its requests' session tags without what
--- cut_pattern takes off, so `shared-3` and `shared-12` are phase `shared`; requests without a tag make one without a
+-- One row per phase, in order of its first request. A phase's name is its requests' session tag without the part that
+-- cut_pattern matches, so `shared-3` and `shared-12` are phase `shared`; requests without a tag form a phase without a
 -- name. The first skip_requests of each phase are its warm-up and left out. To see whether the order matters, record
 -- the same phases in both orders and put the answers side by side: phase_order tells them apart.
 --

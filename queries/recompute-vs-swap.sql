@@ -1,12 +1,13 @@
 -- How long does a request take to get its lost KV back, by recomputing and by fetching it?
 --
--- Every admission at which KV that had existed was gone from the GPU: after a preemption, or because its prefix had been
--- evicted. The strategy is what the engine did: fetched, if a connector supplied tokens; recomputed, if none did; cached,
--- if after a preemption all of it was still found. The overhead runs from the admitting lookup to the next token: the end
--- of the last step in phase `resumed` (of the first step where there was none), or the request's first token. It is
--- recorded wall time, so it holds the time of other requests' tokens in the same steps and, after an eviction, of the
--- tokens that are new. Beside it the modelled price of the lost tokens, either way. Each event counts once in each
--- dimension: lost tokens, sequence length, running requests after the step's scheduling, free share of the pool.
+-- Covers every admission at which KV that had existed was gone from the GPU: after a preemption, or because its prefix
+-- had been evicted. The strategy is what the engine did: fetched, if a connector supplied tokens; recomputed, if none
+-- did; cached, if after a preemption all of it was still found. The overhead runs from the admitting lookup to the next
+-- token: the end of the last step in phase `resumed` (of the first step where there was none), or the request's first
+-- token. It is recorded wall time, so it includes other requests' tokens in the same steps and, after an eviction, the
+-- tokens that are new. Beside it are the modelled prices of recomputing and of fetching the lost tokens. Each event
+-- counts once in each dimension: lost tokens, sequence length, running requests after the step's scheduling, free share
+-- of the pool.
 --
 -- group: Preemption and eviction
 -- figure: KV access study (IPDPS'25): resume overhead of recomputing and swapping against block size, evicted tokens,

@@ -1,6 +1,6 @@
 -- What was done twice: tokens computed again after a preemption or an eviction, and lookups repeated?
 --
--- One row an engine and cause that occurred.
+-- One row per engine and cause that occurred.
 --
 -- preemption: tokens at positions that the request had computed before a preemption took its blocks, and its lookups
 -- after that. eviction: tokens of a first admission's prompt that an earlier request had computed and vLLM could have

@@ -1,8 +1,8 @@
 -- How do hit rate and time to first token change with the number of requests served?
 --
--- One row a request count, which doubles from row to row and ends with all of them: the first so many requests in order
--- of arrival, of those that generated. The marginal hit rate is that of the requests which the row adds to the one
--- before: a cache that has warmed up shows there first.
+-- One row per request count: the first n requests that generated, in order of arrival. n doubles from row to row and
+-- ends with all of them. The marginal hit rate is that of the requests that the row adds to the previous one: a cache
+-- that has warmed up shows there first.
 --
 -- group: Requests and jobs
 -- figure: Prefix-cache study: request-count comparison

@@ -1,7 +1,7 @@
 -- Where did each request's time go: the API process, the queue, prefill or decode?
 --
--- One row a request, in order of arrival. frontend_ms + queue_ms + prefill_ms + decode_ms = total_ms for a request that
--- generated and ended. A part whose beginning or end was not recorded is NULL. Times are those at which the
+-- One row per request, in order of arrival. frontend_ms + queue_ms + prefill_ms + decode_ms = total_ms for a request
+-- that generated and ended. A part whose beginning or end was not recorded is NULL. Times are those at which the
 -- scheduler saw a token, before it was sent to the client.
 --
 -- group: Requests and jobs

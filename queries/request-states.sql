@@ -1,6 +1,6 @@
 -- What was each request doing when: queued, in prefill, decoding, preempted, computing again what it lost?
 --
--- One row a stretch of a request's life, put together from the turns that the scheduler recorded. A resumed request
+-- One row per stretch of a request's life, put together from the turns that the scheduler recorded. A resumed request
 -- computes tokens again until the last step of that phase has ended; where all its KV was still in the prefix cache it
 -- has no such step and goes on at once. A first token that comes back after its request was preempted does not end the
 -- preemption: under async scheduling results arrive late. Stretches without duration are left out.

@@ -1,9 +1,9 @@
 -- What did the run do as a whole, and how fast?
 --
--- One row for all engines together. The span runs from the first request's arrival (or first step) to the end of the last
--- step or request, so idle time in it counts; it is not a measured window apart from warm-up. Where a flight recorder
--- let the beginning go, it runs from kept_from_ns, and requests that were under way then count in whole. Utilisation is
--- that of the GPU pools after each step, a step counting as long as it took. Hits are those of requests' first admissions.
+-- One row for all engines together. The span runs from the first request's arrival (or first step) to the end of the
+-- last step or request, so it includes idle time; warm-up is not separated. Where a flight recorder discarded the
+-- beginning, the span runs from kept_from_ns, and requests that were under way then count in whole. Utilisation is that
+-- of the GPU pools after each step, weighted by the step's duration. Hits are those of requests' first admissions.
 --
 -- group: Run
 -- needs: step_schedule
@@ -26,7 +26,7 @@
 -- column: evictions recorded | Blocks whose cached content was evicted; NULL without block events.
 -- column: recomputed_tokens [tokens] recorded | Tokens computed again after preemptions.
 -- column: dropped_records recorded | Records lost because recording had stopped; 0: none.
--- column: discarded_records recorded | Records that a flight recorder let go (table discarded); 0: the run is whole.
+-- column: discarded_records recorded | Records that a flight recorder discarded (table discarded); 0: the run is whole.
 -- column: kept_from_ns [ns] recorded | From here on the run is whole (UNIX time); NULL: from its beginning.
 -- column: hosts recorded | Hosts, by their clocks; NULL if the trace does not tell.
 -- column: clock_uncertainty_ms [ms] derived | How far the worst of their clocks may be off; NULL: not known.

@@ -1,8 +1,9 @@
 -- How fast did the run serve, with what limits and what block size?
 --
--- One row an engine: its settings, then what it achieved from its first step with tokens to the end of its last one. Put
--- the rows of several runs together (`kvtrace compare`, or a union of their answers) to plot throughput by max_num_seqs and
--- block size. Time in which the engine had nothing to do counts too; busy_share says how much of it did not.
+-- One row per engine: its settings, then what it achieved from its first step with tokens to the end of its last one.
+-- Put the rows of several runs together (`kvtrace compare`, or a union of their answers) to plot throughput by
+-- max_num_seqs and block size. Idle time of the engine counts too; busy_share is the share of the time that was not
+-- idle.
 --
 -- group: Run
 -- figure: Throughput by the most running requests and by block size, as in PagedAttention exercises.
@@ -20,11 +21,11 @@
 -- column: duration_s [s] derived | From the start of the first to the end of the last.
 -- column: busy_share [ratio] derived | Share of it that steps with tokens took.
 -- column: finished_requests [requests] derived | Requests that ended in them.
--- column: requests_per_s [requests/s] derived | Of those, a second.
+-- column: requests_per_s [requests/s] derived | Ended requests per second.
 -- column: output_tokens [tokens] derived | Tokens the model returned.
--- column: output_tokens_per_s [tokens/s] derived | Of those, a second.
+-- column: output_tokens_per_s [tokens/s] derived | Output tokens per second.
 -- column: computed_tokens [tokens] derived | Tokens computed, prompts and recomputation included.
--- column: computed_tokens_per_s [tokens/s] derived | Of those, a second.
+-- column: computed_tokens_per_s [tokens/s] derived | Computed tokens per second.
 -- column: mean_step_ms [ms] derived | Mean wall time a step added.
 -- column: mean_batch_requests [requests] derived | Mean requests a step.
 -- column: max_batch_requests [requests] derived | Most requests of a step.

@@ -1,10 +1,10 @@
 -- How much faster do prompts with a shared prefix get their first token than unique ones of the same length?
 --
--- One row a stretch of prompt lengths and kind of prompt, over requests that generated. shared: another request of the
--- engine, earlier or later, had the same first block (table `first_block`); unique: none had, or the prompt is shorter
--- than a block; unknown: the content of its first block was not recorded. With shared_sessions the tags decide instead.
--- A stretch is matched if it has both kinds: compare those. The first request of each shared prefix is cold, and
--- counted in cold_requests.
+-- One row per stretch of prompt lengths and kind of prompt, over requests that generated. shared: another request of
+-- the engine, earlier or later, had the same first block (table `first_block`); unique: none had, or the prompt is
+-- shorter than a block; unknown: the content of its first block was not recorded. With shared_sessions the tags decide
+-- instead. A stretch is matched if it has both kinds: compare those. The first request of each shared prefix is cold,
+-- and counted in cold_requests.
 --
 -- Differences of two rows are point estimates; intervals are a matter of comparing runs.
 --

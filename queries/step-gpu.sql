@@ -1,6 +1,6 @@
 -- What did the GPU do in each step, and how long was it idle?
 --
--- One row a step and GPU, from a profile (Nsight Systems or PyTorch's) ingested with kvtrace's NVTX ranges or with a
+-- One row per step and GPU, from a profile (Nsight Systems or PyTorch's) ingested with kvtrace's NVTX ranges or with a
 -- recording made at the same time. Everything that was launched for the step counts, wherever it then ran; busy is the
 -- time in which at least one kernel, copy or fill of the step ran. Kernels are told apart by their names (see
 -- docs/nsight.md), so the shares are a guess by rules. attributed_after is the part of the kernels whose step follows

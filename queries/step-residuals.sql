@@ -1,8 +1,8 @@
 -- Which steps took longer, or shorter, than their tokens explain?
 --
--- One row a step with its distance from the least-squares line of query step-regression through the steps of its own
--- composition: those that only decode, and those with any prefill (whole, chunked, or resumed after a preemption). Steps
--- without tokens, or whose results were never recorded, are left out, as there.
+-- One row per step with its distance from the least-squares line of query step-regression through the steps of its own
+-- composition: those that only decode, and those with any prefill (whole, chunked, or resumed after a preemption).
+-- Steps without tokens, or whose results were never recorded, are left out, as there.
 --
 -- group: Scheduling
 -- needs: step_schedule, step_update

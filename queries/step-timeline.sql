@@ -1,7 +1,7 @@
 -- What did each scheduler step run, how long did it take, and what kept requests waiting?
 --
--- One row a step, in the order of steps. A step whose results were never recorded (the recording ended first) has NULL
--- durations. Under async scheduling steps overlap: interval_ms adds up to wall time, duration_ms does not.
+-- One row per step, in the order of steps. A step whose results were never recorded (the recording ended first) has
+-- NULL durations. Under async scheduling steps overlap: interval_ms adds up to wall time, duration_ms does not.
 --
 -- group: Scheduling
 -- needs: step_schedule

@@ -1,9 +1,9 @@
 -- How many scheduler steps did a turn take, against the fewest it could?
 --
--- One row a turn number, over completed turns. A turn needs a step for its prompt, which gives the first output token,
--- and one more for each further token: as many steps as output tokens (the study's 1 + output tokens counts the first
--- token's step twice). More are prompts computed in chunks and preemptions; fewer are drafts that were accepted. Steps
--- sat out are those of the engine between a turn's first and last in which it was not scheduled.
+-- One row per turn number, over completed turns. A turn needs a step for its prompt, which gives the first output
+-- token, and one more for each further token: as many steps as output tokens (the study's 1 + output tokens counts the
+-- first token's step twice). Chunked prompts and preemptions take more steps; accepted drafts take fewer. Steps sat out
+-- are those of the engine between a turn's first and last in which it was not scheduled.
 --
 -- group: Scheduling
 -- figure: 72-run policy study: steps per turn against the minimum

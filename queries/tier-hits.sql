@@ -1,10 +1,11 @@
--- What did each offload tier serve, how full was it, and what did it give up too early?
+-- What did each offload tier serve, how full was it, and what did it evict too early?
 --
--- One row an engine, connector, tier and stretch of time; `bucket_ms` sets the stretch, NULL makes one of the whole
--- recording. Occupied blocks are those taken and not given up since, so a copy under way counts.
+-- One row per engine, connector, tier and stretch of time; `bucket_ms` sets the stretch, NULL makes one of the whole
+-- recording. Occupied blocks are those allocated and not yet evicted or dropped, so a copy under way counts.
 --
--- A block is thrashed when its content is given up and the same content is written to the tier again later: a larger
--- tier, or another policy, would have spared the copy. It is unused when it was given up without a hit since it came.
+-- A block is thrashed when its content is evicted and the same content is written to the tier again later: a larger
+-- tier, or another policy, would have spared the copy. It is unused when it was evicted without a hit since it was
+-- written.
 --
 -- group: Offload
 -- needs: tier_block
@@ -16,7 +17,7 @@
 -- column: stored_blocks [blocks] recorded | Blocks that became readable.
 -- column: hit_blocks [blocks] recorded | Blocks loaded from it for requests.
 -- column: hit_requests [requests] recorded | Different requests they were for, where the connector keeps that.
--- column: evicted_blocks [blocks] recorded | Blocks whose content was given up.
+-- column: evicted_blocks [blocks] recorded | Blocks whose content was evicted.
 -- column: unused_blocks [blocks] derived | Of those: never hit.
 -- column: thrashed_blocks [blocks] derived | Of those: the same content was stored again later.
 -- column: dropped_blocks [blocks] recorded | Blocks given back without content.

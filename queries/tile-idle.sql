@@ -1,10 +1,10 @@
 -- While a layer's attention runs, how much of the time is a block being read?
 --
--- One row a worker, layer and phase of the request, over the tiles that the trace holds (`--kv-level tile`). Of each tile of
--- a request in a layer and step: the time in which at least one program (of any head and any of the request's queries) reads
--- it, from when it turns to the tile until its V went into the output, against the time from the layer's first program to
--- the end of its last one. A tile is one block or several. It refines query block-idle, which counts a block as touched for
--- the whole window; a tile that another request shares counts for each.
+-- One row per worker, layer and phase of the request, over the tiles that the trace holds (`--kv-level tile`). Of each
+-- tile of a request in a layer and step: the time in which at least one program (of any head and any of the request's
+-- queries) reads it, from when it turns to the tile until its V went into the output, against the time from the layer's
+-- first program to the end of its last one. A tile is one block or several. It refines query block-idle, which counts a
+-- block as touched for the whole window; a tile that another request shares counts for each.
 --
 -- group: KV access
 -- figure: KV access study (IPDPS'25): idle time of blocks within a pass.

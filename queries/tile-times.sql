@@ -1,9 +1,9 @@
 -- How long do programs wait for a tile's K, and how much later is its V used?
 --
--- One row a worker and layer, over the tiles that the trace holds (`--kv-level tile`). Loads are pipelined, so to_k is
--- what a program still waits and computes from the tile before to the scores with this one's K; k_to_v is from there
--- until its V is multiplied. Times come in ticks of 32 ns. increasing is the share of programs that read a later tile
--- after an earlier one throughout, as a causal attention kernel should.
+-- One row per worker and layer, over the tiles that the trace holds (`--kv-level tile`). Loads are pipelined: to_k is
+-- the time that a program waits and computes from the previous tile to the scores with this tile's K; k_to_v is from
+-- there until its V is multiplied. Times come in ticks of 32 ns. increasing is the share of programs that read every
+-- tile after all earlier ones, as a causal attention kernel should.
 --
 -- group: KV access
 -- needs: gpu_tile, gpu_program

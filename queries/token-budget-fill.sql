@@ -1,13 +1,14 @@
 -- How full was the token budget of each forward pass, by what was batched?
 --
--- One row a step with tokens, in order; with bucket_ms one row a bucket and kind of batch, averaged over its steps. A batch
--- is prefill (prompts, whole or in chunks, and tokens computed again after a preemption), decode, or mixed (both). The
--- budget is `max_num_batched_tokens`; what limits a decode batch is not this budget but the number of requests.
+-- One row per step with tokens, in order; with bucket_ms one row per bucket and kind of batch, averaged over its steps.
+-- A batch is prefill (prompts, whole or in chunks, and tokens computed again after a preemption), decode, or mixed
+-- (both). The budget is `max_num_batched_tokens`; what limits a decode batch is not this budget but the number of
+-- requests.
 --
 -- group: Scheduling
 -- figure: KV access study (IPDPS'25): fill of the token budget over forward passes, by batching mode.
 -- needs: step_schedule
--- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row a step.
+-- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row per step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first such step's.

@@ -1,7 +1,7 @@
 -- Which tools did jobs call, how long did they take, and how much of a job's KV was still cached afterwards?
 --
--- One row a workload and tool, the most used first. A turn ends with a call; what the job's next turn got from a cache tells
--- what the wait cost. Of that turn, the prompt up to the end of the turn before could have been cached.
+-- One row per workload and tool, the most used first. A turn ends with a call; what the job's next turn got from a
+-- cache tells what the wait cost. Of that turn, the prompt up to the end of the turn before could have been cached.
 --
 -- group: Requests and jobs
 -- needs: client_request

@@ -125,13 +125,13 @@ class Trace:
         """
         if len(_NESTED_WITH.findall(text)) > _MOST_NESTED:
             raise KvtraceError(
-                f"the SQL has more than {_MOST_NESTED} WITH in parentheses, over which DuckDB's parser may take all "
-                "memory. Put them side by side: WITH a AS (...), b AS (...) SELECT ..."
+                f"the SQL has more than {_MOST_NESTED} WITH in parentheses; DuckDB's parser may use all memory "
+                "on them. Put them side by side: WITH a AS (...), b AS (...) SELECT ..."
             )
         try:
             statements = self._connection.extract_statements(text)
         except TypeError as error:  # a command line can hold bytes that are no text
-            raise KvtraceError("the SQL is no UTF-8 text") from error
+            raise KvtraceError("the SQL is not UTF-8 text") from error
         except duckdb.Error as error:
             raise _sql_error(error) from error
         if len(statements) != 1:
@@ -188,7 +188,7 @@ class Trace:
             text: str | None = self._connection.sql(cast, params={"value": value}).fetchall()[0][0]
         except (duckdb.Error, TypeError) as error:  # TypeError: bytes of a command line that are no text
             raise KvtraceError(
-                f"parameter {param.name}: {value!r:.{LONGEST_VALUE}} is no {param.type} ({param.meaning})"
+                f"parameter {param.name}: {value!r:.{LONGEST_VALUE}} is not of type {param.type} ({param.meaning})"
             ) from error
         return text
 
@@ -251,7 +251,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
 
 @cache
 def spill_directory() -> str:
-    """Where DuckDB puts what does not fit in memory: beside the trace it could collide with another reader's."""
+    """Return the directory for DuckDB's spilled data: beside the trace it could collide with another reader's."""
     directory = tempfile.mkdtemp(prefix="kvtrace-")
     owner = os.getpid()
 
@@ -272,10 +272,10 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     try:
         facts = dict(connection.sql("SELECT key, value FROM run").fetchall())
     except duckdb.Error as error:
-        raise KvtraceError(f"{path} is a DuckDB database, but no kvtrace trace: it has no table `run`") from error
+        raise KvtraceError(f"{path} is a DuckDB database, but not a kvtrace trace: it has no table `run`") from error
     found = facts.get("trace_version")
     if found is None:
-        raise KvtraceError(f"{path} is no kvtrace trace: its table `run` has no trace_version")
+        raise KvtraceError(f"{path} is not a kvtrace trace: its table `run` has no trace_version")
     if found != str(TRACE_VERSION):
         maker = facts.get("kvtrace_version") or "unknown"
         raise KvtraceError(

@@ -1,13 +1,14 @@
 -- What moved between the GPU and other tiers, how fast, and how long did it wait?
 --
--- One row an engine, connector, direction and pair of tiers, over all its workers. Bandwidth is bytes over the time the
--- copy took: on the GPU, by CUDA events, where there are any; else as the connector reports it; else from its start to
--- its end on the host, which for an asynchronous copy holds the wait for the next poll. `timed_by` says which; a row has one kind, so a mixture makes several rows. Quantiles are over
--- transfers, mean bandwidth is all bytes over all time.
+-- One row per engine, connector, direction and pair of tiers, over all its workers. Bandwidth is bytes over the time
+-- the copy took: on the GPU, by CUDA events, where there are any; else as the connector reports it; else from its start
+-- to its end on the host, which for an asynchronous copy includes the wait for the next poll. `timed_by` says which;
+-- each row has one kind, so a mixture makes several rows. Quantiles are over transfers, mean bandwidth is all bytes
+-- over all time.
 --
--- Queueing is the time from submission to the start on the host, or, where the start cannot be seen, what the time to
--- the end holds beyond the copy itself. The end is what the worker noticed with its next poll, so with asynchronous
--- copies it includes up to a step of that.
+-- Queueing is the time from submission to the start on the host. Where the start cannot be seen, it is the time to the
+-- end less the copy's own time. The worker notices the end with its next poll, so with asynchronous copies queueing
+-- includes up to a step of polling.
 --
 -- group: Offload
 -- needs: transfer_submit

@@ -1,6 +1,6 @@
 -- How much of its prompt did a job's first, second, ... turn find in the GPU's cache, and how much beyond it?
 --
--- One row a turn number, over all jobs. Counted are the lookups at first admissions, whose hits were used; lookups of
+-- One row per turn number, over all jobs. Counted are the lookups at first admissions, whose hits were used; lookups of
 -- requests that were refused or preempted are in queries prefix-hit-rate and recomputed-tokens. Rates are tokens over
 -- tokens, so long prompts weigh more; NULL where prefix caching was off.
 --

@@ -1,6 +1,6 @@
 -- How does a turn's latency change from a job's first turn to its last?
 --
--- One row a turn number, over completed turns. The means queue_ms, prefill_ms and decode_ms add up to mean_ms where
+-- One row per turn number, over completed turns. The means queue_ms, prefill_ms and decode_ms add up to mean_ms where
 -- every turn generated a token; a preemption's wait is in the part it fell into. Later turns have fewer jobs where jobs
 -- differ in length: query turn-growth compares the same jobs.
 --

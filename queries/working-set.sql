@@ -1,8 +1,8 @@
 -- How many different blocks do prompts need, over time?
 --
--- One row an engine and window of time, from its first lookup on; windows without lookups are left out. The working set
--- of a window are the different full blocks of the prompts looked up in it, found or not. Blocks that are only generated
--- count from the prompt on that sends them again. A cache smaller than the working set of the time between two uses of a
+-- One row per engine and window of time, from its first lookup on; windows without lookups are left out. The working
+-- set of a window is the different full blocks of the prompts looked up in it, found or not. Generated blocks count
+-- from the first prompt that contains them. A cache smaller than the working set of the time between two uses of a
 -- prefix cannot keep it.
 --
 -- group: Reuse

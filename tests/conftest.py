@@ -1,4 +1,4 @@
-"""Which tests share a process when files run side by side, as in `make test`: a file's, and those of one recording."""
+"""Groups of tests that share a process when files run side by side: a file's, and those of one recording."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = ("probes", "ingest", "queries", "viewer", "lab")
 OWN = ROOT / "kvtrace"
 WEB = ROOT / "viewer" / "web"
-"""What the shipped page is built from."""
+"""Sources of the shipped page."""
 
 
 @pytest.fixture(scope="module")

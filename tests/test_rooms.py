@@ -1,4 +1,4 @@
-"""Who may import whom: the table of docs/how-it-works.md, held against every import of every module."""
+"""Imports between rooms: the table of docs/how-it-works.md, held against every import of every module."""
 
 from __future__ import annotations
 

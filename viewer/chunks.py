@@ -1,4 +1,4 @@
-"""Where a page's columns go while it is made, and how a long table is cut so that a view loads little of it."""
+"""Stores of a page's columns while it is made, and the cutting of long tables so that a view loads little."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _export_engine(
     *,
     alone: bool,
 ) -> dict[str, Any]:
-    """What matters most goes first: a page that is too small for everything does without the rest."""
+    """Export an engine, the most important first: a page that is too small for everything does without the rest."""
     engine = settings["engine_id"]
     changes = blocks.Changes(source, engine, origin_ns)
     steps = export_steps(source, writer, engine, origin_ns)

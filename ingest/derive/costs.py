@@ -1,4 +1,4 @@
-"""What computing a token costs in this run, by ordinary least squares over its steps."""
+"""Cost of computing a token in this run, by ordinary least squares over its steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Fit(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Whether prices can be taken from it."""
+        """Return whether prices can be taken from it."""
         return self.ns_per_token is not None and self.ns_per_token > 0
 
 

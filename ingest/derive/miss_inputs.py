@@ -1,4 +1,4 @@
-"""What is known about the first block that each admitted lookup had to compute, in temporary tables.
+"""Facts about the first block that each admitted lookup had to compute, in temporary tables.
 
 `lookup` has a row an admitted lookup; `missing` adds the hash of that block; `found`, `ahead` and `alike` say what
 became of earlier blocks of that hash, who was computing it just then, and who had the same tokens under another key;
@@ -63,7 +63,7 @@ FROM dated
 WINDOW life AS (PARTITION BY engine_id, block_hash, kv_group, epoch ORDER BY place)
 QUALIFY row_number() OVER (PARTITION BY engine_id, block_hash, kv_group, time_ns ORDER BY place DESC) = 1
 """
-"""How many blocks had a hash after each change. A reset empties the cache without an event a block."""
+"""Number of blocks with a hash after each change. A reset empties the cache without an event a block."""
 
 _FOUND = """
 CREATE TEMP TABLE found AS
@@ -98,7 +98,7 @@ SELECT l.engine_id, l.request, l.step,
 FROM last_change l LEFT JOIN emptied e ON e.engine_id = l.engine_id AND e.epoch = l.epoch + 1
 GROUP BY l.engine_id, l.request, l.step
 """
-"""What had become of the missing hash by then, over all KV cache groups: a block is found only if each has it."""
+"""State of the missing hash at the lookup, over all KV cache groups: a block is found only if each has it."""
 
 _RELEASED = """
 CREATE TEMP TABLE released AS

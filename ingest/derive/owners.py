@@ -35,7 +35,7 @@ class Owners:
         self._shared = self._find_shared()
 
     def owner(self, number: int, internal_id: str) -> int:
-        """What `RequestKeys` is to be told for an id in the records of the process with this number."""
+        """Return the owner to give to `RequestKeys` for an id in the records of the process with this number."""
         engines = self._shared.get(internal_id)
         if engines is None:
             return 0
@@ -52,7 +52,7 @@ class Owners:
         return -recorder.recording
 
     def warnings(self) -> list[str]:
-        """What could not be told apart."""
+        """Return the ids that could not be told apart."""
         names = [process.directory.name for process in self._processes]
         return [
             f"{names[number - 1]}: {count} of its request ids are those of several engines; it is not known which one "

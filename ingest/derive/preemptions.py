@@ -13,7 +13,7 @@ PREEMPTION = Table(
         column("time_ns", BIGINT, "When."),
         column("request", INTEGER, "The request."),
         column("output_tokens", INTEGER, "Output tokens it had by then."),
-        column("lost_tokens", INTEGER, "Tokens whose KV was given up."),
+        column("lost_tokens", INTEGER, "Tokens whose KV was discarded."),
         column("lost_blocks", INTEGER, "Blocks its block table held."),
         column("outcome", TEXT, "resumed; finished: it ended while waiting to resume; waiting: still was when the "
                                 "recording ended (derived)."),

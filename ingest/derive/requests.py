@@ -1,4 +1,4 @@
-"""What follows from the events: table `request`, and how many rows each join of the trace matches."""
+"""Derives table `request` from the events, and counts how many rows each join of the trace matches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Join(NamedTuple):
 
 
 class JoinCount(NamedTuple):
-    """How a join went."""
+    """Result of a join."""
 
     name: str
     matched: int

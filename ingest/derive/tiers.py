@@ -1,4 +1,4 @@
-"""What offload tiers did, where the trace knows of any: their losses for misses, their speed for prices.
+"""Losses of offload tiers, for misses, and their speed, for prices, where the trace has any.
 
 The tables of transfers are declared elsewhere, and a trace may lack them.
 """

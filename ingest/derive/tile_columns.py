@@ -59,7 +59,7 @@ Array = NDArray[Any]
 
 
 class StepTiles(NamedTuple):
-    """What GPU programs wrote in a step, as it lies in the file."""
+    """Words that GPU programs wrote in a step, as they lie in the file."""
 
     chunk: Chunk
     programs: Array  # of PROGRAM
@@ -68,7 +68,7 @@ class StepTiles(NamedTuple):
 
     @property
     def opened_ns(self) -> int:
-        """When the step was opened, CLOCK_MONOTONIC."""
+        """Time at which the step was opened, CLOCK_MONOTONIC."""
         return self.chunk.opened_gpu_ns + self.chunk.offset_ns
 
     def since_opened(self, start: Array) -> Array:
@@ -88,7 +88,7 @@ class TileTimes(NamedTuple):
 
 
 def has_tiles(directory: Path) -> bool:
-    """Whether a process recorded tiles."""
+    """Return whether a process recorded tiles."""
     return any(directory.glob("tiles.*.kvt"))
 
 
@@ -161,7 +161,7 @@ def _step(chunk: Chunk, data: Array, offset: int) -> StepTiles:
 
 
 def _what_is_wrong(step: StepTiles) -> str | None:
-    """What cannot be in a step: numbers that are too large, and places beyond its own tiles."""
+    """Mark what cannot be in a step: numbers that are too large, and places beyond its own tiles."""
     chunk, programs, places = step.chunk, step.programs, len(step.ticks)
     if not 0 <= chunk.step < 1 << 31 or max(chunk.lost_steps, chunk.filtered_steps) >= 1 << 31:
         return f"it has number {chunk.step}, after {chunk.lost_steps} lost and {chunk.filtered_steps} left out"
@@ -178,7 +178,7 @@ def _what_is_wrong(step: StepTiles) -> str | None:
 
 
 def times(step: StepTiles) -> TileTimes:
-    """When each tile of a step had its K and V used."""
+    """Return when each tile of a step had its K and V used."""
     programs = step.programs
     counts = programs["tiles"].astype(np.int64)
     begins = np.cumsum(counts) - counts

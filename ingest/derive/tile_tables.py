@@ -24,7 +24,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class TileCounts(NamedTuple):
-    """What the tile files of a process hold, and how much of it the trace has."""
+    """Counts of what the tile files of a process hold, and how much of it the trace has."""
 
     steps: int
     ingested_steps: int
@@ -35,7 +35,7 @@ class TileCounts(NamedTuple):
     unwritten_steps: int = 0
 
     def warnings(self) -> Iterator[str]:
-        """What is missing of the tiles, and why."""
+        """Say which tiles are missing, and why."""
         if self.ingested_steps < self.steps:
             yield (
                 f"the trace has the tiles of {self.ingested_steps:,} of {self.steps:,} recorded steps "
@@ -50,7 +50,7 @@ class TileCounts(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whose records: keys of table `process`, and the clock's offset to UNIX time."""
+    """Source of the records: keys of table `process`, and the clock's offset to UNIX time."""
 
     process_id: int
     engine_id: int | None
@@ -196,7 +196,7 @@ def _writes(step: StepTiles, offset_ns: int) -> dict[str, Array]:
 
 
 def _checked(step: StepTiles, listed: tile_columns.BlockIds) -> tuple[int, int]:
-    """How many programs' sums agree with the block ids that were listed for the same queries, and how many do not."""
+    """Count the programs whose sums agree with the block ids listed for the same queries, and those that do not."""
     programs = step.programs
     lists = np.flatnonzero(programs["flags"] & LISTS_BLOCKS)
     has_sum = programs[(programs["flags"] & HAS_SUM) != 0]

@@ -41,7 +41,7 @@ class Alignment(NamedTuple):
         return f"{time} + {self.offset_ns} + CAST(({time} - {self.reference_ns}) * {self.drift_ppb / 1e9!r} AS BIGINT)"
 
     def unexplained(self, readings: Readings) -> Times:
-        """What it leaves of each reading, ns, signed."""
+        """Return the residual of each reading, ns, signed."""
         since = (readings.source_ns - self.reference_ns).astype(np.float64)
         drift: Times = np.rint(since * (self.drift_ppb / 1e9)).astype(np.int64)
         return readings.unix_ns - readings.source_ns - self.offset_ns - drift
@@ -107,7 +107,7 @@ def _insert_row(
 
 
 def figures(left: Times | None) -> list[int | None]:
-    """How many readings, and the median, 99th percentile and largest of what is left of them, without sign."""
+    """Return the number of readings, and the median, 99th percentile and largest of their residuals, unsigned."""
     if left is None or not len(left):
         return [0, None, None, None]
     sizes = np.abs(left)

@@ -1,4 +1,4 @@
-"""Which copies of a profile are those of an offload transfer: the bytes must add up, exactly, on one stream.
+"""Matches a profile's copies with offload transfers: the bytes must add up, exactly, on one stream.
 
 A worker hands a transfer's copies to one stream, one after the other, between its submission and the moment it knows
 of the end. So they are neighbours in their stream, of the transfer's direction, within that time, and sum to its bytes.

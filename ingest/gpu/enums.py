@@ -12,7 +12,7 @@ SourceKind.__doc__ = "Which importer read a source."
 
 
 class ActivityKind(enum.IntEnum):
-    """What the GPU did."""
+    """Kind of GPU activity."""
 
     kernel = 1
     memcpy = 2
@@ -40,7 +40,7 @@ class CopyKind(enum.IntEnum):
 
 
 class MemoryKind(enum.IntEnum):
-    """What kind of memory a copy reads or writes."""
+    """Kind of memory that a copy reads or writes."""
 
     pageable = 1
     pinned = 2
@@ -53,7 +53,7 @@ class MemoryKind(enum.IntEnum):
 
 
 class CallApi(enum.IntEnum):
-    """Which CUDA API a call is of."""
+    """CUDA API of a call."""
 
     runtime = 1
     driver = 2
@@ -61,7 +61,7 @@ class CallApi(enum.IntEnum):
 
 
 class NvtxKind(enum.IntEnum):
-    """What kind of NVTX record it is."""
+    """Kind of an NVTX record."""
 
     mark = 1
     push_pop = 2
@@ -73,7 +73,7 @@ class NvtxKind(enum.IntEnum):
 
 
 class KernelCategory(enum.IntEnum):
-    """What a kernel is for, by its name."""
+    """Purpose of a kernel, by its name."""
 
     attention = 1
     gemm = 2
@@ -95,7 +95,7 @@ class LayerRole(enum.IntEnum):
 
 
 class Attribution(enum.IntEnum):
-    """How an activity got its step."""
+    """Source of an activity's step."""
 
     nvtx_forward = 1  # launched inside kvtrace's forward range, on its thread
     nvtx_step = 2  # launched inside kvtrace's step range, on its thread
@@ -108,7 +108,7 @@ class Attribution(enum.IntEnum):
 
 
 class LayerMethod(enum.IntEnum):
-    """How a kernel got its layer."""
+    """Source of a kernel's layer."""
 
     kv_window = 1  # it ran inside the window that kvtrace timed on the GPU
     step_order = 2  # it is the n-th of its kind in the step
@@ -116,7 +116,7 @@ class LayerMethod(enum.IntEnum):
 
 
 class AlignmentMethod(enum.IntEnum):
-    """What two clocks were compared by."""
+    """Means by which two clocks were compared."""
 
     clock_marks = 1  # kvtrace's clock marks: readings of the monotonic clock inside the profile
     forward_ranges = 2  # kvtrace's NVTX forward ranges and the recorded forward passes
@@ -127,7 +127,7 @@ class AlignmentMethod(enum.IntEnum):
 
 
 class KvEventOp(enum.IntEnum):
-    """What vLLM published about a block."""
+    """Kind of event that vLLM published about a block."""
 
     stored = 1
     removed = 2

@@ -1,4 +1,4 @@
-"""What is done once a profile's rows are there: processes, steps, layers, and what each join matched."""
+"""Last stage of loading a profile: processes, steps, layers, and what each join matched."""
 
 from __future__ import annotations
 

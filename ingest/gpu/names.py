@@ -1,4 +1,4 @@
-"""What a kernel is for, by its name: the first rule that the demangled name meets decides.
+"""Purpose of a kernel, by its name: the first rule that the demangled name meets decides.
 
 Names change with every release of every library, so this is a guess by documented rules, never an observation. The
 rule that decided is kept beside the category.
@@ -15,7 +15,7 @@ _C = KernelCategory
 
 
 class Verdict(NamedTuple):
-    """What a name says."""
+    """Result of reading a name."""
 
     category: KernelCategory
     rule: str | None
@@ -50,7 +50,7 @@ _COMPILED = tuple((category, rule, re.compile(rule, re.IGNORECASE)) for category
 
 
 def classify(name: str) -> Verdict:
-    """What a kernel's demangled name says it is for."""
+    """Return the purpose that a kernel's demangled name tells."""
     for category, rule, pattern in _COMPILED:
         if pattern.search(name):
             return Verdict(category, rule, _role(category, name))

@@ -1,4 +1,4 @@
-"""Which recorded process each profiled one is: by its pid, if profile and recording were made at the same time."""
+"""Matches profiled processes with recorded ones: by pid, if profile and recording were made at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which step a thread works for at any time, from the ranges it was in, for an ASOF join.
+"""Timeline of the step a thread works for, from the ranges it was in, for an ASOF join.
 
 A range join of millions of launches with thousands of ranges does not end; the latest change before a launch does.
 """
@@ -27,7 +27,7 @@ class Range(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """What a thread works for: `states[i]` from `at_ns[i]` on, as (step, method); (None, None) is for nothing known."""
+    """Work of a thread: `states[i]` from `at_ns[i]` on, as (step, method); (None, None) is for nothing known."""
 
     pid: int
     tid: int
@@ -49,7 +49,7 @@ def timelines(ranges: Iterable[Range]) -> list[Timeline]:
 
 
 def _sweep(ranges: list[Range]) -> Iterator[tuple[int, _State]]:
-    """What the thread works for from each change on, in order of time."""
+    """Return the thread's state from each change on, in order of time."""
     entered: list[Range] = []
     for each in ranges:
         while entered and entered[-1].end_ns <= each.start_ns:
@@ -61,7 +61,7 @@ def _sweep(ranges: list[Range]) -> Iterator[tuple[int, _State]]:
 
 
 def _leave(entered: list[Range], next_ns: int | None) -> Iterator[tuple[int, _State]]:
-    """What holds once the innermost range ends, up to `next_ns`."""
+    """Return what holds once the innermost range ends, up to `next_ns`."""
     left = entered.pop()
     while entered and entered[-1].end_ns < left.end_ns:  # ranges that do not nest
         entered.pop()

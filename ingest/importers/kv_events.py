@@ -78,7 +78,7 @@ def load(target: Target, source_id: int, path: Path) -> list[str]:
 
 
 class _Batch(NamedTuple):
-    """What vLLM published at once."""
+    """Batch of events that vLLM published at once."""
 
     sequence: int
     rank: int | None

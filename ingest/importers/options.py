@@ -1,4 +1,4 @@
-"""What a user can tell the importers of other tools' files that the files do not say themselves."""
+"""Options for importers of other tools' files, for facts that the files do not say themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a derived table or view is, and the columns that event tables get."""
+"""Declares derived tables and views, and the columns that event tables get."""
 
 from __future__ import annotations
 

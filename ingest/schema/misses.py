@@ -66,7 +66,7 @@ PREFIX_MISS = Table(
         column("avoidable_ns", BIGINT, "Price of avoidable_tokens by cost_model; NULL without one."),
         column("stored_ns", BIGINT, "With evicted and reset: when the block was last stored; with "
                                      "not_finished_storing: when it was stored in the end."),
-        column("released_ns", BIGINT, "With evicted: when its last user before the eviction let go of it."),
+        column("released_ns", BIGINT, "With evicted: when its last user before the eviction released it."),
         column("lost_ns", BIGINT, "With evicted and reset: when it was lost."),
         column("other_request", INTEGER, "With evicted: the request whose allocation took the block; with "
                                           "not_finished_storing: the one computing it; with different_key: the one "

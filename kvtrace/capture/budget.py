@@ -13,7 +13,7 @@ _TAKEN = struct.Struct("<Q")
 
 
 class Budget:
-    """What may still be written to a run directory. A file in it, locked for the moment, counts for all processes.
+    """Bytes that may still be written to a run directory. A locked file in it counts for all processes.
 
     Args:
         run_dir: The run directory.

@@ -1,4 +1,4 @@
-"""How much a recording may hold: `kvtrace record`'s caps, from the command line to vLLM's processes.
+"""Limits on the size of a recording: `kvtrace record`'s caps, from the command line to vLLM's processes.
 
 Without `--keep-last` a full recording stops. With it the launcher discards the oldest segments
 (`kvtrace.retention`).
@@ -57,7 +57,7 @@ class Limits:
 
     @property
     def stop_bytes(self) -> int | None:
-        """Where writers stop by themselves; None if the oldest go instead."""
+        """Return the bytes at which writers stop; None if the oldest records are discarded instead."""
         return None if self.keeps else self.max_bytes
 
     def to_environment(self) -> dict[str, str]:

@@ -150,7 +150,7 @@ class Recorder:
             return numbers
 
     def clock_moved_ns(self) -> int:
-        """How far the realtime clock was stepped since this process was ready to record; slewing is in it, too."""
+        """Return how far the realtime clock was stepped or slewed since this process was ready to record."""
         return time.time_ns() - time.monotonic_ns() - self._clock_offset_ns
 
     def forget(self, text: str) -> None:
@@ -158,7 +158,7 @@ class Recorder:
         self._strings.pop(text, None)
 
     def rotate(self) -> None:
-        """Begin new segments where there are records, and a new file of strings where old ones may be let go."""
+        """Begin new segments where there are records, and a new file of strings where old ones may be discarded."""
         for stream in self._streams:
             stream.rotate()
         if self.limits.keeps:

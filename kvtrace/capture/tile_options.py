@@ -1,4 +1,4 @@
-"""What `--kv-level tile` shall record: the filters and limits, from the command line to vLLM's processes.
+"""Filters and limits of `--kv-level tile`, from the command line to vLLM's processes.
 
 `layer` takes one of them: which layers.
 """
@@ -47,7 +47,7 @@ class TileOptions:
         return bits - (1 << 64) if bits >= 1 << 63 else bits
 
     def wants(self, step: int) -> bool:
-        """Whether the filters keep a step."""
+        """Return whether the filters keep a step."""
         if step % self.every:
             return False
         return not (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PairBy(StrEnum):
-    """What makes two requests of two runs one."""
+    """Rule by which requests of two runs are paired."""
 
     session = "session"
     id = "id"
@@ -25,7 +25,7 @@ class PairBy(StrEnum):
 
 
 class GroupBy(StrEnum):
-    """What groups of one run's requests are made by."""
+    """Property by which one run's requests are grouped."""
 
     warmth = "warmth"
     sharing = "sharing"
@@ -39,16 +39,17 @@ def register(app: typer.Typer) -> None:
     def compare(
         traces: Annotated[
             list[Path],
-            typer.Argument(metavar="A B [C ...]", help="Traces; the first is what the others are compared with."),
+            typer.Argument(metavar="A B [C ...]", help="Traces; the others are compared with the first."),
         ],
         output: Annotated[
-            Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Write a page, Markdown and CSV there.")
+            Path | None,
+            typer.Option("-o", "--output", metavar="FOLDER", help="Also write a page, Markdown and CSV there."),
         ] = None,
         pair_by: Annotated[
             PairBy | None,
             typer.Option(
                 "--pair",
-                help="What makes two requests one: session and turn, the client's id, or their order of arrival.  "
+                help="Pair requests by session and turn, by the client's id, or by order of arrival.  "
                 "[default: the first of these that pairs half of them]",
                 show_default=False,
             ),
@@ -57,19 +58,25 @@ def register(app: typer.Typer) -> None:
             GroupBy | None,
             typer.Option(
                 "--by",
-                help="Instead, set groups of one trace's requests side by side: cold and warm prompts, shared and "
-                "unique ones, or phases by their session tags.",
+                help="Compare groups of one trace's requests instead: cold and warm prompts, shared and unique ones, "
+                "or phases by their session tags.",
                 show_default=False,
             ),
         ] = None,
         skip_requests: Annotated[
-            int, typer.Option("--skip-requests", min=0, help="With --by: leave out the first requests, the warm-up.")
+            int,
+            typer.Option(
+                "--skip-requests", min=0, metavar="N", help="With --by: leave out the first N requests, the warm-up."
+            ),
         ] = 0,
         force: Annotated[
             bool, typer.Option("--force", help="Replace a compare.html that kvtrace did not make.")
         ] = False,
     ) -> None:
-        """Set runs side by side: metrics, paired differences with bootstrap 95% intervals, and whether that is fair."""
+        """Compare runs, request by request.
+
+        Prints metrics, paired differences with bootstrap 95% intervals, and warnings where the comparison is unfair.
+        """
         if by is not None:
             if len(traces) != 1 or output is not None or pair_by is not None:
                 raise KvtraceError("--by compares the requests of one trace, on the terminal: no -o, no --pair", 2)

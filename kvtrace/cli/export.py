@@ -14,24 +14,30 @@ _MEGABYTE = 1_000_000
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace made by `kvtrace ingest`.")]
 PerfettoOption = Annotated[
-    Path | None, typer.Option("--perfetto", metavar="DIR", help="Track events for ui.perfetto.dev, in files.")
+    Path | None, typer.Option("--perfetto", metavar="DIR", help="Write files for ui.perfetto.dev.")
 ]
 ParquetOption = Annotated[
     Path | None,
-    typer.Option("--parquet", metavar="DIR", help="table=NAME/run=ID/hour=HOUR/part-*.parquet, a run beside others."),
+    typer.Option(
+        "--parquet",
+        metavar="DIR",
+        help="Write table=NAME/run=ID/hour=HOUR/part-*.parquet; a folder may hold many runs.",
+    ),
 ]
-CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="NAME.csv for every table.")]
+CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="Write NAME.csv for every table.")]
 OtlpOption = Annotated[
-    Path | None, typer.Option("--otlp", metavar="FILE", help="OpenTelemetry spans in JSON, a message a line.")
+    Path | None, typer.Option("--otlp", metavar="FILE", help="Write OpenTelemetry spans in JSON, one message per line.")
 ]
 ViewsOption = Annotated[
-    bool, typer.Option("--views", help="With --parquet and --csv: the views too. kv_access can be very large.")
+    bool, typer.Option("--views", help="With --parquet or --csv: write the views too. kv_access can be very large.")
 ]
 RunIdOption = Annotated[
     str | None,
-    typer.Option("--run-id", metavar="ID", help="With --parquet and --otlp: the run's name. Default: its start."),
+    typer.Option("--run-id", metavar="ID", help="With --parquet or --otlp: name of the run.  [default: its start]"),
 ]
-SliceOption = Annotated[int, typer.Option("--slice-mb", min=1, metavar="N", help="With --perfetto: most MB of a file.")]
+SliceOption = Annotated[
+    int, typer.Option("--slice-mb", min=1, metavar="N", help="With --perfetto: largest file, in MB.")
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier export.")]
 
 
@@ -51,7 +57,10 @@ def export(
     slice_mb: SliceOption = 500,
     force: ForceOption = False,
 ) -> None:
-    """Write a trace for other tools: Perfetto, Parquet, CSV or OpenTelemetry. Exactly one of them at a time."""
+    """Export a trace to Perfetto, Parquet, CSV or OpenTelemetry.
+
+    Name exactly one of the formats.
+    """
     if sum(option is not None for option in (perfetto, parquet, csv, otlp)) != 1:
         raise KvtraceError("name exactly one of --perfetto DIR, --parquet DIR, --csv DIR and --otlp FILE", 2)
     if views and parquet is None and csv is None:

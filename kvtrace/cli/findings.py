@@ -27,7 +27,10 @@ def findings(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="The trace.")],
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON array of objects.")] = False,
 ) -> None:
-    """Say what cost a run most, the most expensive first, and what to try."""
+    """Say what cost a run most, and what to try.
+
+    Prints up to seven findings, the most expensive first, each with the query that shows it.
+    """
     with needs_analysis():
         from kvtrace.queries import Trace
         from kvtrace.queries.findings import find_findings

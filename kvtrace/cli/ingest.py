@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--launch-shapes", help="Read grids, blocks and registers of Nsight's kernels, too.")
         ] = False,
         nsight_of_run: Annotated[
-            bool, typer.Option(" /--no-nsight", help="Leave out the exports that `kvtrace record --nsys` made.")
+            bool, typer.Option(" /--no-nsight", help="Skip the exports of `record --nsys`.", show_default=False)
         ] = True,
         clock_offset: Annotated[
             list[str] | None,
@@ -73,7 +73,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         **given: list[Path] | None,
     ) -> None:
-        """Turn a recording, profiles made beside it, other tools' files, or several of them into one DuckDB file.
+        """Turn recordings and other tools' files into a trace.
+
+        The trace is one DuckDB file. It also takes profiles made beside a recording.
 
         An earlier one is replaced. Files that follow RUN are further ones of the kind given, so that
         --nsight RUN/*.sqlite works; without an option their content says what they are. Recordings of several hosts are

@@ -15,12 +15,12 @@ from kvtrace.escape import inert_lines
 _PARAMETERS = "KEY=VALUE, such as jobs=30 or rate=0.5; values are JSON or text."
 
 ParametersArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=_PARAMETERS)]
-SweepArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What `kvtrace lab run -o` was given.")]
+SweepArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to `kvtrace lab run -o`.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommands."""
-    lab = typer.Typer(help="Run experiments, each cell a recorded run, and report on them.", no_args_is_help=True)
+    lab = typer.Typer(help="Run experiments and report on them.", no_args_is_help=True)
     lab.command()(run)
     lab.command()(report)
     lab.command()(explorer)
@@ -31,25 +31,32 @@ def register(app: typer.Typer) -> None:
 
 def run(
     matrices: Annotated[
-        list[Path], typer.Argument(metavar="MATRIX...", help="What to run: TOML or JSON; see docs/lab.md.")
+        list[Path], typer.Argument(metavar="MATRIX", help="Experiments to run, in TOML or JSON (docs/lab.md).")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where cells and results are kept.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the cells and their results.")
+    ],
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
     warm: Annotated[
-        bool, typer.Option("--warm", help="Fork cells from a process that has imported vLLM: they start faster.")
+        bool, typer.Option("--warm", help="Fork cells from a process that has imported vLLM, to start faster.")
     ] = False,
     time_limit: Annotated[
         float | None,
-        typer.Option(metavar="MINUTES", min=0, help="Start no cell that would not end in time.", show_default=False),
+        typer.Option(metavar="MINUTES", min=0, help="Start no cell that would end after MINUTES.", show_default=False),
     ] = None,
     share: Annotated[
-        str, typer.Option(metavar="I/N", help="Run every N-th cell from the I-th on: one process a GPU, one DIR.")
+        str,
+        typer.Option(
+            metavar="I/N", help="Run every N-th cell from the I-th on, for one process per GPU with a common DIR."
+        ),
     ] = "1/1",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells, in their order.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells in their order; run none.")] = False,
 ) -> None:
-    """Run every cell of the matrices in an engine of its own, recorded; go on where an earlier run ended.
+    """Run and record every cell of the matrices.
 
-    Exits with 3 if cells failed, and with 4 if the time limit left some out.
+    Each cell has an engine of its own. The same command again runs the cells that have no result.
+
+    The exit code is 3 if cells failed, and 4 if the time limit left some out.
     """
     from kvtrace.lab.matrix import read_matrix
     from kvtrace.lab.sweep import cells_of, sweep
@@ -89,10 +96,14 @@ def _share(text: str) -> tuple[int, int]:
 def report(
     directory: SweepArgument,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write.  [default: DIR/report]")
+        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Folder to write to.  [default: DIR/report]")
     ] = None,
 ) -> None:
-    """Ingest what is not ingested yet and write report.md and report.html: tables, plots, comparisons, warnings."""
+    """Report on all cells.
+
+    Ingests the recordings that are not ingested yet, and writes report.md and report.html: tables, plots,
+    comparisons, warnings.
+    """
     target = output or directory / "report"
     with needs_analysis():
         from kvtrace.lab.report import write_report
@@ -104,11 +115,11 @@ def report(
 
 
 def explorer(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Sweeps.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="SITE", help="The folder to write.")],
-    pages: Annotated[bool, typer.Option(" /--no-pages", help="Write no trace pages.")] = True,
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders given to `kvtrace lab run -o`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="SITE", help="Folder to write.")],
+    pages: Annotated[bool, typer.Option(" /--no-pages", help="Write no page per trace.", show_default=False)] = True,
 ) -> None:
-    """Write a static site to explore the runs of one or more sweeps."""
+    """Write a static site over one or more sweeps."""
     with needs_analysis():
         from kvtrace.lab.explorer import write_site
         from kvtrace.viewer.page import make_page
@@ -118,10 +129,15 @@ def explorer(
 
 
 def workload(
-    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Without it, kinds and parameters.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="Without it, list the kinds and their parameters.")
+    ] = None,
     parameters: ParametersArgument = None,
 ) -> None:
-    """Describe a workload as JSON: what it would send, and its digest."""
+    """Describe a workload as JSON.
+
+    Prints the requests it would send, and its digest.
+    """
     from kvtrace.lab.workloads import KINDS, make, parameters_of
 
     if kind is None:
@@ -133,17 +149,22 @@ def workload(
 
 
 def drive(
-    url: Annotated[str, typer.Argument(help="A server with an OpenAI API, such as http://127.0.0.1:8000.")],
-    kind: Annotated[str, typer.Argument(help="The kind of workload.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="A server with an OpenAI API, such as http://127.0.0.1:8000.")
+    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind of workload.")],
     parameters: ParametersArgument = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="RUN", help="The run directory to put client.jsonl into.")
+        Path, typer.Option("-o", "--output", metavar="RUN", help="Run directory, for client.jsonl.")
     ] = Path(),
-    model: Annotated[str | None, typer.Option(help="The served model's name.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The served model's name.", show_default=False)
+    ] = None,
 ) -> None:
-    """Send a workload to a served engine and note what the client sees; `kvtrace ingest RUN` reads it.
+    """Send a workload to a served engine.
 
-    It tells about cached tokens if it was started with --enable-prompt-tokens-details.
+    Writes what the client sees to client.jsonl, which `kvtrace ingest RUN` reads. Start the server with
+    --enable-prompt-tokens-details to see cached tokens too.
     """
     import asyncio
 
@@ -154,7 +175,7 @@ def drive(
 
     made = make(kind, {"kind": kind, **_parse(parameters)})
     if not output.is_dir():
-        raise KvtraceError(f"{output} is no directory; name the one that `kvtrace record -o` was given")
+        raise KvtraceError(f"{output} is not a directory; name the one given to `kvtrace record -o`")
     if (output / layout.CLIENT).exists():
         raise KvtraceError(f"{output / layout.CLIENT} exists; a run has one workload")
     failures = 0

@@ -27,7 +27,7 @@ TABLE_ROWS = 50
 
 
 class Format(StrEnum):
-    """How a result is written."""
+    """Format of a written result."""
 
     table = "table"
     csv = "csv"
@@ -37,13 +37,18 @@ class Format(StrEnum):
 
 FormatOption = Annotated[
     Format | None,
-    typer.Option("--format", "-f", help="Default: what FILE's name ends in, or a table. All but table are lossless."),
+    typer.Option("--format", "-f", help="All but table are lossless.  [default: by FILE's name, else table]"),
 ]
-OutputOption = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of standard output.")
+]
 LimitOption = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=0, metavar="N", help=f"Most rows; 0 for all. Default: {TABLE_ROWS} in a table, else all."
+        "--limit",
+        min=0,
+        metavar="N",
+        help=f"Write at most N rows; 0 for all.  [default: {TABLE_ROWS} in a table, else all]",
     ),
 ]
 
@@ -58,7 +63,7 @@ def chosen_format(format_: Format | None, output: Path | None, trace: Path) -> F
         suffix = output.suffix.lstrip(".").lower() if output else ""
         format_ = Format(suffix) if suffix in set(Format) else Format.table
     if format_ is Format.parquet and output is None:
-        raise KvtraceError("Parquet is no text: give a file with -o FILE")
+        raise KvtraceError("Parquet cannot be written to a terminal; name a file with -o FILE")
     if output is not None and output.exists() and trace.exists() and output.samefile(trace):
         raise KvtraceError(f"-o {output} is the trace itself; choose another file")
     return format_

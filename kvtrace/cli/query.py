@@ -13,32 +13,32 @@ from kvtrace.errors import KvtraceError, needs_analysis
 if TYPE_CHECKING:
     from kvtrace.queries import Query, Trace
 
-NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The query. Without it: a list of them.")]
+NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The query. Without it, list all queries.")]
 TraceArgument = Annotated[
     Path | None,
     typer.Argument(
         metavar="TRACE",
-        help="The trace, or a folder of `kvtrace export --parquet`. Without it: what the query computes.",
+        help="The trace, or a folder of `kvtrace export --parquet`. Without it, explain the query.",
     ),
 ]
 ParamOption = Annotated[
     list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the query; repeatable.")
 ]
 PlotOption = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the answer: FILE ends in .png, .svg or .pdf.")
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the answer as .png, .svg or .pdf.")
 ]
 EngineOption = Annotated[
     str,
     typer.Option(
         "--engine",
         metavar="ENGINE",
-        help="duckdb, or for a folder of `kvtrace export --parquet` spark or spark=MASTER (docs/distributed.md).",
+        help="duckdb; for a folder of `kvtrace export --parquet` also spark or spark=MASTER (docs/distributed.md).",
     ),
 ]
 RunIdOption = Annotated[
-    str | None, typer.Option("--run-id", metavar="ID", help="The run in a folder of Parquet that has several.")
+    str | None, typer.Option("--run-id", metavar="ID", help="The run to read from a Parquet folder with several.")
 ]
-HelpOption = Annotated[bool, typer.Option("--help-query", help="Show what the query computes and end.")]
+HelpOption = Annotated[bool, typer.Option("--help-query", help="Explain the query and exit.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +58,7 @@ def query(
     run_id: RunIdOption = None,
     help_query: HelpOption = False,
 ) -> None:
-    """Answer a question about a trace from the catalogue of canned queries."""
+    """Answer a question about a trace with a canned query."""
     with needs_analysis():
         from kvtrace.queries import find
         from kvtrace.queries.backends.choose import open_with

@@ -12,7 +12,7 @@ from kvtrace.errors import KvtraceError
 
 
 class KvLevel(enum.StrEnum):
-    """How deep to look."""
+    """Depth of the recording on the GPU."""
 
     host = "host"
     layer = "layer"
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
                 "-o",
                 "--output",
                 metavar="RUN",
-                help="Run directory to make. Default: kvtrace-run-DATE-TIME.",
+                help="Run directory to create.  [default: kvtrace-run-DATE-TIME]",
                 show_default=False,
             ),
         ] = None,
@@ -47,34 +47,35 @@ def register(app: typer.Typer) -> None:
             KvLevel,
             typer.Option(
                 "--kv-level",
-                help="host: nothing on the GPU. layer: also time KV writes and attention there. tile: every block read "
-                "or written, by each head (Triton backend).",
+                help="host: record nothing on the GPU. layer: also time each layer's KV write and attention there. "
+                "tile: also record every block that each head reads or writes (Triton backend).",
             ),
         ] = KvLevel.layer,
         layers: Annotated[
             str,
             typer.Option(
                 metavar="LIST",
-                help="layer, tile: only these layers, such as 0,15,30-31, or all. Without it, level layer times every "
+                help="layer, tile: record only these layers, such as 0,15,30-31, or all. By default, layer times every "
                 "layer in steps without CUDA graphs and one of sixteen in others.",
             ),
         ] = "",
-        heads: Annotated[str, typer.Option(metavar="LIST", help="tile: only these KV heads.")] = "",
-        every: Annotated[int, typer.Option(metavar="N", min=1, help="tile: only every Nth step.")] = 1,
-        steps: Annotated[str, typer.Option(metavar="A:B", help="tile: only steps A to B.")] = "",
-        kinds: Annotated[str, typer.Option(metavar="LIST", help="tile: read, write or both.")] = "read,write",
+        heads: Annotated[str, typer.Option(metavar="LIST", help="tile: record only these KV heads.")] = "",
+        every: Annotated[int, typer.Option(metavar="N", min=1, help="tile: record every Nth step.")] = 1,
+        steps: Annotated[str, typer.Option(metavar="A:B", help="tile: record only steps A to B.")] = "",
+        kinds: Annotated[str, typer.Option(metavar="LIST", help="tile: record read, write or both.")] = "read,write",
         max_mb_per_s: Annotated[
             float | None,
-            typer.Option(metavar="MB", min=0.001, help="tile: leave out whole steps to record no faster than this."),
+            typer.Option(metavar="MB", min=0.001, help="tile: leave out whole steps to stay below this rate."),
         ] = None,
         ring_mb: Annotated[
-            int | None, typer.Option(metavar="MB", min=1, help="tile: device memory for records.", show_default=False)
+            int | None,
+            typer.Option(metavar="MB", min=1, help="tile: device memory for records, in MB.", show_default=False),
         ] = None,
         max_bytes: Annotated[
             str,
             typer.Option(
                 metavar="SIZE",
-                help="Stop recording at this size, such as 20GB; with --keep-last, let the oldest go instead.",
+                help="Stop recording at this size, such as 20GB. With --keep-last, discard the oldest records instead.",
                 show_default=False,
             ),
         ] = "",
@@ -83,7 +84,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 metavar="M",
                 min=0.01,
-                help="Begin new segments after so long. They are let go one by one.",
+                help="Length of a segment in minutes; --keep-last discards whole segments.",
                 show_default=False,
             ),
         ] = None,
@@ -92,44 +93,42 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 metavar="TIME|SIZE",
                 help="Flight recorder: keep only the last 10m, 2h or 2GB. `kvtrace snapshot RUN`, or SIGUSR2 to this "
-                "process, freezes them.",
+                "process, copies them.",
                 show_default=False,
             ),
         ] = "",
         nvtx: Annotated[
             bool,
-            typer.Option("--nvtx", help="Tell profilers of the steps by NVTX ranges, even if none seems to listen."),
+            typer.Option("--nvtx", help="Mark steps with NVTX ranges, even if no profiler is detected."),
         ] = False,
         nsys: Annotated[
-            bool, typer.Option("--nsys", help="Run COMMAND under Nsight Systems too and export what it saw to SQLite.")
+            bool, typer.Option("--nsys", help="Run COMMAND under Nsight Systems and export its report to SQLite.")
         ] = False,
         nsys_args: Annotated[
             str,
             typer.Option(
                 "--nsys-args",
                 metavar="TEXT",
-                help="Further options of `nsys profile`, as one text; they take the place of kvtrace's own.",
+                help="Options of `nsys profile`, as one quoted string; they override kvtrace's.",
                 show_default=False,
             ),
         ] = "",
-        force: Annotated[bool, typer.Option("--force", help="Replace an older recording in RUN.")] = False,
+        force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in RUN.")] = False,
         quiet: Annotated[
-            bool, typer.Option("--quiet", help="Show no status line, and only problems at the end.")
+            bool, typer.Option("--quiet", help="Show no status line, and only problems in the summary.")
         ] = False,
         no_preflight: Annotated[
             bool,
-            typer.Option(
-                "--no-preflight", help="Do not ask the command's Python first whether it has vLLM and kvtrace."
-            ),
+            typer.Option("--no-preflight", help="Do not check first that the command's Python has vLLM and kvtrace."),
         ] = False,
     ) -> None:
         """Run COMMAND and record the KV cache of every vLLM in it.
 
-        The command keeps its own streams, signals and exit code. Everything after its first word is its own.
+        The command keeps its standard streams and its signals. All words after COMMAND are passed to it.
         Read the recording with `kvtrace ingest RUN`.
 
-        Exits with the command's code; with 127 or 126 if there is no such command or it cannot be executed, and with 2
-        if recording cannot begin.
+        The exit code is the command's. It is 127 if there is no such command, 126 if it cannot be executed, and 2 if
+        recording cannot start.
         """  # fmt: skip
         from kvtrace.capture.limits import parse_limits
         from kvtrace.capture.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps

@@ -16,14 +16,14 @@ from kvtrace.escape import inert
 SHORTEST_KEY_BYTES = 16
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace made by `kvtrace ingest`.")]
-OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="The trace to make.")]
+OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="The redacted trace.")]
 KeyOption = Annotated[
     Path | None,
     typer.Option(
         "--key-file",
         metavar="FILE",
-        help="The hashes' secret, the same for traces that shall fit together; made if it is not there. "
-        "Default: a key that nobody keeps.",
+        help="Secret key of the hashes; created if missing. Traces redacted with one key have equal hashes for equal "
+        "names.  [default: a random key that is not stored]",
     ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier trace.")]
@@ -35,7 +35,10 @@ def register(app: typer.Typer) -> None:
 
 
 def redact(trace: TraceArgument, output: OutputOption, key_file: KeyOption = None, force: ForceOption = False) -> None:
-    """Hash what names people, requests, hosts, models and files in a trace. Every query counts the same afterwards."""
+    """Replace the names in a trace by hashes.
+
+    Names are those of people, requests, hosts, models and files. Every query counts the same afterwards.
+    """
     with needs_analysis():
         from kvtrace.ingest.redaction import KEY_BYTES, redact_trace
     if trace.is_dir():
@@ -63,6 +66,6 @@ def _key(path: Path, size: int) -> bytes:
         raise KvtraceError(f"cannot use {path} as a key file: {error.strerror}") from error
     if len(secret.strip()) < SHORTEST_KEY_BYTES:
         raise KvtraceError(
-            f"{path} is no secret: it has {len(secret.strip())} bytes, expected {SHORTEST_KEY_BYTES} or more"
+            f"{path} is too short: it has {len(secret.strip())} bytes, expected at least {SHORTEST_KEY_BYTES}"
         )
     return hashlib.blake2b(secret, digest_size=size).digest()

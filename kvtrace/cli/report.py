@@ -18,14 +18,22 @@ def register(app: typer.Typer) -> None:
     def report(
         trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace made by `kvtrace ingest`.")],
         output: Annotated[
-            Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write; made if it is not there.")
+            Path, typer.Option("-o", "--output", metavar="FOLDER", help="Folder to write to; created if missing.")
         ] = Path("report"),
-        rows: Annotated[int, typer.Option(min=1, help="Most rows of an answer in the page; CSV files have all.")] = 20,
+        rows: Annotated[
+            int,
+            typer.Option(
+                min=1, metavar="N", help="Show at most N rows per answer in the page; the CSV files have all."
+            ),
+        ] = 20,
         force: Annotated[
             bool, typer.Option("--force", help="Replace a report.html that kvtrace did not make.")
         ] = False,
     ) -> None:
-        """Write the answers to all questions that apply to a trace: a page, Markdown, CSV files and plots."""
+        """Answer all questions that apply to a trace.
+
+        Writes a page, Markdown, CSV files and plots.
+        """
         with needs_analysis():
             from kvtrace.reports.report import write_report
 

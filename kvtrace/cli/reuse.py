@@ -15,18 +15,23 @@ if TYPE_CHECKING:
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="The trace.")]
 SizesOption = Annotated[
-    str | None, typer.Option(metavar="N,N,...", help="Sizes in blocks. Default: some, up to one that holds everything.")
+    str | None,
+    typer.Option(metavar="N,N,...", help="Sizes in blocks.  [default: a range up to one that holds all blocks]"),
 ]
 TargetOption = Annotated[
     list[float] | None,
-    typer.Option(metavar="RATE", min=0, max=1, help="Also the smallest sizes that reach this hit rate; repeatable."),
+    typer.Option(metavar="RATE", min=0, max=1, help="Also find the smallest size with this hit rate; repeatable."),
 ]
 SampleOption = Annotated[
     float,
-    typer.Option(metavar="SHARE", help="Follow this share of the blocks, for large traces; with the error it has."),
+    typer.Option(
+        metavar="SHARE", help="Follow only this share of the blocks, for large traces, and estimate the error."
+    ),
 ]
-BytesOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Bytes a block, if the trace does not know.")]
-PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it: .png, .svg or .pdf.")]
+BytesOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Bytes per block, if the trace does not say.")
+]
+PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the curve as .png, .svg or .pdf.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +49,10 @@ def reuse(
     format: FormatOption = None,  # noqa: A002 - the option's name
     output: OutputOption = None,
 ) -> None:
-    """Miss ratio of the prefix cache by its size, with LRU and at best, from the block references of a trace."""
+    """Compute the prefix cache's miss ratio at other sizes.
+
+    For LRU and for the best possible policy (Belady), from the block references of a trace.
+    """
     with needs_analysis():
         import pyarrow as pa
 

@@ -13,13 +13,16 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def snapshot(
-        run: Annotated[Path, typer.Argument(metavar="RUN", help="What `kvtrace record -o` was given.")],
+        run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory, as given to `kvtrace record -o`.")],
         output: Annotated[
             Path | None,
-            typer.Option("--output", "-o", metavar="COPY", help="Run directory to make. Default: RUN-DATE-TIME."),
+            typer.Option("--output", "-o", metavar="COPY", help="Run directory to create.  [default: RUN-DATE-TIME]"),
         ] = None,
     ) -> None:
-        """Freeze a recording that goes on: COPY holds what is there now, and `kvtrace ingest COPY` reads it."""
+        """Copy a running recording as it is now.
+
+        Read the copy with `kvtrace ingest COPY`. The recording goes on.
+        """
         from kvtrace.retention.snapshot import snapshot as freeze
         from kvtrace.retention.snapshot import snapshot_name
 

@@ -13,7 +13,7 @@ from kvtrace.errors import needs_analysis
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="The trace.")]
 SqlArgument = Annotated[
-    str, typer.Argument(metavar="SQL", help="One SELECT, in DuckDB's SQL; `-` reads it from stdin.")
+    str, typer.Argument(metavar="SQL", help="One SELECT in DuckDB's SQL; - reads it from standard input.")
 ]
 
 
@@ -29,7 +29,10 @@ def sql(
     output: OutputOption = None,
     limit: LimitOption = None,
 ) -> None:
-    """Run SQL of your own over a trace, read-only. `DESCRIBE step`, `SHOW TABLES` and the like work too."""
+    """Run your own SQL over a trace, read-only.
+
+    `SHOW TABLES`, `DESCRIBE step` and the like work too.
+    """
     with needs_analysis():
         from kvtrace.queries import Trace
     text = sys.stdin.read() if sql == "-" else sql

@@ -16,20 +16,26 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def view(
         traces: Annotated[
-            list[Path], typer.Argument(help="A trace made by `kvtrace ingest`; two or more are compared.")
+            list[Path],
+            typer.Argument(metavar="TRACE", help="A trace made by `kvtrace ingest`; two or more are compared."),
         ],
         output: Annotated[
-            Path | None, typer.Option("--output", "-o", help="The page to write. Default: TRACE with .html.")
+            Path | None,
+            typer.Option("--output", "-o", metavar="PAGE", help="The page to write.  [default: TRACE with .html]"),
         ] = None,
         split: Annotated[
-            bool, typer.Option("--split", help="Write a folder whose page loads its data as it needs them.")
+            bool, typer.Option("--split", help="Write a folder; its page loads data when needed.")
         ] = False,
         max_mb: Annotated[
-            int, typer.Option(min=2, help="Largest page, in MB; what finds no room is left out, and the page says so.")
+            int,
+            typer.Option(min=2, metavar="N", help="Largest page, in MB. The page says what was left out for it."),
         ] = 40,
         force: Annotated[bool, typer.Option("--force", help="Replace a file that is not a kvtrace page.")] = False,
     ) -> None:
-        """Write a trace as one static page that opens from disk, without a server."""
+        """Write a trace as one static page.
+
+        It opens from disk, without a server.
+        """
         path = output or traces[0].with_suffix("" if split else ".html")
         for trace in traces:
             if path.exists() and trace.exists() and path.samefile(trace):

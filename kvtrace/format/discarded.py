@@ -1,7 +1,7 @@
-"""`kept.json`: what a flight recorder let go of a process's recording, and from where on its streams are whole.
+"""`kept.json`: the records of a process that a flight recorder discarded, and from where on streams are whole.
 
-Written by the launcher alone, before the files go. A segment with a lower number than `first - 1` is as good as gone;
-number `first - 1`, if it is there, holds what of the gone ones is still in force.
+Only the launcher writes it, before it deletes the files. A segment with a lower number than `first - 1` does not count;
+number `first - 1`, if it exists, has the records still in force of the discarded ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TILES = "tiles"
 
 @dataclass(frozen=True)
 class LetGo:
-    """What was let go of a stream. It is whole from file `first` on, which begins at `begins_ns` (CLOCK_MONOTONIC)."""
+    """Discarded part of a stream. It is whole from file `first` on, which begins at `begins_ns` (CLOCK_MONOTONIC)."""
 
     first: int = 0
     files: int = 0
@@ -30,7 +30,7 @@ class LetGo:
     begins_ns: int = 0
 
     def more(self, first: int, records: int, size: int, begins_ns: int) -> LetGo:
-        """With the files before `first` gone as well."""
+        """Return this with the files before `first` discarded as well."""
         files = self.files + first - self.first
         return replace(
             self, first=first, files=files, records=self.records + records, bytes=self.bytes + size, begins_ns=begins_ns
@@ -39,7 +39,7 @@ class LetGo:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was let go, by stream, and the first file of strings that is needed."""
+    """Discarded records, by stream, and the first file of strings that is needed."""
 
     streams: dict[str, LetGo] = field(default_factory=dict)
     first_strings: int = 0
@@ -53,7 +53,7 @@ class Kept:
 
 
 def read_kept(directory: Path) -> Kept:
-    """What was let go of a process's recording; nothing where there is no `kept.json`.
+    """Read what was discarded of a process's recording; nothing where there is no `kept.json`.
 
     Raises:
         KvtraceError: The file is damaged or of a newer kvtrace.
@@ -66,7 +66,7 @@ def read_kept(directory: Path) -> Kept:
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
-        raise KvtraceError(f"{path} is damaged: it is not the JSON object it should be")
+        raise KvtraceError(f"{path} is damaged: it is not a JSON object")
     check_format_version(path, facts.get("format_version"))
     streams, first_strings = facts.get("streams"), facts.get("first_strings")
     if not isinstance(streams, dict) or not isinstance(first_strings, int) or not _is_count(first_strings):

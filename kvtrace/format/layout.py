@@ -1,4 +1,4 @@
-"""Where things lie in a run directory, and how its files are told apart.
+"""Layout of a run directory: the place of each file, and how files are told apart.
 
 RUN/manifest.json                       what was launched, with what, when, how it ended
 RUN/profile.nsys-rep, profile.sqlite    Nsight Systems' report and its export, if the run was profiled
@@ -11,10 +11,10 @@ RUN/processes/HOST-PID-START/           one directory a recorded process
     counters.bin                        what was dropped, and whether recording stopped
     EVENT.NNNNN.seg                     fixed-width records of one event, in order
     tiles.NNNNN.kvt                     what GPU programs wrote, a chunk a step (`kvtrace.format.tile_file`)
-    strings.NNNNN.jsonl                 further interned strings, where old ones are let go (`--keep-last`)
+    strings.NNNNN.jsonl                 further interned strings, where old ones are discarded (`--keep-last`)
     kept.json                           what was discarded, and from where on streams are whole (`discarded.py`)
 RUN/.budget                             bytes taken of `--max-bytes`
-RUN/.lock                               held while segments are let go, or frozen
+RUN/.lock                               held while segments are discarded, or copied to a snapshot
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SEGMENT_HEADER_BYTES = 4096
 
 SEGMENT_SEAL = struct.Struct("<Q")
 SEGMENT_SEAL_OFFSET = SEGMENT_HEADER_BYTES - SEGMENT_SEAL.size
-"""Where recording went on to the next segment before this one was full: the offset of the first place not given out.
+"""Offset of the first place not given out, where recording went on to the next segment before this one was full.
 0 otherwise. A record may still have been written behind the place after it."""
 
 COUNTERS_MAGIC = b"KVTCOUNT"

@@ -26,12 +26,12 @@ def still_running(processes: Iterable[ProcessRecording], patience_s: float) -> l
 
 
 def is_here(facts: dict[str, Any]) -> bool:
-    """Whether a recorded process, by its journal's `process` line, is or was one of this machine since it booted."""
+    """Return whether a journal's `process` line is of a process that ran on this machine since it booted."""
     return facts.get("host") == socket.gethostname() and facts.get("boot_id") == _boot_id()
 
 
 def is_alive(facts: dict[str, Any]) -> bool:
-    """Whether the recorded process, not another one that got its pid since, is here and not a zombie."""
+    """Return whether the recorded process, not another one that got its pid since, is here and not a zombie."""
     recorded_ns = facts.get("monotonic_ns")
     if not is_here(facts) or not isinstance(recorded_ns, int):
         return False

@@ -33,7 +33,7 @@ _LARGEST_PID = (1 << 31) - 1
 
 @dataclass
 class ProcessRecording:
-    """What one process recorded. Journal facts are read on opening, segments, strings and counters when asked for.
+    """Recording of one process. Journal facts are read on opening; segments, strings and counters when asked for.
 
     `warnings` is the recording's list: what is read later adds to it. `recording` counts a trace's run directories.
     """
@@ -66,7 +66,7 @@ class ProcessRecording:
         return int(self.facts["pid"])
 
     def segments(self) -> dict[str, list[Segment]]:
-        """The segments there are now, in order, by event; headers are read once. A carried one comes first.
+        """The segments there are now, in order, by event; headers are read once. A compacted one comes first.
 
         Raises:
             KvtraceError: A segment is damaged, truncated, foreign or of a newer kvtrace.
@@ -99,7 +99,7 @@ class ProcessRecording:
         ]
 
     def let_go(self, stream: str) -> LetGo:
-        """What a flight recorder let go of a stream."""
+        """Return the discarded part of a stream."""
         return self.kept.streams.get(stream, LetGo())
 
     def dropped(self) -> dict[str, int]:
@@ -111,7 +111,7 @@ class ProcessRecording:
         return {name: written for name, (_, written) in self._counters().items()}
 
     def strings(self) -> dict[int, str]:
-        """The interned strings by id, from 1; there are gaps where a flight recorder let old ones go.
+        """The interned strings by id, from 1; there are gaps where a flight recorder discarded old ones.
 
         Raises:
             KvtraceError: A file is damaged.
@@ -146,11 +146,13 @@ def open_recording(run_dir: Path) -> Recording:
     warnings: list[str] = []
     processes_dir = run_dir / layout.PROCESSES
     if not run_dir.exists():
-        raise KvtraceError(f"{run_dir} does not exist; name the directory that `kvtrace record -o` was given")
+        raise KvtraceError(f"{run_dir} does not exist; name the directory given to `kvtrace record -o`")
     if not run_dir.is_dir():
-        raise KvtraceError(f"{run_dir} is a file, not a run directory as `kvtrace record -o` makes")
+        raise KvtraceError(f"{run_dir} is a file; expected a run directory made by `kvtrace record -o`")
     if not (run_dir / layout.MANIFEST).exists() and not processes_dir.is_dir():
-        raise KvtraceError(f"{run_dir} is no run directory: it has neither {layout.MANIFEST} nor {layout.PROCESSES}/")
+        raise KvtraceError(
+            f"{run_dir} is not a run directory: it has neither {layout.MANIFEST} nor {layout.PROCESSES}/"
+        )
     manifest = _read_manifest(run_dir / layout.MANIFEST, warnings)
     directories = sorted(path for path in processes_dir.iterdir() if path.is_dir()) if processes_dir.is_dir() else []
     processes = [process for path in directories if (process := _open_process(path, warnings))]
@@ -171,7 +173,7 @@ def _read_manifest(path: Path, warnings: list[str]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
-        raise KvtraceError(f"{path} is damaged: it is not the JSON object it should be: {data[:40]!r}")
+        raise KvtraceError(f"{path} is damaged: it is not a JSON object: {data[:40]!r}")
     check_format_version(path, manifest.get("format_version"))
     return manifest
 
@@ -194,7 +196,7 @@ def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | No
     if (engines := sum(line.get("kind") == "engine" for line in lines)) > 1:
         warnings.append(
             f"{directory}: its process made {engines} engines, one after the other or together; their rows are under "
-            "one engine_id and their blocks cannot be told apart: run each in a process of its own"
+            "one engine_id and their blocks cannot be told apart: run each engine in a process of its own"
         )
     counters = _read_counters(directory / layout.COUNTERS)
     if process.stopped is None and counters is not None and layout.COUNTERS_HEADER.unpack_from(counters)[2]:
@@ -283,7 +285,7 @@ def _numbered(directory: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def read_strings(directory: Path, first: int, warnings: list[str]) -> dict[int, str]:
-    """A process's interned strings by number, from file `first` on and those carried over from the ones before.
+    """A process's interned strings by number, from file `first` on and those retained from the ones before.
 
     Raises:
         KvtraceError: A file is damaged.

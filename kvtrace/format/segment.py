@@ -39,7 +39,7 @@ class Clock(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a segment holds: whole records, torn ones, and the slots to read to see every whole one."""
+    """Scan of a segment: whole records, torn ones, and the slots to read to see every whole one."""
 
     records: int
     torn: int
@@ -50,8 +50,8 @@ class Scan(NamedTuple):
 class Segment:
     """A segment file with a sound header.
 
-    `followed` says that the process went on to a later segment. `carried`: it holds what is still in force of segments
-    that were let go (`kvtrace.retention.compaction`).
+    `followed` says that the process went on to a later segment. `carried`: it has the records still in force of
+    discarded segments (`kvtrace.retention.compaction`).
     """
 
     path: Path
@@ -181,7 +181,7 @@ def _magic(head: bytes) -> bytes:
 
 
 def _anything_in(file: IO[bytes]) -> bool:
-    """Whether any byte from here to the end is not zero."""
+    """Return whether any byte from here to the end is not zero."""
     while chunk := file.read(1 << 20):
         if chunk.rstrip(b"\0"):
             return True
@@ -194,7 +194,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise KvtraceError(f"{path} is damaged: its header is not the JSON object it should be: {text[:40]!r}")
+        raise KvtraceError(f"{path} is damaged: its header is not a JSON object: {text[:40]!r}")
     return header
 
 

@@ -30,7 +30,7 @@ class Witness:
         self._start()
 
     def saw(self, number: int) -> bool:
-        """Whether the group got the signal `number` that this process just received."""
+        """Return whether the group got the signal `number` that this process just received."""
         if not self._pid:
             return False
         time.sleep(_DELIVERY_S)

@@ -34,7 +34,7 @@ _STDERR = 2
 
 @dataclass(frozen=True)
 class Launch:
-    """What to record and how.
+    """Command to record, and the options of its recording.
 
     `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or `layer` or
     `tile` to time KV accesses on a GPU too where there is one; `tiles` has the filters of the last. `nvtx` speaks NVTX
@@ -185,7 +185,7 @@ def _unless_failing(draw: Callable[[], None]) -> Callable[[], None]:
             draw()
         except Exception as error:
             failed = True
-            _say(f"no status line any more: {error!r}")
+            _say(f"the status line failed and was switched off: {error!r}")
 
     return guarded
 

@@ -17,7 +17,7 @@ _RATE_WINDOW_NS = 5_000_000_000
 
 @dataclass(frozen=True)
 class Reading:
-    """What was recorded so far. `bytes` are those of records, not of the files, which are allocated ahead."""
+    """Amount recorded so far. `bytes` are those of records, not of the files, which are allocated ahead."""
 
     processes: int = 0
     records: int = 0

@@ -89,14 +89,14 @@ def find_nsys(environment: Mapping[str, str], arguments: str = "", root: Path = 
     if named:
         path = Path(named) / "nsys" if Path(named).is_dir() else Path(named)
         if not _is_program(path):
-            raise KvtraceError(f"{NSYS_VARIABLE}={named} is no nsys: name the program or the folder it is in.", 2)
+            raise KvtraceError(f"{NSYS_VARIABLE}={named} is not nsys: name the program or its folder.", 2)
         return Nsys(path, own)
     found = next((path for path in _candidates(environment, root) if _is_program(path)), None)
     if found is None:
         switches = shlex.join(Nsys(Path("nsys"), own)._defaults())
         raise KvtraceError(
-            "nsys was found neither on PATH nor where CUDA, Nsight Systems or Nsight Compute put it. Install Nsight "
-            f"Systems, or name one in {NSYS_VARIABLE}. With an nsys elsewhere, run it around kvtrace: "
+            "nsys was found neither on PATH nor in the folders of CUDA, Nsight Systems and Nsight Compute. Install "
+            f"Nsight Systems, or name one in {NSYS_VARIABLE}. With an nsys elsewhere, run it around kvtrace: "
             f"nsys profile {switches} -o profile kvtrace record ...",
             2,
         )
@@ -104,7 +104,7 @@ def find_nsys(environment: Mapping[str, str], arguments: str = "", root: Path = 
 
 
 def pid_file(run_dir: Path) -> Path:
-    """Where the command's pid is told."""
+    """File in which the command's pid is written."""
     return run_dir / layout.COMMAND_PID
 
 
@@ -150,16 +150,16 @@ def _split(arguments: str) -> tuple[str, ...]:
     try:
         own = tuple(shlex.split(arguments))
     except ValueError as error:
-        raise KvtraceError(f"--nsys-args is no shell text ({error}): {arguments}", 2) from error
+        raise KvtraceError(f"--nsys-args cannot be split as shell words ({error}): {arguments}", 2) from error
     for argument in own:
         if _is_option(argument, ("-o", "--output")):
             raise KvtraceError(
-                f"--nsys-args has {argument}, but the report goes into the run directory: leave it out and use -o RUN.",
+                f"--nsys-args has {argument}, but the report goes to the run directory: leave it out and use -o RUN.",
                 2,
             )
     return own
 
 
 def _is_option(argument: str, names: Iterable[str]) -> bool:
-    """Whether an argument is one of these options, with or without its value: --trace=x, --trace, -t, -tx."""
+    """Return whether an argument is one of these options, with or without its value: --trace=x, --trace, -t, -tx."""
     return any(argument == name or argument.startswith(f"{name}=" if name.startswith("--") else name) for name in names)

@@ -1,4 +1,4 @@
-"""What nsys left behind, made into a SQLite file that `kvtrace ingest` reads."""
+"""Exports nsys's report to a SQLite file that `kvtrace ingest` reads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def finish_report(nsys: Nsys, run_dir: Path, environment: Mapping[str, str], say
     steps = [_export(nsys, report, sqlite)]
     if not report.exists():
         if not collected.exists():
-            return Report(None, f"nsys left no report in {run_dir}: {last_words(log)}. All it said is in {log}.")
+            return Report(None, f"nsys left no report in {run_dir}: {last_words(log)}. Its output is in {log}.")
         importer = nsys.importer
         steps.insert(0, _Step([str(importer or "QdstrmImporter"), "-i", str(collected), "-o", str(report)], report))
         if importer is None:
@@ -64,7 +64,7 @@ def last_words(log: Path) -> str:
         words = [line for line in lines if line and not line.startswith(_NOT_WORDS)]
         if words:
             return words[-1].rstrip(".")
-    return "it said nothing"
+    return "it printed nothing"
 
 
 def _export(nsys: Nsys, report: Path, sqlite: Path) -> _Step:

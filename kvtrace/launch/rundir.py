@@ -104,7 +104,7 @@ def _empty(path: Path) -> None:
 
 
 def _foreign_entries(path: Path) -> list[str]:
-    """What --force would delete without being part of a recording, relative to `path`."""
+    """Return what --force would delete without being part of a recording, relative to `path`."""
     foreign = [entry.name for entry in path.iterdir() if not _is_own(entry, _OWN, path / layout.PROCESSES)]
     processes = path / layout.PROCESSES
     if not foreign and processes.exists():

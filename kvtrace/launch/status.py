@@ -59,7 +59,7 @@ class StatusLine:
 
 
 def is_usable(descriptor: int, environment: Mapping[str, str]) -> bool:
-    """Whether a status line can be shown there: a terminal that understands more than plain text."""
+    """Return whether a status line can be shown there: a terminal that understands more than plain text."""
     return os.isatty(descriptor) and environment.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
@@ -82,7 +82,7 @@ def status_text(reading: Reading | None, elapsed_ns: int) -> Text:
     if reading is None:
         return text.append("  the recording cannot be read at the moment", style="yellow")
     if not reading.processes:
-        return text.append("  nothing recorded yet: that begins with the first request", style="dim")
+        return text.append("  nothing recorded yet; recording begins with the first request", style="dim")
     rate = "-" if reading.steps_per_s is None else f"{reading.steps_per_s:,.1f}"
     noun = "process" if reading.processes == 1 else "processes"
     text.append(f"  {reading.processes} {noun}  {reading.records:,} records  {size(reading.bytes)}  {rate} steps/s  ")

@@ -1,4 +1,4 @@
-"""What `kvtrace record` says at the end: what was recorded, what was not and why, what to do next."""
+"""Writes the summary of `kvtrace record`: what was recorded, what was not and why, what to do next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNT_EXACTLY_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended. `asked` says that the command's Python was seen to have vLLM and kvtrace.
+    """End of a run. `asked` says that the command's Python was seen to have vLLM and kvtrace.
 
     `exit_code` is None if it is not known. `report` is what became of Nsight Systems' report, if the command ran under
     that.
@@ -77,8 +77,8 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
         *_devices(processes),
         *_nvtx(processes),
         f"  records: {_by_stream(counts.records)}",
-        *([f"  left out: {counts.torn:,} that were being written when their process died"] if counts.torn else []),
-        *_let_go(processes),
+        *([f"  left out: {counts.torn:,} torn records, being written when their process died"] if counts.torn else []),
+        *_discarded(processes),
         *_profile(ending.report),
         f"  on disk: {size(disk_bytes)} in {ending.run_dir}",
     ]
@@ -106,7 +106,7 @@ def _count(processes: Iterable[ProcessRecording], *, exactly: bool) -> _Counts:
     return counts
 
 
-def _let_go(processes: Iterable[ProcessRecording]) -> Iterator[str]:
+def _discarded(processes: Iterable[ProcessRecording]) -> Iterator[str]:
     gone = [(process, stream, told) for process in processes for stream, told in process.kept.streams.items()]
     if not gone:
         return
@@ -120,7 +120,7 @@ def _let_go(processes: Iterable[ProcessRecording]) -> Iterator[str]:
         for process, _, told in gone
     )
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begins_ns / 1e9))
-    yield f"  let go: {records:,} records{tiles} in {files:,} files ({size(allocated)}); whole from {since} on"
+    yield f"  discarded: {records:,} records{tiles} in {files:,} files ({size(allocated)}); complete from {since} on"
 
 
 def _describe(process: ProcessRecording) -> str:
@@ -151,7 +151,7 @@ def _hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:
 def _connectors(processes: Iterable[ProcessRecording]) -> Iterator[str]:
     facts = [fact for process in processes for fact in process.connectors if fact.get("recorded") == "generically"]
     for name in sorted({str(fact.get("connector")) for fact in facts}):
-        yield f"  connector {name}: recorded by vLLM's interface alone (lookups, calls, references; no transfers)"
+        yield f"  connector {name}: no adapter, so only lookups, calls and references are recorded, but no transfers"
 
 
 def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
@@ -165,13 +165,13 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
             case "recording":
                 yield f"  GPU: {device.get('name')}, KV windows of {_layers(process)} ({device.get('backend')})"
             case "overrun":
-                yield f"  GPU: {device.get('dropped_steps')} steps of KV windows came too fast to be copied"
+                yield f"  GPU: the KV windows of {device.get('dropped_steps')} steps came too fast to be copied"
             case "absent" | "stopped" as state:
                 yield f"  GPU: recording {state}: {device.get('detail')}"
 
 
 def _layers(process: ProcessRecording) -> str:
-    """Which layers have windows; those of recordings that do not say it all do."""
+    """Return the layers that have windows; all of them where the recording does not say it."""
     when = Counter(layer.get("timed", "always") for layer in process.layers)
     if when["outside_graphs"]:
         return f"{len(process.layers)} layers, with CUDA graphs of {when['always']}"
@@ -179,13 +179,13 @@ def _layers(process: ProcessRecording) -> str:
 
 
 def _tiles(process: ProcessRecording) -> str:
-    """What a process says it recorded of tiles; it says so at its end, so a killed one does not."""
+    """Return a process's own count of its tiles; it says so at its end, so a killed one does not."""
     tiles = process.tiles
     if not tiles:
         return "tiles"
     text = f"{tiles.get('tiles', 0):,} tiles in {tiles.get('steps', 0):,} steps, {tiles.get('bytes', 0) / 1e6:,.0f} MB"
     if lost := tiles.get("lost_steps"):
-        text += f" ({lost:,} more steps did not fit in the ring and were dropped whole)"
+        text += f" ({lost:,} more steps did not fit in the ring and were dropped)"
     if unwritten := tiles.get("unwritten_steps"):
         text += f" ({unwritten:,} more steps could not be written)"
     return text
@@ -240,14 +240,14 @@ def _leftovers(processes: Iterable[ProcessRecording]) -> Iterator[str]:
 
 
 def _why_nothing(ending: Ending) -> Iterator[str]:
-    yield f"no vLLM process recorded anything; the command {_how_it_ended(ending.exit_code)}. It may be that"
+    yield f"no vLLM process recorded anything; the command {_how_it_ended(ending.exit_code)}. Possible reasons:"
     if ending.exit_code:
-        yield "  - it failed before vLLM started: see its own messages above"
-    yield "  - it did not start vLLM, or no request reached the engine"
+        yield "  - the command failed before vLLM started: see its messages above"
+    yield "  - the command did not start vLLM, or no request reached the engine"
     if not ending.asked:
-        yield "  - vLLM runs on a Python without kvtrace: install kvtrace with the pip of that very environment"
-    yield "  - vLLM starts in a container, over ssh, sudo or Ray: KVTRACE_RUN_DIR and the run directory must get there"
-    yield "  - the command sets VLLM_PLUGINS itself: it must name kvtrace"
+        yield "  - vLLM runs on a Python without kvtrace: install kvtrace with the pip of that environment"
+    yield "  - vLLM starts in a container, over ssh, sudo or Ray: forward KVTRACE_RUN_DIR and share the run directory"
+    yield "  - the command sets VLLM_PLUGINS itself: add kvtrace to it"
 
 
 def _how_it_ended(code: int | None) -> str:

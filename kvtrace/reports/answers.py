@@ -29,7 +29,7 @@ class Answer:
 
     query: Query
     numeric: tuple[bool, ...]
-    """Which columns are set to the right."""
+    """Columns that are set to the right."""
 
     rows: list[tuple[Any, ...]]
     total: int

@@ -72,7 +72,7 @@ def _together(values: list[Any]) -> str:
 
 
 def _depth(trace: Trace) -> str:
-    """How deep the recording looked, which has a price."""
+    """Return the depth of the recording, which has a price."""
     row = trace.sql("SELECT EXISTS (FROM gpu_program) AS tile, EXISTS (FROM kv_window) AS layer", "arrow").to_pylist()[
         0
     ]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Statistic = Literal["mean", "p50", "p95", "ratio", "value", "total"]
-"""How a run's rows become its number.
+"""Reduction of a run's rows to its number.
 
 mean, p50 and p95 are over requests. ratio is over them, too: the sum of all columns but the last over that of the
 last. value is the one of a row that says all (their mean, if several engines have one), total the sum of all rows.

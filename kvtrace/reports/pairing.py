@@ -40,7 +40,7 @@ class Pairing:
 
     @property
     def description(self) -> str:
-        """How many were paired, of how many, and by what."""
+        """Say how many were paired, of how many, and by what."""
         drawn = "" if self.clusters is None else f" from {len(set(self.clusters.tolist()))} sessions"
         return (
             f"{len(self.base):,} pairs{drawn} by {METHODS[self.method]}, "

@@ -1,10 +1,10 @@
-"""What of segments that are let go is still in force: records without which later ones could not be understood.
+"""Compaction of discarded segments: records that are still in force, without which later ones mean nothing.
 
-Nothing is made up: a carried record is one that was recorded, with its own time. Replaying the carried ones gives the
+A retained record is unchanged and has its own time. Replaying the retained records gives the
 state that replaying all of them gives (`tests/record/test_retention.py`): which blocks are referenced and by whom,
 which are findable by which hash, block tables, who the requests are, pins and transfers that have not ended, and what
 tiers hold.
-What only tells of steps that are gone goes with them.
+Records that only describe discarded steps are discarded with them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Record = Any
 
 
 class Row(NamedTuple):
-    """A carried record and its place among those of its event."""
+    """A retained record and its place among those of its event."""
 
     place: int
     record: Record
@@ -115,7 +115,7 @@ def _release(rows: list[Row], request: int, ref_count: int) -> None:
 
 
 class Requests:
-    """Who the requests are, and their block tables, until they have ended and no kept record is older than that."""
+    """Requests and their block tables, until they have ended and no retained record is older than that."""
 
     EVENTS = (REQUEST_QUEUED.name, REQUEST_EVENT.name, REQUEST_KEY.name, BLOCK_TABLE.name)
 
@@ -136,7 +136,7 @@ class Requests:
             mine[number].append(row)
 
     def forget(self, oldest_ns: int) -> set[int]:
-        """Drop those that ended before `oldest_ns`, where the oldest kept record may be; returns their numbers."""
+        """Drop those that ended before `oldest_ns`, where the oldest remaining record may be; returns their numbers."""
         gone = {number for number, ended_ns in self._ended_ns.items() if ended_ns < oldest_ns}
         for number in gone:
             del self._ended_ns[number]
@@ -150,7 +150,7 @@ class Requests:
 
 
 class Pairs:
-    """Beginnings whose end has not come, and ends whose beginning is not let go yet."""
+    """Beginnings whose end has not come, and ends whose beginning is not discarded yet."""
 
     def __init__(self, begin: str, end: str, *keys: str) -> None:
         self.events = (begin, end)
@@ -197,7 +197,7 @@ class Tiers:
 
 
 class Carry:
-    """What is in force of one process's let go segments."""
+    """Records still in force of one process's discarded segments."""
 
     def __init__(self) -> None:
         self._places = itertools.count()
@@ -213,7 +213,7 @@ class Carry:
 
     @staticmethod
     def takes(event: str) -> bool:
-        """Whether records of an event may outlive their segment."""
+        """Return whether records of an event may outlive their segment."""
         return event in _CARRIED
 
     def fold(self, event: str, records: Iterable[Record]) -> None:
@@ -239,7 +239,7 @@ class Carry:
                     pairs.fold(event, rows)
 
     def forget(self, oldest_ns: int) -> set[int]:
-        """Drop what no kept record can be about: none is older than `oldest_ns` (CLOCK_MONOTONIC).
+        """Drop records that no remaining record can refer to: none is older than `oldest_ns` (CLOCK_MONOTONIC).
 
         Returns:
             The numbers of requests that are forgotten.
@@ -254,11 +254,11 @@ class Carry:
         ]
 
     def records(self, event: str) -> list[Record]:
-        """The carried records of an event, in the order they were recorded in."""
+        """The retained records of an event, in the order they were recorded in."""
         return [row.record for row in sorted(self._rows(event))]
 
     def strings(self) -> set[int]:
-        """Numbers of the interned strings that carried records need."""
+        """Numbers of the interned strings that retained records need."""
         needed = set()
         for event in _CARRIED:
             names = [field.name for field in EVENTS[event].fields if field.type in (REQUEST, STRING)]

@@ -1,4 +1,4 @@
-"""One process's files as the keeper sees them: which may go, what is carried over from them, and how they go."""
+"""Retention of one process's files: which may be discarded, what compaction retains of them, and their deletion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kvtrace.retention.compaction import Carry, Record
 
 
 class File(NamedTuple):
-    """A file that may go: a segment, or a file of tiles, after which there is another. `end_ns` is CLOCK_MONOTONIC."""
+    """A file that may be discarded: a segment or a file of tiles that has a successor. `end_ns` is CLOCK_MONOTONIC."""
 
     end_ns: int
     stream: str
@@ -36,7 +36,7 @@ class File(NamedTuple):
 
 
 class ProcessKeeper:
-    """Keeps a process directory. `carry` has what is in force of the files that went."""
+    """Retention of a process directory. `carry` has the records in force of its discarded files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -48,7 +48,7 @@ class ProcessKeeper:
         self._died_ns: int | None = None
 
     def closed(self, now_ns: int) -> Iterator[File]:
-        """The files that may go, of each stream in order; of a process that has ended, the newest too."""
+        """The files that may be discarded, of each stream in order; of a process that has ended, the newest too."""
         if self._died_ns is None and self._is_dead():
             self._died_ns = now_ns
         for event, sequences in segment_names(self.directory).items():
@@ -67,7 +67,7 @@ class ProcessKeeper:
             yield File(end_ns, TILES, number, _allocated(path), path)
 
     def fold(self, files: Sequence[File]) -> None:
-        """Take up what is in force of some files and count them as gone."""
+        """Take up the records in force of some files and count the files as discarded."""
         streams = dict(self._kept.streams)
         for file in files:
             records = _tile_steps(file.path) if file.stream == TILES else self._fold(self._headers[file.path])
@@ -76,7 +76,7 @@ class ProcessKeeper:
         self._kept = replace(self._kept, streams=streams)
 
     def oldest_ns(self, now_ns: int) -> int:
-        """No record that stays, but for carried ones, is older. CLOCK_MONOTONIC."""
+        """No remaining record is older, except retained ones. CLOCK_MONOTONIC."""
         begins = [now_ns]
         for event, sequences in segment_names(self.directory).items():
             oldest = next((number for number in sequences if number >= self._let_go(event).first), None)
@@ -92,9 +92,9 @@ class ProcessKeeper:
         return read_strings(self.directory, self._kept.first_strings, [])
 
     def let_go(self, files: Sequence[File], now_ns: int) -> None:
-        """Write what is carried over in the place of the last files, and delete the others.
+        """Write the retained records in the place of the last files, and delete the others.
 
-        What went is noted first: whoever reads the directory after a crash in between knows which files do not count.
+        The discarded files are noted first: a reader after a crash in between knows which files do not count.
         """
         strings = self.strings()
         if self._died_ns is not None and self.oldest_ns(now_ns) == now_ns:
@@ -132,7 +132,7 @@ class ProcessKeeper:
         return max(self._kept.first_strings, begun[-1] - 1 if begun else 0)
 
     def _carry_over(self, event: str, gone: LetGo) -> None:
-        """Write an event's carried records as the segment before the first whole one; delete the one before that."""
+        """Write an event's retained records as the segment before the first whole one; delete the one before that."""
         records = self.carry.records(event)
         path = self._path(event, gone.first - 1)
         if self._carried.get(event) == len(records) and path not in self._headers:
@@ -218,7 +218,7 @@ def _tile_steps(path: Path) -> int:
 
 
 def _begin_ns(strings: Path) -> int:
-    """When a file of strings began, CLOCK_MONOTONIC; 0 for the first."""
+    """Return when a file of strings began, CLOCK_MONOTONIC; 0 for the first."""
     with strings.open("rb") as file, suppress(ValueError):
         first = json.loads(file.readline())
         if isinstance(first, dict):

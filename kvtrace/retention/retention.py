@@ -1,7 +1,7 @@
-"""The flight recorder: keeps a recording's size or age by letting its oldest segments go, outside of vLLM's processes.
+"""The flight recorder: limits a recording's size or age by discarding its oldest segments, outside of vLLM's processes.
 
-A segment may go when its process has gone on to the next one. What later records still need of it is carried over
-(`kvtrace.retention.compaction`) into a segment that takes its place; what went is counted in `kept.json`.
+A segment may be discarded when its process has begun the next one. Compaction retains what later records need of it
+(`kvtrace.retention.compaction`) in a segment that takes its place; discarded records are counted in `kept.json`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kvtrace.format import layout
 from kvtrace.retention.process import File, ProcessKeeper
 
 _ARRIVAL_NS = 86_400_000_000_000
-"""Arrivals of requests that no engine saw the end of are carried for a day."""
+"""Arrivals of requests that no engine saw the end of are retained for a day."""
 _SLACK = 8
-"""An eighth of the cap is made free when segments go, for what is allocated until the next look."""
+"""An eighth of the cap is freed when segments are discarded, for allocations until the next look."""
 
 
 class Keeper:
@@ -41,7 +41,7 @@ class Keeper:
         self._processes: dict[Path, ProcessKeeper] = {}
 
     def keep(self) -> int:
-        """Let go of what is too old or too much; returns how many files went.
+        """Discard files that are too old or too many; returns the number of discarded files.
 
         Raises:
             KvtraceError, OSError: A file cannot be read or written. Do not look again: some may be counted already.
@@ -65,7 +65,7 @@ class Keeper:
                 self._processes[path] = ProcessKeeper(path)
 
     def _choose(self, now_ns: int) -> dict[ProcessKeeper, list[File]]:
-        """The files to let go, in the order of their ends."""
+        """The files to discard, in the order of their ends."""
         too_much, too_old_ns = 0, -1
         if (most := self._limits.max_bytes) is not None and (size := _bytes(self._run_dir)) > most - most // _SLACK:
             too_much = size - (most - most // _SLACK)
@@ -81,7 +81,7 @@ class Keeper:
         return chosen
 
     def _forget(self, now_ns: int) -> None:
-        """Drop what is carried about requests that nothing kept can be about, in all processes."""
+        """Drop retained records of requests that no remaining record can refer to, in all processes."""
         oldest_ns = min(process.oldest_ns(now_ns) for process in self._processes.values())
         forgotten: set[str] = set()
         for process in self._processes.values():
@@ -96,7 +96,7 @@ class Keeper:
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """While this holds, nobody else lets segments go or freezes them."""
+    """While this holds, no other process discards segments or takes a snapshot."""
     descriptor = os.open(run_dir / layout.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX)  # until it is closed

@@ -1,4 +1,4 @@
-"""Freezes a recording while it goes on: a run directory of its own with what is there at this moment."""
+"""Snapshots of a running recording: a run directory of its own, with the records of this moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flight recorder's thread in `kvtrace record`: lets old segments go, and freezes the recording when asked."""
+"""The flight recorder's thread in `kvtrace record`: discards old segments, and takes snapshots on request."""
 
 from __future__ import annotations
 
@@ -62,4 +62,4 @@ class FlightRecorder(threading.Thread):
                 self._keeper.keep()
             except Exception as error:  # the recording goes on, whatever became of it
                 self._keeper = None
-                self._say(f"nothing is let go any more, so the recording grows: {error!r}")
+                self._say(f"old records are no longer discarded, so the recording grows: {error!r}")

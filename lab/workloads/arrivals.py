@@ -1,4 +1,4 @@
-"""When jobs arrive."""
+"""Arrival times of jobs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kvtrace.probes.device.memory import MemoryMeter
 from kvtrace.probes.device.timer import GpuTimer
 
 IDLE_SECONDS = 0.25
-"""How long the last steps before a pause stay on the device."""
+"""Seconds that the last steps before a pause stay on the device."""
 
 
 class Pace:

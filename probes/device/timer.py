@@ -45,7 +45,7 @@ extern "C" __global__ void kvt_answer(volatile u64* asked, volatile u64* answers
 _QUESTIONS = 32
 
 _STARTS_WITHIN_NS = 5_000_000
-"""How long the GPU may be too busy to start answering; waited for asleep."""
+"""Time that the GPU may be too busy to start answering; waited for asleep."""
 
 _ANSWERS_WITHIN_NS = 100_000
 """Once it has started, an answer takes some 3 us. The thread does not sleep then, so others have to wait for it."""

@@ -1,4 +1,4 @@
-"""Which engine answers: DuckDB a trace, DuckDB or Spark the Parquet files of one."""
+"""Choice of the engine that answers: DuckDB a trace, DuckDB or Spark the Parquet files of one."""
 
 from __future__ import annotations
 

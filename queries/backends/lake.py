@@ -46,7 +46,7 @@ class Lake:
         return path if path.is_dir() else None
 
     def rows(self, table: str) -> int:
-        """How many rows a table has."""
+        """Return the number of rows of a table."""
         return int(self.manifest["rows"].get(table, 0))
 
 
@@ -129,7 +129,7 @@ def _quote(text: str) -> str:
 
 def _manifest(folder: Path, run: str | None) -> dict[str, Any]:
     if not folder.is_dir():
-        raise KvtraceError(f"{folder} is no folder; expected one that `kvtrace export TRACE --parquet DIR` filled")
+        raise KvtraceError(f"{folder} is not a folder; expected one made by `kvtrace export TRACE --parquet DIR`")
     runs = {path.stem.removeprefix("manifest-"): path for path in sorted(folder.glob("manifest-*.json"))}
     if not runs:
         raise KvtraceError(f"{folder} has no manifest-*.json; `kvtrace export TRACE --parquet {folder}` writes one")
@@ -139,7 +139,7 @@ def _manifest(folder: Path, run: str | None) -> dict[str, Any]:
     if path is None:
         raise KvtraceError(f"{folder} has no run {inert(str(run))}; it has {', '.join(map(inert, runs))}")
     if not is_export(path):
-        raise KvtraceError(f"{path} is no manifest of kvtrace's")
+        raise KvtraceError(f"{path} is not a manifest of kvtrace")
     manifest: dict[str, Any] = json.loads(path.read_bytes())
     if manifest.get("kvtrace_export") != "parquet" or manifest.get("run_id") != path.stem.removeprefix("manifest-"):
         raise KvtraceError(f"{path} does not belong to a Parquet export of the run it is named after")

@@ -34,7 +34,7 @@ _TYPES = {
     "UTINYINT": "SMALLINT",
     "VARCHAR": "STRING",
 }
-"""What Spark reads Parquet's types as; it has no unsigned ones. Enums are text."""
+"""Spark's types for Parquet's; it has no unsigned ones. Enums are text."""
 
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",  # a sum that does not fit is an error, not another number
@@ -83,7 +83,7 @@ class SparkTrace(LakeTrace):
     """
 
     _filled_by: ClassVar[SparkTrace | None] = None
-    """Whose tables the session's views are: there is one session in a process, and one view of a name in it."""
+    """Trace that the session's views are of: a process has one session, and a session one view of a name."""
 
     def __init__(self, lake: Lake, session: SparkSession) -> None:
         super().__init__(lake)
@@ -139,7 +139,7 @@ class SparkTrace(LakeTrace):
         return frame
 
     def _first_of(self, names: set[str]) -> list[DataFrame]:
-        """What the views among these names compute first, and the views that they read."""
+        """Return what the views among these names compute first, and the views that they read."""
         for view in reversed(VIEWS):
             if view in names:
                 names = names | tables_of(VIEWS[view])
@@ -185,7 +185,7 @@ def _cast(table: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong first: an error on its way from a worker through the JVM to here names only the last call."""
+    """Return the first cause: an error that came from a worker through the JVM names only the last call."""
     cause = getattr(error, "java_exception", None)
     if cause is None:
         return _first_line(error)

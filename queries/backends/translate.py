@@ -122,7 +122,7 @@ def _order_enums(tree: exp.Expr, enums: Mapping[str, Sequence[str]]) -> None:
 
 
 def _not_materialised(node: exp.Expr) -> exp.Expr:
-    """What Spark computes once it decides itself."""
+    """Return what Spark computes once it decides itself."""
     if isinstance(node, exp.CTE):
         node.set("materialized", None)
     return node
@@ -214,7 +214,7 @@ def _cast(node: exp.Expr) -> exp.Expr:
 
 
 def _is_fraction(node: exp.Expr) -> bool:
-    """Whether an expression is certainly a fraction: it multiplies by one."""
+    """Return whether an expression is certainly a fraction: it multiplies by one."""
     return any("e" in literal.this.lower() for literal in node.find_all(exp.Literal) if literal.is_number)
 
 

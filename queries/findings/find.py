@@ -24,7 +24,7 @@ def rules() -> dict[str, Rule]:
 
 
 def find_findings(trace: Trace, most: int = MOST) -> list[Finding]:
-    """What cost the run most, the most expensive first.
+    """Find what cost the run most, the most expensive first.
 
     Args:
         trace: An open trace.

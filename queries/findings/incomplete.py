@@ -1,4 +1,4 @@
-"""What the recording lacks, which weakens every other finding."""
+"""Gaps of the recording, which weaken every other finding."""
 
 from __future__ import annotations
 

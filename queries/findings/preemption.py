@@ -1,4 +1,4 @@
-"""What preemptions threw away."""
+"""Tokens that preemptions discarded."""
 
 from __future__ import annotations
 

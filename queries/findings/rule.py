@@ -1,4 +1,4 @@
-"""What a finding is, and a rule that finds it."""
+"""A finding, and a rule that finds it."""
 
 from __future__ import annotations
 

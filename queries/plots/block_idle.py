@@ -1,4 +1,4 @@
-"""Where a block's time goes: touched, idle within a pass, idle between passes; one bar a worker and layer."""
+"""Time of a block: touched, idle within a pass, idle between passes; one bar a worker and layer."""
 
 from __future__ import annotations
 

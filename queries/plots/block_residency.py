@@ -1,4 +1,4 @@
-"""How long content stays in blocks, in time and in blocks allocated meanwhile, by kind of stay."""
+"""Time that content stays in blocks, and blocks allocated meanwhile, by kind of stay."""
 
 from __future__ import annotations
 

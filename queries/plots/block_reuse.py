@@ -1,4 +1,4 @@
-"""How long cached blocks wait for their next use, in time and in blocks allocated in between."""
+"""Time that cached blocks wait for their next use, and blocks allocated in between."""
 
 from __future__ import annotations
 

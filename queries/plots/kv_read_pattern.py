@@ -1,4 +1,4 @@
-"""Which blocks a layer reads when: a panel a forward pass, K above and V below."""
+"""Blocks that a layer reads, over time: a panel a forward pass, K above and V below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blocks a layer writes when: a panel a forward pass."""
+"""Blocks that a layer writes, over time: a panel a forward pass."""
 
 from __future__ import annotations
 

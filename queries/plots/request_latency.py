@@ -1,4 +1,4 @@
-"""Where each request's time went, and how latencies are distributed."""
+"""Parts of each request's time, and the distribution of latencies."""
 
 from __future__ import annotations
 

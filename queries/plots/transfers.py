@@ -1,4 +1,4 @@
-"""How fast KV moved between tiers, and how long it took."""
+"""Rate and duration of transfers between tiers."""
 
 from __future__ import annotations
 

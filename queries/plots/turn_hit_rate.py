@@ -1,4 +1,4 @@
-"""Where the prompt of a job's first, second, ... turn came from."""
+"""Source of the prompt of a job's first, second, ... turn."""
 
 from __future__ import annotations
 

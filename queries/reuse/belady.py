@@ -2,11 +2,11 @@
 
 Between two events a cache retains at most so many blocks, and may choose them freely. Retaining a block from one
 reference to the next is worth a hit if the next one is a lookup. Of the blocks worth retaining, the one whose lookup is
-furthest away is given up; that is optimal for blocks of one size.
+furthest away is evicted; that is optimal for blocks of one size.
 
 It holds for prefix caches as it is, where a block is of use only if all blocks before it in the prompt were found too:
 whoever looks up a block looks up those before it in the same event, so their next lookup is never later. With ties
-broken from the tail of the prompt, a block is given up only after all that follow it, and what is retained is whole
+broken from the tail of the prompt, a block is evicted only after all that follow it, and what is retained is whole
 prefixes. So the bound of independent blocks and that of prefixes are the same number.
 """
 

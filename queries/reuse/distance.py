@@ -35,7 +35,7 @@ class References:
 
     References of one event happen at once: whether a block is found depends on what was referenced before the event.
     Within an event, later references are the more recent ones (a prompt is given from its tail to its head, since its
-    tail is given up first). References that are not `counted` only make a block recent, as its release does.
+    tail is evicted first). References that are not `counted` only make a block recent, as its release does.
 
     Args:
         key: uint64 [N], which block. Equal keys are the same content.
@@ -83,7 +83,7 @@ class References:
 
     @cached_property
     def event_start(self) -> Ints:
-        """Where each reference's event begins: int64 [N]."""
+        """Index at which each reference's event begins: int64 [N]."""
         starts = np.flatnonzero(np.diff(self.event, prepend=self.event[:1] - 1))
         return np.repeat(starts, np.diff(starts, append=len(self.event)))
 
@@ -104,7 +104,7 @@ class References:
 
 
 def lru_distances(references: References) -> Ints:
-    """How many other blocks had been referenced since each reference's block was, when its event began.
+    """Return LRU stack distances: other blocks referenced since a reference's block was, when its event began.
 
     Returns:
         int64 [N]; COLD where the block was not referenced before.

@@ -1,4 +1,4 @@
-"""How much cache a workload needs: misses by size, and the sizes that reach given hit rates."""
+"""Size of the cache that a workload needs: misses by size, and the sizes that reach given hit rates."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def lake_of(case: Path, empty: Path, folder: Path) -> Path:
 def differences(
     names: list[str], trace: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, **params: str
 ) -> dict[str, str]:
-    """How Spark's answers and those of DuckDB over Parquet differ from those of the trace itself."""
+    """Return how Spark's answers and those of DuckDB over Parquet differ from those of the trace itself."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "bench")
     from same_answers import difference
 

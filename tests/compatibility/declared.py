@@ -70,7 +70,7 @@ def _of_functions(hook: Hook) -> Iterator[Argument]:
 
 
 def _of_call_sites(hook: Hook) -> Iterator[Argument]:
-    """Where a connector's adapter puts the hook: `part.hook(target, NAME, before, after)`, be NAME a loop's."""
+    """Return the hooks of a connector's adapter: `part.hook(target, NAME, before, after)`, be NAME a loop's."""
     for room in _rooms():
         names = {name for name, value in vars(room).items() if hook == value or _holds(value, hook)}
         if not names:

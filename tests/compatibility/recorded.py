@@ -1,4 +1,4 @@
-"""What recordings of one vLLM say of the hooks: which were put in place, which fired, which failed."""
+"""Facts about the hooks from recordings of one vLLM: which were put in place, which fired, which failed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _declared(hook: str, state: str, detail: str) -> Iterator[str]:
 
 
 def checks(reports: Iterable[Path]) -> dict[str, Any]:
-    """What pytest's `--junit-xml` reports say: how many tests passed, which failed, which were skipped and why."""
+    """Read pytest's `--junit-xml` reports: how many tests passed, which failed, which were skipped and why."""
     found: dict[str, Any] = {"passed": 0, "failed": {}, "skipped": {}}
     for case in (case for report in reports for case in ElementTree.parse(report).iter("testcase")):
         name = f"{str(case.get('classname')).removeprefix('tests.vllm.')}.{case.get('name')}"

@@ -1,4 +1,4 @@
-"""What the sources of one vLLM offer to the probes, told by their syntax trees: nothing of vLLM is imported."""
+"""Facts about the hooks from the sources of one vLLM, by their syntax trees: nothing of vLLM is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvtrace.probes.device.tiles.source import MismatchError
 from tests.compatibility.declared import Argument, Declared, all_declared
 
 Missing = dict[str, str]
-"""What is missing, and what a trace lacks for it; an empty text: the hook is switched off."""
+"""Missing attributes, and what a trace lacks for each; an empty text: the hook is switched off."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,11 +35,11 @@ class Sources:
 
     @property
     def complete(self) -> bool:
-        """Whether more than the kernels is there."""
+        """Return whether more than the kernels is there."""
         return (self.folder / "vllm/v1/core/sched/scheduler.py").exists()
 
     def facts(self) -> dict[str, Missing | None]:
-        """What is missing of each hook; None where there is not even its target."""
+        """Return what is missing of each hook; None where there is not even its target."""
         return {declared.target: self._missing(declared) for declared in all_declared()}
 
     def _missing(self, declared: Declared) -> Missing | None:
@@ -165,7 +165,7 @@ def _parameters(args: ast.arguments) -> list[ast.arg]:
 
 
 def _takes(function: Definition, argument: Argument) -> bool:
-    """Whether an argument is where a hook's function takes it from, or can only be given by that name."""
+    """Return whether an argument is where a hook's function takes it from, or can only be given by that name."""
     args = function.args
     positional = [parameter.arg for parameter in [*args.posonlyargs, *args.args]]
     if argument.position < len(positional):

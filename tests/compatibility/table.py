@@ -19,19 +19,19 @@ _BEGIN, _END = "<!-- connectors: made by `make compatibility` -->\n", "<!-- end 
 _HEAD = """\
 # Which vLLM versions can be recorded
 
-kvtrace hooks vLLM's functions as they are, without a fork. A version may lack a function or name something differently.
-Then the rest is still recorded, and the summary of `kvtrace record` names each hook that is missing and what the trace
-lacks without it. A vLLM newer than all of these records with what it finds; the summary says so in one line.
+kvtrace hooks vLLM's functions without a fork. A version may lack a function, or name it differently. kvtrace then still
+records the rest, and the summary of `kvtrace record` names each missing hook and what the trace lacks without it. With
+a vLLM newer than all of these, it records with the hooks that it finds; the summary says so in one line.
 
-This page is generated (`make compatibility`) from `tests/compatibility/facts`: what recordings of real engines say in
-their journals, and what the syntax trees of vLLM's sources say. Recordings made elsewhere, such as on a GPU, are added
-by `python -m tests.compatibility recorded FOLDER` with the folder that holds their run directories.
+`make compatibility` generates this page from `tests/compatibility/facts`: the journals of recordings of real engines,
+and the syntax trees of vLLM's sources. `python -m tests.compatibility recorded FOLDER` adds recordings made elsewhere,
+such as on a GPU; FOLDER holds their run directories.
 
-- **works**: called in a recording of that version, without failing, and all that it reads is there.
-- **fits**: function, arguments and attributes are there by the sources; no recording here has called it.
-- **degraded**: it works but for what is said.
-- **absent**: the function, or something the hook cannot do without, is missing; a trace lacks what the row says.
-- **none**: vLLM had no such thing yet, so nothing is lost.
+- **works**: a recording of that version called it, it did not fail, and everything that it reads is there.
+- **fits**: the sources have the function, arguments and attributes; no recording here has called it.
+- **degraded**: it works, but the trace lacks what the cell says.
+- **absent**: the function, or something that the hook requires, is missing; a trace lacks what the row says.
+- **none**: this vLLM did not have the feature yet, so nothing is lost.
 """
 
 
@@ -116,7 +116,7 @@ def _checks(checks: dict[str, Any] | None) -> str:
 
 
 def cell(declared: Declared, version: str, facts: dict[str, Any]) -> str:
-    """What a version means for a hook."""
+    """Return the table's cell of a hook in a version."""
     state = facts.get("recorded", {}).get("hooks", {}).get(declared.target, "")
     if declared.target not in facts["sources"]:
         return "not checked"

@@ -24,7 +24,7 @@ class Slice:
 
 @dataclass
 class File:
-    """What a file holds."""
+    """Content of a file."""
 
     slices: list[Slice]
     counters: list[tuple[tuple[str, ...], int, int]]

@@ -1,4 +1,4 @@
-"""What the Perfetto export is built of: messages of many rows at once, and lanes in which nothing overlaps."""
+"""Parts of the Perfetto export: messages of many rows at once, and lanes in which nothing overlaps."""
 
 from __future__ import annotations
 

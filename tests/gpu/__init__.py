@@ -6,7 +6,7 @@ import importlib.util
 
 
 def has_gpu(*modules: str) -> bool:
-    """Whether there is a CUDA device, CuPy and these modules."""
+    """Return whether there is a CUDA device, CuPy and these modules."""
     if None in map(importlib.util.find_spec, ("torch", "cupy", *modules)):
         return False
     import torch

@@ -154,7 +154,7 @@ def test_access_queries_agree_with_the_tables(recorded: Recorded) -> None:
 
 
 def test_steps_without_room_are_dropped_whole_and_counted(cramped: Recorded) -> None:
-    """What is there is complete, and what is there and what is lost are all steps."""
+    """Each step is there completely or lost, and all steps are accounted for."""
     [(steps,)] = rows(cramped, "SELECT count(*) FROM step WHERE scheduled_tokens > 0")
     [(found, lost)] = rows(cramped, "SELECT count(*), sum(lost_steps) FROM tile_step WHERE programs > 0")
     assert found > 0

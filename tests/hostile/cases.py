@@ -16,7 +16,7 @@ from tests.hostile import seeds
 
 
 class Case(NamedTuple):
-    """What was found: the reader, the file, the content (made when it is asked for) and what happened."""
+    """Finding: the reader, the file, the content (made when it is asked for) and what happened."""
 
     reader: str
     path: str

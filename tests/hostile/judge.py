@@ -25,7 +25,7 @@ LONGEST_MESSAGE = 1200
 
 
 class Finding(NamedTuple):
-    """What went wrong: of one kind wherever `where` is the same."""
+    """Failure of a reader: of one kind wherever `where` is the same."""
 
     where: str
     text: str

@@ -107,7 +107,7 @@ class Dry:
 
 
 class Desk:
-    """What readers write to: a trace in memory that is as empty as before after each input, and one on disk."""
+    """Output of readers: a trace in memory that is as empty as before after each input, and one on disk."""
 
     connection: Any
 

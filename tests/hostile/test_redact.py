@@ -23,7 +23,7 @@ from tests.traces import write_trace
 QUERIES = Path(__file__).parents[1] / "queries"
 KEY = b"0123456789abcdef0123456789abcdef"
 TIED = (("kv-fragmentation",), ("pass-throughput", "prefix-phases"))
-"""What the queries' traces together have of ties, these break by text, or as it comes: they get their own."""
+"""Queries whose ties, in the traces together, break by text or by chance: each gets a trace of its own."""
 
 
 @pytest.fixture(scope="module")

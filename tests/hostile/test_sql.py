@@ -1,4 +1,4 @@
-"""What a trace's SQL can reach, be it a user's or a stranger's who made the trace: the trace, and nothing else."""
+"""Confinement of SQL, a user's or that of a stranger who made the trace: it reaches the trace, nothing else."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_value_is_never_sql(hostile_trace: Path) -> None:
         ]
         assert len(numbers) > 10
         for query, param in numbers:
-            with pytest.raises(KvtraceError, match="is no INTEGER"):
+            with pytest.raises(KvtraceError, match="is not of type INTEGER"):
                 trace.query(query.name, **{param.name: injection})
 
 
@@ -165,5 +165,5 @@ def test_a_target_that_is_a_strangers_is_only_looked_at(tmp_path: Path, places: 
         connection.execute(
             places("CREATE VIEW run AS SELECT 'trace_version' AS key, a AS value FROM read_csv('{file}')")
         )
-    with pytest.raises(KvtraceError, match="is no kvtrace trace"):
+    with pytest.raises(KvtraceError, match="is not a kvtrace trace"):
         check_replaceable(path)

@@ -16,7 +16,7 @@ Path = tuple[int, ...]
 
 
 class Verdict(NamedTuple):
-    """What a row of prefix_miss must say."""
+    """Expected row of prefix_miss."""
 
     verdict: str
     known_tokens: int
@@ -127,7 +127,7 @@ class CacheModel:
         return self._another_key(request, hits) or Verdict("never_stored", tokens, None, None)
 
     def _named_at(self, at: int, other: Live, position: int) -> bool:
-        """Whether the other's admission recorded the hash at a position: it records from its first miss on."""
+        """Return whether the other's admission recorded the hash at a position: it records from its first miss on."""
         [(hit,)] = self.trace.rows(f"SELECT local_hit_tokens FROM prefix_lookup WHERE time_ns = {at}")
         return bool(hit // BLOCK_TOKENS <= position)
 

@@ -1,4 +1,4 @@
-"""What the ingest tests share: small recordings and a way to look into traces."""
+"""Fixtures of the ingest tests: small recordings and a way to look into traces."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_warnings_go_to_stderr(small_run: Path) -> None:
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.write_text("x"), "is a file, not a run directory"),
-        (lambda path: path.mkdir(), "is no run directory"),
+        (lambda path: path.mkdir(), "is not a run directory"),
         (lambda path: (path / "processes").mkdir(parents=True), "holds no recorded process"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What ingest puts together: clocks, processes, and a request's life in one row."""
+"""Joins of ingest: clocks, processes, and a request's life in one row."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.ingest.other_host import on_another_host
 
 MS = 1_000_000
 READING_NS = MS // 2
-"""What two recorders' readings of one clock may be apart, on a busy machine."""
+"""Largest difference of two recorders' readings of one clock, on a busy machine."""
 
 TRIES = st.lists(st.tuples(st.integers(0, 50 * MS), st.booleans()), min_size=1, max_size=30)
 

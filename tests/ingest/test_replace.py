@@ -121,7 +121,7 @@ class TestTargets:
     def test_a_foreign_file_is_not_overwritten(self, small_run: Path, tmp_path: Path) -> None:
         foreign = tmp_path / "notes.txt"
         foreign.write_text("dear diary")
-        with pytest.raises(KvtraceError, match=r"notes.txt exists and is no kvtrace trace"):
+        with pytest.raises(KvtraceError, match=r"notes.txt exists and is not a kvtrace trace"):
             ingest(small_run, foreign)
         assert foreign.read_text() == "dear diary"
 
@@ -132,14 +132,14 @@ class TestTargets:
         connection.execute("CREATE TABLE run (key VARCHAR)")
         connection.close()
         before = foreign.read_bytes()
-        with pytest.raises(KvtraceError, match=r"mine.duckdb exists and is no kvtrace trace"):
+        with pytest.raises(KvtraceError, match=r"mine.duckdb exists and is not a kvtrace trace"):
             ingest(small_run, foreign)
         assert foreign.read_bytes() == before
 
     def test_a_directory_that_is_missing_or_a_file(self, small_run: Path, tmp_path: Path) -> None:
         with pytest.raises(KvtraceError, match="nowhere is no directory"):
             ingest(small_run, tmp_path / "nowhere" / "t.duckdb")
-        with pytest.raises(KvtraceError, match="exists and is no kvtrace trace"):
+        with pytest.raises(KvtraceError, match="exists and is not a kvtrace trace"):
             ingest(small_run, tmp_path)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -1,4 +1,4 @@
-"""What was emitted is what is in DuckDB: every event, every type, in the order of emission."""
+"""Emitted events are in DuckDB: every event, every type, in the order of emission."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_layers_that_differ_all_have_stamps_and_named_ones_alone() -> None:
 
 
 class Tensor:
-    """What is asked of a KV tensor."""
+    """Stand-in for a KV tensor."""
 
     dtype = "torch.bfloat16"
 

@@ -70,7 +70,7 @@ async def server(handle: Handler, asked: list[dict[str, Any]]) -> AsyncIterator[
 def drive(
     workload: Workload, path: Path, handle: Handler = answer
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What was asked, and what was noted."""
+    """Drive an engine; returns what was asked, and what was noted."""
     asked: list[dict[str, Any]] = []
 
     async def go() -> None:

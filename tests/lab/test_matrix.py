@@ -1,4 +1,4 @@
-"""What a matrix stands for: which cells, in which order, and which mistakes are found before anything runs."""
+"""Reading a matrix: which cells, in which order, and which mistakes are found before anything runs."""
 
 from __future__ import annotations
 

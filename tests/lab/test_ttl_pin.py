@@ -1,4 +1,4 @@
-"""What the TTL-pin scheduler decides by, and which of vLLM's schedulers it is."""
+"""Decisions of the TTL-pin scheduler, and which of vLLM's schedulers it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workloads promise: the same every time, the lengths and shares they are named for, repeats only where wanted."""
+"""Promises of workloads: the same every time, the lengths and shares they are named for, repeats only where wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorder of a test has written."""
+"""Records that a test's recorder has written."""
 
 from __future__ import annotations
 

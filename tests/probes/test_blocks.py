@@ -152,7 +152,7 @@ class Recorded:
             assert getattr(self.pool_class, METHODS[kind])(self.pool, [block]) == [block]
 
     def records(self) -> list[Any]:
-        """What was recorded by this process, without times."""
+        """Return the records of this process, without times."""
         found = records_of(self.run, BLOCK_EVENT, pid=os.getpid())[BLOCK_EVENT.name]
         assert all(record.time_ns > 0 for record in found)
         return [record._replace(time_ns=0) for record in found]
@@ -330,7 +330,7 @@ def pages_can_be_made_ready() -> None:
 
 
 def has_pages(run: Path, least_bytes: int) -> bool:
-    """Whether as much of the latest segment of block events is in this process's memory, within some seconds."""
+    """Return whether as much of the latest segment of block events is in this process's memory, within some seconds."""
     [process] = [one for one in open_recording(run).processes if one.pid == os.getpid()]
     path = str(process.segments()[BLOCK_EVENT.name][-1].path)
     until = time.monotonic() + 20

@@ -1,4 +1,4 @@
-"""What hooks do around forward passes, results, and connectors' calls."""
+"""Hooks around forward passes, results, and connectors' calls."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_what_the_driver_refuses_is_an_exception(driver: Driver) -> None:
 
 
 class Implementation:
-    """What vLLM calls in each layer."""
+    """Attention implementation that vLLM calls in each layer."""
 
     def do_kv_cache_update(self, slots: int) -> int:
         return slots

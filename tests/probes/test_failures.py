@@ -1,4 +1,4 @@
-"""What kvtrace does when something fails inside an engine: hooks, what they report, engines that go away."""
+"""Failures inside an engine: hooks that raise, what they report, engines that go away."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BlockPool:
 
 
 class Scheduler:
-    """What kvtrace needs of one to follow it."""
+    """Scheduler with as much as kvtrace needs to follow it."""
 
     def __init__(self) -> None:
         self.kv_cache_manager = SimpleNamespace(block_pool=BlockPool())

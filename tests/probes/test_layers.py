@@ -1,4 +1,4 @@
-"""Which calls of an attention implementation have stamps, by how the pass runs; in C as in Python."""
+"""Stamps around calls of an attention implementation, by how the pass runs; in C as in Python."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Notes:
 
 
 class Implementation:
-    """What vLLM calls in each layer."""
+    """Attention implementation that vLLM calls in each layer."""
 
     def do_kv_cache_update(self, layer: str, *, slots: int) -> str:
         return f"{layer} {slots} written"

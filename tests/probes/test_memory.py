@@ -1,4 +1,4 @@
-"""What is noted of the GPU's memory is of one moment, whatever the engine does meanwhile."""
+"""Samples of the GPU's memory are each of one moment, whatever the engine does meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank an engine or worker is, and which half of a prefill/decode pair a request is."""
+"""Rank of an engine or worker, and half of a prefill/decode pair that a request is."""
 
 from __future__ import annotations
 

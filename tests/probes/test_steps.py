@@ -1,4 +1,4 @@
-"""What is recorded of steps, allocations and ends of requests, by a small model of each."""
+"""Records of steps, allocations and ends of requests, against a small model of each."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def some_steps(run: Path) -> Steps:
 
 
 class Model:
-    """What a step of `engine_of` and `output_of` is, said as the events declare it."""
+    """Return the expected records of a step of `engine_of` and `output_of`, as the events declare them."""
 
     def __init__(self, given: dict[str, dict[str, Any]], waiting: list[str]) -> None:
         self.live = engine_of(given, waiting)
@@ -331,7 +331,7 @@ end = st.fixed_dictionaries(
 
 
 def ends_of(run: Path, given: dict[str, dict[str, Any]]) -> tuple[list[Any], Any]:
-    """What is recorded when these requests end, but for when it was, and what is then known of them."""
+    """Return the records of these requests' ends, without times, and what is then known of them."""
     engines = Engines(Recorder(run))
     engines.recorder.open()
     [hook] = [hook for hook in requests.hooks(engines, None) if hook.path[-1] == "_free_request"]

@@ -144,7 +144,7 @@ def test_missing_stream_is_named(make_trace: MakeTrace) -> None:
         (["query", "TRACE"], "name the query first"),
         (["query", "step-timeline", "TRACE", "--param", "engine"], "expected NAME=VALUE"),
         (["query", "step-timeline", "TRACE", "--param", "motor=1"], "it takes: engine, first_step, last_step"),
-        (["query", "step-timeline", "TRACE", "--param", "engine=x"], "is no INTEGER"),
+        (["query", "step-timeline", "TRACE", "--param", "engine=x"], "is not of type INTEGER"),
         (["query", "step-timeline", "TRACE", "--format", "parquet"], "-o FILE"),
         (["query", "step-timeline", "TRACE", "-o", "TRACE"], "the trace itself"),
         (["query", "step-timeline", "TRACE", "-o", "TRACE/x.csv"], "cannot write"),

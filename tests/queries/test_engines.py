@@ -50,7 +50,7 @@ def add_others(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def of_the_first(row: dict[str, Any]) -> bool | None:
-    """Whether a row is of the first set of engines; None if it does not tell."""
+    """Return whether a row is of the first set of engines; None if it does not tell."""
     for name in IDENTITY:
         value = row.get(name)
         if isinstance(value, str):

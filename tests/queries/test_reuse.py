@@ -45,7 +45,7 @@ def prompts(draw: st.DrawFn, tokens: int = 2, longest: int = 3, most: int = 7) -
 
 
 def stack_distances(events: list[Event]) -> list[int]:
-    """Where each block stands in a list of blocks, the most recent first, when its event begins."""
+    """Return each block's place in a list of blocks, the most recent first, when its event begins."""
     recent: list[int] = []
     distances = []
     for event in events:

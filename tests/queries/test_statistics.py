@@ -92,7 +92,7 @@ def test_the_same_pairs_give_the_same_interval() -> None:
 
 
 def coverage(name: str, trials: int, pairs: int, true: float, seed: int) -> float:
-    """How often the interval holds the true difference: pairs share a lognormal part; the other run is 1 slower."""
+    """Return the coverage of the true difference: pairs share a lognormal part; the other run is 1 slower."""
     random = np.random.default_rng(seed)
     hits = 0
     for _ in range(trials):

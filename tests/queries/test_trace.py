@@ -41,7 +41,7 @@ def test_parameters_are_typed_or_text(make_trace: MakeTrace) -> None:
         assert trace.query("step-timeline", format="arrow", engine=1).num_rows == 1
         assert trace.query("step-timeline", format="arrow", engine="2").num_rows == 0
         assert trace.query("step-timeline", format="arrow", engine=None).num_rows == 1
-        with pytest.raises(KvtraceError, match="engine: 'one' is no INTEGER"):
+        with pytest.raises(KvtraceError, match="engine: 'one' is not of type INTEGER"):
             trace.query("step-timeline", engine="one")
         with pytest.raises(KvtraceError, match=r"no parameter motor; it takes: engine, first_step, last_step"):
             trace.query("step-timeline", motor=1)
@@ -98,7 +98,7 @@ def test_database_that_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "other.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE t (a INTEGER)")
-    with pytest.raises(KvtraceError, match="no kvtrace trace: it has no table `run`"):
+    with pytest.raises(KvtraceError, match="not a kvtrace trace: it has no table `run`"):
         Trace(path)
 
 

@@ -39,7 +39,7 @@ def is_readable(descriptor: int, seconds: float) -> bool:
 
 
 class Output:
-    """What a process writes to a descriptor, read as it comes."""
+    """Output of a process to a descriptor, read as it comes."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

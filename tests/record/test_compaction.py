@@ -1,4 +1,4 @@
-"""What is in force of discarded records, by the names of their fields."""
+"""Discarded records still in force, by the names of their fields."""
 
 from __future__ import annotations
 

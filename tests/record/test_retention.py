@@ -216,7 +216,7 @@ def engine(run: Path, **limits: Any) -> Engine:
 
 @dataclass
 class Found:
-    """What a recording holds of a stream."""
+    """Records of a stream in a recording."""
 
     carried: list[Values]
     whole: list[Values]
@@ -406,7 +406,7 @@ def _die(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"{", "not the JSON object"),
+        (b"{", "not a JSON object"),
         (b'{"format_version": 99}', "format version 99"),
         (b'{"format_version": 1, "streams": {}}', "lacks `streams` or `first_strings`"),
         (b'{"format_version": 1, "streams": {"x": {"first": -1}}, "first_strings": 0}', "stream 'x'"),

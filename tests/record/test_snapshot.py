@@ -52,7 +52,7 @@ def test_old_segments_go_and_the_summary_says_so(record: Run, engine: Engine, tm
     gone = processes[0].let_go("step_update")
     assert done.returncode == 0
     assert gone.records > 0
-    assert f"let go: {gone.records:,} records in {gone.files} files".encode() in done.stderr
+    assert f"discarded: {gone.records:,} records in {gone.files} files".encode() in done.stderr
     limits = json.loads((tmp_path / "run" / layout.MANIFEST).read_text())["limits"]
     assert limits == {"segment_ns": 600_000_000, "keeps": True, "keep_ns": 1_000_000_000}
 

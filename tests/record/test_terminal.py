@@ -1,4 +1,4 @@
-"""What a user at a terminal sees: Ctrl-C, Ctrl-Z, the status line."""
+"""Recording at a terminal: Ctrl-C, Ctrl-Z, the status line."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.traces import write_trace
 MakeTrace = Callable[..., Path]
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>|`[a](http://evil)`\x1b[2J\u202e\"'&{{7*7}}\n# x"
-"""What a client may send as an id: markup of HTML, Markdown, terminals and templates."""
+"""Id that a client may send: markup of HTML, Markdown, terminals and templates."""
 
 
 def run_sql(

@@ -1,4 +1,4 @@
-"""Which requests of two runs are one."""
+"""Pairing the requests of two runs."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Chromium:
         self.frame()
 
     def screenshot(self) -> bytes:
-        """What the tab shows, as PNG."""
+        """Return the tab's picture, as PNG."""
         self.frame()
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 

@@ -1,4 +1,4 @@
-"""What a page would hold of a trace, read back from its chunks."""
+"""Content of a trace's page, read back from its chunks."""
 
 from __future__ import annotations
 

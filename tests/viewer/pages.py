@@ -1,4 +1,4 @@
-"""What tests of the page share: making one, reading what it shows, and a trace with something of every kind."""
+"""Helpers of the page's tests: making one, reading what it shows, and a trace with something of every kind."""
 
 from __future__ import annotations
 

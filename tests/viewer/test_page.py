@@ -1,4 +1,4 @@
-"""What a reader sees and does, in a real browser."""
+"""Reading and using the page, in a real browser."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_a_database_that_is_no_trace_is_named(view: Runner, tmp_path: Path) -> N
     duckdb.connect(str(path)).execute("CREATE TABLE t (a INT)").close()
     outcome = view(path)
     assert outcome.code == 1
-    assert "no kvtrace trace" in outcome.err
+    assert "not a kvtrace trace" in outcome.err
 
 
 @pytest.mark.parametrize("place", ["missing/page.html", "file/page.html", "."])

@@ -32,7 +32,7 @@ ENGINE = {
     "disable_log_stats": False,
 }
 MARKED_ENVIRONMENT = {"TEST_SERVICE_URL": "marked-environment-77aa02"}
-"""What every recorded process has in its environment; nothing that a recording leaves may have the value."""
+"""Environment of every recorded process; nothing that a recording leaves may have the value."""
 WORKLOAD = {"sessions": 8, "turns": 3, "shared_tokens": 40, "output_tokens": 40}
 
 

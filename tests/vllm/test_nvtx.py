@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What the listener heard in domain kvtrace, by pid; the lines of those that flushed; the recording of the run."""
+    """Heard in domain kvtrace, by pid; the lines of processes that flushed; the recording of the run."""
 
     calls: dict[int, list[Call]]
     flushed: dict[int, list[str]]

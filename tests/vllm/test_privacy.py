@@ -1,4 +1,4 @@
-"""What a recording leaves behind has no prompts, no environment, no keys: every file is searched for marked ones."""
+"""Privacy of a recording: no prompts, no environment, no keys; every file is searched for marked ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 
 def marked() -> Iterator[tuple[str, bytes]]:
-    """What no file may have: texts, and parts of prompts as any program would write token ids."""
+    """Return texts that no file may have, and parts of prompts as any program would write token ids."""
     yield "an API key", MARKED_API_KEY.encode()
     yield "a value of the environment", next(iter(MARKED_ENVIRONMENT.values())).encode()
     parts = [[SENTINEL] * 8, *([7] * 4 + [20 + session] * 8 for session in range(WORKLOAD["sessions"]))]

@@ -1,4 +1,4 @@
-"""What reuse is computed from, against what a real engine's pool did."""
+"""Input of the reuse model, against what a real engine's pool did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM says of itself, gathered beside a recording: KV events, counters and outputs."""
+"""vLLM's own account of a run, gathered beside a recording: KV events, counters and outputs."""
 
 from __future__ import annotations
 

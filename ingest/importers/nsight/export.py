@@ -24,7 +24,7 @@ PRIVATE = ("META_DATA_CAPTURE", "ProcessStreams", "TARGET_INFO_SYSTEM_ENV")
 """Tables with the target's environment, output and system: never read, not even counted."""
 
 UNREADABLE = (sqlite3.Error, MemoryError, OverflowError, TypeError, ValueError)
-"""What reading a damaged file raises: text that is none, numbers and sizes that are too large."""
+"""Errors of reading a damaged file: text that is none, numbers and sizes that are too large."""
 
 _FACTS = {
     "version": ("EXPORT_PRODUCT_VERSION", "PRODUCT_VERSION"),
@@ -79,7 +79,7 @@ class Export:
             raise KvtraceError(f"{self.path} changed while it was read: wait for nsys to finish it, then ingest again")
 
     def schema_warning(self) -> str | None:
-        """What to tell about a schema newer than any that was tried."""
+        """Return a warning about a schema newer than any that was tried."""
         version = self.facts.get("schema", "")
         try:
             found = tuple(int(part) for part in version.split(".")[:2])
@@ -141,7 +141,7 @@ def open_export(path: Path) -> Export:
 
 
 def damaged(path: Path, error: BaseException) -> KvtraceError:
-    """What to raise when SQLite cannot read a file."""
+    """Return the error to raise when SQLite cannot read a file."""
     text = " ".join(str(error).split())[:200] or "out of memory"
     if "locked" in text or "busy" in text:
         return KvtraceError(f"{path} is locked: another program is writing it. Wait for it to end, then ingest again")

@@ -85,7 +85,7 @@ def _name(export: Export, texts: Iterable[object]) -> str | None:
 def choose_alignment(
     connection: duckdb.DuckDBPyConnection, export: Export, marks: Marks
 ) -> tuple[Alignment, list[Readings]]:
-    """How the export's times become UNIX time, and every kind of reading that speaks for or against it."""
+    """Conversion of the export's times to UNIX time, with every kind of reading that speaks for or against it."""
     readings = [
         found
         for found in (_clock_readings(connection, marks), *_range_readings(connection, marks))
@@ -101,7 +101,7 @@ def choose_alignment(
 
 
 def _epoch_reading(session_start_ns: int, best: Readings) -> Readings:
-    """What the export itself says about UNIX time, at the middle of the better readings."""
+    """Return the export's own word about UNIX time, at the middle of the better readings."""
     middle = int(best.source_ns[len(best.source_ns) // 2])
     return align.readings(AlignmentMethod.utc_epoch, [(middle, middle + session_start_ns)])
 

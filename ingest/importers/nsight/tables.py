@@ -1,4 +1,4 @@
-"""Which tables of an export are read, what each column was called over the years, and what becomes of it.
+"""Declares which tables of an export are read, each column's names over the years, and what becomes of it.
 
 A `Read` names a value and the columns it may be in: the first that is there and not NULL counts. Columns are found by
 name; tables and columns that a version lacks become NULL. The expressions of `insert` are DuckDB's, over the values
@@ -15,7 +15,7 @@ from kvtrace.ingest.gpu.enums import CallApi, CopyKind, MemoryKind, NvtxKind
 
 
 class Kind(enum.Enum):
-    """How a value is read."""
+    """Conversion of a value."""
 
     integer = "integer"
     text = "text"  # '' is NULL
@@ -72,7 +72,7 @@ _NVTX_KINDS = {
     75: "domain",
 }
 _NONE = 0xFFFF_FFFF
-"""What CUPTI writes for "no stream" and "no event"."""
+"""CUPTI's number for "no stream" and "no event"."""
 
 _SPAN = (_read("start"), _read("end"))
 _ON_GPU = (

@@ -148,7 +148,7 @@ def _unit_of(value: float | None) -> float:
 
 
 def kind_of(given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """What an object is, and its fields; None if it is none of `KINDS`."""
+    """Return an object's kind and its fields; None if it is none of `KINDS`."""
     for name in KIND_NAMES:
         if given.get(name) in KINDS:
             return str(given[name]), {key: value for key, value in given.items() if key != name}

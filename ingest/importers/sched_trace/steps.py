@@ -1,4 +1,4 @@
-"""What the objects of a scheduler trace say of a step, put together; and of lookups, what they leave unsaid."""
+"""Steps put together from the objects of a scheduler trace; and lookups, with what they leave unsaid."""
 
 from __future__ import annotations
 

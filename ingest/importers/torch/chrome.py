@@ -189,7 +189,7 @@ class ChromeTrace:
         return bool(data)
 
     def _wrong(self, cause: str, ahead: int = 0) -> KvtraceError:
-        """What to raise about the text here, or so many characters ahead: line, byte and cause."""
+        """Return the error to raise about the text here, or so many characters ahead: line, byte and cause."""
         at = self._at + ahead
         found = self._buffer[at : at + 20]
         line, byte = _place(self.path, self._dropped + at)

@@ -231,7 +231,7 @@ class _Staged:
                 self._connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
 
     def warnings(self, path: Path) -> list[str]:
-        """What could not be used."""
+        """Say what could not be used."""
         return [
             f"{path.name}: {len(numbers)} events of category {category} have no time, or one that cannot be, and were "
             f"left out: event {', '.join(map(str, numbers[:3]))}{', ...' if len(numbers) > 3 else ''}"

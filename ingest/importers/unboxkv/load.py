@@ -27,7 +27,7 @@ _PARTS = re.compile(r"(?:^|[_-])(?:read|write|steps?)(?=[_-]|$)", re.IGNORECASE)
 
 
 class Kind(Enum):
-    """What a file is."""
+    """Kind of a file."""
 
     pattern = "KV pattern"
     usage = "utilisation"
@@ -59,7 +59,7 @@ def find_files(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
 
 
 def kind_of(path: Path) -> Kind:
-    """What a file is, by its first lines.
+    """Return a file's kind, by its first lines.
 
     Raises:
         KvtraceError: It cannot be read, is empty, or is none of UnBoxKV-IO's.

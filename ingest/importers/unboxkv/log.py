@@ -65,7 +65,7 @@ def load_log(
 
 
 class _Log:
-    """What a log has said so far."""
+    """State of reading a log: what it has said so far."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, engine: ImportedEngine) -> None:
         self._connection = connection
@@ -262,7 +262,7 @@ class _Log:
 
 
 def prompt_tokens(tokens: int | None, prompt_per_s: float, seconds: float) -> int | None:
-    """How many of a pass's tokens were prompts', from vLLM's rounded rate; None if the pass's tokens are unknown.
+    """Return how many of a pass's tokens were prompts', from vLLM's rounded rate; None if its tokens are unknown.
 
     The rate and the interval are printed to a tenth, so the product is known to within `slack`. A pass that may have
     been all prompts by that is taken to be.

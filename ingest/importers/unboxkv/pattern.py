@@ -202,7 +202,7 @@ class _Run:
                 )  # fmt: skip
 
     def _positions_of(self, plan: StepPlan, row: int, reads: Reads, nth: int) -> dict[int, int]:
-        """Where each block lies in the request's table: as its writes say, or else by the warps' lists."""
+        """Return each block's place in the request's table: as its writes say, or else by the warps' lists."""
         request = plan.rows[row].request if row < len(plan.rows) else None
         if request is not None:
             return self._positions[request.number - 1]
@@ -228,7 +228,7 @@ class _Run:
         insert_tile_windows(self._connection, self._engine.engine_id)
 
     def warnings(self) -> list[str]:
-        """What could not be used, and what cannot be told."""
+        """Say what could not be used, and what cannot be told."""
         found = []
         if self._repeated:
             found.append(f"{self._engine.name}: {self._repeated} lines repeat a layer and step; they were left out")

@@ -33,7 +33,7 @@ class Reads(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """What one layer did in one step. A line has either writes or reads."""
+    """Accesses of one layer in one step. A line has either writes or reads."""
 
     layer: int
     step: int
@@ -45,7 +45,7 @@ class Pattern(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How K and V lie in a layer's cache."""
+    """Layout of K and V in a layer's cache."""
 
     block_bytes: int
     block_tokens: int
@@ -166,7 +166,7 @@ def _numbers(rows: object, name: str) -> Array:
 
 
 def find_layout(pattern: Pattern, block_bytes: int | None, block_tokens: int | None) -> Layout | None:
-    """How K and V lie, by the bytes a write covers; None if nothing fits.
+    """Return the layout of K and V, by the bytes a write covers; None if nothing fits.
 
     A token's K begins at 16 bytes times its place in the block and its V at one element times its place, so the spans
     of K and V leave one block size for each size of an element; the cache holds whole blocks.

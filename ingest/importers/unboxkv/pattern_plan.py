@@ -1,4 +1,4 @@
-"""Whose tokens and blocks a step's lines are about: UnBoxKV-IO tells requests apart by their place in the batch only.
+"""Requests and blocks of a step's lines: UnBoxKV-IO tells requests apart by their place in the batch only.
 
 Prompts come in the order of `seq_lens`. A decoding row is the request whose table starts with the first block it reads;
 without reads, the request that owns the block it writes to; a row that begins a new block unread is taken to be the

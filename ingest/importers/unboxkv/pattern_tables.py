@@ -1,4 +1,4 @@
-"""What the patterns of a run say of its requests, steps and block tables (derived), on its way into the trace."""
+"""Requests, steps and block tables (derived) from the patterns of a run, on their way into the trace."""
 
 from __future__ import annotations
 

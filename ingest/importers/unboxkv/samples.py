@@ -1,4 +1,4 @@
-"""What statistics and steps of an imported run have in common: a step for each sample, preemptions, blocks in use."""
+"""Base of imported statistics and steps: a step for each sample, preemptions, blocks in use."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ Row = tuple[int, dict[str, str]]
 
 
 def is_usage(header: str) -> bool:
-    """Whether a line is the header of utilisation over time."""
+    """Return whether a line is the header of utilisation over time."""
     return {"time", "gpu"} <= _columns(header, _USAGE).keys()
 
 
 def is_steps(header: str) -> bool:
-    """Whether a line is the header of steps."""
+    """Return whether a line is the header of steps."""
     return {"step", "duration"} <= _columns(header, _STEPS).keys()
 
 
@@ -172,7 +172,7 @@ def _rows(path: Path, known: dict[str, str], warnings: list[str]) -> Iterator[Ro
 
 
 def _columns(header: str, known: dict[str, str]) -> dict[str, int]:
-    """Where each known column is."""
+    """Return the place of each known column."""
     try:
         names = [name.strip().lower() for name in next(csv.reader([header], delimiter=_delimiter(header)), [])]
     except csv.Error:

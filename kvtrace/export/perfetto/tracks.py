@@ -1,4 +1,4 @@
-"""Where things are drawn: the tree of tracks, its numbers and its descriptors."""
+"""Tree of tracks, with its numbers and its descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients saw, beside a recording."""
+"""Clients' view, beside a recording."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ JOINED = (
 
 
 class TestCategories:
-    """What the profiler of each version and device wrote is told by the category's words, not by one spelling."""
+    """Categories of each version and device are told by their words, not by one spelling."""
 
     @pytest.mark.parametrize(
         ("runtime", "activities"),

@@ -95,7 +95,7 @@ def not_ready(kernel, rewritten, numbers):
 
 
 def tile_loop(binary: bytes, folder: Path) -> list[str]:
-    """What happens in the largest loop, in the machine code's order: timer reads, tensor-core products, waits."""
+    """Return the largest loop's events, in the machine code's order: timer reads, tensor-core products, waits."""
     (folder / "kernel.cubin").write_bytes(binary)
     listing = subprocess.run(
         [TOOLS / "nvdisasm", "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""What becomes of a step's tiles: written, dropped for want of room in the ring, or not to be written any more."""
+"""Ends of a step's tiles: written, dropped for want of room in the ring, or not to be written any more."""
 
 from __future__ import annotations
 

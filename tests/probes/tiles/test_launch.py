@@ -1,4 +1,4 @@
-"""Which kernel is launched: the rewritten one where something is to be recorded, vLLM's own everywhere else."""
+"""Choice of a kernel: the rewritten one where something is to be recorded, vLLM's own everywhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps a device opens: those that the filters keep, each until it ends."""
+"""Steps that a device opens: those that the filters keep, each until it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where vLLM's sources of several versions lie."""
+"""Folders of vLLM's sources of several versions."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TRACES = Path(__file__).parent.parent
 
 
 def found_in(make_trace: MakeTrace, query: str, rule: str, more: str = "") -> list[Finding]:
-    """What a rule finds in the trace that a query is tested on."""
+    """Return what a rule finds in the trace that a query is tested on."""
     sql = (TRACES / query / "trace.sql").read_text()
     with Trace(make_trace(sql + more)) as trace:
         return [finding for finding in find_findings(trace, most=100) if finding.rule == rule]

@@ -37,7 +37,7 @@ ENVIRONMENT = {
 
 
 class Fault(NamedTuple):
-    """What is broken in an engine of a variant.
+    """Fault in an engine of a variant.
 
     Attributes:
         kind: `off`, not recorded at all; `none`, recorded and all is well; `missing`, an attribute of vLLM's is gone;
@@ -60,7 +60,7 @@ class Fault(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a cell's process said of itself: the workload's outcome, what was kept, calls of hooks, attributes read.
+    """Report of a cell's process: the workload's outcome, what was kept, calls of hooks, attributes read.
 
     `more` is what a condition has to say.
     """
@@ -81,7 +81,7 @@ def prepare() -> None:
 
 
 def forked(work: Callable[[], Any], log: Path) -> Any:
-    """What `work` returns in a forked process, by way of JSON; its output and a traceback go to `log`.
+    """Run `work` in a forked process and return its result, by way of JSON; output and a traceback go to `log`.
 
     Raises:
         RuntimeError: It did not end well.
@@ -161,7 +161,7 @@ class Engine:
         self.run_dir = self.recorder.run_dir = self.recorder.directory = run_dir
 
     def strings(self) -> int:
-        """How many strings the recorder remembers."""
+        """Return how many strings the recorder remembers."""
         return len(self.recorder._strings)
 
     def run(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Engine:
         return {**CONDITIONS.get(self.kind, usual)(self), "kept": workload.kept(), **self.known()}
 
     def known(self) -> dict[str, Any]:
-        """Which parts of hooks were called so far, how often, and which attributes were read."""
+        """Return the parts of hooks that were called so far, how often, and which attributes were read."""
         calls = list(self.raises.calls.items()) if self.raises is not None else []
         return {"calls": calls, "seen": list(self.reads.seen) if self.reads is not None else []}
 
@@ -283,7 +283,7 @@ def ask(folder: Path, sql: str) -> list[list[Any]]:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """What is recorded, less times and pids: how often each record comes, by event, and the journals' facts."""
+    """Return what is recorded, less times and pids: how often each record comes, by event, and the journals' facts."""
     found: dict[str, Any] = {}
     if not (folder / "run" / layout.PROCESSES).exists():
         return found

@@ -1,4 +1,4 @@
-"""What may happen around an engine while it is recorded, each in the middle of the workload or with one of its own."""
+"""Conditions around an engine while it is recorded, each in the middle of the workload or with one of its own."""
 
 from __future__ import annotations
 

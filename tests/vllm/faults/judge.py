@@ -1,4 +1,4 @@
-"""Whether an engine and its recording came through a fault."""
+"""Verdict on an engine and its recording after a fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.vllm.faults.variants import UNLIKE_COPIES
 
 
 class Reference:
-    """What a variant does without kvtrace, and recorded without faults."""
+    """Reference of a variant: its outcome without kvtrace, and recorded without faults."""
 
     def __init__(self, variant: str, folder: Path) -> None:
         self.variant = variant
@@ -36,7 +36,7 @@ class Reference:
         return cells.run(fault, folder), self.contents
 
     def _comes_late(self, fault: Fault) -> bool:
-        """Whether the fault shows only once the engine is there."""
+        """Return whether the fault shows only once the engine is there."""
         assert self.copies is not None
         if fault.place is not None:
             return self.copies.calls.get(fault.place, 0) == 0
@@ -154,7 +154,7 @@ def _directory_removed(result: Result, reference: Reference, folder: Path, wrong
 
 
 def _stopped(result: Result, reference: Reference, folder: Path, wrong: list[str]) -> list[str]:
-    """What was recorded and what the summary says was dropped are together what there was."""
+    """Check that written and dropped records are together all there was."""
     [process] = cells.open_recording(folder / "run").processes
     found, dropped = cells.contents(folder), process.dropped()
     for event, rows in reference.copied_contents.items():

@@ -18,7 +18,7 @@ class Place(NamedTuple):
 
 
 class InjectedError(Exception):
-    """What hooks raise here."""
+    """Error that hooks raise here."""
 
 
 class Raises:

@@ -56,7 +56,7 @@ class Reads(MetaPathFinder):
                 raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
 
     def getattr(self, target: Any, name: str, default: Any = _NO_DEFAULT) -> Any:
-        """What `target.name` is to the probes."""
+        """Return `target.name` as the probes see it."""
         try:
             self.watch(target, name)
         except AttributeError:
@@ -66,7 +66,7 @@ class Reads(MetaPathFinder):
         return getattr(target, name) if default is _NO_DEFAULT else getattr(target, name, default)
 
     def hasattr(self, target: Any, name: str) -> bool:
-        """Whether `target.name` is there for the probes."""
+        """Return whether `target.name` is there for the probes."""
         return self.getattr(target, name, _ABSENT) is not _ABSENT
 
 

@@ -1,4 +1,4 @@
-"""What is no whole export: one clear line that says what to do, and no trace, or the old one; never a crash."""
+"""Damaged exports: one clear line that says what to do, and no trace, or the old one; never a crash."""
 
 from __future__ import annotations
 

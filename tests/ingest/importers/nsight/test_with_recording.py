@@ -117,7 +117,7 @@ class Profile:
 
 
 def truth(found: Ingested) -> int:
-    """When the first kernel ran, UNIX ns, by the recording's clock."""
+    """Return when the first kernel ran, UNIX ns, by the recording's clock."""
     return START + STEP + 20_100 + offset_of(found)
 
 
