@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -14,6 +15,7 @@ from kvtrace.errors import KvtraceError, needs_analysis
 
 if TYPE_CHECKING:
     from kvtrace.reports.compare import Comparison
+    from kvtrace.reports.gates import Judgement
 
 
 class PairBy(StrEnum):
@@ -54,6 +56,26 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = None,
+        fail_if: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--fail-if",
+                metavar="CONDITION",
+                help="A gate: 'METRIC < LIMIT' or 'METRIC > LIMIT', such as 'hit_rate < -2pp' or 'ttft_p99 > +5%', of "
+                "each run's difference from A. Exits with 3 if one holds, with 4 if the recordings cannot tell. "
+                "-o also writes gates.xml (JUnit).",
+                show_default=False,
+            ),
+        ] = None,
+        repetitions: Annotated[
+            list[Path] | None,
+            typer.Option(
+                "--repetition",
+                metavar="TRACE",
+                help="A recorded again, twice or more: a gate fails only on differences larger than between these.",
+                show_default=False,
+            ),
+        ] = None,
         by: Annotated[
             GroupBy | None,
             typer.Option(
@@ -78,22 +100,31 @@ def register(app: typer.Typer) -> None:
         Prints metrics, paired differences with bootstrap 95% intervals, and warnings where the comparison is unfair.
         """
         if by is not None:
-            if len(traces) != 1 or output is not None or pair_by is not None:
-                raise KvtraceError("--by compares the requests of one trace, on the terminal: no -o, no --pair", 2)
+            if len(traces) != 1 or output is not None or pair_by is not None or fail_if or repetitions:
+                raise KvtraceError(
+                    "--by compares the requests of one trace, on the terminal: no -o, --pair, --fail-if, --repetition",
+                    2,
+                )
             _print_groups(traces[0], by.value, skip_requests)
             return
         with needs_analysis():
+            from kvtrace.reports import gates
             from kvtrace.reports.compare import compare as compare_runs
             from kvtrace.reports.report import check_folder
             from kvtrace.reports.side_by_side import PAGE, write_comparison
 
             if output is not None:
                 check_folder(output, PAGE, force=force)
-            comparison = compare_runs(traces, pair_by.value if pair_by else None)
+            conditions = [gates.read_gate(text) for text in fail_if or []]
+            comparison = compare_runs(traces, pair_by.value if pair_by else None, repetitions or [])
+            judgements = gates.judge(conditions, comparison)
             with quiet_pipe() as stdout:
                 _print(comparison, stdout)
+                _print_gates(judgements, stdout)
             if output is not None:
-                typer.echo(f"{write_comparison(comparison, output, force=force)}", err=True)
+                typer.echo(f"{write_comparison(comparison, output, judgements, force=force)}", err=True)
+            if code := gates.exit_code(judgements):
+                raise typer.Exit(code)
 
 
 def _print_groups(trace: Path, by: str, skip_requests: int) -> None:
@@ -126,6 +157,13 @@ def _print_groups(trace: Path, by: str, skip_requests: int) -> None:
     right = [False, False, False, True, True, False, True, True, True, True]
     with quiet_pipe() as stdout:
         print_result(names, right, cells, {}, stdout)
+
+
+def _print_gates(judgements: Sequence[Judgement], stdout: TextIO) -> None:
+    if judgements:
+        typer.echo("", file=stdout)
+    for x in judgements:
+        typer.echo(f"{x.verdict}: {x.gate.text}, {x.letter}: {x.change}; {x.reason}", file=stdout)
 
 
 def _print(comparison: Comparison, stdout: TextIO) -> None:

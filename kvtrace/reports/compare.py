@@ -26,11 +26,19 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True)
 class Row:
-    """A metric's value in each run (None: it cannot be had), and each later run's difference from the first."""
+    """A metric in all runs.
+
+    Attributes:
+        metric: The metric.
+        values: Its value in each run; None where it cannot be had.
+        differences: Of each later run from the first; None where either has no value or the difference says nothing.
+        noise: The differences of the first run's repetitions from it.
+    """
 
     metric: Metric
     values: tuple[float | None, ...]
     differences: tuple[Difference | None, ...]
+    noise: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,12 @@ class Comparison:
     repeats: tuple[bool, ...]
     """For each later run: it has the first one's command and settings, so that its differences are noise."""
 
+    idle: tuple[str | None, ...]
+    """For each later run: how its idle time differs from the first one's; its rates are then not compared."""
+
+    unequal_load: tuple[tuple[str, ...], ...]
+    """For each later run: how its load differs from the first one's by more than a twentieth."""
+
     @property
     def letters(self) -> str:
         """A letter for each run."""
@@ -60,6 +74,7 @@ class _Run:
         with Trace(path) as trace:
             self.settings = fairness.settings(trace)
             self.losses = list(fairness.losses(trace))
+            self.activity = fairness.activity(trace)
             self.command = facts.command_line(facts.run_facts(trace)) or "-"
             self.answers: dict[str, pd.DataFrame] = {
                 name: trace.query(name)
@@ -99,15 +114,16 @@ class _Run:
         return found if math.isfinite(found) else None
 
 
-def compare(paths: Sequence[Path], method: Method | None = None) -> Comparison:
+def compare(paths: Sequence[Path], method: Method | None = None, repetitions: Sequence[Path] = ()) -> Comparison:
     """Compare runs with the first of them.
 
     Args:
         paths: Two or more traces.
-        method: What to pair requests by; None takes the surest way that works.
+        method: How to pair requests; None takes the surest way that works.
+        repetitions: Traces of the first one's setup recorded again: their differences from it are noise.
 
     Raises:
-        KvtraceError: fewer than two or too many traces, or one cannot be read.
+        KvtraceError: fewer than two or too many traces, one cannot be read, or a repetition has other settings.
     """
     if not 2 <= len(paths) <= len(LETTERS):
         raise KvtraceError(
@@ -116,11 +132,18 @@ def compare(paths: Sequence[Path], method: Method | None = None) -> Comparison:
     runs = [_Run(path) for path in paths]
     base, others = runs[0], runs[1:]
     pairings = tuple(pair(base.requests, other.requests, method) for other in others)
+    again = [_repetition(base, _Run(path)) for path in repetitions]
+    again_pairings = [pair(base.requests, run.requests, method) for run in again]
     rows = tuple(
         Row(
             metric,
             tuple(run.value(metric) for run in runs),
             tuple(_difference(metric, base, other, pairing) for other, pairing in zip(others, pairings, strict=True)),
+            tuple(
+                found.value
+                for run, pairing in zip(again, again_pairings, strict=True)
+                if (found := _difference(metric, base, run, pairing)) is not None
+            ),
         )
         for metric in METRICS
     )
@@ -133,6 +156,8 @@ def compare(paths: Sequence[Path], method: Method | None = None) -> Comparison:
         settings=settings,
         warnings=tuple(_warnings(runs, pairings, settings)),
         repeats=tuple((run.command, run.settings) == (base.command, base.settings) for run in others),
+        idle=tuple(fairness.idle(base.activity, run.activity) for run in others),
+        unequal_load=tuple(tuple(fairness.unequal_load(base.requests, run.requests)) for run in others),
     )
 
 
@@ -147,10 +172,21 @@ def _warnings(runs: Sequence[_Run], pairings: Sequence[Pairing], settings: Seque
     found += [f"{letter}: {loss}" for letter, run in zip(LETTERS, runs, strict=False) for loss in run.losses]
     for letter, run, pairing in zip(LETTERS[1:], runs[1:], pairings, strict=False):
         found += [f"A and {letter}: {text}" for text in fairness.work(runs[0].requests, run.requests, pairing)]
+        if text := fairness.idle(runs[0].activity, run.activity):
+            found.append(f"A and {letter}: {text}; throughputs are not compared")
     return found
 
 
+def _repetition(base: _Run, run: _Run) -> _Run:
+    if differing := fairness.differing([base.settings, run.settings]):
+        names = ", ".join(setting.name for setting in differing)
+        raise KvtraceError(f"{run.name} is no repetition of {base.name}: other {names}")
+    return run
+
+
 def _difference(metric: Metric, base: _Run, other: _Run, pairing: Pairing) -> Difference | None:
+    if metric.over_span and fairness.idle(base.activity, other.activity):
+        return None
     if not metric.paired:
         first, second = base.value(metric), other.value(metric)
         return None if first is None or second is None else Difference(first, second - first)

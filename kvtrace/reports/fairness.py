@@ -36,6 +36,32 @@ _HIDDEN = ("host", "hooks")
 """Settings whose values stay in the trace: pages are passed on."""
 
 
+UNEQUAL = 0.05
+"""Idle shares and loads that differ by more are not compared."""
+
+# Requests overlap; a stretch is busy up to the latest end so far. One that did not end is busy to the end of the run.
+_ACTIVITY = """
+    WITH span AS (
+        SELECT
+            least(min(step.start_ns), (SELECT min(coalesce(arrival_ns, queued_ns)) FROM request)) AS first_ns,
+            greatest(max(coalesce(end_ns, scheduled_ns)), (SELECT max(finished_ns) FROM request)) AS last_ns
+        FROM step
+    ), stretch AS (
+        SELECT coalesce(arrival_ns, queued_ns) AS start_ns, coalesce(finished_ns, last_ns) AS end_ns
+        FROM request, span WHERE engine_id IS NOT NULL
+    ), running AS (
+        SELECT
+            start_ns, end_ns,
+            max(end_ns) OVER (ORDER BY start_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before_ns
+        FROM stretch WHERE start_ns IS NOT NULL
+    )
+    SELECT
+        coalesce((SELECT last_ns - first_ns FROM span), 0) AS span_ns,
+        coalesce(sum(greatest(0, end_ns - greatest(start_ns, coalesce(before_ns, start_ns)))), 0)::BIGINT AS busy_ns
+    FROM running
+"""
+
+
 @dataclass(frozen=True)
 class Setting:
     """A setting that is not the same in all runs, with its value in each."""
@@ -110,6 +136,57 @@ def losses(trace: Trace) -> Iterator[str]:
         yield f"{row['dropped'] + row['torn']:,} records were lost"
     if row["unfinished"]:
         yield f"{row['unfinished']:,} requests did not end in the recording"
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Seconds of a run, and of them those in which it had a request."""
+
+    span_s: float
+    busy_s: float
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds without a request."""
+        return max(0.0, self.span_s - self.busy_s)
+
+    @property
+    def idle_share(self) -> float:
+        """The share of the span without a request."""
+        return self.idle_s / self.span_s if self.span_s else 0.0
+
+
+def activity(trace: Trace) -> Activity:
+    """The time from a run's first arrival to its last end, and the part of it in which a request waited or ran."""
+    row = trace.sql(_ACTIVITY, "arrow").to_pylist()[0]
+    return Activity(row["span_ns"] / 1e9, row["busy_ns"] / 1e9)
+
+
+def idle(base: Activity, other: Activity) -> str | None:
+    """A sentence on idle time that differs between two runs, or None: rates over the whole run would compare it."""
+    if abs(base.idle_share - other.idle_share) <= UNEQUAL:
+        return None
+    return f"idle time: no request for {_idle(base)} against {_idle(other)}"
+
+
+def _idle(run: Activity) -> str:
+    return f"{run.idle_s:,.1f} of {run.span_s:,.1f} s"
+
+
+def unequal_load(base: pd.DataFrame, other: pd.DataFrame) -> Iterator[str]:
+    """Sentences on how far the requests of two runs are from the same load.
+
+    Args:
+        base: The answer of query request-latency for the one run.
+        other: That for the other run.
+    """
+    for what, first, second in (
+        ("requests", len(base), len(other)),
+        ("prompt tokens", int(base.prompt_tokens.sum()), int(other.prompt_tokens.sum())),
+        ("output tokens", int(base.output_tokens.sum()), int(other.output_tokens.sum())),
+    ):
+        if abs(first - second) > UNEQUAL * max(first, second):
+            yield f"unequal load: {first:,} {what} against {second:,}"
 
 
 def work(base: pd.DataFrame, other: pd.DataFrame, pairing: Pairing) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from kvtrace.reports.document import (
     text_table,
 )
 from kvtrace.reports.document import Figure as Drawing
+from kvtrace.reports.gates import Judgement, as_junit
 from kvtrace.reports.html import page
 from kvtrace.reports.markdown import markdown
 from kvtrace.reports.report import check_folder, write_file
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = "compare.html"
+JUNIT = "gates.xml"
+GATE_COLUMNS = ("fails if", "run", "difference from A", "verdict", "reason")
 READING = (
     "Intervals are over the requests of these very runs. They do not know how much a run differs from its own "
     "repetition: record each setup twice and compare those, too, before believing a small difference."
@@ -88,20 +92,31 @@ def lines(comparison: Comparison, other: int) -> list[Line]:
     return [_line(row, other) for row in comparison.rows]
 
 
-def write_comparison(comparison: Comparison, folder: Path, *, force: bool = False) -> Path:
-    """Write the page, the Markdown, the CSV and the plots; returns the page's path.
+def write_comparison(
+    comparison: Comparison, folder: Path, judgements: Sequence[Judgement] = (), *, force: bool = False
+) -> Path:
+    """Write the page, the Markdown, the CSV and the plots, and with gates JUnit XML; returns the page's path.
+
+    Args:
+        comparison: The runs.
+        folder: Made if it is not there.
+        judgements: Of gates; they stand at the top.
+        force: Replace a page of that name that kvtrace did not make.
 
     Raises:
         KvtraceError: the folder cannot be written, or holds a page of that name that kvtrace did not make.
     """
     check_folder(folder, PAGE, force=force)
     pictures = {letter: _picture(comparison, other) for other, letter in enumerate(comparison.letters) if other}
-    document = _document(comparison, pictures)
+    document = _document(comparison, pictures, judgements)
     try:
         for letter, picture in pictures.items():
             for kind, data in (picture.files if picture else {}).items():
                 write_file(folder / "plots" / f"{letter}.{kind}", data)
         write_file(folder / "compare.csv", as_csv(comparison).encode())
+        (folder / JUNIT).unlink(missing_ok=True)
+        if judgements:
+            write_file(folder / JUNIT, as_junit(judgements, comparison))
         write_file(folder / "compare.md", markdown(document).encode())
         write_file(folder / PAGE, page(document).encode())
     except OSError as error:
@@ -109,13 +124,14 @@ def write_comparison(comparison: Comparison, folder: Path, *, force: bool = Fals
     return folder / PAGE
 
 
-def _document(comparison: Comparison, pictures: dict[str, Picture | None]) -> Document:
+def _document(comparison: Comparison, pictures: dict[str, Picture | None], judgements: Sequence[Judgement]) -> Document:
     fair = Section("Is it fair?", "fair", [Items(comparison.warnings, "warning")])
     return Document(
         title=f"{len(comparison.names)} runs side by side",
         lead="Each run against the first, A.",
         blocks=[
             Panel(_runs(comparison)),
+            *([_gates(judgements)] if judgements else []),
             *([fair] if comparison.warnings else []),
             Paragraph([READING], "hint"),
             *(_section(comparison, other, pictures[comparison.letters[other]]) for other in _others(comparison)),
@@ -124,6 +140,21 @@ def _document(comparison: Comparison, pictures: dict[str, Picture | None]) -> Do
         footer=f"Made by kvtrace {__version__}.",
         window_title=" against ".join(comparison.names),
     )
+
+
+def _gates(judgements: Sequence[Judgement]) -> Section:
+    """The verdicts of the gates."""
+    marks: dict[str, Mark] = {"passed": "better", "failed": "worse"}
+    rows = [
+        [*map(Words, cells[:-2]), Cell(Words(cells[-2]), marks.get(cells[-2], "")), Words(cells[-1])]
+        for cells in map(gate_cells, judgements)
+    ]
+    return Section("Gates", "gates", [text_table(GATE_COLUMNS, rows)])
+
+
+def gate_cells(judgement: Judgement) -> tuple[str, str, str, str, str]:
+    """A row of `GATE_COLUMNS`."""
+    return judgement.gate.text, judgement.letter, judgement.change, judgement.verdict, judgement.reason
 
 
 def _others(comparison: Comparison) -> range:
