@@ -22,6 +22,8 @@ from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.torch.chrome import ChromeTrace, Event, nanoseconds
 
 BATCH_EVENTS = 50_000
+_FAR = 1 << LARGEST_TIME_BITS
+_LARGEST_ID = 1 << 31
 _KINDS = {"kernel": "kernel", "concurrent_kernel": "kernel", "mtia_ccp_events": "kernel"}
 _KINDS_ENDING = {"memcpy": "memcpy", "memset": "memset"}
 _APIS_ENDING = {"runtime": "runtime", "driver": "driver"}
@@ -121,10 +123,10 @@ class _Staged:
             self._name(event)
             self.counts["metadata", None] += 1
             return
-        start_ns, duration_ns = (_integer(nanoseconds(event.get(key)), LARGEST_TIME_BITS) for key in ("ts", "dur"))
+        start_ns, duration_ns = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
         if kind != "X" or category in _LEFT_OUT:
             self.counts[well_formed(f"ph {kind}: {category}"), None] += 1
-        elif start_ns is None or duration_ns is None or not 0 <= duration_ns <= LONGEST_NS:
+        elif start_ns is None or duration_ns is None or not _is_span(start_ns, duration_ns):
             self._unusable.setdefault(category, []).append(number)
             self.counts[category, None] += 1
         else:
@@ -149,14 +151,16 @@ class _Staged:
 
     def _where(self, event: Event) -> tuple[int | None, int | None, int | None]:
         """Process, thread, and number of the rank where the pid names one."""
-        given = event.get("pid")
+        given, tid = event.get("pid"), event.get("tid")
+        if type(given) is int and type(tid) is int and 0 <= given < _LARGEST_ID and 0 <= tid < _LARGEST_ID:
+            return given, tid, None
         if isinstance(given, str) and (match := _RANKED_PID.fullmatch(given)):
             host = self._hosts.setdefault(well_formed(match[1]), len(self._hosts) + 1)
             pid = _integer(match[2], 31)
             if pid is not None:
                 self._processes.setdefault((pid, host), well_formed(given))
-            return pid, _integer(event.get("tid"), 31), host
-        return _integer(given, 31), _integer(event.get("tid"), 31), None
+            return pid, _integer(tid, 31), host
+        return _integer(given, 31), _integer(tid, 31), None
 
     def _name(self, event: Event) -> None:
         text, (pid, tid, host) = _args(event).get("name"), self._where(event)
@@ -233,6 +237,11 @@ class _Staged:
             f"left out: event {', '.join(map(str, numbers[:3]))}{', ...' if len(numbers) > 3 else ''}"
             for category, numbers in sorted(self._unusable.items())[:10]
         ]
+
+
+def _is_span(start_ns: int, duration_ns: int) -> bool:
+    """Say whether something can have begun then and taken so long."""
+    return -_FAR < start_ns < _FAR and 0 <= duration_ns <= LONGEST_NS
 
 
 def _integer(value: object, bits: int = 63) -> int | None:
