@@ -52,6 +52,9 @@ def find_files(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
         inside = sorted(file for file in path.rglob("*") if file.is_file() and not _is_left_out(file))
         known = [file for file in inside if _is_known(file)]
         if not known:
+            for file in inside:
+                if plain_name(file).endswith(_ENDINGS):
+                    kind_of(file)  # says what is wrong with it
             raise KvtraceError(f"{path} has no file of UnBoxKV-IO among its {len(inside)} files; {EXPECTED}")
         if others := [file.name for file in inside if file not in known]:
             warnings.append(f"{path.name}: {len(others)} files are none of UnBoxKV-IO's: {', '.join(others[:5])}")

@@ -79,7 +79,8 @@ class TestNames:
         export.kernel(110, 115, 9, demangledName=77, shortName=78)
         found = ingested()
         assert found.ask(
-            "SELECT short_name, count(*) FROM gpu_activity JOIN kernel_name USING (kernel_name_id) GROUP BY ALL ORDER BY ALL"
+            "SELECT short_name, count(*) FROM gpu_activity JOIN kernel_name USING (kernel_name_id) "
+            "GROUP BY ALL ORDER BY ALL"
         ) == [("#78", 1), ("attn_b", 1), ("gemm_a", 2), ("void kno", 1)]
         assert any("StringIds lacks 3 names of kernels" in warning for warning in found.summary.warnings)
 
