@@ -19,17 +19,12 @@ LARGEST_TIME_BITS = 61
 _BEYOND = (duckdb.DataError, duckdb.InvalidInputException, pa.ArrowInvalid, OverflowError, UnicodeError)
 
 
-def is_span(start_ns: int, duration_ns: int) -> bool:
-    """Say whether something can have begun then and taken so long."""
-    return abs(start_ns) < 1 << LARGEST_TIME_BITS and 0 <= duration_ns <= LONGEST_NS
-
-
 def span_sql(start: str, end: str) -> str:
-    """The same of a start and an end in SQL; true where one of them is NULL."""
+    """SQL that says whether something can have begun and ended then, DuckDB's and SQLite's; true where one is NULL."""
     limit = 1 << LARGEST_TIME_BITS
     return (
         f"coalesce({start} BETWEEN {-limit} AND {limit} AND {end} BETWEEN {start} AND {limit} "
-        f"AND {end} - {start} <= {LONGEST_NS}, true)"
+        f"AND {end} / 2 - {start} / 2 <= {LONGEST_NS // 2}, true)"
     )
 
 

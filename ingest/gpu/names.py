@@ -1,4 +1,6 @@
-"""Purpose of a kernel, by its name: the first rule that the demangled name meets decides.
+"""The purpose of a kernel, by its function's name and template arguments: the first rule that they meet decides.
+
+Namespaces are left out: an embedding kernel of `fbgemm_gpu` is no GEMM. So are the types of a function's parameters.
 
 Names change with every release of every library, so this is a guess by documented rules, never an observation. The
 rule that decided is kept beside the category.
@@ -29,32 +31,49 @@ RULES: tuple[tuple[KernelCategory, str], ...] = (
         r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all|cross_device_reduce",
     ),
     (_C.kv_write, r"(reshape|concat)_and_cache|quant_and_cache|append_?paged_?kv|(write|store|set)_kv|kv_cache_update"),
-    (_C.attention, r"flash::|flash_?attn|flash_?infer|flash_fwd|fmha|attention|paged_?attn|merge_attn|grouped_att"),
+    (
+        _C.attention,
+        r"flash_?attn|flash_?infer|flash_fwd|fmha|attention|(^|[\W_])attn|paged_?attn|merge_attn|grouped_att",
+    ),
     (_C.attention, r"batch_?(prefill|decode)with|xqa|(^|_)mla_|flash_?mla|reduce_segments|varlen_num_blocks"),
     (_C.other, r"topk_?gating|topk_softmax|grouped_topk|moe_(align|sum|permute|unpermute)"),
     (
         _C.sampling,
         r"gumbel|sampl|top_?k|top_?p|min_p|argmax|multinomial|penalt|temperature|bincount|logits|log_softmax",
     ),
+    (_C.sampling, r"digit_?(cum|counts)|kth_?counts|within_?k_?counts|blockidxtokey"),  # of PyTorch's radix top-k
     (_C.sampling, r"bitmask|bad_words|_ranks_kernel|rejection|bitonicsort|logprob"),
     (_C.gemm, r"gemm|nvjet|cublas|cutlass|xmma|matmul|scaled_mm|marlin|machete|fused_moe|gemv|split_?k"),
     (_C.norm_activation, r"norm|silu|gelu|relu|swiglu|act_and_mul"),
     (_C.copy, r"copy|(?<!pre)fill|catarray|gather|scatter|index|transpose|swap_blocks|arange"),
 )
-"""Category and regular expression, matched anywhere in the name and without regard to case."""
+"""Category and regular expression, matched anywhere in function and template arguments, without regard to case."""
 
 _COMBINE = r"combine|reduce|merge"
 _NO_LAYER = r"prepare|num_blocks|metadata|schedule_|_plan|indexer"
 _ROLE_OF_CATEGORY = {_C.kv_write: LayerRole.kv_write, _C.attention: LayerRole.attention}
+_NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::")
 _COMPILED = tuple((category, rule, re.compile(rule, re.IGNORECASE)) for category, rule in RULES)
 
 
 def classify(name: str) -> Verdict:
     """Return the purpose that a kernel's demangled name tells."""
+    text = _without_namespaces(name)
     for category, rule, pattern in _COMPILED:
-        if pattern.search(name):
+        if pattern.search(text):
             return Verdict(category, rule, _role(category, name))
     return Verdict(_C.other, None, None)
+
+
+def _without_namespaces(name: str) -> str:
+    """Function and template arguments, without namespaces and without the list of parameters."""
+    text = _NAMESPACE.sub("", name)
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth <= 0 and at:
+            return text[:at]
+    return text
 
 
 def _role(category: KernelCategory, name: str) -> LayerRole | None:

@@ -19,7 +19,7 @@ _STREAM = column("stream", BIGINT, "CUDA stream.")
 _HOST = column(
     "host",
     INTEGER,
-    "Host or virtual machine of the process, or rank of merged traces, by the profiler's number; NULL if unknown. "
+    "Host or virtual machine of the process, or rank of merged traces, by the profiler's number; NULL if none is told. "
     "A process is (host, pid).",
 )
 _CORRELATION = column("correlation", BIGINT, "Pairs a call with what it made the GPU do, within a process.")

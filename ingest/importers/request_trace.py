@@ -141,6 +141,11 @@ class _Trace:
         for key, count in sorted(self._unknown.items()):
             count_source(self._connection, self._source_id, f"field {key}"[:80], count, None, None)
         name = self._path.name
+        if not self._hashes.count:
+            self._warnings.append(
+                f"{name}: no request has hash_ids: arrivals and lengths are known, but not what prompts have in common "
+                "(`kvtrace reuse` and the prefix queries need it)"
+            )
         if self._unknown:
             self._warnings.append(f"{name}: fields that mean nothing here: {', '.join(sorted(self._unknown))[:80]}")
         if self._orphans:

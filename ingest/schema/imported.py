@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from kvtrace.events import Type
 from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
 
+BOOLEAN = Type("bool", "", "BOOLEAN")
 _ENGINE = column("engine_id", INTEGER, "The engine.")
 _SOURCE = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
 
@@ -106,4 +108,53 @@ KV_USAGE = Table(
     """,
 )  # fmt: skip
 
-OUTSIDE_TABLES = (ENGINE_SOURCE, ENGINE_SAMPLE, KV_USAGE)
+SCHEDULER_SNAPSHOT = Table(
+    "scheduler_snapshot",
+    "A scheduler before it admits anybody in a step (recorded): what a scheduler trace says at the top of `schedule`. "
+    "step_schedule is after the call.",
+    (
+        _ENGINE,
+        column("step", INTEGER, "The step."),
+        column("time_ns", BIGINT, "When."),
+        column("running", INTEGER, "Requests in the running queue."),
+        column("waiting", INTEGER, "Requests in the waiting queue."),
+        column("free_blocks", INTEGER, "Blocks in the free queue, cached ones that nobody uses included."),
+        column("total_blocks", INTEGER, "Blocks of the pool."),
+        column("cached_blocks", INTEGER, "Entries of the pool's map of hashes."),
+        column("host_free_blocks", INTEGER, "Free blocks of the host pool."),
+        column("host_total_blocks", INTEGER, "Blocks of the host pool."),
+        column("host_cached_blocks", INTEGER, "Entries of the host pool's map of hashes."),
+        column("pinned_jobs", INTEGER, "Jobs whose blocks are pinned."),
+        column("pinned_blocks", INTEGER, "Blocks pinned."),
+        column("pinned_sessions", TEXT, "Those jobs, with commas between."),
+        column("admission_reason", TEXT, "Why the head of the queue was not admitted, in the trace's own words; "
+                                         "admission_limit is made of it. Inferred if table `run` says so."),
+    ),
+)  # fmt: skip
+
+REQUEST_SNAPSHOT = Table(
+    "request_snapshot",
+    "A request in one of the scheduler's queues before a step admits anybody (recorded).",
+    (
+        _ENGINE,
+        column("step", INTEGER, "The step."),
+        column("time_ns", BIGINT, "When."),
+        column("request", INTEGER, "The request (`request.request`)."),
+        column("queue", TEXT, "running or waiting."),
+        column("status", TEXT, "vLLM's status of it."),
+        column("priority", INTEGER, "Its priority."),
+        column("max_tokens", INTEGER, "Most output tokens."),
+        column("prompt_tokens", INTEGER, "Prompt tokens."),
+        column("tokens", INTEGER, "Prompt and output tokens."),
+        column("output_tokens", INTEGER, "Output tokens so far."),
+        column("computed_tokens", INTEGER, "Tokens whose KV exists."),
+        column("cached_tokens", INTEGER, "Tokens found in caches when it was admitted."),
+        column("external_computed_tokens", INTEGER, "Those of them that a connector had."),
+        column("preemptions", INTEGER, "How often it was preempted."),
+        column("hashed_blocks", INTEGER, "Hashes of its full blocks."),
+        column("is_prefill_chunk", BOOLEAN, "Its prompt is being computed in parts."),
+        column("resumable", BOOLEAN, "It can be continued by a further turn."),
+    ),
+)
+
+OUTSIDE_TABLES = (ENGINE_SOURCE, ENGINE_SAMPLE, KV_USAGE, SCHEDULER_SNAPSHOT, REQUEST_SNAPSHOT)

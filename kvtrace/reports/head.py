@@ -64,7 +64,7 @@ def _moment(ns: str | int | None) -> str | None:
 
 
 def _all(engines: list[dict[str, Any]], name: str) -> str | None:
-    values = dict.fromkeys(str(engine[name]) for engine in engines if engine[name] is not None)
+    values = dict.fromkeys(str(engine[name]) for engine in engines if engine.get(name) is not None)
     return ", ".join(values) or None
 
 

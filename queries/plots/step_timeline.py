@@ -24,6 +24,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     """Three axes below each other; engines, if there are several, beside each other."""
     import numpy as np
 
+    frame = frame[frame.start_ns.notna()]  # steps of imported files may have no time
     engines = sorted(frame.engine_id.unique())
     columns = max(1, len(engines))
     longest = run_length(int(frame.engine_id.value_counts().max())) if engines else 1

@@ -6,6 +6,7 @@ environment and output are never read at all.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from urllib.parse import quote
 import sqlite_utils
 
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.importers.nsight.tables import IMPORTS
 
 NEWEST_SCHEMA = (3, 25)
 """The newest export schema that was tried (nsys 2026.2)."""
@@ -31,6 +33,18 @@ _FACTS = {
     "schema": ("EXPORT_SCHEMA_VERSION", "SCHEMA_VERSION"),
 }
 _MARKERS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "StringIds", "OSRT_API", "TARGET_INFO_", "GPU_METRICS")
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        *(what.table for what in IMPORTS),
+        *("StringIds", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU_METRICS"),
+        *("META_DATA_EXPORT", "EXPORT_META_DATA"),
+        *PRIVATE,
+    )
+}
+"""Names of the tables that are read, or never, by their lower-case ones."""
+_SESSION = "TARGET_INFO_SESSION_START_TIME"
+_VERSION = re.compile(r"_v\d+$")
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _SQLITE_HEADER_BYTES = 100
 
@@ -45,6 +59,12 @@ class Export:
     """The real names of each table's columns by their lower-case ones."""
     counts: dict[str, int]
     """Rows by table, as SQLite counts them; without the private tables."""
+    actual: dict[str, str] = field(default_factory=dict)
+    """What a table is called in the file where that is a variant of its name: NVTX_EVENTS_V2, in another case."""
+    unread: list[str] = field(default_factory=list)
+    """Views and further variants that bear the name of a table that is read."""
+    unnamed: set[int] = field(default_factory=set)
+    """Ids that were looked up in StringIds and are not there."""
     facts: dict[str, str] = field(default_factory=dict)
     session_start_ns: int | None = None
     _stat: tuple[int, int] = (0, 0)
@@ -56,16 +76,29 @@ class Export:
         """For any SQLite client, read-only."""
         return uri_of(self.path)
 
+    def sql(self, table: str) -> str:
+        """A table's name in the file, for SQL."""
+        return f'"{self.actual.get(table, table)}"'
+
+    def has_name(self, string_id: int) -> bool:
+        """Say whether StringIds has the text of an id."""
+        return self._text(string_id) is not None
+
     def name(self, string_id: int | None) -> str:
         """The text of an id in StringIds; `#ID` if there is none. Old exports' text that is no UTF-8 is patched."""
         found = self._names.get(string_id)
         if found is None:
-            row = None
-            if "StringIds" in self.columns and string_id is not None:
-                row = self.row("SELECT value FROM StringIds WHERE id = ?", string_id)
-            found = str(row[0]) if row is not None and row[0] is not None else f"#{string_id}"
-            self._names[string_id] = found
+            text = None if string_id is None else self._text(string_id)
+            if text is None and string_id is not None:
+                self.unnamed.add(string_id)
+            found = self._names[string_id] = f"#{string_id}" if text is None else text
         return found
+
+    def _text(self, string_id: int) -> str | None:
+        if "StringIds" not in self.columns:
+            return None
+        row = self.row(f"SELECT value FROM {self.sql('StringIds')} WHERE id = ?", string_id)
+        return None if row is None or row[0] is None else str(row[0])
 
     def row(self, sql: str, value: int) -> tuple[Any, ...] | None:
         """The first row of a query with one parameter. From any thread."""
@@ -121,7 +154,8 @@ def open_export(path: Path) -> Export:
         raise damaged(path, error) from error
     try:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        export = Export(path, connection, *_contents(connection), _stat=stat)
+        export = Export(path, connection, {}, {}, _stat=stat)
+        _read_contents(export)
         if not any(name.startswith(_MARKERS) for name in export.columns):
             found = ", ".join(sorted(export.columns)[:4]) or "no table at all"
             raise KvtraceError(
@@ -203,26 +237,38 @@ def _fingerprint(path: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _contents(connection: sqlite3.Connection) -> tuple[dict[str, dict[str, str]], dict[str, int]]:
-    database = sqlite_utils.Database(connection, execute_plugins=False)
-    columns: dict[str, dict[str, str]] = {}
-    counts: dict[str, int] = {}
-    for name in database.table_names():
-        columns[name] = {column.name.lower(): column.name for column in database[name].columns}
-        if name not in PRIVATE:
-            counts[name] = database[name].count
-    return columns, counts
+def _read_contents(export: Export) -> None:
+    """Fill what an export holds. A view is not read: what it computes may have no end."""
+    database = sqlite_utils.Database(export.connection, execute_plugins=False)
+    names = database.table_names()
+    for actual in sorted(names, key=lambda name: _known(name) != name):  # exact names first
+        known = _known(actual)
+        table = known if known is not None and known not in export.columns else actual
+        if table != known and known is not None:
+            export.unread.append(actual)
+        if table != actual:
+            export.actual[table] = actual
+        export.columns[table] = {column.name.lower(): column.name for column in database[actual].columns}
+        if known not in PRIVATE:
+            export.counts[table] = database[actual].count
+    export.unread += [name for name in database.view_names() if _known(name) is not None]
+
+
+def _known(name: str) -> str | None:
+    """The table of which a name is a variant, if it is one that is read."""
+    lower = name.lower()
+    return _KNOWN.get(lower) or _KNOWN.get(_VERSION.sub("", lower))
 
 
 def _read_facts(export: Export) -> None:
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= export.columns.get(table, {}).keys():
-            rows = dict(export.connection.execute(f"SELECT name, value FROM {table}").fetchall())
+            rows = dict(export.connection.execute(f"SELECT name, value FROM {export.sql(table)}").fetchall())
             for fact, keys in _FACTS.items():
                 value = next((rows[key] for key in keys if rows.get(key)), None)
                 if value is not None:
                     export.facts.setdefault(fact, str(value))
-    if "utcepochns" in export.columns.get("TARGET_INFO_SESSION_START_TIME", {}):
-        row = export.connection.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
+    if "utcepochns" in export.columns.get(_SESSION, {}):
+        row = export.connection.execute(f"SELECT utcEpochNs FROM {export.sql(_SESSION)}").fetchone()
         if row is not None and isinstance(row[0], int) and row[0] > 0:
             export.session_start_ns = row[0]

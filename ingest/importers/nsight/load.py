@@ -14,7 +14,7 @@ from kvtrace.ingest.gpu.enums import AlignmentMethod
 from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.nsight.export import PRIVATE, UNREADABLE, Export, damaged, open_export
 from kvtrace.ingest.importers.nsight.marks import choose_alignment, read_marks
-from kvtrace.ingest.importers.nsight.read import Reading, import_table
+from kvtrace.ingest.importers.nsight.read import Reading, Taken, import_table
 from kvtrace.ingest.importers.nsight.tables import IMPORTS
 
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -49,6 +49,16 @@ def _warnings(export: Export, alignment: Alignment) -> list[str]:
         warnings.append(
             f"{export.path.name} does not say when it was made (nsys 2021 or older): its times count from its start"
         )
+    if export.actual:
+        names = ", ".join(f"{actual} as {table}" for table, actual in sorted(export.actual.items()))
+        warnings.append(f"{export.path.name}: tables of other names were read: {names}")
+    if export.unread:
+        warnings.append(
+            f"{export.path.name}: {', '.join(sorted(export.unread)[:10])} are views, or tables beside those of nearly "
+            "the same name; they were not read"
+        )
+    if export.unnamed:
+        warnings.append(f"{export.path.name}: StringIds lacks {len(export.unnamed)} names; they read #ID")
     return warnings
 
 
@@ -60,25 +70,29 @@ def _insert_source(connection: duckdb.DuckDBPyConnection, source_id: int, export
 
 def _define_macros(connection: duckdb.DuckDBPyConnection, export: Export, alignment: Alignment) -> None:
     """The macros that `tables.py` speaks of. Kernels without a process belong to the only one there is."""
-    only = _only_process(export)
+    pid, host = _only_process(export)
     connection.execute(f"CREATE OR REPLACE TEMP MACRO unix_ns(t) AS {alignment.sql('t')}")
-    connection.execute(f"CREATE OR REPLACE TEMP MACRO pid_of(g) AS coalesce((g >> 24) & 16777215, {only})")
+    connection.execute(f"CREATE OR REPLACE TEMP MACRO pid_of(g) AS coalesce((g >> 24) & 16777215, {pid})")
+    connection.execute(f"CREATE OR REPLACE TEMP MACRO host_of(g) AS coalesce((g >> 48) & 65535, {host})")
     connection.execute("CREATE OR REPLACE TEMP MACRO tid_of(g) AS g & 16777215")
 
 
-def _only_process(export: Export) -> str:
+def _only_process(export: Export) -> tuple[str, str]:
+    """Pid and host of the only process that calls CUDA, where kernels do not say whose they are; else NULL."""
     kernels = export.columns.get("CUPTI_ACTIVITY_KIND_KERNEL", {})
     if not kernels or "globalpid" in kernels or "globaltid" not in export.columns.get(_CALLS, {}):
-        return "NULL"
-    rows = export.connection.execute(f"SELECT DISTINCT (globalTid >> 24) & 16777215 FROM {_CALLS} LIMIT 2").fetchall()
-    return str(int(rows[0][0])) if len(rows) == 1 and rows[0][0] is not None else "NULL"
+        return "NULL", "NULL"
+    rows = export.connection.execute(f"SELECT DISTINCT globalTid >> 24 FROM {export.sql(_CALLS)} LIMIT 2").fetchall()
+    if len(rows) != 1 or not isinstance(rows[0][0], int):
+        return "NULL", "NULL"
+    return str(rows[0][0] & 0xFFFFFF), str(rows[0][0] >> 24 & 0xFFFF)
 
 
 def _insert_metric_names(connection: duckdb.DuckDBPyConnection, export: Export) -> None:
     connection.execute("CREATE OR REPLACE TEMP TABLE source_metric (type_id BIGINT, metric_id BIGINT, metric VARCHAR)")
     if {"typeid", "metricid", "metricname"} <= export.columns.get("TARGET_INFO_GPU_METRICS", {}).keys():
         rows = export.connection.execute(
-            "SELECT typeId, metricId, max(metricName) FROM TARGET_INFO_GPU_METRICS GROUP BY typeId, metricId"
+            f"SELECT typeId, metricId, max(metricName) FROM {export.sql('TARGET_INFO_GPU_METRICS')} GROUP BY 1, 2"
         ).fetchall()
         if rows:
             connection.executemany("INSERT INTO source_metric VALUES (?, ?, ?)", rows)
@@ -90,7 +104,7 @@ def _import_all(target: Target, source_id: int, export: Export) -> list[str]:
     present = [what for what in wanted if what.table in export.counts]
     total = sum(export.counts[what.table] for what in present)
     done = 0
-    warnings = []
+    taken = Taken()
     rows: list[tuple[int, str, int | None, int | None, str | None]] = []
     for what in present:
 
@@ -99,24 +113,25 @@ def _import_all(target: Target, source_id: int, export: Export) -> list[str]:
             done += count
             target.progress(label, done, total)
 
-        imported = import_table(connection, Reading(export, source_id, what, target.kernels), advance)
+        reading = Reading(export, source_id, what, target.kernels, taken)
+        read, imported = import_table(connection, reading, advance)
         counted = export.counts[what.table]
         if not what.detail:
             rows.append((source_id, what.table, counted, imported, what.target))
-        if imported != counted:
+        if read != counted:
             raise KvtraceError(
-                f"{export.path}: {imported:,} rows of table {what.table} could be read, SQLite counts {counted:,}; the "
+                f"{export.path}: {read:,} rows of table {what.table} could be read, SQLite counts {counted:,}; the "
                 "export is damaged, make it again with nsys export --type sqlite --force-overwrite true"
             )
         if missing := [read.alias for read in what.reads if not _has(export, what.table, read.columns)]:
-            warnings += _missing(export, what.table, counted, missing)
-    read = {row[1] for row in rows}
-    others = sorted(name for name in export.counts if name not in read and not name.startswith("ENUM_"))
+            taken.warnings += _missing(export, what.table, counted, missing)
+    known = {row[1] for row in rows}
+    others = sorted(name for name in export.counts if name not in known and not name.startswith("ENUM_"))
     rows += [(source_id, name, export.counts[name], None, None) for name in others]
     rows += [(source_id, name, None, None, None) for name in PRIVATE if name in export.columns]
     if rows:
         connection.executemany("INSERT INTO source_table VALUES (?, ?, ?, ?, ?)", rows)
-    return warnings
+    return taken.warnings
 
 
 def _has(export: Export, table: str, names: tuple[str, ...]) -> bool:

@@ -50,7 +50,7 @@ def read_marks(export: Export) -> Marks:
     payload = f"coalesce({', '.join([*payloads, 'NULL', 'NULL'])})"
     names = ", ".join(f'"{name}"' for name in text) or "NULL"
     query = (
-        f'SELECT "start", "end", eventType, globalTid, domainId, {payload}, {names} FROM NVTX_EVENTS '
+        f'SELECT "start", "end", eventType, globalTid, domainId, {payload}, {names} FROM {export.sql("NVTX_EVENTS")} '
         "WHERE globalTid IS NOT NULL AND eventType "
     )
     domains = {

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
@@ -21,9 +22,10 @@ import duckdb
 import pyarrow as pa
 
 from kvtrace.ingest.gpu.kernels import KernelNames
+from kvtrace.ingest.guard import span_sql
 from kvtrace.ingest.importers.nsight.export import UNREADABLE, Export, damaged
 from kvtrace.ingest.importers.nsight.tables import Import, Kind, Read
-from kvtrace.ingest.importers.nsight.values import Piece, Values
+from kvtrace.ingest.importers.nsight.values import Piece, UnknownNamesError, Values
 
 PIECE_ROWS = 122_880
 LARGEST_PIECES = 4096
@@ -40,29 +42,46 @@ _VALUE: dict[Kind, Callable[[str], str]] = {
 }
 """SQL for a value read: what stands for "none" becomes NULL."""
 
+_SPAN = ('"start"', '"end"')
+_NAMED_ROWS = 3
+
 Progress = Callable[[int], None]
 """Told how many more rows were read."""
 
 
+@dataclass
+class Taken:
+    """What was taken of an export's tables so far."""
+
+    first_keys: dict[str, int] = field(default_factory=dict)  # the key of a table's first row, for details that follow
+    with_gaps: set[str] = field(default_factory=set)  # tables of which rows were left out
+    warnings: list[str] = field(default_factory=list)
+
+
 class Reading(NamedTuple):
-    """A table to read: of which export, and what its kernels' names are kept in."""
+    """A table to read: of which export, what its kernels' names are kept in, and what was taken before."""
 
     export: Export
     source_id: int
     what: Import
     kernels: KernelNames
+    taken: Taken
 
 
-def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progress: Progress) -> int:
-    """Append an export's table to its target; returns the rows read.
+def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progress: Progress) -> tuple[int, int]:
+    """Append an export's table to its target; returns the rows read and those of them that were taken.
+
+    A row whose times cannot be is left out and warned of.
 
     Raises:
         KvtraceError: SQLite cannot read the table, or it holds something else than it should.
     """
-    stream = _Stream(reading, _first_key(connection, reading), progress)
+    what = reading.what
+    first_key = _first_key(connection, reading)
+    stream = _Stream(reading, first_key, progress)
     connection.register("captured", pa.RecordBatchReader.from_batches(stream.schema, stream.batches()))
     try:
-        connection.execute(_insert(reading, stream.values.reads))
+        [(taken,)] = connection.execute(_insert(reading, stream.values.reads)).fetchall()
     except BaseException as error:
         if stream.error is not None:  # DuckDB wraps what goes wrong while it pulls; say the real thing
             raise _explained(reading, stream.error) from stream.error
@@ -72,16 +91,48 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
     finally:
         with suppress(duckdb.TransactionException):  # it was aborted, and all of it goes
             connection.unregister("captured")
-    return stream.rows
+    if stream.values.unknown:
+        reading.taken.warnings.append(
+            f"{reading.export.path.name}: StringIds lacks {len(stream.values.unknown)} names of kernels in table "
+            f"{what.table}; their other names stand for them where they have some"
+        )
+    if taken < stream.rows:
+        reading.taken.with_gaps.add(what.table)
+        reading.taken.warnings.append(_left_out(reading, stream.rows - taken))
+    elif what.detail and what.table in reading.taken.with_gaps:
+        connection.execute(
+            f"DELETE FROM {what.target} WHERE {what.key} >= {first_key} "
+            f"AND {what.key} NOT IN (SELECT {what.key} FROM gpu_activity)"
+        )
+    return stream.rows, taken
+
+
+def _left_out(reading: Reading, count: int) -> str:
+    """What to say of rows whose times cannot be."""
+    table = reading.what.table
+    wrong = f"NOT {span_sql(*_SPAN)}"
+    try:
+        found = reading.export.connection.execute(
+            f"SELECT rowid FROM {reading.export.sql(table)} WHERE {wrong} LIMIT {_NAMED_ROWS}"
+        ).fetchall()
+    except sqlite3.Error:  # a table without row ids
+        found = []
+    rows = ", ".join(str(row) for (row,) in found) + (", ..." if count > len(found) else "")
+    return (
+        f"{reading.export.path.name}: {count} rows of table {table} have times that cannot be (they end before they "
+        f"begin, or are absurdly long) and were left out: row {rows}"
+    )
 
 
 def _first_key(connection: duckdb.DuckDBPyConnection, reading: Reading) -> int:
     what = reading.what
     if not what.key:
         return 1
-    target = "gpu_activity" if what.detail else what.target
-    rows = connection.execute(f"SELECT coalesce(max({what.key}), 0) + 1 FROM {target}").fetchall()
-    return int(rows[0][0]) - (reading.export.counts[what.table] if what.detail else 0)
+    if what.detail:
+        return reading.taken.first_keys[what.table]
+    [(first,)] = connection.execute(f"SELECT coalesce(max({what.key}), 0) + 1 FROM {what.target}").fetchall()
+    reading.taken.first_keys[what.table] = int(first)
+    return int(first)
 
 
 def _explained(reading: Reading, error: BaseException) -> BaseException:
@@ -106,6 +157,7 @@ def _insert(reading: Reading, reads: list[Read]) -> str:
     return (
         f"INSERT INTO {what.target} ({', '.join(targets)}) SELECT {', '.join(expressions)} "
         f"FROM (SELECT row_key, {', '.join(values)} FROM captured) {what.join}"
+        + (f" WHERE {span_sql(*_SPAN)}" if have >= {"start", "end"} else "")
     )
 
 
@@ -149,7 +201,8 @@ class _Stream:
     def _pieces(self) -> list[Piece]:
         """Ranges of row ids; one piece without bounds where a table has none."""
         try:
-            found = self._export.connection.execute(f'SELECT min(rowid), max(rowid) FROM "{self._table}"').fetchone()
+            table = self._export.sql(self._table)
+            found = self._export.connection.execute(f"SELECT min(rowid), max(rowid) FROM {table}").fetchone()
         except sqlite3.OperationalError:
             found = None
         if found is None or not isinstance(found[0], int) or not isinstance(found[1], int):
@@ -160,6 +213,13 @@ class _Stream:
         return [Piece(start, start + size - 1) for start in range(first, last + 1, size)]
 
     def _read(self, piece: Piece) -> list[pa.RecordBatch]:
+        while True:
+            try:
+                return self._read_once(piece)
+            except UnknownNamesError as error:
+                self.values.unknown |= error.ids
+
+    def _read_once(self, piece: Piece) -> list[pa.RecordBatch]:
         with (
             adbc_driver_sqlite.dbapi.connect(self._export.uri) as database,
             database.cursor() as cursor,

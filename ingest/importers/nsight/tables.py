@@ -2,7 +2,7 @@
 
 A `Read` names a value and the columns it may be in: the first that is there and not NULL counts. Columns are found by
 name; tables and columns that a version lacks become NULL. The expressions of `insert` are DuckDB's, over the values
-read. Three macros exist while a source is loaded: `unix_ns(t)`, `pid_of(global id)` and `tid_of(global id)`.
+read. Four macros exist while a source is loaded: `unix_ns(t)`, and `host_of`, `pid_of` and `tid_of` of a global id.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ _ON_GPU_OUT = {
     "stream": f"nullif(streamId, {_NONE})",
     "correlation": "correlationId",
 }
+_HOST_OUT = {"host": "host_of(globalPid)"}
 _NODE = (_read("graphNodeId"), _read("graphId"))
 _NODE_OUT = {"graph_node": "graphNodeId", "graph": "graphId"}
 _ON_THREAD = (*_SPAN, _read("globalTid"))
@@ -101,7 +102,7 @@ KERNEL = Import(
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "gpu_activity",
     (*_ON_GPU, *_NODE, _read("kernel", "demangledName", "shortName", "mangledName", kind=Kind.kernel)),
-    {"kind": "'kernel'", **_ON_GPU_OUT, **_NODE_OUT, "kernel_name_id": "kernel"},
+    {"kind": "'kernel'", **_ON_GPU_OUT, **_NODE_OUT, "kernel_name_id": "kernel", **_HOST_OUT},
     key="activity_id",
 )
 LAUNCH_SHAPE = Import(
@@ -122,7 +123,13 @@ LAUNCH_SHAPE = Import(
     optional=True,
 )
 MEMCPY, MEMSET = (
-    Import(table, "gpu_activity", (*_ON_GPU, *_NODE), {"kind": kind, **_ON_GPU_OUT, **_NODE_OUT}, key="activity_id")
+    Import(
+        table,
+        "gpu_activity",
+        (*_ON_GPU, *_NODE),
+        {"kind": kind, **_ON_GPU_OUT, **_NODE_OUT, **_HOST_OUT},
+        key="activity_id",
+    )
     for table, kind in (("CUPTI_ACTIVITY_KIND_MEMCPY", "'memcpy'"), ("CUPTI_ACTIVITY_KIND_MEMSET", "'memset'"))
 )
 COPIED = Import(
@@ -156,7 +163,7 @@ GRAPH = Import(
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "gpu_activity",
     (*_ON_GPU, _read("graphId")),
-    {"kind": "'graph'", **_ON_GPU_OUT, "graph": "graphId"},
+    {"kind": "'graph'", **_ON_GPU_OUT, "graph": "graphId", **_HOST_OUT},
     key="activity_id",
 )
 CALL = Import(
@@ -175,6 +182,7 @@ CALL = Import(
         "name": "name",
         "correlation": "correlationId",
         "return_value": "returnValue",
+        "host": "host_of(globalTid)",
     },
     key="call_id",
 )
@@ -308,7 +316,7 @@ IMPORTS: tuple[Import, ...] = (
         "PROCESSES",
         "profiled_process",
         (_read("globalPid"), _read("pid"), _read("name", kind=Kind.text)),
-        {"pid": "coalesce(pid, pid_of(globalPid))", "name": "name"},
+        {"pid": "coalesce(pid, pid_of(globalPid))", "name": "name", "host": "host_of(globalPid)"},
     ),
     Import(
         "ThreadNames",

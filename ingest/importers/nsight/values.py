@@ -36,6 +36,13 @@ class Piece(NamedTuple):
         return "true" if self.first is None else f"rowid BETWEEN {self.first} AND {self.last}"
 
 
+class UnknownNamesError(Exception):
+    """Ids of kernels' names that StringIds lacks, while a row has other names."""
+
+    def __init__(self, ids: set[int]) -> None:
+        self.ids = frozenset(ids)
+
+
 class Values:
     """The values that are read of a table: how they are selected, and what is made of them."""
 
@@ -45,6 +52,7 @@ class Values:
         self._actual = export.columns[what.table]
         self.reads = [read for read in what.reads if self._columns(read)]
         self.schema = [(read.alias, _ARROW[read.kind]) for read in self.reads]
+        self.unknown: frozenset[int] = frozenset()
         self._keys = _Keys(export, source_id, what.table, kernels)
 
     def select(self, piece: Piece) -> str:
@@ -59,10 +67,15 @@ class Values:
                 values.append(f'{first} IS NOT NULL AS "{read.alias}{_PRESENT}"')
             else:
                 values.append(f'{first} AS "{read.alias}"')
-        return f'SELECT {", ".join(values)} FROM "{self._table}" WHERE {piece.where}'
+        return f"SELECT {', '.join(values)} FROM {self._export.sql(self._table)} WHERE {piece.where}"
 
     def translate(self, batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
-        """A batch as DuckDB gets it."""
+        """A batch as DuckDB gets it.
+
+        Raises:
+            UnknownNamesError: Kernels' names are not there. Put the ids into `unknown` and read the piece again: the
+                next column that has a name counts.
+        """
         arrays = [self._array(read, batch, piece) for read in self.reads]
         return pa.RecordBatch.from_arrays(arrays, names=[read.alias for read in self.reads])
 
@@ -75,6 +88,9 @@ class Values:
 
     def _first(self, read: Read) -> str:
         quoted = [f'"{name}"' for name in self._columns(read)]
+        if read.kind is Kind.kernel and self.unknown:
+            known = f"NOT IN ({', '.join(map(str, sorted(self.unknown)))})"
+            quoted = [*(f"CASE WHEN {name} {known} THEN {name} END" for name in quoted), quoted[0]]
         return f"coalesce({', '.join(quoted)})" if len(quoted) > 1 else quoted[0]
 
     def _array(self, read: Read, batch: pa.RecordBatch, piece: Piece) -> pa.Array[Any]:
@@ -91,6 +107,8 @@ class Values:
         ids = encoded.dictionary.to_pylist()
         if read.kind is Kind.name:
             return pa.DictionaryArray.from_arrays(encoded.indices, columns.texts([self._export.name(i) for i in ids]))
+        if unknown := {i for i in ids if i is not None and i not in self.unknown and not self._export.has_name(i)}:
+            raise UnknownNamesError(unknown)
         keys = np.array([self._keys.of(i, self._first(read), piece) for i in ids], np.int32)
         return columns.numbers(keys, pa.int32()).take(encoded.indices)
 
@@ -131,7 +149,8 @@ class _Keys:
         actual = self._export.columns[self._table]
         others = [f'"{actual[name]}"' if name in actual else "NULL" for name in ("shortname", "mangledname")]
         row = self._export.row(
-            f'SELECT {", ".join(others)} FROM "{self._table}" WHERE {piece.where} AND {expression} = ? LIMIT 1',
+            f"SELECT {', '.join(others)} FROM {self._export.sql(self._table)} "
+            f"WHERE {piece.where} AND {expression} = ? LIMIT 1",
             string_id,
         )
         short, mangled = (self._export.name(found) if isinstance(found, int) else None for found in row or (None, None))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvtrace.ingest.importers.importer import Importer, Target, first_object
 
 
-def _load(target: Target, source_id: int, path: Path) -> list[str]:
-    from kvtrace.ingest.importers.sched_trace.load import load_sched_trace
+def _load(target: Target, files: Sequence[tuple[int, Path]]) -> list[str]:
+    from kvtrace.ingest.importers.sched_trace.load import load_sched_traces
 
-    return load_sched_trace(target, source_id, path)
+    return load_sched_traces(target, files)
 
 
 def _recognises(path: Path, head: bytes) -> bool:
@@ -22,9 +23,9 @@ def _recognises(path: Path, head: bytes) -> bool:
 IMPORTER = Importer(
     kind="sched_trace",
     option="--sched-trace",
-    help="A scheduler trace (.jsonl)",
+    help="A scheduler trace (.jsonl); its steps and requests files together",
     says="steps, queues, free blocks, scheduled tokens, preemptions, prefix lookups",
     lacks="which block, GPU times, why a lookup missed",
     recognises=_recognises,
-    load=_load,
+    load_together=_load,
 )

@@ -8,6 +8,8 @@ from kvtrace.events import Limit
 from kvtrace.ingest.append import nanoseconds, real
 
 KINDS = ("step_snapshot", "step_decision", "prefix_cache_lookup")
+REQUEST_STATE = "request_state"
+"""Lines of a study's second file: a request in a queue. They name no kind."""
 KIND_NAMES = ("kind", "type", "event", "event_type", "record", "name", "msg")
 _WRAPPERS = ("data", "payload", "fields", "attributes", "args", "body")
 
@@ -31,7 +33,10 @@ COUNTS: dict[str, str] = {
     "decode_requests": "decode_requests num_decode_requests num_decode_reqs decode_reqs num_decode num_decodes "
     "batch_num_decode_reqs",
     "decode_tokens": "decode_tokens num_decode_tokens batch_num_decode_tokens decode_num_tokens",
-    "resumed_requests": "resumed_requests num_resumed num_resumed_reqs resumed_reqs resumed scheduled_resumed_reqs",
+    "resumed_requests": "resumed_requests num_resumed num_resumed_reqs resumed_reqs resumed scheduled_resumed_reqs "
+    "scheduled_resumed_req_ids",
+    "new_requests": "scheduled_new_req_ids",
+    "max_running": "max_num_running_reqs",
     "resumed_tokens": "resumed_tokens num_resumed_tokens recomputed_tokens",
     "total_tokens": "scheduled_tokens total_scheduled_tokens total_num_scheduled_tokens num_scheduled_tokens "
     "num_batched_tokens batch_scheduled_tokens total_tokens",
@@ -63,9 +68,38 @@ TEXTS: dict[str, str] = {
 LISTS: dict[str, str] = {
     "preempt": "preempted_requests preempted_reqs preempted preempted_req_ids preempted_request_ids",
     "finish": "finished_requests finished_reqs finished finished_req_ids finished_request_ids",
-    "schedule": "scheduled_new_reqs new_requests admitted admitted_requests admitted_req_ids new_req_ids",
-    "resume": "scheduled_resumed_reqs resumed_requests resumed_reqs resumed resumed_req_ids",
+    "schedule": "scheduled_new_reqs scheduled_new_req_ids new_requests admitted admitted_requests "
+    "admitted_req_ids new_req_ids",
+    "resume": "scheduled_resumed_reqs scheduled_resumed_req_ids resumed_requests resumed_reqs resumed resumed_req_ids",
 }
+SNAPSHOT: dict[str, str] = {
+    "cached_blocks": "gpu_cached_blocks",
+    "host_free_blocks": "cpu_free_blocks",
+    "host_total_blocks": "cpu_total_blocks",
+    "host_cached_blocks": "cpu_cached_blocks",
+    "pinned_jobs": "num_pinned",
+    "pinned_blocks": "pinned_blocks",
+}
+"""Counts of a snapshot that only table scheduler_snapshot has."""
+PINNED = "pinned_job_ids"
+QUEUES: dict[str, tuple[str, str]] = {
+    "running": ("running_req_ids", "running_job_ids"),
+    "waiting": ("waiting_req_ids", "waiting_job_ids"),
+}
+"""The requests of each queue, and their jobs in the same order."""
+SAID_ONCE = ("policy", "connector")
+"""Facts of the engine that every object repeats."""
+REPEATED = ("total_hit_tokens", "scheduled_running_req_ids", "load_kv_async")
+"""Fields that say what others say, or what no table has."""
+PRIVATE = ("prompt_prefix", "prompt_suffix", "output_tail")
+"""Token ids: never read, as all that ends in _text."""
+STATE: dict[str, str] = {
+    "priority": "priority", "max_tokens": "max_tokens", "prompt_tokens": "num_prompt_tokens", "tokens": "num_tokens",
+    "output_tokens": "num_output_tokens", "computed_tokens": "num_computed_tokens",
+    "cached_tokens": "num_cached_tokens", "external_computed_tokens": "num_external_computed_tokens",
+    "preemptions": "num_preemptions", "hashed_blocks": "block_hashes_count",
+}  # fmt: skip
+STATE_FLAGS = ("is_prefill_chunk", "resumable")
 SHARES = "num_scheduled_tokens scheduled_tokens scheduled scheduled_requests scheduled_reqs requests"
 SHARE: dict[str, str] = {
     "request": "request_id req_id request rid id",
@@ -84,6 +118,7 @@ LOOKUP: dict[str, str] = {
     "num_external_computed_tokens num_external_tokens cpu_hit_tokens",
     "first_missing_block": "first_missing_block",
     "repeat": "repeat repeats",
+    "prompt_tokens": "total_prompt_tokens",
     "turn": "turn turn_id turn_index turn_idx turn_number",
 }
 FLAGS = {
@@ -134,6 +169,10 @@ class Fields:
                 return nanoseconds(self._values[name], _unit_of(real(self._values[name])))
         return None
 
+    def leave(self, *names: str) -> None:
+        """Count fields as known."""
+        self._taken.update(names)
+
     def unknown(self) -> list[str]:
         """The fields that were not taken."""
         return [name for name in self._values if name not in self._taken]
@@ -152,6 +191,8 @@ def kind_of(given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     for name in KIND_NAMES:
         if given.get(name) in KINDS:
             return str(given[name]), {key: value for key, value in given.items() if key != name}
+    if given.get("queue") in QUEUES and "req_id" in given:
+        return REQUEST_STATE, given
     if len(given) == 1:
         [(name, value)] = given.items()
         if name in KINDS and isinstance(value, dict):
@@ -168,7 +209,7 @@ def limit_of(text: object) -> str:
         ("preempt", Limit.preempted), ("budget", Limit.token_budget), ("max_num_batched", Limit.token_budget),
         ("seq", Limit.max_num_seqs), ("max_num_running", Limit.max_num_seqs), ("pause", Limit.paused),
         ("kv", Limit.kv_insufficient), ("block", Limit.kv_insufficient), ("memory", Limit.kv_insufficient),
-        ("insufficient", Limit.kv_insufficient),
+        ("insufficient", Limit.kv_insufficient), ("alloc", Limit.kv_insufficient),
     ):  # fmt: skip
         if part in words:
             return limit.name

@@ -6,7 +6,9 @@ is NULL, what is not known is counted and left out, and a line that is no such o
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,60 +22,84 @@ from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.lines import plain_name, read_lines
 from kvtrace.ingest.importers.options import say
 from kvtrace.ingest.importers.sched_trace import fields as names
-from kvtrace.ingest.importers.sched_trace.steps import infer_lookups, insert_steps
+from kvtrace.ingest.importers.sched_trace.steps import (
+    SAID,
+    infer_limits,
+    infer_lookups,
+    infer_phases,
+    insert_steps,
+)
 
 EXPECTED = f"expected a scheduler trace: a JSON object a line, its kind one of {', '.join(names.KINDS)}"
 LARGEST_LIST = 8
+_PART = re.compile(r"(^|[._-])(steps|requests)$")
+_TURN = re.compile(r"_t(\d{1,9})$")
+_STATE = (*names.STATE, *names.STATE_FLAGS)
 _COUNTS = tuple(names.COUNTS)
 
 
-def load_sched_trace(target: Target, source_id: int, path: Path) -> list[str]:
-    """Read a trace, as of one engine; returns warnings.
+def load_sched_traces(target: Target, files: Sequence[tuple[int, Path]]) -> list[str]:
+    """Read traces, each with its source id, as of an engine a run: `X.steps.jsonl` and `X.requests.jsonl` are one.
 
     Raises:
-        KvtraceError: The file cannot be read, or no line of it is an object of such a trace.
+        KvtraceError: A file cannot be read, or no line of it is an object of such a trace.
     """
-    add_source(target.connection, source_id, "sched_trace", path.name)
-    trace = _Trace(target.connection, path, source_id)
-    for line in read_lines(path, EXPECTED):
-        try:
-            found = parse_json(line.text.encode())
-        except (ValueError, RecursionError):
-            found = None
-        trace.take(line.number, found)
-        if not line.number % 10_000:
-            target.progress("scheduler trace", line.number, line.number)
-    return trace.finish()
+    runs: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
+    for source_id, path in files:
+        runs.setdefault((path.parent, _run_name(path)), []).append((source_id, path))
+    return [warning for (_, name), members in runs.items() for warning in _load_run(target, name, members)]
+
+
+def _run_name(path: Path) -> str:
+    """A file's name without what it is of and how it is packed; empty if that is all."""
+    return _PART.sub("", plain_name(path).rpartition(".")[0] or path.name)
+
+
+def _load_run(target: Target, name: str, files: list[tuple[int, Path]]) -> list[str]:
+    trace = _Trace(target.connection, name or "scheduler", files[0][0])
+    warnings: list[str] = []
+    for source_id, path in files:
+        add_source(target.connection, source_id, "sched_trace", path.name)
+        trace.begin_file(source_id, path)
+        for line in read_lines(path, EXPECTED):
+            try:
+                found = parse_json(line.text.encode())
+            except (ValueError, RecursionError):
+                found = None
+            trace.take(line.number, found)
+            if not line.number % 10_000:
+                target.progress("scheduler trace", line.number, line.number)
+        warnings += trace.end_file()
+    return [*warnings, *trace.finish()]
 
 
 class _Trace:
     """A trace on its way into the tables."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path, source_id: int) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, name: str, source_id: int) -> None:
         self._connection = connection
-        self._path = path
-        self._source_id = source_id
-        self._engine = new_engine(connection, plain_name(path).rpartition(".")[0] or path.name, source_id)
+        self._engine = new_engine(connection, name, source_id)
         self._first = next_key(connection, "request", "request")
         self._requests: dict[str, int] = {}
         self._tags: dict[int, tuple[str | None, int | None, int | None]] = {}
-        self._kinds: Counter[str] = Counter()
-        self._unknown: Counter[str] = Counter()
-        self._wrong: Counter[str] = Counter()
-        self._malformed: list[int] = []
-        self._malformed_count = 0
+        self._said: dict[str, str] = {}
+        self._arrivals: dict[int, int] = {}
+        self._reasons: dict[int, str] = {}
+        self._seen: Counter[str] = Counter()
         self._step = 0
         self._admitted_told = False
         counts = ", ".join(f"{column} INTEGER" for column in _COUNTS)
         connection.execute(
-            "CREATE OR REPLACE TEMP TABLE sched_row (line BIGINT, step INTEGER, time_ns BIGINT, start_ns BIGINT, "
+            "CREATE OR REPLACE TEMP TABLE sched_row (line BIGINT, snapshot BOOLEAN, step INTEGER, time_ns BIGINT, "
+            "start_ns BIGINT, "
             f"end_ns BIGINT, duration_ns BIGINT, usage DOUBLE, admission_limit VARCHAR, limit_request INTEGER, "
             f"{counts})"
         )
         self._rows = Appender(
             connection,
             "sched_row",
-            f"line step time_ns start_ns end_ns duration_ns usage admission_limit limit_request {' '.join(_COUNTS)}",
+            "line snapshot step time_ns start_ns end_ns duration_ns usage admission_limit limit_request "
+            + " ".join(_COUNTS),
         )
         self._shares = Appender(
             connection, "step_request", "engine_id step request phase scheduled_tokens computed_tokens new_blocks"
@@ -85,6 +111,26 @@ class _Trace:
             "engine_id time_ns step request queried_tokens local_hit_tokens external_hit_tokens first_missing_block "
             "admitted repeat resumed enabled",
         )
+
+        self._snapshots = Appender(
+            connection,
+            "scheduler_snapshot",
+            "engine_id step time_ns running waiting free_blocks total_blocks pinned_sessions admission_reason "
+            + " ".join(names.SNAPSHOT),
+        )
+        self._states = Appender(
+            connection, "request_snapshot", f"engine_id step time_ns request queue status {' '.join(_STATE)}"
+        )
+
+    def begin_file(self, source_id: int, path: Path) -> None:
+        """Count anew."""
+        self._path = path
+        self._source_id = source_id
+        self._kinds: Counter[str] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self._wrong: Counter[str] = Counter()
+        self._malformed: list[int] = []
+        self._malformed_count = 0
 
     def take(self, number: int, found: object) -> None:
         """Take the object of a line."""
@@ -98,19 +144,62 @@ class _Trace:
             self._kinds[word[:40] if len(self._kinds) < 100 else "other kinds"] += 1
             return
         self._kinds[kind] += 1
-        fields = names.Fields(given)
+        fields = names.Fields({key: value for key, value in given.items() if not _is_private(key)})
+        for name in names.SAID_ONCE:
+            if isinstance(said := fields.take(name), str):
+                self._said.setdefault(name, said[:200])
+        fields.leave(*names.REPEATED)
         step = whole(fields.take(names.STEP))
         if step is None and kind == "step_snapshot":
             step = self._step + 1
         self._step = self._step if step is None else step
         if kind == "prefix_cache_lookup":
             self._lookup(fields, step)
+        elif kind == names.REQUEST_STATE:
+            self._queued(fields, step)
         else:
-            self._state(number, fields, self._step)
+            self._state(number, fields, self._step, snapshot=kind == "step_snapshot")
         for name in fields.unknown():
             self._unknown[name[:60] if len(self._unknown) < 1000 else "others"] += 1
 
-    def _state(self, number: int, fields: names.Fields, step: int) -> None:
+    def _queued(self, fields: names.Fields, step: int | None) -> None:
+        """Take a request in a queue."""
+        request = self._request(fields.take(names.REQUEST))
+        if request is None:
+            return
+        time_ns, arrival_ns = fields.time_ns(names.TIME), fields.time_ns("arrival_time")
+        counts = {name: self._count(name, fields.take(wanted)) for name, wanted in names.STATE.items()}
+        flags = [value if isinstance(value := fields.take(name), bool) else None for name in names.STATE_FLAGS]
+        queue, status, session = fields.take("queue"), fields.take("status"), fields.take(names.SESSION)
+        if arrival_ns is not None:
+            self._arrivals.setdefault(request, arrival_ns)
+        self._tag(request, session, None, counts["prompt_tokens"])
+        self._states.add(
+            self._engine.engine_id, step, time_ns, request, queue, None if status is None else str(status)[:60],
+            *counts.values(), *flags,
+        )  # fmt: skip
+
+    def _tag(self, request: int, session: object, turn: int | None, prompt: int | None) -> None:
+        """Keep what is first said of a request."""
+        before = self._tags.get(request, (None, None, None))
+        new = (None if session is None else str(session), turn, prompt)
+        self._tags[request] = tuple(b if b is not None else n for b, n in zip(before, new, strict=True))  # type: ignore[assignment]
+
+    def _snapshot(self, fields: names.Fields, step: int, time_ns: int | None, row: dict[str, int | None]) -> None:
+        """Take what a step's beginning says beside the columns of step_schedule."""
+        counts = [self._count(name, fields.take(wanted)) for name, wanted in names.SNAPSHOT.items()]
+        pinned = fields.take(names.PINNED)
+        sessions = ", ".join(map(str, pinned)) if isinstance(pinned, list) else None
+        for ids, jobs in names.QUEUES.values():
+            named, sessions_of = fields.take(ids), fields.take(jobs)
+            if isinstance(named, list) and isinstance(sessions_of, list) and len(named) == len(sessions_of):
+                for name, session in zip(named, sessions_of, strict=True):
+                    if (request := self._request(name)) is not None:
+                        self._tag(request, session, None, None)
+        kept = (row["running"], row["waiting"], row["free_blocks"], row["total_blocks"])
+        self._snapshots.add(self._engine.engine_id, step, time_ns, *kept, sessions, None, *counts)
+
+    def _state(self, number: int, fields: names.Fields, step: int, *, snapshot: bool) -> None:
         time_ns, start_ns = fields.time_ns(names.TIME), fields.time_ns(names.START)
         end_ns, duration_ns = fields.time_ns(names.END), fields.time_ns(names.DURATION)
         for op, wanted in names.LISTS.items():
@@ -121,9 +210,13 @@ class _Trace:
         if isinstance(shares, (dict, list)):
             self._add_shares(shares, step)
         counts = [self._count(name, fields.take(wanted)) for name, wanted in names.COUNTS.items()]
+        if snapshot:
+            self._snapshot(fields, step, time_ns, dict(zip(_COUNTS, counts, strict=True)))
         limit, head = fields.take(names.TEXTS["limit"]), fields.take(names.TEXTS["limit_request"])
+        if limit is not None:
+            self._reasons.setdefault(step, str(limit)[:200])
         self._rows.add(
-            number, step, time_ns, start_ns, end_ns, duration_ns, real(fields.take(names.USAGE)),
+            number, snapshot, step, time_ns, start_ns, end_ns, duration_ns, real(fields.take(names.USAGE)),
             None if limit is None else names.limit_of(limit), self._request(head), *counts,
         )  # fmt: skip
 
@@ -171,48 +264,82 @@ class _Trace:
         self._admitted_told |= known["admitted"] is not None
         session = fields.take(names.SESSION)
         if request is not None:
-            turn = found["turn"]
-            self._tags.setdefault(request, (None if session is None else str(session), turn, found["queried_tokens"]))
+            prompt = found["queried_tokens"] if found["prompt_tokens"] is None else found["prompt_tokens"]
+            self._tag(request, session, found["turn"], prompt)
         self._lookups.add(
             self._engine.engine_id, fields.time_ns(names.TIME), step, request, found["queried_tokens"],
             found["local_hit_tokens"], found["external_hit_tokens"], found["first_missing_block"], known["admitted"],
             found["repeat"], known["resumed"], known["enabled"],
         )  # fmt: skip
 
-    def finish(self) -> list[str]:
-        """Fill the tables; returns warnings."""
-        if not any(self._kinds[kind] for kind in names.KINDS):
+    def end_file(self) -> list[str]:
+        """Count what was in the file; returns warnings.
+
+        Raises:
+            KvtraceError: Nothing of it was known.
+        """
+        known = (*names.KINDS, names.REQUEST_STATE)
+        if not any(self._kinds[kind] for kind in known):
             raise KvtraceError(
                 f"{self._path} has {sum(self._kinds.values())} objects, and none of them is of a known kind; {EXPECTED}"
                 + (f"; line {self._malformed[0]} is no JSON object" if self._malformed else "")
             )
-        for rows in (self._rows, self._shares, self._events, self._lookups):
-            rows.flush()
-        [(blocks, budget)] = self._connection.execute(
-            "SELECT max(total_blocks), max(budget_tokens) FROM sched_row"
-        ).fetchall()
-        self._engine.facts = {"blocks": blocks, "max_num_batched_tokens": budget}
-        self._engine.insert(self._connection)
-        insert_steps(self._connection, self._engine.engine_id, _COUNTS)
-        if self._lookups.count:
-            how = infer_lookups(self._connection, self._engine.engine_id, admitted_told=self._admitted_told)
-            say(self._connection, f"sched_trace {self._engine.name}: prefix_lookup", "flags not in the trace", how)
-        self._insert_requests()
+        targets = dict(zip(known, ("step_schedule", "step_schedule", "prefix_lookup", "request_snapshot"), strict=True))
         for kind, count in sorted(self._kinds.items()):
-            known = kind in names.KINDS
-            target = "prefix_lookup" if kind == names.KINDS[2] else "step_schedule"
-            count_source(
-                self._connection, self._source_id, kind, count, count if known else None, target if known else None
-            )
+            target = targets.get(kind)
+            count_source(self._connection, self._source_id, kind, count, count if target else None, target)
         for name, count in sorted(self._unknown.items()):
             count_source(self._connection, self._source_id, f"field {name}", count, None, None)
+        self._seen += self._kinds
         return self._warnings()
 
+    def finish(self) -> list[str]:
+        """Fill the tables; returns warnings."""
+        for rows in (self._rows, self._shares, self._events, self._lookups, self._snapshots, self._states):
+            rows.flush()
+        [(blocks, budget, most_running)] = self._connection.execute(
+            "SELECT max(total_blocks), max(budget_tokens), max(max_running) FROM sched_row"
+        ).fetchall()
+        engine_id, name = self._engine.engine_id, self._engine.name
+        self._engine.facts = {
+            "blocks": blocks, "max_num_batched_tokens": budget, "max_num_seqs": most_running,
+            "policy": self._said.get("policy"), "connector": self._said.get("connector"),
+        }  # fmt: skip
+        [(self._engine.host_blocks,)] = self._connection.execute(
+            "SELECT max(host_total_blocks) FROM scheduler_snapshot WHERE engine_id = ?", [engine_id]
+        ).fetchall()
+        self._engine.insert(self._connection)
+        decided, warnings = insert_steps(self._connection, engine_id, _COUNTS)
+        for step, reason in self._reasons.items():
+            self._connection.execute(
+                "UPDATE scheduler_snapshot SET admission_reason = ? WHERE engine_id = ? AND step = ?",
+                [reason, engine_id, step],
+            )
+        self._insert_requests()
+        if self._lookups.count:
+            how = infer_lookups(self._connection, engine_id, admitted_told=self._admitted_told, events_told=decided)
+            say(self._connection, f"sched_trace {name}: prefix_lookup", "flags not in the trace", how)
+        if decided:
+            infer_phases(self._connection, engine_id)
+            infer_limits(self._connection, engine_id)
+            for what, how in SAID.items():
+                say(self._connection, f"sched_trace {name}: {what}", "not in the trace as such", how)
+        self._insert_cached()
+        return [f"{name}: {warning}" for warning in warnings]
+
     def _insert_requests(self) -> None:
-        rows = Appender(self._connection, "request", "request engine_id internal_id session turn prompt_tokens")
+        rows = Appender(
+            self._connection, "request", "request engine_id internal_id session turn prompt_tokens arrival_ns"
+        )
         for name, request in self._requests.items():
-            rows.add(request, self._engine.engine_id, name, *self._tags.get(request, (None, None, None)))
+            session, turn, prompt = self._tags.get(request, (None, None, None))
+            if turn is None and (match := _TURN.search(name)) is not None:
+                turn = int(match[1])
+            arrival_ns = self._arrivals.get(request)
+            rows.add(request, self._engine.engine_id, name, session, turn, prompt, arrival_ns)
         rows.flush()
+
+    def _insert_cached(self) -> None:
         self._connection.execute(
             f"""
             UPDATE request SET local_cached_tokens = l.local_hit_tokens, external_cached_tokens = l.external_hit_tokens
@@ -230,7 +357,9 @@ class _Trace:
                 ", ..." if self._malformed_count > len(self._malformed) else ""
             )
             found.append(f"{name}: {self._malformed_count} lines are no JSON object and were left out: line {which}")
-        if others := sum(count for kind, count in self._kinds.items() if kind not in names.KINDS):
+        if others := sum(
+            count for kind, count in self._kinds.items() if kind not in (*names.KINDS, names.REQUEST_STATE)
+        ):
             found.append(f"{name}: {others} objects of other kinds were left out; table source_table counts them")
         if self._unknown:
             most = ", ".join(field for field, _ in self._unknown.most_common(6))
@@ -241,3 +370,8 @@ class _Trace:
             which = ", ".join(f"{field} {count} times" for field, count in self._wrong.most_common(6))
             found.append(f"{name}: values that are no count became NULL: {which}")
         return found
+
+
+def _is_private(key: str) -> bool:
+    """Say whether a field holds token ids or text."""
+    return key in names.PRIVATE or key.endswith("_text")

@@ -17,11 +17,13 @@ from kvtrace.ingest.gpu.align import Alignment
 from kvtrace.ingest.gpu.attribute import Marked
 from kvtrace.ingest.gpu.enums import AlignmentMethod
 from kvtrace.ingest.gpu.kernels import KernelNames, Name
-from kvtrace.ingest.guard import LARGEST_TIME_BITS, is_span
+from kvtrace.ingest.guard import LARGEST_TIME_BITS, LONGEST_NS
 from kvtrace.ingest.importers.importer import Target
 from kvtrace.ingest.importers.torch.chrome import ChromeTrace, Event, nanoseconds
 
 BATCH_EVENTS = 50_000
+_FAR = 1 << LARGEST_TIME_BITS
+_LARGEST_ID = 1 << 31
 _KINDS = {"kernel": "kernel", "concurrent_kernel": "kernel", "mtia_ccp_events": "kernel"}
 _KINDS_ENDING = {"memcpy": "memcpy", "memset": "memset"}
 _APIS_ENDING = {"runtime": "runtime", "driver": "driver"}
@@ -66,7 +68,7 @@ def load_torch_trace(target: Target, source_id: int, path: Path) -> list[str]:
     connection = target.connection
     staged = _Staged(connection, source_id, target.kernels)
     for number, event in enumerate(trace.events(), 1):
-        staged.add(event)
+        staged.add(event, number)
         if number % BATCH_EVENTS == 0:
             staged.flush()
             target.progress("torch events", number, number)
@@ -109,28 +111,26 @@ class _Staged:
         self._hosts: dict[str, int] = {}
         self._places: dict[str, tuple[str | None, str | None]] = {}
         self.counts: Counter[tuple[str, str | None]] = Counter()
-        self._number = 0
         self._unusable: dict[str, list[int]] = {}
         for table, schema in _LAYOUT.items():
             columns = ", ".join(f"{f.name} {'VARCHAR' if pa.types.is_string(f.type) else 'BIGINT'}" for f in schema)
             connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({columns})")
 
-    def add(self, event: Event) -> None:
-        """Take an event, or count it as one that kvtrace has no place for."""
+    def add(self, event: Event, number: int) -> None:
+        """Take the event of that number, or count it as one that kvtrace has no place for."""
         kind, category = str(event.get("ph")), well_formed(str(event.get("cat") or event.get("name") or ""))
-        self._number += 1
         if kind == "M":
             self._name(event)
             self.counts["metadata", None] += 1
             return
-        start_ns, duration_ns = (_integer(nanoseconds(event.get(key)), LARGEST_TIME_BITS) for key in ("ts", "dur"))
+        start_ns, duration_ns = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
         if kind != "X" or category in _LEFT_OUT:
             self.counts[well_formed(f"ph {kind}: {category}"), None] += 1
-        elif start_ns is None or duration_ns is None or not is_span(start_ns, duration_ns):
-            self._unusable.setdefault(category, []).append(self._number)
+        elif start_ns is None or duration_ns is None or not _is_span(start_ns, duration_ns):
+            self._unusable.setdefault(category, []).append(number)
             self.counts[category, None] += 1
         else:
-            activity, api = self._place(category)
+            activity, api = self._places.get(category) or self._place(category)
             if activity is not None:
                 self._activity(event, activity, start_ns, duration_ns)
                 self.counts[category, "gpu_activity"] += 1
@@ -143,24 +143,24 @@ class _Staged:
 
     def _place(self, category: str) -> tuple[str | None, str | None]:
         """The kind of activity or the API of a category; neither of what the host did."""
-        found = self._places.get(category)
-        if found is None:
-            word = category.lower()
-            kind = _KINDS.get(word) or next((k for end, k in _KINDS_ENDING.items() if word.endswith(end)), None)
-            api = next((a for end, a in _APIS_ENDING.items() if word.endswith(end)), None)
-            found = self._places[category] = kind, api
-        return found
+        word = category.lower()
+        kind = _KINDS.get(word) or next((k for end, k in _KINDS_ENDING.items() if word.endswith(end)), None)
+        api = next((a for end, a in _APIS_ENDING.items() if word.endswith(end)), None)
+        self._places[category] = kind, api
+        return kind, api
 
     def _where(self, event: Event) -> tuple[int | None, int | None, int | None]:
         """Process, thread, and number of the rank where the pid names one."""
-        given = event.get("pid")
+        given, tid = event.get("pid"), event.get("tid")
+        if type(given) is int and type(tid) is int and 0 <= given < _LARGEST_ID and 0 <= tid < _LARGEST_ID:
+            return given, tid, None
         if isinstance(given, str) and (match := _RANKED_PID.fullmatch(given)):
             host = self._hosts.setdefault(well_formed(match[1]), len(self._hosts) + 1)
             pid = _integer(match[2], 31)
             if pid is not None:
                 self._processes.setdefault((pid, host), well_formed(given))
-            return pid, _integer(event.get("tid"), 31), host
-        return _integer(given, 31), _integer(event.get("tid"), 31), None
+            return pid, _integer(tid, 31), host
+        return _integer(given, 31), _integer(tid, 31), None
 
     def _name(self, event: Event) -> None:
         text, (pid, tid, host) = _args(event).get("name"), self._where(event)
@@ -237,6 +237,11 @@ class _Staged:
             f"left out: event {', '.join(map(str, numbers[:3]))}{', ...' if len(numbers) > 3 else ''}"
             for category, numbers in sorted(self._unusable.items())[:10]
         ]
+
+
+def _is_span(start_ns: int, duration_ns: int) -> bool:
+    """Say whether something can have begun then and taken so long."""
+    return -_FAR < start_ns < _FAR and 0 <= duration_ns <= LONGEST_NS
 
 
 def _integer(value: object, bits: int = 63) -> int | None:

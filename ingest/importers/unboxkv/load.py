@@ -23,6 +23,7 @@ Progress = Callable[[str, int, int], None]
 EXPECTED = "expected a file of UnBoxKV-IO: a KV pattern (.json), utilisation or steps (.csv), or a log"
 HEAD_LINES = 200
 _ENDINGS = (".json", ".jsonl", ".csv", ".log")
+_LOG_ENDINGS = (".log", ".txt", ".out")
 _PARTS = re.compile(r"(?:^|[_-])(?:read|write|steps?)(?=[_-]|$)", re.IGNORECASE)
 
 
@@ -49,12 +50,15 @@ def find_files(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
             files.append(path)
             continue
         inside = sorted(file for file in path.rglob("*") if file.is_file() and not _is_left_out(file))
-        known = [file for file in inside if plain_name(file).endswith(_ENDINGS) or _is_known(file)]
+        known = [file for file in inside if _is_known(file)]
         if not known:
+            for file in inside:
+                if plain_name(file).endswith(_ENDINGS):
+                    kind_of(file)  # says what is wrong with it
             raise KvtraceError(f"{path} has no file of UnBoxKV-IO among its {len(inside)} files; {EXPECTED}")
         if others := [file.name for file in inside if file not in known]:
             warnings.append(f"{path.name}: {len(others)} files are none of UnBoxKV-IO's: {', '.join(others[:5])}")
-        files += [file for file in known if kind_of(file)]
+        files += known
     return files, warnings
 
 
@@ -84,11 +88,12 @@ def _is_left_out(path: Path) -> bool:
 
 
 def _is_known(path: Path) -> bool:
+    """Say whether a file of a folder is data: of a script that reads logs, some lines may look like a log's."""
     try:
-        kind_of(path)
+        kind = kind_of(path)
     except KvtraceError:
         return False
-    return True
+    return kind is not Kind.log or plain_name(path).endswith(_LOG_ENDINGS) or "." not in path.name
 
 
 def load_unboxkv(

@@ -124,3 +124,17 @@ def test_a_torn_last_line_is_left_out(load: Any, tmp_path: Path) -> None:
     summary, ask = load(path)
     assert ask("SELECT count(*) FROM request") == [(1,)]
     assert any("line, 2, is cut off" in warning for warning in summary.warnings)
+
+
+def test_times_of_epoch_milliseconds_are_exact(tmp_path: Path, query: Any) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"timestamp": 1700000000123, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n')
+    target = ingest(None, tmp_path / "t.duckdb", sources=Sources(requests=(path,))).target
+    assert query(target)("SELECT arrival_ns FROM request") == [(1_700_000_000_123_000_000,)]
+
+
+def test_a_trace_without_hashes_says_so_at_ingest(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"timestamp": 3, "input_length": 600, "output_length": 5}\n')
+    [warning] = ingest(None, tmp_path / "t.duckdb", sources=Sources(requests=(path,))).warnings
+    assert warning.startswith("r.jsonl: no request has hash_ids")

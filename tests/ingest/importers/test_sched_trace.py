@@ -161,3 +161,145 @@ def test_reasons_in_words_become_admission_limits(text: str, limit: str) -> None
 def test_phases_in_words() -> None:
     words = ("Chunked prefill", "PREFILL", "decode", "recompute", "?", None)
     assert [phase_of(word) for word in words] == ["chunked_prefill", "prefill", "decode", "resumed", None, None]
+
+
+def _study(step: int, at: float, running: list[str], waiting: list[str], **more: Any) -> dict[str, Any]:
+    """A snapshot as the study's fork writes it, before the step admits anybody."""
+    return {
+        "event": "step_snapshot", "step": step, "ts": EPOCH + at, "policy": "cpu_offload", "free_blocks": 960,
+        "total_blocks": 1000, "num_running": len(running), "num_waiting": len(waiting), "num_pinned": 1,
+        "running_req_ids": running, "waiting_req_ids": waiting,
+        "running_job_ids": [name.rpartition("_")[0] for name in running],
+        "waiting_job_ids": [name.rpartition("_")[0] for name in waiting], "cpu_free_blocks": 3841,
+        "cpu_total_blocks": 4096, "cpu_cached_blocks": 200, "gpu_cached_blocks": 400, "pinned_blocks": 34,
+        "pinned_job_ids": ["j7"], "max_num_scheduled_tokens": 2048, "max_num_running_reqs": 100, **more,
+    }  # fmt: skip
+
+
+def _decided(step: int, at: float, tokens: dict[str, int], **lists: list[str]) -> dict[str, Any]:
+    empty: dict[str, list[str]] = {
+        f"{kind}_req_ids": [] for kind in ("scheduled_new", "scheduled_resumed", "scheduled_running", "preempted")
+    }
+    return {
+        "event": "step_decision", "step": step, "ts": EPOCH + at, "policy": "cpu_offload",
+        "num_scheduled_tokens": tokens, "total_scheduled_tokens": sum(tokens.values()), **empty, **lists,
+    }  # fmt: skip
+
+
+def _looked_up(step: int, at: float, name: str, local: int, external: int, prompt: int) -> dict[str, Any]:
+    return {
+        "event": "prefix_cache_lookup", "step": step, "ts": EPOCH + at, "policy": "cpu_offload", "req_id": name,
+        "job_id": name.rpartition("_")[0], "local_hit_tokens": local, "external_hit_tokens": external,
+        "total_hit_tokens": local + external, "total_prompt_tokens": prompt, "num_tokens": prompt,
+        "connector": "CPUOffloadConnector", "load_kv_async": False,
+    }  # fmt: skip
+
+
+STUDY = [
+    _study(0, 0, [], ["j0_t1", "j1_t12"]),
+    _looked_up(0, 0.001, "j0_t1", 96, 0, 500),
+    _looked_up(0, 0.001, "j1_t12", 0, 0, 3000),  # refused, and so again in the next step
+    _decided(0, 0.002, {"j0_t1": 404}, scheduled_new_req_ids=["j0_t1"]),
+    _study(1, 0.05, ["j0_t1"], ["j1_t12"]),
+    _looked_up(1, 0.051, "j1_t12", 0, 160, 3000),
+    _decided(1, 0.052, {"j0_t1": 1, "j1_t12": 2047}, scheduled_new_req_ids=["j1_t12"]),
+    _study(2, 0.11, ["j0_t1", "j1_t12"], [], free_blocks=10),
+    _decided(2, 0.112, {"j1_t12": 793}, preempted_req_ids=["j0_t1"]),
+    _study(3, 0.15, ["j1_t12"], ["j0_t1"]),
+    _looked_up(3, 0.151, "j0_t1", 96, 300, 500),
+    _decided(3, 0.152, {"j1_t12": 1, "j0_t1": 105}, scheduled_resumed_req_ids=["j0_t1"]),
+    _study(5, 0.3, ["j0_t1", "j1_t12"], []),
+]  # fmt: skip
+
+
+def test_the_studys_layout_is_understood_whole(load: Any) -> None:
+    """Times end with the next snapshot (none across the gap before step 5); who runs and waits is after admission."""
+    summary, ask = load(*STUDY)
+    assert not summary.warnings
+    assert ask("SELECT count(*) FROM source_table WHERE imported IS NULL") == [(0,)]
+    assert ask(
+        "SELECT step, duration_ns, scheduled_ns - start_ns, running, waiting, prefill_tokens, chunked_prefill_tokens, "
+        "decode_tokens, resumed_tokens, scheduled_tokens, preempted_requests FROM step WHERE step < 5 ORDER BY step"
+    ) == [
+        (0, 50_000_000, 2_000_000, 1, 1, 404, 0, 0, 0, 404, 0),
+        (1, 60_000_000, 2_000_000, 2, 0, 0, 2047, 1, 0, 2048, 0),
+        (2, 40_000_000, 2_000_000, 1, 1, 793, 0, 0, 0, 793, 1),
+        (3, None, 2_000_000, 2, 0, 0, 0, 1, 105, 106, 0),
+    ]
+    assert ask("SELECT step, running, waiting, free_blocks, cached_blocks, host_free_blocks, host_total_blocks, "
+               "host_cached_blocks, pinned_jobs, pinned_blocks, pinned_sessions FROM scheduler_snapshot WHERE step < 2"
+    ) == [(step, step, 2 - step, 960, 400, 3841, 4096, 200, 1, 34, "j7") for step in (0, 1)]  # fmt: skip
+    assert ask("SELECT internal_id, session, turn, prompt_tokens FROM request ORDER BY request") == [
+        ("j0_t1", "j0", 1, 500),
+        ("j1_t12", "j1", 12, 3000),
+    ]
+    assert ask("SELECT step, op::VARCHAR, request FROM request_event ORDER BY time_ns") == [
+        (0, "schedule", 1), (1, "schedule", 2), (2, "preempt", 1), (3, "resume", 1),
+    ]  # fmt: skip
+    assert ask("SELECT step, request, admitted, resumed FROM prefix_lookup ORDER BY rowid") == [
+        (0, 1, True, False), (0, 2, False, False), (1, 2, True, False), (3, 1, True, True),
+    ]  # fmt: skip
+    assert ask("SELECT max_num_seqs, max_num_batched_tokens, blocks, policy, connector, host_blocks FROM engine "
+               "JOIN engine_source USING (engine_id)"
+    ) == [(100, 2048, 1000, "cpu_offload", "CPUOffloadConnector", 4096)]  # fmt: skip
+    assert ask("SELECT step, admission_limit::VARCHAR, admission_reason FROM step_schedule "
+               "JOIN scheduler_snapshot USING (engine_id, step) ORDER BY step"
+    ) == [(0, "other", "unknown"), (1, "none", "none"), (2, "preempted", "preempted"), (3, "none", "none"),
+          (5, None, None)]  # fmt: skip
+
+
+def test_the_file_of_requests_belongs_to_the_run_and_decides_the_phase(tmp_path: Path, query: Any) -> None:
+    """GIVEN both files WHEN steps were left out of the trace THEN phases follow from what requests had computed."""
+    state = {
+        "step": 7, "ts": EPOCH + 1, "queue": "running", "req_id": "j_t2", "job_id": "j",
+        "status": "RequestStatus.RUNNING",
+        "priority": 0, "arrival_time": EPOCH - 5.25, "max_tokens": 64, "num_prompt_tokens": 900, "num_tokens": 900,
+        "num_output_tokens": 0, "num_computed_tokens": 512, "num_cached_tokens": 96, "num_preemptions": 0,
+        "num_external_computed_tokens": 16, "is_prefill_chunk": True, "resumable": True, "block_hashes_count": 56,
+        "prompt_prefix": [11, 12], "prompt_suffix": [13], "output_tail": [14], "prompt_prefix_text": "secret",
+    }  # fmt: skip
+    lines = {
+        "a.steps.jsonl": [
+            _study(7, 1, ["j_t2"], []),
+            _decided(7, 1.01, {"j_t2": 300}, scheduled_running_req_ids=["j_t2"]),
+        ],
+        "a.requests.jsonl": [state],
+    }
+    for name, objects in lines.items():
+        (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in objects))
+    files = tuple(tmp_path / name for name in lines)
+    summary = ingest(None, tmp_path / "trace.duckdb", sources=Sources(sched_trace=files))
+    assert not summary.warnings
+    ask = query(summary.target)
+    assert ask("SELECT name FROM engine_source") == [("a",)]
+    assert ask("SELECT phase::VARCHAR, computed_tokens FROM step_request") == [("chunked_prefill", 512)]
+    assert ask("SELECT queue, status, tokens, cached_tokens, external_computed_tokens, hashed_blocks, "
+               "is_prefill_chunk, resumable, max_tokens FROM request_snapshot"
+    ) == [("running", "RequestStatus.RUNNING", 900, 96, 16, 56, True, True, 64)]  # fmt: skip
+    assert ask("SELECT arrival_ns, session, turn FROM request") == [((EPOCH * 1000 - 5250) * 10**6, "j", 2)]
+    assert b"secret" not in summary.target.read_bytes()
+    assert ask("SELECT file, source_table FROM source_table JOIN source USING (source_id) ORDER BY ALL") == [
+        ("a.requests.jsonl", "request_state"), ("a.steps.jsonl", "step_decision"), ("a.steps.jsonl", "step_snapshot"),
+    ]  # fmt: skip
+
+
+def test_a_step_that_ends_before_it_begins_gets_no_end(load: Any) -> None:
+    summary, ask = load(SNAPSHOT, DECISION | {"step_duration_ms": -3})
+    assert ask("SELECT duration_ns FROM step") == [(None,)]
+    assert summary.warnings == ["sched: 1 steps have times that cannot be and got no end: step 1"]
+
+
+@pytest.mark.parametrize(
+    "word", ["kv-after-run", "kv-insuf", "kv-low", "kv-marginal", "alloc-exhausted", "alloc-rejected"]
+)
+def test_the_viewers_words_for_want_of_blocks(word: str) -> None:
+    assert (limit_of(word), limit_of("tok-budget"), limit_of("max-seqs"), limit_of("unknown")) == (
+        "kv_insufficient", "token_budget", "max_num_seqs", "other",
+    )  # fmt: skip
+
+
+def test_the_scheduling_queries_answer_from_the_studys_trace(load: Any) -> None:
+    summary, _ = load(*STUDY)
+    with Trace(summary.target) as trace:
+        for name in ("step-timeline", "admission-limits", "token-budget-fill", "pass-throughput"):
+            assert len(trace.query(name)), name

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -350,3 +351,19 @@ class TestFiles:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         with pytest.raises(KvtraceError, match=f"line 2: .*{field}"):
             list(read_patterns(path, []))
+
+
+def test_a_folder_as_people_have_it_with_scripts_and_equal_names(tmp_path: Path) -> None:
+    """Files that are no data are warned of; equal names in other folders stay runs of their own."""
+    for folder in ("a", "b"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        (tmp_path / "data" / folder / "swap_Q1.csv").write_text(USAGE)
+    script = (
+        'pattern = r"Avg prompt throughput: (\\d+) tokens/s, "\nINFO 01-01 00:00:00 x.py:1] Avg prompt throughput: 1\n'
+    )
+    (tmp_path / "data" / "extract.py").write_text(script)
+    (tmp_path / "data" / "package.json").write_text('{"name": "plots"}')
+    summary = ingest(None, tmp_path / "trace.duckdb", sources=Sources(unboxkv=(tmp_path / "data",)))
+    assert summary.warnings == ["data: 2 files are none of UnBoxKV-IO's: extract.py, package.json"]
+    with duckdb.connect(str(summary.target), read_only=True) as trace:
+        assert trace.execute("SELECT count(*) FROM engine_source").fetchall() == [(2,)]
