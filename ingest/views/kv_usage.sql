@@ -2,14 +2,14 @@
 --
 -- Of a step the pool is as `schedule` left it.
 --
--- needs: connector, engine_sample, step, step_schedule, tier_block
+-- needs: connector, engine_sample, step, step_schedule, tier_occupancy
 -- column: engine_id recorded | The engine.
 -- column: step recorded | The step; NULL if it is not known.
 -- column: start_ns [ns] recorded | When the step, or else the sample's interval, began.
 -- column: end_ns [ns] recorded | When it ended.
 -- column: begun_ns [ns] derived | When what tokens_per_s is averaged over began.
 -- column: gpu_usage [ratio] derived | Share of the GPU's KV blocks in use, 0 to 1 (of a sample: recorded).
--- column: host_usage [ratio] derived | Share of the host's KV blocks in use: stored and not evicted, of the CPU tier's
+-- column: host_usage [ratio] derived | Share of the host's KV blocks in use: taken and not given up, of the CPU tier's
 --     capacity (of a sample: recorded); NULL if unknown.
 -- column: tokens_per_s [tokens/s] derived | Tokens scheduled over the wall time the step added (of a sample: recorded).
 -- column: running [requests] recorded | Requests running.
@@ -26,14 +26,14 @@ WITH sampled AS (
     FROM engine_sample s
     WINDOW engine AS (PARTITION BY engine_id, part ORDER BY sample)
 ), hosted AS (
-    SELECT
-        engine_id, time_ns, place, sum(CASE op WHEN 'store' THEN 1 WHEN 'evict' THEN -1 ELSE 0 END)
-            OVER (PARTITION BY engine_id, era ORDER BY place) AS blocks
+    -- Over all connectors: what each event adds or takes.
+    SELECT engine_id, time_ns, place, sum(more_blocks) OVER (PARTITION BY engine_id ORDER BY place) AS blocks
     FROM (
         SELECT
-            *, rowid AS place,
-            count_if(op = 'reset') OVER (PARTITION BY engine_id ORDER BY rowid) AS era
-        FROM tier_block WHERE tier = 'cpu'
+            engine_id, time_ns, place,
+            occupied_blocks
+            - lag(occupied_blocks, 1, 0) OVER (PARTITION BY engine_id, connector ORDER BY place) AS more_blocks
+        FROM tier_occupancy WHERE tier = 'cpu'
     )
 ), host AS (
     SELECT h.engine_id, h.time_ns, h.blocks / nullif(c.capacity, 0) AS usage
