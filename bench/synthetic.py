@@ -15,6 +15,7 @@ import synthetic_ledger
 from synthetic_sizes import BLOCKS, EPOCH_NS, LAYERS, REQUESTS, STEP_NS, STEPS, STEPS_OF_REQUEST, TOKEN_BYTES
 
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
+from kvtrace.ingest.views import fill_stored
 
 EVENTS_OF_LIFETIME = 6.18
 """Average that the lifetimes below come to."""
@@ -53,6 +54,7 @@ def build(path: Path, block_events: int, memory: str | None = None) -> None:
             *synthetic_gpu.statements(),
         ):
             con.execute(statement)
+        fill_stored(con)
         con.execute("DROP MACRO roll")
 
 

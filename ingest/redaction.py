@@ -27,6 +27,7 @@ _NUMBER = re.compile(r"[-_/:. ]*[0-9]+$")
 """Of `chat-17`: tags that differ in their number alone are of one kind, and stay so (`prefix-phases` asks for it)."""
 
 _KEPT = {
+    "block_hold": "held_by",
     "connector": "connector role recorded tier",
     "connector_call": "connector",
     "connector_lookup": "connector",

@@ -16,6 +16,7 @@ from kvtrace.ingest.derive import costs, misses, requests, tiers
 from kvtrace.ingest.guard import naming
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.ingest.streams import Progress, StreamCount, Streams, recording_warnings
+from kvtrace.ingest.views import fill_stored
 
 TRACE_NAME = "trace.duckdb"
 
@@ -126,6 +127,8 @@ def _import_sources(
     connection: duckdb.DuckDBPyConnection, sources: Sources, summary: Summary, progress: Progress
 ) -> None:
     joins, warnings = import_sources(connection, sources, progress)
+    progress("stored views", summary.records, summary.records)
+    fill_stored(connection)
     summary.joins += [requests.JoinCount(*join) for join in joins]
     summary.warnings += warnings
     rows = connection.execute(

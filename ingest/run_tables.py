@@ -12,10 +12,9 @@ from kvtrace import __version__
 from kvtrace.events import Field
 from kvtrace.format.reader import ProcessRecording, Recording
 from kvtrace.ingest.clock import Reading
-from kvtrace.ingest.derive.ledger import CONNECTOR
 from kvtrace.ingest.discarded import begins_ns
 from kvtrace.ingest.schema.hosts import RECORDING
-from kvtrace.ingest.schema.trace import ENGINE, GPU_CLOCK, GPU_MEMORY, KV_LAYER, PROCESS, TRACE_VERSION
+from kvtrace.ingest.schema.trace import CONNECTOR, ENGINE, GPU_CLOCK, GPU_MEMORY, KV_LAYER, PROCESS, TRACE_VERSION
 
 _OF_MANIFEST = ("command", "started_ns", "ended_ns", "exit_code", "pid", "limits", "frozen_ns")
 _INTEGER_BITS = {"INTEGER": 31, "BIGINT": 63}

@@ -24,37 +24,13 @@
 -- column: p90_allocated_blocks [blocks] derived | Nine tenths of the stays saw at most so many.
 -- column: max_allocated_blocks [blocks] derived | Most.
 
-WITH event AS NOT MATERIALIZED (
-    SELECT engine_id, engine_id::BIGINT << 32 | block_id AS block, op, ref_count, time_ns, rowid AS place
-    FROM block_event
-    WHERE pool = 0
-), engine_rows AS (
+WITH ended AS (
     SELECT
         engine_id,
-        min(rowid) AS first_place,
-        max(rowid) AS last_place,
-        count(*) AS events,
-        count(*) FILTER (pool = 0 AND op = 'allocate') AS allocated,
-        max(time_ns) FILTER (pool = 0 AND op <> 'reset') AS ended_ns
-    FROM block_event
+        max(CASE WHEN op <> 'reset' THEN time_ns END) AS ended_ns,
+        max(allocated_blocks) AS allocated_blocks
+    FROM pool_event
     GROUP BY engine_id
-), layout AS (
-    SELECT coalesce(bool_or(last_place - first_place + 1 <> events), false) AS mixed FROM engine_rows
-), ended AS (
-    SELECT
-        engine_id,
-        ended_ns,
-        CASE WHEN (SELECT mixed FROM layout) THEN allocated ELSE sum(allocated) OVER (ORDER BY first_place) END
-            AS allocated
-    FROM engine_rows
-), numbered AS NOT MATERIALIZED (
-    -- Only differences between rows of one engine are used. So where each engine's rows lie together, as ingest writes
-    -- them, one count in table order will do, and that streams; where they are mixed, they must be sorted apart.
-    SELECT *, (count(*) FILTER (op = 'allocate') OVER (ROWS UNBOUNDED PRECEDING))::INTEGER AS allocated
-    FROM event WHERE NOT (SELECT mixed FROM layout)
-    UNION ALL
-    SELECT *, (sum((op = 'allocate')::INTEGER) OVER (PARTITION BY engine_id ORDER BY place))::INTEGER
-    FROM event WHERE (SELECT mixed FROM layout)
 ), content AS (
     SELECT
         block >> 32 AS engine_id,
@@ -62,9 +38,9 @@ WITH event AS NOT MATERIALIZED (
         lead(op) OVER life AS next_op,
         time_ns,
         lead(time_ns) OVER life AS next_ns,
-        allocated,
-        lead(allocated) OVER life AS next_allocated
-    FROM numbered
+        allocated_blocks,
+        lead(allocated_blocks) OVER life AS next_allocated
+    FROM pool_event
     WHERE op IN ('allocate', 'evict')
     WINDOW life AS (PARTITION BY block ORDER BY place)
 ), idle AS (
@@ -72,8 +48,8 @@ WITH event AS NOT MATERIALIZED (
         block >> 32 AS engine_id,
         op = 'free' AND lead(op) OVER life = 'evict' AS last_release,
         lead(time_ns) OVER life - time_ns AS ns,
-        lead(allocated) OVER life - allocated AS blocks
-    FROM numbered
+        lead(allocated_blocks) OVER life - allocated_blocks AS blocks
+    FROM pool_event
     WHERE ref_count = 0 AND op IN ('free', 'evict')
     WINDOW life AS (PARTITION BY block ORDER BY place)
 ), stay AS (
@@ -82,7 +58,8 @@ WITH event AS NOT MATERIALIZED (
         CASE c.next_op WHEN 'evict' THEN 'evicted' WHEN 'allocate' THEN 'reallocated' ELSE 'unended' END AS kind,
         coalesce(c.next_ns, e.ended_ns) - c.time_ns AS ns,
         -- The allocation that takes a block over is no part of the stay it ends.
-        coalesce(c.next_allocated - (c.next_op = 'allocate')::INTEGER, e.allocated) - c.allocated AS blocks
+        coalesce(c.next_allocated - (c.next_op = 'allocate')::INTEGER, e.allocated_blocks)
+        - c.allocated_blocks AS blocks
     FROM content c JOIN ended e USING (engine_id)
     WHERE c.op = 'allocate'
     UNION ALL

@@ -26,36 +26,14 @@
 -- column: p99_allocated_blocks [blocks] derived | 99 of 100 hits had at most so many.
 -- column: max_allocated_blocks [blocks] derived | Most.
 
-WITH event AS NOT MATERIALIZED (
-    SELECT engine_id, engine_id::BIGINT << 32 | block_id AS block, op, ref_count, time_ns, rowid AS place
-    FROM block_event
-    WHERE pool = 0
-), engine_rows AS (
-    SELECT
-        engine_id,
-        min(rowid) AS first_place,
-        max(rowid) AS last_place,
-        count(*) AS events
-    FROM block_event
-    GROUP BY engine_id
-), layout AS (
-    SELECT coalesce(bool_or(last_place - first_place + 1 <> events), false) AS mixed FROM engine_rows
-), numbered AS NOT MATERIALIZED (
-    -- Only differences between rows of one engine are used. So where each engine's rows lie together, as ingest writes
-    -- them, one count in table order will do, and that streams; where they are mixed, they must be sorted apart.
-    SELECT *, (count(*) FILTER (op = 'allocate') OVER (ROWS UNBOUNDED PRECEDING))::INTEGER AS allocated
-    FROM event WHERE NOT (SELECT mixed FROM layout)
-    UNION ALL
-    SELECT *, (sum((op = 'allocate')::INTEGER) OVER (PARTITION BY engine_id ORDER BY place))::INTEGER
-    FROM event WHERE (SELECT mixed FROM layout)
-), distance AS (
+WITH distance AS (
     SELECT
         op,
         block >> 32 AS engine_id,
         CASE WHEN ref_count = 1 THEN 'idle' ELSE 'shared' END AS kind,
         time_ns - lag(time_ns) OVER life AS ns,
-        allocated - lag(allocated) OVER life AS blocks
-    FROM numbered
+        allocated_blocks - lag(allocated_blocks) OVER life AS blocks
+    FROM pool_event
     WHERE op IN ('hit', 'free', 'cache')
     WINDOW life AS (PARTITION BY block ORDER BY place)
 ), distribution AS (

@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+from kvtrace import sql_header
 from kvtrace.errors import KvtraceError
+from kvtrace.sql_header import Column
 
 PARAM_TYPES = ("BIGINT", "BOOLEAN", "DOUBLE", "INTEGER", "VARCHAR")
-SOURCES = ("recorded", "derived", "inferred")
 GROUPS = (
     "Run",
     "Scheduling",
@@ -45,34 +46,8 @@ GROUPS = (
 )
 """Topics of queries, in the order in which they are listed."""
 
-UNITS = (
-    "ns",
-    "us",
-    "ms",
-    "s",
-    "tokens",
-    "blocks",
-    "block-s",
-    "bytes",
-    "bytes/s",
-    "GB/s",
-    "requests",
-    "tokens/s",
-    "requests/s",
-    "jobs/s",
-    "steps",
-    "accesses",
-    "transfers",
-    "ratio",
-    "ppb",
-    "ms/token",
-    "ms/turn",
-    "us/token",
-)
-
 _PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
-_COLUMN = re.compile(r"(?P<name>[a-z]\w*)(?: \[(?P<unit>[^\]]+)\])? (?P<source>[a-z]+) \| (?P<meaning>.+)")
-_ENTRY = re.compile(r"(group|figure|needs|param|column): (.+)")
+_KINDS = ("group", "figure", "needs", "param", "column")
 
 
 @dataclass(frozen=True)
@@ -84,16 +59,6 @@ class Param:
     meaning: str
     default: str | None = None
     required: bool = False
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a query's result: its unit, if it has one, and where the value comes from (one of `SOURCES`)."""
-
-    name: str
-    unit: str | None
-    source: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -165,53 +130,19 @@ def parse(name: str, text: str) -> Query:
     Raises:
         KvtraceError: the header does not follow the format in this module's docstring.
     """
-    header, body = _split(text)
-    prose, entries = _paragraphs(name, header)
-    if not prose or not body.strip():
-        raise KvtraceError(f"{name}.sql: expected a header of comments that starts with a question, then a SELECT")
+    file = f"{name}.sql"
+    header, body = sql_header.read(file, text, _KINDS)
     return Query(
         name=name,
-        title=prose[0],
-        description="\n\n".join(prose[1:]),
-        group=_group(name, [entry for kind, entry in entries if kind == "group"]),
-        needs=tuple(table.strip() for kind, entry in entries if kind == "needs" for table in entry.split(",")),
-        figures=tuple(entry for kind, entry in entries if kind == "figure"),
-        params=tuple(_param(name, entry) for kind, entry in entries if kind == "param"),
-        columns=tuple(_column(name, entry) for kind, entry in entries if kind == "column"),
+        title=header.prose[0],
+        description="\n\n".join(header.prose[1:]),
+        group=_group(name, header.all("group")),
+        needs=header.names("needs"),
+        figures=tuple(header.all("figure")),
+        params=tuple(_param(name, entry) for entry in header.all("param")),
+        columns=tuple(sql_header.column(file, entry) for entry in header.all("column")),
         body=body,
     )
-
-
-def _split(text: str) -> tuple[list[str], str]:
-    lines = text.splitlines()
-    end = next((number for number, line in enumerate(lines) if not line.startswith("--")), len(lines))
-    return [line[2:] for line in lines[:end]], "\n".join(lines[end:]).strip() + "\n"
-
-
-def _paragraphs(name: str, header: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The header's paragraphs, each on one line, and its entries with their continuations."""
-    prose: list[str] = []
-    entries: list[tuple[str, str]] = []
-    fresh = True
-    for line in header:
-        text = line.strip()
-        if not text:
-            fresh = True
-        elif entry := _ENTRY.fullmatch(text):
-            entries.append((entry[1], entry[2]))
-        elif entries and line.startswith("     "):
-            entries[-1] = (entries[-1][0], f"{entries[-1][1]} {text}")
-        elif entries:
-            raise KvtraceError(
-                f"{name}.sql: expected `group:`, `figure:`, `needs:`, `param:`, `column:` or an indented line, "
-                f"found {text!r}"
-            )
-        elif fresh:
-            prose.append(text)
-            fresh = False
-        else:
-            prose[-1] = f"{prose[-1]} {text}"
-    return prose, entries
 
 
 def _group(name: str, entries: list[str]) -> str:
@@ -231,13 +162,3 @@ def _param(name: str, entry: str) -> Param:
     default = match["default"]
     value = None if default in (None, "NULL") else default.strip("'")
     return Param(match["name"], match["type"], match["meaning"], value, required=default is None)
-
-
-def _column(name: str, entry: str) -> Column:
-    match = _COLUMN.fullmatch(entry)
-    if match is None or match["source"] not in SOURCES or match["unit"] not in (None, *UNITS):
-        raise KvtraceError(
-            f"{name}.sql: `column: {entry}` is not NAME [UNIT] SOURCE | MEANING "
-            f"with a unit of {', '.join(UNITS)} and a source of {', '.join(SOURCES)}"
-        )
-    return Column(match["name"], match["unit"], match["source"], match["meaning"])

@@ -24,65 +24,26 @@
 -- column: cached_free_share [ratio] derived | cached_free_blocks over blocks.
 -- column: empty_free_share [ratio] derived | empty_free_blocks over blocks.
 
-WITH held AS (
-    -- A block is in use without being cached from its allocation to the first of caching and release, and again if it
-    -- is evicted in use. Hits and releases of one of several references change nothing about that.
+WITH state AS (
     SELECT
-        engine_id,
-        time_ns,
-        rowid AS place,
-        engine_id::BIGINT << 32 | block_id AS block,
-        (op IN ('allocate', 'evict'))::TINYINT AS uncached
-    FROM block_event
-    WHERE
-        pool = 0
-        AND (op IN ('allocate', 'cache') OR (op = 'free' AND ref_count = 0) OR (op = 'evict' AND ref_count > 0))
-), change AS (
-    SELECT
-        engine_id,
-        time_ns,
-        uncached - coalesce(lag(uncached) OVER (PARTITION BY block ORDER BY place), 0) AS uncached_blocks
-    FROM held
-), step_change AS (
-    SELECT s.engine_id, s.step, sum(c.uncached_blocks)::INTEGER AS uncached_blocks
-    FROM (SELECT * FROM change WHERE uncached_blocks <> 0) c
-    ASOF JOIN step_schedule s ON c.engine_id = s.engine_id AND s.scheduled_ns >= c.time_ns
-    GROUP BY s.engine_id, s.step
-), state AS (
-    SELECT
-        s.engine_id,
-        s.step,
-        s.scheduled_ns,
-        s.used_blocks,
-        s.free_blocks,
-        coalesce(e.blocks, s.used_blocks + s.free_blocks) AS blocks,
-        CASE
-            WHEN count(c.uncached_blocks) OVER (PARTITION BY s.engine_id) > 0 THEN
-                s.cached_blocks - s.used_blocks
-                + (sum(coalesce(c.uncached_blocks, 0)) OVER (PARTITION BY s.engine_id ORDER BY s.step))::BIGINT
-        END AS cached_free_blocks,
+        *,
         CASE
             WHEN $bucket_ms > 0
-                THEN
-                    (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
-            ELSE s.step
+                THEN (time_ns - min(time_ns) OVER (PARTITION BY engine_id)) // ($bucket_ms * 1e6)::BIGINT
+            ELSE step
         END AS bucket
-    FROM (
-        SELECT * EXCLUDE (scheduled_ns), coalesce(scheduled_ns, start_ns) AS scheduled_ns FROM step_schedule
-    ) s
-    LEFT JOIN step_change c USING (engine_id, step)
-    LEFT JOIN engine e ON e.engine_id = s.engine_id
-    WHERE ($engine IS NULL OR s.engine_id = $engine) AND s.used_blocks IS NOT NULL
+    FROM step_pool
+    WHERE ($engine IS NULL OR engine_id = $engine) AND used_blocks IS NOT NULL
 ), averaged AS (
     SELECT
         engine_id,
-        min(scheduled_ns) AS time_ns,
+        min(time_ns) AS time_ns,
         min(step) AS step,
         count(*) AS steps,
         max(blocks) AS blocks,
         avg(used_blocks) AS used_blocks,
         avg(cached_free_blocks) AS cached_free_blocks,
-        avg(free_blocks - cached_free_blocks) AS empty_free_blocks,
+        avg(empty_free_blocks) AS empty_free_blocks,
         max(used_blocks) AS max_used_blocks
     FROM state
     GROUP BY engine_id, bucket

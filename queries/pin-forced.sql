@@ -49,36 +49,67 @@ WITH looked_up AS (
     WHERE admission_limit = 'kv_insufficient' AND limit_need_blocks IS NOT NULL
     UNION ALL
     SELECT engine_id, 'preempted', request, step, time_ns, NULL, NULL FROM request_event WHERE op = 'preempt'
-), idle AS (
-    SELECT * FROM block_hold WHERE held_by NOT IN ('running', 'prefix_sharing')
-), edge AS (
-    SELECT engine_id, held_by AS cause, start_ns AS ns, 1 AS blocks FROM idle
-    UNION ALL
-    SELECT engine_id, held_by, end_ns, -1 FROM idle
 ), moment AS (
-    SELECT engine_id, cause, ns, sum(blocks)::BIGINT AS blocks FROM edge GROUP BY engine_id, cause, ns
-), level AS MATERIALIZED (
-    SELECT engine_id, cause, ns, (sum(blocks) OVER (PARTITION BY engine_id, cause ORDER BY ns))::BIGINT AS blocks
-    FROM moment
-), asked AS (
-    SELECT e.*, c.cause
-    FROM event e JOIN (SELECT DISTINCT engine_id, cause FROM level) c USING (engine_id)
+    SELECT DISTINCT engine_id, time_ns FROM event
+), edge AS NOT MATERIALIZED (
+    -- Bins of a 65,536th of the time: what lies in other bins than a moment's is added up bin by bin, unsorted.
+    SELECT engine_id, held_by AS cause, start_ns AS ns, 1 AS blocks
+    FROM block_hold WHERE held_by NOT IN ('running', 'prefix_sharing')
+    UNION ALL
+    SELECT engine_id, held_by, end_ns, -1 FROM block_hold WHERE held_by NOT IN ('running', 'prefix_sharing')
+), bounds AS (
+    SELECT min(start_ns) AS low_ns, (max(end_ns) - min(start_ns)) // 65536 + 1 AS width_ns FROM block_hold
+), level AS (
+    SELECT
+        engine_id, cause, bin,
+        (sum(blocks) OVER (PARTITION BY engine_id, cause ORDER BY bin))::BIGINT AS blocks
+    FROM (
+        SELECT engine_id, cause, (ns - low_ns) // width_ns AS bin, sum(blocks) AS blocks
+        FROM edge, bounds GROUP BY ALL
+    )
+), binned AS (
+    SELECT engine_id, time_ns, (time_ns - low_ns) // width_ns AS bin FROM moment, bounds
+), held AS (
+    SELECT engine_id, time_ns, cause, sum(blocks)::BIGINT AS blocks
+    FROM (
+        SELECT m.engine_id, m.time_ns, l.cause, l.blocks
+        FROM (
+            SELECT b.*, c.cause FROM binned b JOIN (SELECT DISTINCT engine_id, cause FROM level) c USING (engine_id)
+        ) m ASOF JOIN level l ON m.engine_id = l.engine_id AND m.cause = l.cause AND m.bin > l.bin
+        UNION ALL
+        SELECT m.engine_id, m.time_ns, e.cause, e.blocks
+        FROM binned m
+        JOIN (SELECT *, (ns - low_ns) // width_ns AS bin FROM edge, bounds) e USING (engine_id, bin)
+        WHERE e.ns <= m.time_ns
+    )
+    GROUP BY ALL
+    HAVING sum(blocks) > 0
 ), met AS (
-    SELECT a.*, l.blocks AS held
-    FROM asked a ASOF JOIN level l ON a.engine_id = l.engine_id AND a.cause = l.cause AND a.time_ns >= l.ns
-    WHERE l.blocks > 0
+    SELECT e.*, h.cause, h.blocks AS held FROM event e JOIN held h USING (engine_id, time_ns)
 ), judged AS (
     SELECT
         *,
         sum(held) OVER (PARTITION BY engine_id, kind, request, step, time_ns) AS all_held,
         coalesce(need - free, 1) AS short
     FROM met
+), numbered AS MATERIALIZED (
+    SELECT engine_id, time_ns, row_number() OVER (PARTITION BY engine_id ORDER BY time_ns) AS n FROM moment
+), first AS (
+    SELECT p.engine_id, p.cause, p.request, p.end_ns, n.n
+    FROM (
+        SELECT engine_id, cause::VARCHAR AS cause, request, start_ns, coalesce(end_ns, 9223372036854775807) AS end_ns
+        FROM pin
+    ) p ASOF JOIN numbered n ON p.engine_id = n.engine_id AND p.start_ns <= n.time_ns
+), covered AS (
+    -- The moments at which a pin held its block, by number.
+    SELECT f.engine_id, f.cause, f.request, f.n AS first_n, n.n AS last_n
+    FROM first f ASOF JOIN numbered n ON f.engine_id = n.engine_id AND f.end_ns > n.time_ns
+), owning AS (
+    SELECT engine_id, cause, request AS owner, unnest(range(first_n, last_n + 1)) AS n
+    FROM covered WHERE first_n <= last_n
 ), owner AS (
-    SELECT m.engine_id, m.kind, m.request, m.cause, count(DISTINCT p.request) AS owners
-    FROM met m JOIN pin p
-        ON
-            p.engine_id = m.engine_id AND p.cause::VARCHAR = m.cause AND p.start_ns <= m.time_ns
-            AND (p.end_ns IS NULL OR p.end_ns > m.time_ns)
+    SELECT m.engine_id, m.kind, m.request, m.cause, count(DISTINCT o.owner) AS owners
+    FROM met m JOIN numbered USING (engine_id, time_ns) JOIN owning o USING (engine_id, n, cause)
     GROUP BY ALL
 )
 SELECT

@@ -25,15 +25,13 @@
 -- column: max_occupied_blocks [blocks] derived | Most during it, or at its first event.
 -- column: capacity_blocks [blocks] recorded | Blocks the tier has room for, if known.
 
-WITH event AS (
-    SELECT *, rowid AS place FROM tier_block
-), told AS (
+WITH told AS (
     SELECT
         *,
         max(CASE WHEN op = 'hit' THEN place END) OVER before AS last_hit,
         max(CASE WHEN op = 'store' THEN place END) OVER before AS last_store,
         max(CASE WHEN op = 'store' THEN place END) OVER later AS stored_later
-    FROM event
+    FROM (SELECT *, rowid AS place FROM tier_block)
     WHERE block_hash IS NOT NULL
     WINDOW
         before AS (
@@ -51,29 +49,8 @@ WITH event AS (
         stored_later IS NOT NULL AS thrashed
     FROM told
     WHERE op = 'evict'
-), life AS (
-    SELECT
-        *,
-        CASE
-            WHEN op = 'write' THEN (before IS NULL OR before IN ('evict', 'drop', 'reset'))::INTEGER
-            WHEN
-                op IN ('evict', 'drop')
-                THEN -(before IS NOT NULL AND before NOT IN ('evict', 'drop', 'reset'))::INTEGER
-            ELSE 0
-        END AS step_change
-    FROM (
-        SELECT *, lag(op) OVER (PARTITION BY engine_id, connector, tier, tier_block_id, era ORDER BY place) AS before
-        FROM (
-            SELECT *, count_if(op = 'reset') OVER (PARTITION BY engine_id, connector, tier ORDER BY place) AS era
-            FROM event
-        )
-    )
 ), levelled AS (
-    SELECT
-        l.*,
-        sum(step_change) OVER (PARTITION BY engine_id, connector, tier, era ORDER BY place) AS occupied,
-        min(time_ns) OVER (PARTITION BY engine_id, connector, tier) AS began_ns
-    FROM life l
+    SELECT *, min(time_ns) OVER (PARTITION BY engine_id, connector, tier) AS began_ns FROM tier_occupancy
 ), bucketed AS (
     SELECT
         *,
@@ -94,8 +71,8 @@ SELECT
     count(*) FILTER (unused) AS unused_blocks,
     count(*) FILTER (thrashed) AS thrashed_blocks,
     count(*) FILTER (op = 'drop') AS dropped_blocks,
-    arg_max(occupied, place)::BIGINT AS end_occupied_blocks,
-    max(occupied)::BIGINT AS max_occupied_blocks,
+    arg_max(occupied_blocks, place) AS end_occupied_blocks,
+    max(occupied_blocks) AS max_occupied_blocks,
     any_value(c.capacity_blocks) AS capacity_blocks
 FROM bucketed b
 LEFT JOIN (

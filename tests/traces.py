@@ -7,6 +7,7 @@ from pathlib import Path
 import duckdb
 
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
+from kvtrace.ingest.views import fill_stored
 
 
 def write_trace(path: Path, *statements: str) -> Path:
@@ -17,5 +18,6 @@ def write_trace(path: Path, *statements: str) -> Path:
         connection.execute("BEGIN")
         for statement in statements:
             connection.execute(statement)
+        fill_stored(connection)
         connection.execute("COMMIT")
     return path

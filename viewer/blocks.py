@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace.viewer.chunks import Reference, Writer
-from kvtrace.viewer.contract import BLOCKS
+from kvtrace.viewer.contract import BLOCK_STATES, BLOCKS
 from kvtrace.viewer.source import Source
 
 BINS = 4096
@@ -24,48 +24,18 @@ FACTOR = 16
 """Tiles of a level that one of the level above covers."""
 
 _CHANGES = """
-    WITH own AS (
-        SELECT rowid AS place, time_ns, block_id, op, ref_count, request
-        FROM block_event WHERE engine_id = {engine} AND pool = 0
-    ),
-    event AS (
-        FROM own WHERE op <> 'reset'
-        UNION ALL
-        SELECT r.place, r.time_ns, b.block_id, r.op, NULL, NULL
-        FROM (FROM own WHERE op = 'reset') r, (SELECT DISTINCT block_id FROM own WHERE op <> 'reset') b
-    ),
-    told AS (
-        SELECT place, time_ns, block_id,
-            coalesce(last_value(ref_count IGNORE NULLS) OVER life, 0) AS refs,
-            coalesce(last_value(
-                CASE WHEN op = 'cache' THEN 1 WHEN op IN ('evict', 'reset') THEN 0 END IGNORE NULLS
-            ) OVER life, 0) AS findable,
-            coalesce(last_value(
-                CASE WHEN op IN ('allocate', 'hit') THEN request END IGNORE NULLS
-            ) OVER life, -1) AS owner,
-            count_if(op = 'evict') OVER life AS evictions
-        FROM event
-        WINDOW life AS (PARTITION BY block_id ORDER BY place ROWS UNBOUNDED PRECEDING)
-    ),
-    state AS (
-        SELECT *, CASE WHEN refs > 1 THEN 3 WHEN refs = 1 THEN 2 WHEN findable = 1 THEN 1 ELSE 0 END AS state
-        FROM told QUALIFY lead(time_ns) OVER (PARTITION BY block_id ORDER BY place) IS DISTINCT FROM time_ns
-    )
-    SELECT block_id::INTEGER AS block, (time_ns - {origin}) // 1000 AS time_us, state::TINYINT AS state,
-        owner::INTEGER AS owner,
-        (evictions > lag(evictions, 1, 0) OVER (PARTITION BY block_id ORDER BY place))::TINYINT AS evicted
-    FROM state
-    QUALIFY (state, owner) IS DISTINCT FROM lag((state, owner)) OVER (PARTITION BY block_id ORDER BY place)
-    ORDER BY time_us, place
+    SELECT block_id::INTEGER AS block, (time_ns - {origin}) // 1000 AS time_us,
+        (list_position({states}, state) - 1)::TINYINT AS state, coalesce(request, -1)::INTEGER AS owner,
+        evicted::TINYINT AS evicted
+    FROM block_state WHERE engine_id = {engine} ORDER BY time_us, place
 """
-"""Each block's state after its last change of a moment; a reset of the prefix cache changes all blocks."""
 
 
 class Changes:
     """All changes of an engine's blocks, in order of time."""
 
     def __init__(self, source: Source, engine: int, origin_ns: int) -> None:
-        table = source.table(_CHANGES.format(engine=engine, origin=origin_ns))
+        table = source.table(_CHANGES.format(engine=engine, origin=origin_ns, states=list(BLOCK_STATES)))
         self.block, self.time_us, self.state, self.owner, self.evicted = (
             table[name].to_numpy() for name in ("block", "time_us", "state", "owner", "evicted")
         )

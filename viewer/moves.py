@@ -26,27 +26,9 @@ _PINS = """
 """
 
 _TIERS = """
-    WITH life AS (
-        SELECT tier::VARCHAR AS tier, connector, time_ns, place, op,
-            lag(op) OVER (PARTITION BY connector, tier, tier_block_id, era ORDER BY place) AS before, era
-        FROM (
-            SELECT *, rowid AS place,
-                count_if(op = 'reset') OVER (PARTITION BY connector, tier ORDER BY rowid) AS era
-            FROM tier_block WHERE engine_id = {engine}
-        )
-    ),
-    change AS (
-        SELECT *, CASE
-            WHEN op = 'write' THEN (before IS NULL OR before IN ('evict', 'drop', 'reset'))::INTEGER
-            WHEN op IN ('evict', 'drop')
-                THEN -(before IS NOT NULL AND before NOT IN ('evict', 'drop', 'reset'))::INTEGER
-            ELSE 0 END AS change
-        FROM life
-    ),
-    level AS (
-        SELECT tier, connector, time_ns, place,
-            sum(change) OVER (PARTITION BY connector, tier, era ORDER BY place)::BIGINT AS occupied_blocks
-        FROM change
+    WITH level AS (
+        SELECT tier::VARCHAR AS tier, connector, time_ns, place, occupied_blocks
+        FROM tier_occupancy WHERE engine_id = {engine}
     )
     SELECT tier, connector, max(time_ns) - {origin} AS start_ns, arg_max(occupied_blocks, place) AS occupied_blocks,
         max(occupied_blocks) AS most_blocks

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvtrace.viewer.chunks import Writer, cut, span
 from kvtrace.viewer.contract import PREEMPTIONS, REQUEST_STATES, REQUESTS, SEGMENTS
-from kvtrace.viewer.lanes import Turn, segments
 from kvtrace.viewer.source import Source, summarise
 
 CHUNK_REQUESTS = 4096
@@ -58,29 +57,16 @@ _REQUESTS = """
     ORDER BY begin_ns, c.request
 """
 
-_TURNS = """
-    WITH turn AS (
-        SELECT request, time_ns, step, op::VARCHAR AS op FROM request_event WHERE engine_id = {engine}
-    ),
-    resume AS (FROM turn WHERE op = 'resume'),
-    share AS (
-        SELECT r.request, r.step, r.phase = 'resumed' AS again, u.end_ns
-        FROM step_request r LEFT JOIN step_update u ON u.engine_id = r.engine_id AND u.step = r.step
-        WHERE r.engine_id = {engine} AND r.request IN (SELECT request FROM resume)
-    ),
-    recomputed AS (
-        SELECT t.request, coalesce(max(s.end_ns) FILTER (s.again), t.time_ns) AS time_ns
-        FROM share s ASOF JOIN resume t ON s.request = t.request AND s.step >= t.step
-        GROUP BY t.request, t.step, t.time_ns HAVING NOT bool_or(s.again AND s.end_ns IS NULL)
-    )
-    SELECT request, coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) AS time_ns,
-        'queued' AS op, NULL AS step
-    FROM request WHERE engine_id = {engine} AND time_ns IS NOT NULL
-    UNION ALL SELECT request, time_ns, op, step FROM turn
-    UNION ALL SELECT request, time_ns, 'recomputed', NULL FROM recomputed
+_STATES = """
+    SELECT request, list_position({states}, state) - 1 AS state, start_ns - {origin} AS start_ns,
+        coalesce(end_ns, {last}) - start_ns AS duration_ns, step
+    FROM request_state WHERE engine_id = {engine} AND coalesce(end_ns, {last}) > start_ns
 """
-"""A resumed request computes tokens again in steps of that phase. It has none where all its KV was still in the prefix
-cache, and then goes on at once."""
+"""What goes on when the recording ends lasts until then."""
+
+_SEGMENTS = """
+    SELECT row, state, start_ns, duration_ns, step FROM rows JOIN states USING (request) ORDER BY row, start_ns
+"""
 
 _PREEMPTIONS = """
     WITH lost AS (
@@ -126,51 +112,26 @@ def export_requests(source: Source, writer: Writer, engine: int, origin_ns: int,
     """An engine's requests by start, and of many the longest as an overview; times after `origin_ns`."""
     places = {"engine": engine, "origin": origin_ns, "last": last_ns}
     requests = source.table(_REQUESTS.format(**places))
-    turns = _turns(source, engine) if requests.num_rows else {}
+    states = source.table(_STATES.format(states=list(REQUEST_STATES), **places))
     total = source.row(f"SELECT count(*) AS requests FROM request WHERE engine_id = {engine}")["requests"]
     levels = []
     if requests.num_rows > CHUNK_REQUESTS:
         longest = summarise(f"FROM ({_LONGEST}) ORDER BY start_ns, request", requests=requests)
-        levels.append(_chunk(writer, "requests-all", longest, turns, origin_ns, last_ns))
+        levels.append(_chunk(writer, "requests-all", longest, states))
     details = [
         reference
         for number, part in enumerate(cut(requests, CHUNK_REQUESTS))
-        for reference in _chunk(writer, f"requests-{number}", part, turns, origin_ns, last_ns)
+        for reference in _chunk(writer, f"requests-{number}", part, states)
     ]
     preemptions = writer.add("preemptions", source.table(_PREEMPTIONS.format(**places)), PREEMPTIONS)
     return {"total": total, "levels": [*levels, details], "preemptions": preemptions}
 
 
-def _turns(source: Source, engine: int) -> dict[int, list[Turn]]:
-    found: dict[int, list[Turn]] = defaultdict(list)
-    turns = source.columns(_TURNS.format(engine=engine))
-    for request, time_ns, op, step in zip(turns["request"], turns["time_ns"], turns["op"], turns["step"], strict=True):
-        found[request].append(Turn(time_ns, op, step))
-    return found
-
-
-def _chunk(
-    writer: Writer, name: str, part: pa.Table, turns: dict[int, list[Turn]], origin_ns: int, last_ns: int
-) -> list[dict[str, Any]]:
+def _chunk(writer: Writer, name: str, part: pa.Table, states: pa.Table) -> list[dict[str, Any]]:
     """The requests of a chunk and, in a second one, the stretches of their lanes."""
-    rows, states, starts, durations, steps = [], [], [], [], []
-    numbers: list[Any] = part["request"].to_pylist()
-    for row, request in enumerate(numbers):
-        for segment in segments(turns[request], last_ns):
-            rows.append(row)
-            states.append(REQUEST_STATES.index(segment.state))
-            starts.append(segment.start_ns - origin_ns)
-            durations.append(segment.end_ns - segment.start_ns)
-            steps.append(segment.step)
-    lanes = pa.table(
-        {
-            "row": pa.array(rows, pa.int64()),
-            "state": pa.array(states, pa.int64()),
-            "start_ns": pa.array(starts, pa.int64()),
-            "duration_ns": pa.array(durations, pa.int64()),
-            "step": pa.array(steps, pa.int64()),
-        }
-    )
+    numbers = part["request"]
+    rows = pa.table([numbers, pa.array(range(len(numbers)), pa.int64())], names=["request", "row"])
+    lanes = summarise(_SEGMENTS, rows=rows, states=states)
     stretches = writer.add(f"segments-{name}", lanes, SEGMENTS)
-    facts = {**span(part), "first": min(numbers), "last": max(numbers)}
+    facts = {**span(part), "first": pc.min(numbers).as_py(), "last": pc.max(numbers).as_py()}
     return writer.add(name, part, REQUESTS, segments=stretches[0]["id"] if stretches else None, **facts)

@@ -18,47 +18,15 @@ OVERVIEW_FROM = 16_384
 
 PHASES = ("prefill", "chunked_prefill", "decode", "resumed")
 
-_FREE_CACHED = """
-    reset AS (
-        SELECT rowid AS n, row_number() OVER (ORDER BY rowid) AS epoch
-        FROM block_event WHERE engine_id = {engine} AND pool = 0 AND op = 'reset'
-    ),
-    event AS (
-        SELECT b.rowid AS n, b.time_ns, b.block_id, b.ref_count, coalesce(r.epoch, 0) AS epoch,
-            CASE b.op WHEN 'cache' THEN 1 WHEN 'evict' THEN 0 END AS turned
-        FROM block_event b ASOF LEFT JOIN reset r ON b.rowid >= r.n
-        WHERE b.engine_id = {engine} AND b.pool = 0
-    ),
-    state AS (
-        SELECT n, time_ns, epoch, block_id, ref_count,
-            coalesce(last_value(turned IGNORE NULLS) OVER block, 0) AS findable
-        FROM event WINDOW block AS (PARTITION BY epoch, block_id ORDER BY n)
-    ),
-    change AS (
-        SELECT time_ns, epoch,
-            findable - lag(findable, 1, 0) OVER block AS findable,
-            (findable = 1 AND ref_count = 0)::INT
-                - lag((findable = 1 AND ref_count = 0)::INT, 1, 0) OVER block AS free_cached
-        FROM state WINDOW block AS (PARTITION BY epoch, block_id ORDER BY n)
-    ),
-    total AS (
-        SELECT epoch, time_ns, sum(findable) AS findable, sum(free_cached) AS free_cached
-        FROM change GROUP BY epoch, time_ns
-    ),
-    balance AS (
-        SELECT time_ns, epoch, sum(findable) OVER past AS findable, sum(free_cached) OVER past AS free_cached
-        FROM total WINDOW past AS (PARTITION BY epoch ORDER BY time_ns)
-    ),
-    cache AS (
-        SELECT time_ns, arg_max(findable, epoch) AS findable, arg_max(free_cached, epoch) AS free_cached
-        FROM balance GROUP BY time_ns
-    )
-"""
-"""Blocks that are free and findable after each change. A trace has cached blocks only as a total, in use or free, so
-each block's state is followed through its events; a reset starts all of them afresh."""
-
 _STEPS = """
-    WITH {free_cached},
+    WITH cached AS (
+        SELECT time_ns, sum(sum(change)) OVER (ORDER BY time_ns) AS blocks
+        FROM (
+            SELECT time_ns, (state = 'cached')::INTEGER
+                - lag((state = 'cached')::INTEGER, 1, 0) OVER (PARTITION BY block_id ORDER BY place) AS change
+            FROM block_state WHERE engine_id = {engine}
+        ) GROUP BY time_ns
+    ),
     eviction AS (
         SELECT step, count(*) AS evicted_blocks FROM block_event
         WHERE engine_id = {engine} AND pool = 0 AND op = 'evict' GROUP BY step
@@ -76,18 +44,20 @@ _STEPS = """
         s.scheduled_requests, s.scheduled_tokens, s.budget_tokens, s.budget_left_tokens,
         coalesce(a.cached_tokens, 0) AS cached_tokens, coalesce(a.external_cached_tokens, 0) AS external_cached_tokens,
         s.output_tokens, s.finished_requests, s.running, s.waiting,
-        s.used_blocks, s.free_blocks, s.cached_blocks, c.free_cached::BIGINT AS free_cached_blocks,
+        s.used_blocks, s.free_blocks, s.cached_blocks, p.cached_free_blocks AS free_cached_blocks,
         coalesce(e.evicted_blocks, 0) AS evicted_blocks, s.preempted_requests,
         s.admission_limit::VARCHAR AS admission_limit, (s.admission_limit <> 'none')::INTEGER AS limited_steps,
         s.limit_request, s.limit_need_blocks, s.limit_free_blocks,
-        (c.findable <> s.cached_blocks)::INTEGER AS cache_mismatch{gpu_columns}
+        (c.blocks <> p.cached_free_blocks)::INTEGER AS cache_mismatch{gpu_columns}
     FROM step s
-    ASOF LEFT JOIN cache c ON s.scheduled_ns >= c.time_ns
+    ASOF LEFT JOIN cached c ON s.scheduled_ns >= c.time_ns
+    LEFT JOIN (FROM step_pool WHERE engine_id = {engine}) p ON p.step = s.step
     LEFT JOIN eviction e ON e.step = s.step
     LEFT JOIN admission a ON a.step = s.step
     {gpu_join}
     WHERE s.engine_id = {engine} ORDER BY s.step
 """
+"""The blocks' events alone also tell which blocks are free and cached. Steps in which they disagree are counted."""
 
 _GPU = ("busy_ns", "idle_ns", "launch_gap_ns", "kernels", "kernel_ns", "attention_ns", "gemm_ns", "kv_write_ns")
 _GPU_JOIN = """
@@ -159,7 +129,6 @@ def _query(source: Source, engine: int, origin_ns: int) -> str:
         engine=engine,
         origin=origin_ns,
         phases=phases,
-        free_cached=_FREE_CACHED.format(engine=engine),
         gpu_columns="".join(f", g.{name} AS gpu_{name}" for name in _GPU) if with_gpu else "",
         gpu_join=_GPU_JOIN.format(engine=engine, columns=columns) if with_gpu else "",
     )

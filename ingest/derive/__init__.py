@@ -1,1 +1,1 @@
-"""Tables computed from recorded ones at ingest: requests, misses, costs, the ledger, tiers, owners."""
+"""Tables computed from recorded ones at ingest: requests, misses, costs, tiers, owners."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kvtrace.ingest.gpu import enums
 from kvtrace.ingest.gpu.columns import BOOLEAN, U8, UBIGINT, choice
-from kvtrace.ingest.gpu.views import VIEWS
 from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
 
 _SOURCE = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
@@ -389,5 +388,4 @@ TABLES: tuple[Table, ...] = (
     GPU_PROCESS,
     PROFILED_THREAD,
     KV_EVENT,
-    *VIEWS,
 )

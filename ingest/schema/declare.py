@@ -1,4 +1,4 @@
-"""Declares derived tables and views, and the columns that event tables get."""
+"""Declares derived tables, and the columns that event tables get."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ DOUBLE = Type("double", "", "DOUBLE")
 
 
 class Table(NamedTuple):
-    """A derived table or view. A view has the SQL that makes it."""
+    """A derived table."""
 
     name: str
     doc: str
     fields: tuple[Field, ...]
-    view: str | None = None
 
 
 def column(name: str, type_: Type, doc: str) -> Field:

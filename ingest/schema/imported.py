@@ -45,69 +45,6 @@ ENGINE_SAMPLE = Table(
     ),
 )
 
-KV_USAGE = Table(
-    "kv_usage",
-    "How full KV memory is over time, and how fast the engine (derived): a row a step that ended, with the pool as "
-    "`schedule` left it, or a row a sample of an imported engine.",
-    (
-        _ENGINE,
-        column("step", INTEGER, "The step; NULL if it is not known."),
-        column("start_ns", BIGINT, "When the step, or else the sample's interval, began."),
-        column("end_ns", BIGINT, "When it ended."),
-        column("begun_ns", BIGINT, "When what tokens_per_s is averaged over began."),
-        column("gpu_usage", DOUBLE, "Share of the GPU's KV blocks in use, 0 to 1 (of a sample: recorded)."),
-        column("host_usage", DOUBLE, "Share of the host's KV blocks in use: stored and not evicted, of the CPU tier's "
-                                     "capacity (of a sample: recorded); NULL if unknown."),
-        column("tokens_per_s", DOUBLE, "Tokens scheduled over the wall time the step added (of a sample: recorded)."),
-        column("running", INTEGER, "Requests running."),
-        column("swapped", INTEGER, "Requests swapped out; NULL if unknown."),
-        column("waiting", INTEGER, "Requests waiting, swapped ones not counted."),
-        column("preempted", INTEGER, "Requests preempted; of samples without steps, rises of swapped requests, or of "
-                                   "waiting ones while running ones fall."),
-        column("resumed", INTEGER, "Requests that run again; of samples without steps, falls of swapped requests."),
-    ),
-    view="""
-        WITH sampled AS (
-            SELECT s.*, running - lag(running) OVER engine AS more_running,
-                swapped - lag(swapped) OVER engine AS more_swapped, waiting - lag(waiting) OVER engine AS more_waiting
-            FROM engine_sample s
-            WINDOW engine AS (PARTITION BY engine_id, part ORDER BY sample)
-        ), hosted AS (
-            SELECT engine_id, time_ns, place, sum(CASE op WHEN 'store' THEN 1 WHEN 'evict' THEN -1 ELSE 0 END)
-                OVER (PARTITION BY engine_id, era ORDER BY place) AS blocks
-            FROM (
-                SELECT *, rowid AS place,
-                    count_if(op = 'reset') OVER (PARTITION BY engine_id ORDER BY rowid) AS era
-                FROM tier_block WHERE tier = 'cpu'
-            )
-        ), host AS (
-            SELECT h.engine_id, h.time_ns, h.blocks / nullif(c.capacity, 0) AS usage
-            FROM (
-                SELECT engine_id, time_ns, arg_max(blocks, place) AS blocks FROM hosted GROUP BY engine_id, time_ns
-            ) h JOIN (
-                SELECT process_id AS engine_id, sum(capacity_blocks) AS capacity FROM connector
-                WHERE role = 'scheduler' AND tier = 'cpu' GROUP BY process_id
-            ) c USING (engine_id)
-        )
-        SELECT s.engine_id, s.step, coalesce(t.start_ns, s.time_ns - s.interval_ns) AS start_ns, s.time_ns AS end_ns,
-            s.time_ns - s.interval_ns AS begun_ns, s.gpu_usage, s.host_usage, s.tokens_per_s, s.running, s.swapped,
-            s.waiting,
-            coalesce(t.preempted_requests, CASE WHEN s.more_swapped > 0 THEN s.more_swapped
-                WHEN s.more_waiting > 0 AND s.more_running < 0 THEN least(s.more_waiting, -s.more_running) ELSE 0 END)
-                AS preempted,
-            coalesce(t.resumed_requests, CASE WHEN s.more_swapped < 0 THEN -s.more_swapped ELSE 0 END) AS resumed
-        FROM sampled s LEFT JOIN step_schedule t USING (engine_id, step)
-        UNION ALL
-        SELECT s.engine_id, s.step, s.start_ns, s.end_ns, s.start_ns,
-            s.used_blocks / nullif(s.used_blocks + s.free_blocks, 0), h.usage,
-            s.scheduled_tokens * 1e9 / nullif(s.interval_ns, 0), s.running, NULL, s.waiting,
-            s.preempted_requests, s.resumed_requests
-        FROM step s ASOF LEFT JOIN host h ON s.engine_id = h.engine_id AND s.end_ns >= h.time_ns
-        WHERE s.end_ns IS NOT NULL
-            AND s.engine_id NOT IN (SELECT engine_id FROM engine_sample WHERE engine_id IS NOT NULL)
-    """,
-)  # fmt: skip
-
 SCHEDULER_SNAPSHOT = Table(
     "scheduler_snapshot",
     "A scheduler before it admits anybody in a step (recorded): what a scheduler trace says at the top of `schedule`. "
@@ -157,4 +94,4 @@ REQUEST_SNAPSHOT = Table(
     ),
 )
 
-OUTSIDE_TABLES = (ENGINE_SOURCE, ENGINE_SAMPLE, KV_USAGE, SCHEDULER_SNAPSHOT, REQUEST_SNAPSHOT)
+OUTSIDE_TABLES = (ENGINE_SOURCE, ENGINE_SAMPLE, SCHEDULER_SNAPSHOT, REQUEST_SNAPSHOT)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvtrace.events import Field, Phase, Type
-from kvtrace.ingest.schema.declare import INTEGER, Table, column
+from kvtrace.events import Field, Type
+from kvtrace.ingest.schema.declare import Table
 
 _BIGINT = Type("bigint", "", "BIGINT")
 _INTEGER = Type("integer", "", "INTEGER")
@@ -88,28 +88,4 @@ GPU_WRITE = _table(
     v_start_ns="When it began to store V, where that was recorded; NULL: at k_ns.",
 )
 
-TILE_REQUEST = Table(
-    "tile_request",
-    "Whose the rows of a batch were in each step with tiles (batch_row carried on), and what their tokens were for.",
-    (
-        column("process_id", INTEGER, "The worker (`process.process_id`)."),
-        column("engine_id", INTEGER, "The engine that scheduled the step."),
-        column("step", INTEGER, "Scheduler step."),
-        column("row", INTEGER, "Row of the batch."),
-        column("request", INTEGER, "The request (key of table `request`)."),
-        Field("phase", Type("enum", "", "ENUM"), "Its phase in the step; NULL if the step was not recorded.", Phase),
-    ),
-    view="""
-        WITH batch AS (
-            SELECT t.process_id, t.engine_id, t.step, r.since
-            FROM tile_step t ASOF JOIN (SELECT DISTINCT process_id, step AS since FROM batch_row) r
-            ON t.process_id = r.process_id AND t.step >= r.since
-        )
-        SELECT b.process_id, b.engine_id, b.step, r.row, r.request, s.phase
-        FROM batch b
-        JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since
-        LEFT JOIN step_request s ON s.engine_id = b.engine_id AND s.step = b.step AND s.request = r.request
-    """,
-)
-
-TILE_TABLES = (TILE_STEP, GPU_PROGRAM, GPU_TILE, GPU_BLOCK_LIST, GPU_WRITE, TILE_REQUEST)
+TILE_TABLES = (TILE_STEP, GPU_PROGRAM, GPU_TILE, GPU_BLOCK_LIST, GPU_WRITE)

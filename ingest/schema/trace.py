@@ -6,12 +6,11 @@ is how the queries are tested.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, STEP_SCHEDULE, AccessKind, EnumType, Field, FinishReason, Type, _snake
-from kvtrace.ingest.derive.block_lookup import BLOCK_LOOKUP
-from kvtrace.ingest.derive.ledger import LEDGER
-from kvtrace.ingest.derive.preemptions import PREEMPTION
+from kvtrace.events import ENUMS, EVENTS, EnumType, Field, FinishReason, Type, _snake
 from kvtrace.ingest.discarded import DISCARDED
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
@@ -25,7 +24,7 @@ from kvtrace.ingest.schema.hosts import HOSTS
 from kvtrace.ingest.schema.imported import OUTSIDE_TABLES
 from kvtrace.ingest.schema.misses import VERDICTS
 from kvtrace.ingest.schema.tiles import TILE_TABLES
-from kvtrace.ingest.views.run_views import STUDIES
+from kvtrace.ingest.views import View, views
 
 TRACE_VERSION = 9
 """Of the tables below. Readers refuse a trace of another version and name both."""
@@ -209,6 +208,21 @@ GPU_MEMORY = Table(
     ),
 )
 
+CONNECTOR = Table(
+    "connector",
+    "The KV connectors of each process, and how far kvtrace could look into them.",
+    (
+        _column("process_id", _INTEGER, "The process."),
+        _column("part", _INTEGER, "0: the engine's connector; from 1: the parts of a MultiConnector, in order."),
+        _column("connector", _TEXT, "Its class."),
+        _column("role", _TEXT, "scheduler or worker: vLLM makes one for each side."),
+        _column("recorded", _TEXT, "in detail: down to the transfer and the block; generically: by vLLM's interface."),
+        _column("tier", _TEXT, "The tier its scheduler's side manages."),
+        _column("capacity_blocks", _BIGINT, "Blocks or chunks that tier has room for."),
+        _column("blocks_per_chunk", _INTEGER, "GPU blocks in one of them."),
+    ),
+)
+
 JOIN_COUNT = Table(
     "join_count",
     "How many rows each join of the trace matched.",
@@ -217,147 +231,6 @@ JOIN_COUNT = Table(
         _column("matched", _BIGINT, "Rows with a partner."),
         _column("unmatched", _BIGINT, "Rows without one."),
     ),
-)
-
-STEP = Table(
-    "step",
-    "A scheduler step from `schedule` to its results: step_schedule joined with step_update.",
-    (
-        *event_columns(STEP_SCHEDULE),
-        _column("update_ns", _BIGINT, "When the model's output was there; NULL if the recording ended before."),
-        _column("end_ns", _BIGINT, "When the results were processed."),
-        _column("duration_ns", _BIGINT, "end_ns - start_ns. Steps overlap under async scheduling."),
-        _column("interval_ns", _BIGINT, "Wall time the step added: end_ns - max(start_ns, end_ns of the step before)."),
-        _column("scheduled_requests", _INTEGER, "Requests scheduled, all phases."),
-        _column("scheduled_tokens", _INTEGER, "Tokens scheduled, all phases."),
-        _column("output_tokens", _INTEGER, "Tokens the model returned."),
-        _column("finished_requests", _INTEGER, "Requests that ended with it."),
-    ),
-    view="""
-        SELECT s.*, u.update_ns, u.end_ns,
-            u.end_ns - s.start_ns AS duration_ns,
-            u.end_ns - greatest(s.start_ns, lag(u.end_ns) OVER (PARTITION BY s.engine_id ORDER BY s.step))
-                AS interval_ns,
-            s.prefill_requests + s.chunked_prefill_requests + s.decode_requests + s.resumed_requests
-                AS scheduled_requests,
-            coalesce(
-                s.prefill_tokens + s.chunked_prefill_tokens + s.decode_tokens + s.resumed_tokens,
-                s.budget_tokens - s.budget_left_tokens
-            ) AS scheduled_tokens,
-            u.output_tokens, u.finished_requests
-        FROM step_schedule s LEFT JOIN step_update u USING (engine_id, step)
-    """,
-)
-
-STEP_BLOCK = Table(
-    "step_block",
-    "The blocks each request had in its block table in each step it ran in, put together from the deltas. Exact for "
-    "models with one KV cache group; a sliding window reads fewer of them.",
-    (
-        _column("engine_id", _INTEGER, "The engine (`process.process_id`)."),
-        _column("step", _INTEGER, "Scheduler step."),
-        _column("request", _INTEGER, "Request."),
-        _column("kv_group", Type("u8", "", "UTINYINT"), "KV cache group."),
-        _column("position", _INTEGER, "Index in the request's block table."),
-        _column("block_id", _INTEGER, "The block there."),
-        _column("written", Type("bool", "", "BOOLEAN"), "Holds some of the tokens computed in this step."),
-    ),
-    view="""
-        WITH tables AS (
-            SELECT engine_id, request, step AS since,
-                lead(step) OVER (PARTITION BY engine_id, request ORDER BY step) AS until
-            FROM (SELECT DISTINCT engine_id, request, step FROM block_table WHERE op = 'set')
-        ), entries AS (
-            SELECT t.*, tables.until FROM block_table t ASOF JOIN tables
-            ON t.engine_id = tables.engine_id AND t.request = tables.request AND t.step >= tables.since
-        )
-        SELECT r.engine_id, r.step, r.request, e.kv_group, e.position, e.block_id,
-            (e.position::BIGINT + 1) * g.block_size_tokens > r.computed_tokens AS written
-        FROM step_request r
-        JOIN entries e ON e.engine_id = r.engine_id AND e.request = r.request
-            AND e.step <= r.step AND (e.until IS NULL OR r.step < e.until)
-        JOIN engine g ON g.engine_id = r.engine_id
-        WHERE e.position * g.block_size_tokens < r.computed_tokens + r.scheduled_tokens
-    """,
-)
-
-KV_ACCESS = Table(
-    "kv_access",
-    "Which layer read or wrote which block for which request, and when. Where tiles were recorded, a row a "
-    "program, tile and block (observed); else kv_window spread over step_block (derived); without windows, as on a "
-    "CPU, the step's time spread over step_block, all layers in one row (derived). Ask for few steps at a time.",
-    (
-        _column("process_id", _INTEGER, "The worker (`process.process_id`)."),
-        _column("engine_id", _INTEGER, "The engine."),
-        _column("step", _INTEGER, "Scheduler step."),
-        _column("layer", _INTEGER, "Layer; NULL: all, because no layer was timed."),
-        _column("head", _INTEGER, "KV head of this rank; NULL: all."),
-        _column("request", _INTEGER, "Request."),
-        _column("kv_group", Type("u8", "", "UTINYINT"), "KV cache group."),
-        _column("position", _INTEGER, "Index in the request's block table."),
-        _column("block_id", _INTEGER, "The block, as the block manager counts."),
-        Field("kind", Type("enum", "", "ENUM"), "What was done with the block.", AccessKind),
-        _column(
-            "start_ns",
-            _BIGINT,
-            "Not before: start of the layer's window, or when the program turned to the tile; "
-            "without either, when the forward pass was entered on the host.",
-        ),
-        _column(
-            "end_ns",
-            _BIGINT,
-            "Not after: end of the layer's window, or when the tile had been used or its store "
-            "issued; without either, when the step's results were there (NULL if they never were).",
-        ),
-        _column("observed", Type("bool", "", "BOOLEAN"), "The access itself was observed; false: derived."),
-    ),
-    view="""
-        WITH listed AS (
-            SELECT DISTINCT l.process_id, l.engine_id, l.step, q.request, l.row, l.first_token,
-                l.first_token // e.block_size_tokens AS position,
-                l.kernel_block * l.kernel_block_tokens // e.block_size_tokens AS block_id
-            FROM gpu_block_list l JOIN tile_request q USING (process_id, step, row)
-            JOIN engine e ON e.engine_id = l.engine_id
-        ), reads AS (
-            SELECT t.process_id, t.engine_id, t.step, p.layer, p.head, l.request, l.position, l.block_id,
-                t.start_ns, t.k_ns,
-                coalesce(t.v_start_ns, CASE WHEN t.v_ns IS NOT NULL THEN t.k_ns END) AS v_start_ns, t.v_ns
-            FROM gpu_tile t
-            JOIN gpu_program p USING (process_id, step, program)
-            JOIN (SELECT DISTINCT process_id, step, row, request, position, block_id, first_token FROM listed) l
-            ON l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
-                AND l.first_token >= t.tile * p.tile_tokens AND l.first_token < (t.tile + 1) * p.tile_tokens
-        ), writes AS (
-            SELECT w.*, l.request, l.position, w.slot // e.block_size_tokens AS block_id
-            FROM gpu_write w JOIN engine e USING (engine_id)
-            LEFT JOIN (SELECT DISTINCT process_id, step, request, position, block_id FROM listed) l
-            ON l.process_id = w.process_id AND l.step = w.step AND l.block_id = w.slot // e.block_size_tokens
-        )
-        SELECT process_id, engine_id, step, layer, head, request, NULL::UTINYINT AS kv_group, position, block_id,
-            unnest(['k_read', 'v_read'])::e_access_kind AS kind,
-            unnest([start_ns, v_start_ns]) AS start_ns, unnest([k_ns, v_ns]) AS end_ns, true AS observed
-        FROM reads
-        UNION ALL
-        SELECT process_id, engine_id, step, layer, NULL, request, NULL, position, block_id,
-            unnest(['k_write', 'v_write'])::e_access_kind, unnest([start_ns, coalesce(v_start_ns, k_ns)]),
-            unnest([k_ns, v_ns]), true
-        FROM writes
-        UNION ALL
-        SELECT w.process_id, w.engine_id, w.step, w.layer, NULL, b.request, b.kv_group, b.position, b.block_id,
-            w.kind::VARCHAR::e_access_kind, w.start_ns, w.end_ns, false
-        FROM kv_window w ANTI JOIN tile_step t ON w.process_id = t.process_id AND w.step = t.step
-        JOIN step_block b ON w.engine_id = b.engine_id AND w.step = b.step
-        WHERE w.kind = 'attention' OR b.written
-        UNION ALL
-        SELECT f.process_id, f.engine_id, f.step, NULL, NULL, b.request, b.kv_group, b.position, b.block_id,
-            unnest(CASE WHEN b.written THEN ['write', 'attention'] ELSE ['attention'] END)::e_access_kind,
-            f.start_ns, u.update_ns, false
-        FROM forward f
-        ANTI JOIN tile_step t ON f.process_id = t.process_id AND f.step = t.step
-        ANTI JOIN kv_window w ON f.process_id = w.process_id AND f.step = w.step
-        JOIN step_block b ON f.engine_id = b.engine_id AND f.step = b.step
-        LEFT JOIN step_update u ON u.engine_id = f.engine_id AND u.step = f.step
-    """,
 )
 
 TABLES: tuple[Table, ...] = (
@@ -375,16 +248,10 @@ TABLES: tuple[Table, ...] = (
     GPU_MEMORY,
     *TILE_TABLES,
     JOIN_COUNT,
-    STEP,
-    STEP_BLOCK,
-    BLOCK_LOOKUP,
-    KV_ACCESS,
-    PREEMPTION,
-    *LEDGER,
+    CONNECTOR,
     *HOSTS,
     *VERDICTS,
     *OUTSIDE_TABLES,
-    *STUDIES,
     *gpu.TABLES,
 )
 
@@ -401,25 +268,31 @@ def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     for event in EVENTS.values():
         _create_table(connection, event.name, event.doc, event_columns(event))
     for table in TABLES:
-        if table.view is None:
-            _create_table(connection, table.name, table.doc, table.fields)
-        else:
-            connection.execute(f"CREATE VIEW {table.name} AS {table.view}")
-            connection.execute(f"COMMENT ON VIEW {table.name} IS {_quote(table.doc)}")
-            _comment_columns(connection, table.name, table.fields)
+        _create_table(connection, table.name, table.doc, table.fields)
+    for view in views():
+        _create_view(connection, view)
     connection.execute("COMMIT")
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, view: View) -> None:
+    if view.stored:
+        connection.execute(f"CREATE TABLE {view.name} AS {view.sql} WITH NO DATA")
+    else:
+        connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+    connection.execute(f"COMMENT ON {'TABLE' if view.stored else 'VIEW'} {view.name} IS {_quote(view.doc)}")
+    _comment_columns(connection, view.name, {column.name: column.doc for column in view.columns})
 
 
 def _create_table(connection: duckdb.DuckDBPyConnection, name: str, doc: str, fields: tuple[Field, ...]) -> None:
     columns = ", ".join(f'"{field.name}" {field.sql_type}' for field in fields)
     connection.execute(f"CREATE TABLE {name} ({columns})")
     connection.execute(f"COMMENT ON TABLE {name} IS {_quote(doc)}")
-    _comment_columns(connection, name, fields)
+    _comment_columns(connection, name, {field.name: field.doc for field in fields})
 
 
-def _comment_columns(connection: duckdb.DuckDBPyConnection, table: str, fields: tuple[Field, ...]) -> None:
-    for field in fields:
-        connection.execute(f'COMMENT ON COLUMN {table}."{field.name}" IS {_quote(field.doc)}')
+def _comment_columns(connection: duckdb.DuckDBPyConnection, table: str, docs: Mapping[str, str]) -> None:
+    for name, doc in docs.items():
+        connection.execute(f'COMMENT ON COLUMN {table}."{name}" IS {_quote(doc)}')
 
 
 def _quote(text: str) -> str:

@@ -10,11 +10,12 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.export.place import is_export
-from kvtrace.ingest.schema.trace import TABLES, TRACE_VERSION, create_schema
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
+from kvtrace.ingest.views import views
 from kvtrace.queries.text import inert
 from kvtrace.queries.trace import Trace, spill_directory
 
-VIEWS = {table.name: table.view for table in TABLES if table.view is not None}
+VIEWS = {view.name: view.sql for view in views() if not view.stored}
 """The SELECTs of a trace's views, in an order in which they can be made."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from kvtrace.ingest.views import fill_stored
 from tests.traces import write_trace
 
 MakeTrace = Callable[[str], Path]
@@ -30,6 +31,7 @@ def make_trace(tmp_path: Path, empty_trace: Path) -> MakeTrace:
         if sql:
             with duckdb.connect(str(path)) as connection:
                 connection.execute(sql)
+                fill_stored(connection)
         return path
 
     return make

@@ -8,13 +8,14 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kvtrace.ingest.schema.trace import TABLES, create_schema
+from kvtrace.ingest.schema.trace import create_schema
+from kvtrace.ingest.views import views
 from kvtrace.queries import Trace, catalogue, find
 
 from .conftest import MakeTrace
 
 HERE = Path(__file__).parent
-VIEWS = {table.name for table in TABLES if table.view is not None}
+VIEWS = {view.name for view in views()}
 NEEDS = [(query.name, table) for query in catalogue().values() for table in query.needs if table not in VIEWS]
 
 

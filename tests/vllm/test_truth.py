@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.agreement import compare
 from tests.vllm.conftest import Recorded
 
 RUNS = ["cached", "uncached", "tensor_parallel", "served", "subclassed"]
@@ -23,6 +24,11 @@ def rows(recorded: Recorded, sql: str) -> list[tuple]:
 
 def hashes(recorded: Recorded, op: str) -> Counter[int]:
     return Counter(dict(rows(recorded, f"SELECT block_hash, count(*) FROM block_event WHERE op = '{op}' GROUP BY 1")))
+
+
+def test_the_page_the_report_and_the_queries_agree(recorded: Recorded) -> None:
+    compared = compare(recorded.run / "trace.duckdb")
+    assert compared["request-states"] > 0 < compared["kv-utilisation"]
 
 
 def test_stored_and_removed_blocks_equal_the_kv_events_one_to_one(recorded: Recorded) -> None:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from kvtrace.export.perfetto.profiles import PROFILES
 from kvtrace.export.perfetto.source import FORWARD, KERNEL, SHARE, WINDOW, Source, lane, named, process
 from kvtrace.export.perfetto.tracks import Node
-from kvtrace.queries import find
-
-_STATES = find("request-states").sql({})
-_UTILISATION = find("kv-utilisation").sql({"bucket_ms": "0", "engine": None})
 
 REQUESTS = Source(
     "request",
-    f"""
-    WITH state AS ({_STATES}),
-    life AS (
+    """
+    WITH life AS (
         SELECT request, min(start_ns) AS start_ns, max(end_ns) AS end_ns, bool_or(end_ns IS NULL) AS open
-        FROM state GROUP BY request
+        FROM request_state GROUP BY request
     ),
     share AS (
         SELECT q.request, min(s.start_ns) AS start_ns
@@ -45,7 +40,7 @@ SOURCES = (
     REQUESTS,
     Source(
         "request_state",
-        f"SELECT start_ns, end_ns, state AS name, engine_id, request FROM ({_STATES}) WHERE engine_id IS NOT NULL "
+        "SELECT start_ns, end_ns, state AS name, engine_id, request FROM request_state WHERE engine_id IS NOT NULL "
         "ORDER BY start_ns, request",
         ("engine_id", "request"),
         lane(),
@@ -109,12 +104,10 @@ SOURCES = (
     ),
     Source(
         "kv_utilisation",
-        f"""
-        SELECT u.time_ns AS start_ns, s.engine_id, u.used_blocks::BIGINT AS used_blocks,
-            u.cached_free_blocks::BIGINT AS cached_free_blocks, u.empty_free_blocks::BIGINT AS empty_free_blocks,
-            CASE WHEN u.cached_free_blocks IS NULL THEN s.free_blocks END AS free_blocks
-        FROM ({_UTILISATION}) u JOIN step_schedule s USING (engine_id, step)
-        ORDER BY start_ns, s.engine_id
+        """
+        SELECT time_ns AS start_ns, engine_id, used_blocks, cached_free_blocks, empty_free_blocks,
+            CASE WHEN cached_free_blocks IS NULL THEN free_blocks END AS free_blocks
+        FROM step_pool WHERE used_blocks IS NOT NULL ORDER BY start_ns, engine_id
         """,
         ("engine_id",),
         process("KV cache"),

@@ -23,11 +23,8 @@ from kvtrace.queries import Trace
 MOST_BYTES = 500_000_000
 """Perfetto's page in the browser reads up to about 2 GB of memory, which a trace of this size stays below."""
 
-_READ_ELSEWHERE = (
-    *("pin_start", "pin_end", "transfer_submit", "transfer_end", "step_update"),
-    *("run", "process", "engine", "gpu_process", "profiled_process", "profiled_thread"),
-)
-"""Tables that sources read through views, and those that tracks and manifest take their names from."""
+_READ_ELSEWHERE = ("run", "process", "engine", "gpu_process", "profiled_process", "profiled_thread")
+"""Tables that tracks and manifest take their names from."""
 
 
 @dataclass
@@ -136,8 +133,12 @@ def export_perfetto(path: Path, folder: Path, *, most_bytes: int = MOST_BYTES, f
 
 
 def _not_drawn(trace: Trace) -> dict[str, int]:
-    """Rows of the tables that no source reads: they are in the trace and in its other exports only."""
+    """Rows of the tables that no source reads, or a view that one reads: they are in other exports only."""
     read = "\n".join(source.sql for source in SOURCES)
+    views = trace.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal", "arrow")
+    unread = dict(zip(views["view_name"].to_pylist(), views["sql"].to_pylist(), strict=True))
+    while named := [view for view in unread if re.search(rf"\b{view}\b", read)]:
+        read += "\n".join(str(unread.pop(view)) for view in named)
     left = [name for name in tables(trace, views=False) if not re.search(rf"\b{name}\b", read)]
     counts = {name: trace.sql(f"SELECT count(*) AS n {select(name)}", "arrow")["n"][0].as_py() for name in left}
     return {name: count for name, count in counts.items() if count and name not in _READ_ELSEWHERE}

@@ -13,7 +13,8 @@ INSERT INTO step_update BY NAME SELECT * FROM (VALUES (1, 1, 1100000000), (1, 2,
     AS u(engine_id, step, end_ns);
 INSERT INTO connector BY NAME SELECT 1 AS process_id, 'scheduler' AS role, 'cpu' AS tier, 10 AS capacity_blocks;
 INSERT INTO tier_block BY NAME SELECT 1 AS engine_id, 'cpu'::e_tier AS tier, * FROM (VALUES
-    (1050000000, 'write'::e_tier_op), (1060000000, 'store'), (1060000000, 'store'), (1110000000, 'evict')) AS b(time_ns, op);
+    (1050000000, 'write'::e_tier_op, 1), (1060000000, 'store', 1), (1060000000, 'store', 2),
+    (1110000000, 'evict', 1)) AS b(time_ns, op, tier_block_id);
 INSERT INTO engine_sample BY NAME SELECT * FROM (VALUES
     (2, 1, 1, 5500000000, 1000000000, 0.5, 0.0, 40.0, 1, 0, 1), (2, 2, 2, 6500000000, 1000000000, 0.9, 0.0, 90.0, 2, 0, 0),
     (3, 1, NULL, 1000000000, 1000000000, 0.9, 0.0, 50.0, 2, 0, 0), (3, 2, NULL, 2000000000, 1000000000, 0.4, 0.1, 20.0, 1, 1, 0),
