@@ -24,6 +24,7 @@ COMMANDS = (
     "view",
     "export",
     "redact",
+    "replay",
     "lab",
 )
 """Modules of this package, in the order of a session; each has a `register(app)`."""
