@@ -16,6 +16,7 @@ from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings
 
 EXACT, FITTED = "repeated", "fitted"
+_MOST_STALLS = 0.1
 
 
 class Session:
@@ -36,6 +37,11 @@ class Session:
         self.base = recorded_settings(self.recording.engine)
         self.own_model = timing.fit(self.recording.steps)
         self.model = timing.fit(read_recording(time_from).steps) if time_from else self.own_model
+        if self.own_model.stalls > _MOST_STALLS:
+            self.recording.warnings.append(
+                f"{self.own_model.stalls:.0%} of the steps' time are outliers, such as stalls of a busy machine; the time "
+                "model leaves them out"
+            )
         self.loop = loop_of(self.recording) if loop == "auto" else loop
         self._folder, self._time_from = folder, time_from
 

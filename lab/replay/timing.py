@@ -43,12 +43,14 @@ class TimeModel:
         mixed: For steps with prefill.
         overhead_ns: From a step's results to the next step's start, while there is work.
         residuals: On steps that the fit did not see.
+        stalls: Share of the measured time that outliers took beyond what the model says. Replays leave it out.
     """
 
     decode: list[float]
     mixed: list[float]
     overhead_ns: int
     residuals: list[Residual]
+    stalls: float = 0.0
 
     def step_ns(self, work: Work) -> int:
         """Predicted time from a step's start to its results."""
@@ -93,27 +95,33 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
     prefills = work[:, 1] > 0
     if held_out.all() or not held_out.any():
         held_out[:] = False
-    training = {
-        kind: _coefficients(work[chosen & ~held_out], time[chosen & ~held_out], work[~held_out], time[~held_out])
-                for kind, chosen in (("decode", ~prefills), ("with prefill", prefills))}  # fmt: skip
-    residuals = [
-        _residual(kind, work[chosen & held_out], time[chosen & held_out], training[kind])
-        for kind, chosen in (("decode", ~prefills), ("with prefill", prefills))
-    ]
+    residuals, fitted = [], []
+    predicted = np.zeros(len(time))
+    for kind, chosen in (("decode", ~prefills), ("with prefill", prefills)):
+        seen, unseen = chosen & ~held_out, chosen & held_out
+        trained, _ = _coefficients(work[seen], time[seen], work[~held_out], time[~held_out])
+        residuals.append(_residual(kind, work[unseen], time[unseen], trained))
+        coefficients, limit = _coefficients(work[chosen], time[chosen], work, time)
+        fitted.append([float(each) for each in coefficients])
+        of_kind = np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients
+        predicted[chosen] = np.where(time[chosen] - of_kind > limit, of_kind, time[chosen])
     return TimeModel(
-        list(map(float, _coefficients(work[~prefills], time[~prefills], work, time))),
-        list(map(float, _coefficients(work[prefills], time[prefills], work, time))),
-        int(np.median(gaps)) if gaps else 0,
-        [each for each in residuals if each.steps],
+        *fitted,
+        overhead_ns=int(np.median(gaps)) if gaps else 0,
+        residuals=[each for each in residuals if each.steps],
+        stalls=float(1 - predicted.sum() / time.sum()),
     )
 
 
-def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any) -> Any:
-    """Non-negative coefficients that keep the measured total; of all steps where one kind has too few."""
+def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any) -> tuple[Any, float]:
+    """Non-negative coefficients, and the error from which on a step is an outlier and is left out of the fit.
+
+    Steps of all kinds are used where one kind has too few.
+    """
     if len(time) < _FEWEST_STEPS:
         work, time = all_work, all_time
     design = np.column_stack([np.ones(len(time)), work])
-    kept = np.ones(len(time), dtype=bool)
+    kept, limit = np.ones(len(time), dtype=bool), float("inf")
     used = np.flatnonzero(design.any(axis=0))
     found = np.zeros(design.shape[1])
     for _ in range(12):
@@ -126,12 +134,13 @@ def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any) -> Any:
         found[:] = 0
         found[used] = solved
         error = np.abs(time - design @ found)
-        inside = error <= max(6 * 1.4826 * float(np.median(error)), 1)
+        limit = max(6 * 1.4826 * float(np.median(error)), 1.0)
+        inside = error <= limit
         if (inside == kept).all():
             break
         kept = inside
-    predicted = (design @ found).sum()
-    return found * (time.sum() / predicted if predicted > 0 else 1)  # outliers took time, too
+    predicted = (design @ found)[kept].sum()
+    return found * (time[kept].sum() / predicted if predicted > 0 else 1), limit
 
 
 def _residual(kind: str, work: Any, time: Any, coefficients: Any) -> Residual:

@@ -44,7 +44,6 @@ async def run() -> None:
             ignore_eos=True,
             detokenize=False,
             temperature=1.0,
-            seed=number,
             n=2 if number % 7 == 3 else 1,
             stop_token_ids=list(range(200)) if number % 3 == 0 else None,
             skip_reading_prefix_cache=True if number % 11 == 5 else None,
