@@ -112,6 +112,7 @@ def engine_totals(source: Source, engine: int) -> dict[str, Any]:
 def notes(source: Source, facts: Facts) -> list[Note]:
     """What is missing from the recording or went wrong with it."""
     return [
+        *[_warning(f"Predicted, not recorded: a replay of {value}.") for key, value in facts if key == "replayed"],
         *[_warning(value) for key, value in facts if value and key.startswith("warning")],
         *_ending(dict(facts)),
         *_losses(source),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvtrace.reports.pairing import Pairing
 
 NAMES = {
+    "source": "recorded or replayed",
     "vllm_version": "vLLM version",
     "kvtrace_version": "kvtrace version",
     "model": "model",
@@ -51,6 +52,7 @@ def settings(trace: Trace) -> dict[str, str]:
     engines["model"] = [_without_folder(model) for model in engines["model"]]
     found = {name: _together(values) for name, values in engines.items()}
     return {
+        "source": facts.get("source") or "-",
         "vllm_version": facts.get("vllm_version") or "-",
         "kvtrace_version": facts.get("kvtrace_version") or "-",
         "engines": str(len(next(iter(engines.values()), []))),

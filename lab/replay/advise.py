@@ -103,10 +103,10 @@ def questions(session: Session) -> list[Question]:
     """What to ask of a recording. Settings that are what they were are left out."""
     base, engine = session.base, session.recording.engine
     asked = []
-    for factor in ("0.5x", "1.5x", "2x", "4x"):
-        blocks = round(base.num_gpu_blocks * float(factor[:-1]))
+    for factor in (0.5, 1.5, 2, 4):
+        blocks = round(base.num_gpu_blocks * factor)
         changes = (f"num_gpu_blocks={blocks}",)
-        asked.append(Question(f"KV memory {factor}", changes, f"--num-gpu-blocks-override {blocks}"))
+        asked.append(Question(f"KV memory {factor:g}x", changes, f"--num-gpu-blocks-override {blocks}"))
     for factor in (0.5, 2):
         budget = max(round(base.max_num_batched_tokens * factor), base.max_num_seqs)
         option = f"--max-num-batched-tokens {budget}"
@@ -115,8 +115,7 @@ def questions(session: Session) -> list[Question]:
         if seqs <= base.max_num_batched_tokens:
             option = f"--max-num-seqs {seqs}"
             asked.append(Question(f"sequences {factor:g}x", (f"max_num_seqs={seqs}",), option))
-    for factor in (2, 4):
-        size = base.block_size * factor
+    for size in (2 * base.block_size, 4 * base.block_size):
         asked.append(Question(f"block size {size}", (f"block_size={size}",), f"--block-size {size}"))
     if engine.prefix_caching:
         changes = ("enable_prefix_caching=false",)

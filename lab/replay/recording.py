@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Trace
 
+_ONE_ARRIVAL_NS = 1000
 _ABORTS = ("abort", "error", "other", "ignored")
 
 
@@ -196,10 +197,23 @@ def _requests(trace: Trace, engine: EngineFacts, warnings: list[str]) -> list[Re
     for row in rows:
         most = row[10] if row[10] is not None and row[10] > 0 else max(row[11], 1)
         requests.append(RecordedRequest(*row[:10], most, *row[11:]))
+    _equal_arrivals(requests)
     unfinished = sum(request.end is None for request in requests)
     if unfinished:
         warnings.append(f"{unfinished} requests had not ended when the recording did; they end at the length they had")
     return requests
+
+
+def _equal_arrivals(requests: list[RecordedRequest]) -> None:
+    """Give the samples of a request (n > 1) one arrival time again: recording it adds the jitter of a clock reading.
+
+    vLLM orders requests of equal priority and arrival by their ids.
+    """
+    before = None
+    for request in sorted(requests, key=lambda request: request.arrival_ns):
+        if before is not None and request.arrival_ns - before < _ONE_ARRIVAL_NS:
+            request.arrival_ns = before
+        before = request.arrival_ns
 
 
 def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest], warnings: list[str]) -> None:

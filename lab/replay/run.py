@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class Replayed:
-    """A finished replay: its trace, and what its process said."""
+    """A finished replay: its trace, and what its process said. `seconds` are of processor time."""
 
     job: Job
     trace: Path
@@ -143,3 +143,6 @@ def _mark(path: Path, recording: Recording, job: Job, said: dict[str, Any], warn
         for key, value in facts.items():
             connection.execute("DELETE FROM run WHERE key = ?", [key])
             connection.execute("INSERT INTO run VALUES (?, ?)", [key, value])
+        engine = recording.engine  # the scheduler ran with a stand-in of its model
+        block_bytes = engine.block_bytes and engine.block_bytes * job.settings.block_size // engine.block_size
+        connection.execute("UPDATE engine SET model = ?, block_bytes = ?", [engine.model, block_bytes])

@@ -106,7 +106,8 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         of_kind = np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients
         predicted[chosen] = np.where(time[chosen] - of_kind > limit, of_kind, time[chosen])
     return TimeModel(
-        *fitted,
+        decode=fitted[0],
+        mixed=fitted[1],
         overhead_ns=int(np.median(gaps)) if gaps else 0,
         residuals=[each for each in residuals if each.steps],
         stalls=float(1 - predicted.sum() / time.sum()),
