@@ -2,7 +2,8 @@
 
     python -m bench.replay TRACE [REPEATS]
 
-Seconds are processor time. Steps are vLLM's own scheduler with kvtrace's hooks recording it; starting the process and ingest are not in it.
+Seconds are processor time. A step is one of vLLM's own scheduler, recorded by kvtrace's hooks. Starting the process
+and ingest are not counted.
 """
 
 from __future__ import annotations

@@ -29,6 +29,14 @@ LoopOption = Annotated[
 TimeFromOption = Annotated[
     Path | None, typer.Option(metavar="OTHER", help="Take the times of steps from another trace's cost model.")
 ]
+RecordedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--recorded",
+        metavar="NAME=VALUE",
+        help="A setting of the recorded engine that the trace does not tell, such as ttl_s; repeatable.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _LOOPS = ("auto", "open", "closed", "batch")
 
@@ -57,6 +65,7 @@ def replay(
         str, typer.Option(metavar="KIND", help="Times of steps: recorded, fitted, or auto: fitted with a change.")
     ] = "auto",
     time_from: TimeFromOption = None,
+    recorded: RecordedOption = None,
     loop: LoopOption = "auto",
     rate: Annotated[str, typer.Option(metavar="FACTOR", help="Factor on the arrival rate, as in 2x.")] = "1x",
     engine: EngineOption = None,
@@ -73,7 +82,7 @@ def replay(
     with needs_analysis():
         from kvtrace.lab.replay.session import Session
     with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
-        session = Session(trace, Path(folder), engine, _loop(loop), time_from)
+        session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
         changed = bool(set_ or factor != 1 or time == "fitted" or time_from) and not check
         if changed and time == "recorded":
             raise KvtraceError("recorded times only hold for the recorded settings; leave out --time recorded", 2)
@@ -90,6 +99,7 @@ def replay(
 def advise(
     trace: TraceArgument,
     time_from: TimeFromOption = None,
+    recorded: RecordedOption = None,
     loop: LoopOption = "auto",
     engine: EngineOption = None,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Replays side by side.")] = 2,
@@ -100,7 +110,7 @@ def advise(
         from kvtrace.lab.replay.advise import advise as ask
         from kvtrace.lab.replay.session import Session
     with tempfile.TemporaryDirectory(prefix="kvtrace-advise-") as folder:
-        session = Session(trace, Path(folder), engine, _loop(loop), time_from)
+        session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
         advice = ask(session, jobs)
     if as_json:
         typer.echo(json.dumps(advice.to_json(), indent=1))

@@ -12,6 +12,9 @@ from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest
 from kvtrace.lab.replay.settings import TTL_PIN, Settings
 from kvtrace.lab.shapes import shape_path
 
+_STAND_IN_TOKEN_BYTES = 2 * 64 * 2
+"""K and V of one head of the stand-in, in half precision."""
+
 STOP_TOKEN, TOKEN = 1, 7
 """Ids that the replayed model generates: the first ends a request that stopped before its length limit."""
 
@@ -67,6 +70,8 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
         arguments["scheduler_cls"] = settings.scheduler_cls
     if settings.scheduler_cls == TTL_PIN:
         arguments["additional_config"] = {"kvtrace_ttl_pin": settings.pins}
+    if settings.cpu_bytes_to_use:
+        arguments["kv_transfer_config"] = _offload(engine, settings)
     config = EngineArgs(**arguments).create_engine_config()
     # A platform may change what it cannot run; a scheduler alone runs everywhere.
     config.cache_config.num_gpu_blocks = settings.num_gpu_blocks
@@ -76,6 +81,17 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
     config.scheduler_config.enable_chunked_prefill = settings.enable_chunked_prefill
     config.scheduler_config.async_scheduling = settings.async_scheduling
     return config
+
+
+def _offload(engine: EngineFacts, settings: Settings) -> Any:
+    """The OffloadingConnector with room for as many blocks as the host memory has: the stand-in's are smaller."""
+    from vllm.config import KVTransferConfig
+
+    if not engine.block_bytes:
+        raise KvtraceError("cpu_bytes_to_use: the trace does not say how many bytes a block has")
+    host_blocks = (settings.cpu_bytes_to_use or 0) * engine.block_size // (engine.block_bytes * settings.block_size)
+    extra = {"cpu_bytes_to_use": host_blocks * settings.block_size * _STAND_IN_TOKEN_BYTES}
+    return KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra)
 
 
 def _kv_cache_groups(engine: EngineFacts, settings: Settings, config: Any) -> list[Any]:

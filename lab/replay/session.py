@@ -13,7 +13,7 @@ from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.drive import Loop, loop_of
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
-from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings
+from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings, untold_settings
 
 EXACT, FITTED = "repeated", "fitted"
 _MOST_STALLS = 0.1
@@ -28,19 +28,28 @@ class Session:
         engine_id: Which engine of it; None for the only one.
         loop: A kind of `Loop`, or `auto`.
         time_from: A trace whose steps give the time model of what-ifs.
+        told: Settings of the recorded engine that the trace does not tell, as `NAME=VALUE`.
     """
 
     def __init__(
-        self, trace: Path, folder: Path, engine_id: int | None = None, loop: str = "auto", time_from: Path | None = None
+        self,
+        trace: Path,
+        folder: Path,
+        engine_id: int | None = None,
+        loop: str = "auto",
+        time_from: Path | None = None,
+        told: Sequence[str] = (),
     ) -> None:
         self.recording = read_recording(trace, engine_id)
-        self.base = recorded_settings(self.recording.engine)
+        engine = self.recording.engine
+        self.base = changed_settings(engine, recorded_settings(engine), told)
+        self.recording.warnings += untold_settings(engine, self.base)
         self.own_model = timing.fit(self.recording.steps)
         self.model = timing.fit(read_recording(time_from).steps) if time_from else self.own_model
         if self.own_model.stalls > _MOST_STALLS:
             self.recording.warnings.append(
-                f"{self.own_model.stalls:.0%} of the steps' time are outliers, such as stalls of a busy machine; the time "
-                "model leaves them out"
+                f"{self.own_model.stalls:.0%} of the steps' time are outliers, such as stalls of a busy machine; "
+                "the time model leaves them out"
             )
         self.loop = loop_of(self.recording) if loop == "auto" else loop
         self._folder, self._time_from = folder, time_from

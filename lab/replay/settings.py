@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from kvtrace.lab.replay.recording import EngineFacts
 TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
 _SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs")
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
-_PIN_OPTIONS = ("ttl_s", "threshold_s", "unseen_tool_s")
+_PIN_OPTIONS = ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s")
 _POLICIES = ("fcfs", "priority", "ttl-pin")
 _OFFLOAD = ("cpu_bytes_to_use", "offload_gb_per_s", "load_gb_per_s", "store_gb_per_s")
 NAMES = (*_SIZES, *_SWITCHES, "policy", "scheduler_cls", *_PIN_OPTIONS, *_OFFLOAD)
@@ -42,7 +43,7 @@ class Settings:
     async_scheduling: bool
     policy: str
     scheduler_cls: str | None = None
-    pins: dict[str, float] = field(default_factory=dict)
+    pins: dict[str, Any] = field(default_factory=dict)
     cpu_bytes_to_use: int | None = None
     load_gb_per_s: float = 20.0
     store_gb_per_s: float = 20.0
@@ -66,6 +67,19 @@ def recorded_settings(engine: EngineFacts) -> Settings:
     )
 
 
+def untold_settings(engine: EngineFacts, settings: Settings) -> list[str]:
+    """Warnings about settings of the recorded engine that its trace does not tell and that were not given."""
+    found = []
+    if engine.connector and not settings.cpu_bytes_to_use:
+        found.append(
+            f"the engine had a KV connector ({engine.connector}), whose settings are not in the trace; the replay has "
+            "none (--recorded cpu_bytes_to_use=... makes an OffloadingConnector)"
+        )
+    if settings.scheduler_cls == TTL_PIN and not settings.pins:
+        found.append("options of TTL pins are not in the trace; --recorded ttl_s=... and threshold_s=... give them")
+    return found
+
+
 def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]) -> Settings:
     """The settings with `NAME=VALUE` changes applied.
 
@@ -86,7 +100,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
         elif name in _SWITCHES:
             found[name] = _switch(change, value)
         elif name in _PIN_OPTIONS:
-            pins[name] = _number(change, value)
+            pins[name] = _tool_times(change, value) if name == "tool_s" else _number(change, value)
         elif name == "policy":
             found.update(_policy(change, value))
         elif name == "cpu_bytes_to_use":
@@ -145,6 +159,14 @@ def _number(change: str, value: str) -> float:
     if not 0 <= number < float("inf"):
         raise KvtraceError(f"--set {change}: expected a number that is not negative", 2)
     return number
+
+
+def _tool_times(change: str, value: str) -> dict[str, float]:
+    """Seconds by tool, of JSON."""
+    try:
+        return {str(tool): float(seconds) for tool, seconds in dict(json.loads(value)).items()}
+    except (ValueError, TypeError):
+        raise KvtraceError(f'--set {change}: expected seconds by tool, as in {{"grep": 0.6}}', 2) from None
 
 
 def _bytes(change: str, value: str) -> int:

@@ -1,4 +1,4 @@
-"""An engine whose clients arrive at odd times, with priorities, n > 1, stops, aborts and requests that skip the cache."""
+"""An engine whose clients arrive at odd times, with priorities, n > 1, stops, aborts and skipped lookups."""
 
 from __future__ import annotations
 
