@@ -195,8 +195,9 @@ def _requests(trace: Trace, engine: EngineFacts, warnings: list[str]) -> list[Re
     )
     requests = []
     for row in rows:
-        most = row[10] if row[10] is not None and row[10] > 0 else max(row[11], 1)
-        requests.append(RecordedRequest(*row[:10], most, *row[11:]))
+        if row[10] is None or row[10] <= 0:  # no length limit was asked for
+            row = (*row[:10], max(row[11], 1), *row[11:])  # noqa: PLW2901
+        requests.append(RecordedRequest(*row, chain={}))
     _equal_arrivals(requests)
     unfinished = sum(request.end is None for request in requests)
     if unfinished:
