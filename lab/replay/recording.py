@@ -197,7 +197,7 @@ def _requests(trace: Trace, engine: EngineFacts, warnings: list[str]) -> list[Re
     for row in rows:
         if row[10] is None or row[10] <= 0:  # no length limit was asked for
             row = (*row[:10], max(row[11], 1), *row[11:])  # noqa: PLW2901
-        requests.append(RecordedRequest(*row, chain={}))
+        requests.append(RecordedRequest(*row))
     _equal_arrivals(requests)
     unfinished = sum(request.end is None for request in requests)
     if unfinished:
