@@ -105,7 +105,8 @@ def model_name(model: str | None) -> str | None:
 def notes(trace: Trace) -> list[Note]:
     """Notes on what is missing from the recording or went wrong with it."""
     facts = run_facts(trace)
-    warnings = [value for key, value in facts.items() if value and key.startswith("warning")]
+    warnings = [f"Predicted, not recorded: a replay of {facts['replayed']}."] if facts.get("replayed") else []
+    warnings += [value for key, value in facts.items() if value and key.startswith("warning")]
     if (code := facts.get("exit_code")) not in (None, "0"):
         warnings.append(f"The recorded command ended with exit code {code}.")
     warnings += [*_losses(trace), *_hooks(trace)]

@@ -25,6 +25,7 @@ COMMANDS = (
     "view",
     "export",
     "redact",
+    "replay",
     "lab",
 )
 """Modules of this package, in the order of a session; each has a `register(app)`."""

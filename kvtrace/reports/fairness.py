@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvtrace.reports.pairing import Pairing
 
 NAMES = {
+    "source": "recorded or replayed",
     "vllm_version": "vLLM version",
     "kvtrace_version": "kvtrace version",
     "model": "model",
@@ -78,6 +79,7 @@ def settings(trace: Trace) -> dict[str, str]:
     engines["model"] = [facts.model_name(model) for model in engines["model"]]
     found = {name: _together(values) for name, values in engines.items()}
     return {
+        "source": run.get("source") or "-",
         "vllm_version": run.get("vllm_version") or "-",
         "kvtrace_version": run.get("kvtrace_version") or "-",
         "engines": str(len(next(iter(engines.values()), []))),

@@ -1,6 +1,6 @@
 """Findings: the few sentences that say what cost a run most, and what to try.
 
-A rule is a module of this folder with a `RULE`. It asks canned queries, so each number can be looked up there.
+A rule is a module of `rules/`. It asks canned queries, so each number can be looked up there.
 """
 
 from kvtrace.queries.findings.find import find_findings

@@ -6,21 +6,19 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 
-from kvtrace.queries import findings
+from kvtrace.queries.findings import rules as folder
 from kvtrace.queries.findings.rule import Finding, Rule
 from kvtrace.queries.trace import Trace
 
 MOST = 7
 """Findings that are shown: more than a reader takes in would hide the first ones."""
 
-_MACHINERY = {"find", "rule"}
-
 
 @cache
 def rules() -> dict[str, Rule]:
     """Every rule by its module's name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(findings.__path__) if module.name not in _MACHINERY)
-    return {name: import_module(f"{findings.__name__}.{name}").RULE for name in names}
+    names = sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
+    return {name: import_module(f"{folder.__name__}.{name}").RULE for name in names}
 
 
 def find_findings(trace: Trace, most: int = MOST) -> list[Finding]:

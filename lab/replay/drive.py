@@ -1,0 +1,305 @@
+"""Steps a scheduler in virtual time: exactly as recorded, or as a time model and a way of arriving say."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvtrace.lab.replay.clock import VirtualClock
+from kvtrace.lab.replay.engine import STOP_TOKEN, TOKEN, Requests
+from kvtrace.lab.replay.recording import RecordedRequest, Recording
+from kvtrace.lab.replay.timing import TimeModel, Work
+
+_STUCK_STEPS = 1000
+_IDLE_STEP_NS = 1_000_000
+_QUEUED, _ABORT, _RESET, _START, _RESULTS = range(5)
+
+
+class Drive:
+    """A scheduler, its requests and the clock.
+
+    Args:
+        scheduler: vLLM's, with kvtrace's hooks.
+        requests: Makes its requests.
+        recording: What is replayed.
+        clock: What the scheduler and the hooks read.
+        transfers: Emulates the worker's side of a KV connector: called with each step's output; returns what the
+            worker tells of finished copies, or None.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        requests: Requests,
+        recording: Recording,
+        clock: VirtualClock,
+        transfers: Callable[[Any], Any] | None = None,
+    ) -> None:
+        from vllm.v1.outputs import ModelRunnerOutput
+        from vllm.v1.request import RequestStatus
+
+        self.scheduler, self.clock, self.recording = scheduler, clock, recording
+        self.steps = 0
+        self._requests, self._transfers = requests, transfers
+        self._output_type, self._status = ModelRunnerOutput, RequestStatus
+        self._recorded: dict[str, RecordedRequest] = {}
+
+    def add(self, recorded: RecordedRequest, arrival_ns: int) -> None:
+        """Queue a request."""
+        self._recorded[recorded.internal_id] = recorded
+        self.scheduler.add_request(self._requests.make(recorded, recorded.internal_id, arrival_ns))
+
+    def abort(self, recorded: RecordedRequest) -> None:
+        """End a request from outside, unless it has ended."""
+        if recorded.internal_id in self.scheduler.requests:
+            status = self._status.FINISHED_ABORTED
+            if recorded.end in ("error", "other"):
+                status = getattr(self._status, "FINISHED_ERROR", status)
+            self.scheduler.finish_requests(recorded.internal_id, status)
+
+    def schedule(self) -> tuple[Any, list[str]]:
+        """Schedule a step; its output, and the requests that get a token of it."""
+        scheduler = self.scheduler
+        output = scheduler.schedule()
+        self.steps += 1
+        requests = scheduler.requests
+        tokens = [id_ for id_ in output.num_scheduled_tokens if not requests[id_].is_prefill_chunk]
+        return output, tokens
+
+    def results(self, output: Any, tokens: list[str]) -> list[Any]:
+        """Hand in a step's results; vLLM's outputs for the clients."""
+        ids = list(output.num_scheduled_tokens)
+        sampled = set(tokens)
+        answers = [[self._token(id_)] if id_ in sampled else [] for id_ in ids]
+        result = self._output_type(ids, {id_: place for place, id_ in enumerate(ids)}, answers)
+        if self._transfers is not None:
+            result.kv_connector_output = self._transfers(output)
+        outputs = self.scheduler.update_from_output(output, result)
+        return [each for engine in outputs.values() for each in engine.outputs]
+
+    def _token(self, request_id: str) -> int:
+        recorded = self._recorded[request_id]
+        if recorded.end != "stop":
+            return TOKEN
+        request = self.scheduler.requests.get(request_id)
+        last = request is not None and request.num_output_tokens + 1 >= recorded.output_tokens
+        return STOP_TOKEN if last else TOKEN
+
+    def work(self, output: Any) -> Work:
+        """What a step just scheduled computes."""
+        decodes = prefill = decode_context = prefill_context = 0
+        requests = self.scheduler.requests
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            request = requests[request_id]
+            end = request.num_computed_tokens
+            if tokens == 1 and end > request.num_prompt_tokens:
+                decodes += 1
+                decode_context += end
+            else:
+                prefill += tokens
+                prefill_context += tokens * (end - tokens) + tokens * (tokens + 1) // 2
+        return Work(decodes, prefill, decode_context, prefill_context)
+
+
+def replay_recorded(drive: Drive) -> None:
+    """Repeat the engine's own calls in their recorded order and at their recorded times."""
+    recording = drive.recording
+    numbers = itertools.count()
+    events: list[tuple[int, int, int, Any]] = []
+    for request in recording.requests:
+        events.append((request.queued_ns, next(numbers), _QUEUED, request))
+        if request.aborted and request.finished_ns is not None:
+            events.append((request.finished_ns, next(numbers), _ABORT, request))
+    for step in recording.steps:
+        events.append((step.start_ns, next(numbers), _START, step))
+        if step.update_ns is not None:
+            events.append((step.update_ns, next(numbers), _RESULTS, step))
+    events += [(moment, next(numbers), _RESET, None) for moment in recording.resets_ns]
+    events.sort()
+    running: dict[int, tuple[Any, list[str]]] = {}
+    for moment, _, kind, what in events:
+        drive.clock.set(moment)
+        if kind == _QUEUED:
+            drive.add(what, what.arrival_ns)
+        elif kind == _ABORT:
+            drive.abort(what)
+        elif kind == _RESET:
+            drive.scheduler.reset_prefix_cache()
+        elif kind == _START:
+            running[what.step] = drive.schedule()
+        elif what.step in running:
+            drive.results(*running.pop(what.step))
+
+
+@dataclass
+class Loop:
+    """How requests arrive when times are not the recorded ones.
+
+    Attributes:
+        kind: `open`: at their recorded times. `closed`: a session's next turn comes its recorded gap after the last
+            one ended. `batch`: a batch comes its recorded gap after all requests before it ended.
+        rate: Factor on the arrival rate; gaps of closed loops stay.
+    """
+
+    kind: str = "open"
+    rate: float = 1.0
+
+
+def loop_of(recording: Recording) -> str:
+    """The way of arriving that fits a recording: offline batches, sessions whose turns follow each other, or open."""
+    batches = batches_of(recording)
+    if len(recording.requests) > 1 and len(batches) * 2 <= len(recording.requests):
+        tail = max((len(batch) for batch in batches), default=0)
+        ends = [max(r.finished_ns or 0 for r in batch) for batch in batches]
+        starts = [min(r.queued_ns for r in batch) for batch in batches]
+        apart = all(start >= end for start, end in zip(starts[1:], ends, strict=False))
+        if tail > 1 and apart and all(_at_once(batch) for batch in batches):
+            return "batch"
+    follows = predecessors(recording)
+    return "closed" if len(follows) * 3 >= len(recording.requests) else "open"
+
+
+def _at_once(batch: list[RecordedRequest]) -> bool:
+    """All requests of a batch were queued before any of them ended."""
+    return max(r.queued_ns for r in batch) <= min(r.finished_ns or 1 << 62 for r in batch)
+
+
+def batches_of(recording: Recording) -> list[list[RecordedRequest]]:
+    """Requests in groups, each of which was queued after all requests before it had ended."""
+    batches: list[list[RecordedRequest]] = []
+    busy_until = 0
+    for request in recording.requests:
+        if not batches or request.queued_ns >= busy_until:
+            batches.append([])
+        batches[-1].append(request)
+        busy_until = max(busy_until, request.finished_ns or 1 << 62)
+    return batches
+
+
+def predecessors(recording: Recording) -> dict[int, RecordedRequest]:
+    """The request whose end each later turn of a session waited for, by the turn's number."""
+    sessions: dict[str, list[RecordedRequest]] = defaultdict(list)
+    for request in recording.requests:
+        if request.session is not None:
+            sessions[request.session].append(request)
+    found = {}
+    for turns in sessions.values():
+        turns.sort(key=lambda r: (r.turn if r.turn is not None else -1, r.queued_ns))
+        for before, after in itertools.pairwise(turns):
+            if before.finished_ns is not None and before.finished_ns <= after.arrival_ns:
+                found[after.number] = before
+    return found
+
+
+def replay_timed(drive: Drive, model: TimeModel, loop: Loop) -> None:
+    """Run all requests to their ends, with predicted step times."""
+    _Timed(drive, model, loop).run()
+
+
+class _Timed:
+    def __init__(self, drive: Drive, model: TimeModel, loop: Loop) -> None:
+        self._drive, self._model = drive, model
+        recording = drive.recording
+        self._zero = min(request.arrival_ns for request in recording.requests)
+        self._rate = loop.rate
+        self._numbers = itertools.count()
+        self._due: list[tuple[int, int, RecordedRequest]] = []
+        self._aborts: list[tuple[int, int, RecordedRequest]] = []
+        self._resets = deque(recording.resets_ns)
+        self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
+        self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
+        self._open = 0
+        # vLLM takes a request in between two steps; what it takes an idle engine to do so is the frontend's share.
+        handover = sorted(request.queued_ns - request.arrival_ns for request in recording.requests)
+        self._frontend_ns = max(0, handover[len(handover) // 10])
+        if loop.kind == "batch":
+            self._plan_batches(recording)
+        else:
+            late = predecessors(recording) if loop.kind == "closed" else {}
+            for request in recording.requests:
+                before = late.get(request.number)
+                if before is None or before.finished_ns is None:
+                    self._arrive(self._zero + round((request.arrival_ns - self._zero) / loop.rate), request)
+                else:
+                    self._followers[before.number].append((request.arrival_ns - before.finished_ns, request))
+
+    def _plan_batches(self, recording: Recording) -> None:
+        end_ns = self._zero
+        for batch in batches_of(recording):
+            first = min(request.arrival_ns for request in batch)
+            self._batches.append((max(first - end_ns, 0), [(r.arrival_ns - first, r) for r in batch]))
+            end_ns = max(request.finished_ns or first for request in batch)
+        self._next_batch(self._zero)
+
+    def _next_batch(self, now: int) -> None:
+        if self._batches:
+            gap, batch = self._batches.popleft()
+            for offset, request in batch:
+                self._arrive(now + gap + offset, request)
+
+    def _arrive(self, moment: int, request: RecordedRequest) -> None:
+        heapq.heappush(self._due, (moment, next(self._numbers), request))
+
+    def _take_in(self, now: int) -> None:
+        while self._due and self._due[0][0] + self._frontend_ns <= now:
+            moment, _, request = heapq.heappop(self._due)
+            self._drive.add(request, moment)
+            self._open += 1
+            if request.aborted and request.finished_ns is not None:
+                after = request.finished_ns - request.arrival_ns
+                heapq.heappush(self._aborts, (moment + after, next(self._numbers), request))
+        self._abort(now)
+        while self._resets and self._resets[0] <= now:
+            self._resets.popleft()
+            self._drive.scheduler.reset_prefix_cache()
+
+    def _abort(self, now: int) -> None:
+        while self._aborts and self._aborts[0][0] <= now:
+            request = heapq.heappop(self._aborts)[2]
+            if request.internal_id in self._drive.scheduler.requests:
+                self._drive.abort(request)
+                self._ended(request, now)
+
+    def _ended(self, request: RecordedRequest, now: int) -> None:
+        for gap, follower in self._followers.pop(request.number, ()):
+            self._arrive(now + gap, follower)
+        self._open -= 1
+        if not self._open and not self._due:
+            self._next_batch(now)
+
+    def run(self) -> None:
+        drive, scheduler, clock = self._drive, self._drive.scheduler, self._drive.clock
+        ahead = 2 if scheduler.scheduler_config.async_scheduling else 1
+        running: deque[tuple[int, Any, list[str]]] = deque()
+        now, done, stuck = self._zero, 0, 0
+        while self._due or running or scheduler.has_requests():
+            clock.set(now)
+            self._take_in(now)
+            if scheduler.has_requests() and len(running) < ahead:
+                output, tokens = drive.schedule()
+                total = output.total_num_scheduled_tokens
+                stuck = 0 if total else stuck + 1
+                done = max(done, now) + (self._model.step_ns(drive.work(output)) if total else 0)
+                running.append((done, output, tokens))
+                if len(running) < ahead and (total or scheduler.has_requests()):
+                    now += self._model.overhead_ns if total else 0
+                    continue
+            elif not running:
+                now = max(now, self._due[0][0] + self._frontend_ns)
+                continue
+            finished, output, tokens = running.popleft()
+            now = max(now, finished)
+            clock.set(now)
+            self._abort(now)
+            for result in drive.results(output, tokens):
+                if result.finish_reason is not None:
+                    self._ended(drive._recorded[result.request_id], now)
+            now += self._model.overhead_ns
+            if stuck:
+                now += _IDLE_STEP_NS
+            if stuck > _STUCK_STEPS and not self._due and not self._aborts:
+                break  # what is left can never be scheduled, as with a pool smaller than a request

@@ -1,0 +1,278 @@
+"""Reads from a trace what a scheduler needs to run again: its settings, its requests and the times of its steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvtrace.errors import KvtraceError
+from kvtrace.queries import Trace
+
+_ONE_ARRIVAL_NS = 1000
+_ABORTS = ("abort", "error", "other", "ignored")
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """Settings of the recorded engine. `blocks` leaves out the null block, as table `engine` does."""
+
+    engine_id: int
+    model: str | None
+    vllm_version: str | None
+    block_size: int
+    hash_block_size: int
+    blocks: int
+    block_bytes: int | None
+    kv_groups: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    policy: str
+    scheduler: str | None
+    prefix_caching: bool
+    chunked_prefill: bool
+    async_scheduling: bool
+    connector: str | None
+
+
+@dataclass
+class RecordedRequest:
+    """A request as the recording tells of it. Times are UNIX nanoseconds.
+
+    Attributes:
+        output_tokens: Output length, if the model or the length limit ended the request; else tokens it got to.
+        end: Finish reason; None if the recording ended first.
+        chain: Block hashes by position, in blocks of `EngineFacts.hash_block_size` tokens.
+        skips_cache: Its prefix lookups were disabled.
+    """
+
+    number: int
+    internal_id: str
+    external_id: str | None
+    session: str | None
+    turn: int | None
+    tool: str | None
+    priority: int
+    arrival_ns: int
+    queued_ns: int
+    prompt_tokens: int
+    max_tokens: int
+    output_tokens: int
+    end: str | None
+    finished_ns: int | None
+    chain: dict[int, int] = field(default_factory=dict)
+    skips_cache: bool = False
+
+    @property
+    def aborted(self) -> bool:
+        """Something outside the scheduler ended it."""
+        return self.end in _ABORTS
+
+
+class StepTime(NamedTuple):
+    """A recorded step. `update_ns` and `end_ns` are None if its results are not in the recording."""
+
+    step: int
+    start_ns: int
+    update_ns: int | None
+    end_ns: int | None
+    decode_requests: int
+    prefill_tokens: int
+    decode_context: int
+    prefill_context: int
+    waiting: int
+
+
+@dataclass
+class Recording:
+    """Everything a replay reads from a trace.
+
+    Attributes:
+        resets_ns: When the prefix cache was emptied.
+        warnings: What the trace does not tell, and what is assumed instead.
+    """
+
+    trace: Path
+    engine: EngineFacts
+    requests: list[RecordedRequest]
+    steps: list[StepTime]
+    resets_ns: list[int]
+    command: str | None
+    warnings: list[str]
+
+    @property
+    def by_number(self) -> dict[int, RecordedRequest]:
+        """The requests by their key in the trace."""
+        return {request.number: request for request in self.requests}
+
+
+def read_recording(path: Path, engine_id: int | None = None) -> Recording:
+    """Read one engine's part of a trace.
+
+    Args:
+        path: A trace made by `kvtrace ingest`.
+        engine_id: Which engine; the only one unless given.
+
+    Raises:
+        KvtraceError: The trace has no scheduler steps or requests, or several engines and none was named.
+    """
+    with Trace(path) as trace:
+        facts = dict(_rows(trace, "SELECT key, value FROM run"))
+        engine = _engine(trace, path, engine_id, facts.get("vllm_version"))
+        warnings: list[str] = []
+        requests = _requests(trace, engine, warnings)
+        if not requests:
+            raise KvtraceError(f"{path} has no requests of engine {engine.engine_id} to replay")
+        _read_chains(trace, engine, requests, warnings)
+        steps = _steps(trace, engine)
+        resets = _rows(
+            trace,
+            "SELECT time_ns FROM block_event WHERE op = 'reset' AND pool = 0 AND engine_id = $e ORDER BY time_ns",
+            engine,
+        )
+        if not steps:
+            raise KvtraceError(f"{path} has no scheduler steps of engine {engine.engine_id}")
+        if any(
+            step.decode_requests < tokens for step, tokens in zip(steps, _decode_tokens(trace, engine), strict=True)
+        ):
+            warnings.append("speculative tokens were scheduled; replay generates one token a step")
+        if facts.get("kept_from_ns"):
+            warnings.append("the recording's beginning was discarded: what the cache held at first is not known")
+        if len(_rows(trace, "SELECT DISTINCT lora FROM request_key WHERE lora IS NOT NULL")) > 0:
+            warnings.append("LoRA adapters were used; replay does not limit how many are loaded at once")
+    return Recording(path, engine, requests, steps, [row[0] for row in resets], facts.get("command"), warnings)
+
+
+def _rows(trace: Trace, sql: str, engine: EngineFacts | None = None) -> list[tuple[Any, ...]]:
+    if engine is not None:
+        sql = sql.replace("$e", str(engine.engine_id))
+    table = trace.sql(sql, format="arrow")
+    columns = [column.to_pylist() for column in table.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str | None) -> EngineFacts:
+    rows = _rows(
+        trace,
+        "SELECT engine_id, model, block_size_tokens, coalesce(hash_block_tokens, block_size_tokens), blocks, "
+        "block_bytes, coalesce(kv_groups, 1), max_num_batched_tokens, max_num_seqs, max_model_len, "
+        "coalesce(policy, 'fcfs'), scheduler, "
+        "coalesce(prefix_caching, true), coalesce(chunked_prefill, true), coalesce(async_scheduling, false), connector "
+        "FROM engine ORDER BY engine_id",
+    )
+    ids = ", ".join(str(row[0]) for row in rows)
+    if engine_id is None and len(rows) > 1:
+        raise KvtraceError(f"{path} has several engines ({ids}); name one with --engine", 2)
+    chosen = [row for row in rows if engine_id in (None, row[0])]
+    if not chosen:
+        raise KvtraceError(
+            f"{path} has no engine {engine_id if engine_id is not None else ''}; it has {ids or 'none'}", 2
+        )
+    (number, model, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, *rest) = chosen[0]
+    if None in (size, blocks, budget, seqs, longest):
+        raise KvtraceError(
+            f"{path} does not say how large engine {number}'s cache and steps are; it cannot be replayed"
+        )
+    policy, scheduler, caching, chunked, ahead, connector = rest
+    return EngineFacts(
+        number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
+        scheduler, caching, chunked, ahead, connector,
+    )  # fmt: skip
+
+
+def _requests(trace: Trace, engine: EngineFacts, warnings: list[str]) -> list[RecordedRequest]:
+    rows = _rows(
+        trace,
+        "SELECT r.request, r.internal_id, r.external_id, r.session, r.turn, c.tool, coalesce(r.priority, 0), "
+        "coalesce(r.arrival_ns, r.queued_ns), r.queued_ns, r.prompt_tokens, r.max_tokens, "
+        "coalesce(r.output_tokens, 0), "
+        "r.finish_reason::VARCHAR, r.finished_ns FROM request r "
+        "LEFT JOIN (SELECT request, any_value(tool) tool FROM client_request GROUP BY request) c USING (request) "
+        "WHERE r.engine_id = $e AND r.queued_ns IS NOT NULL AND r.prompt_tokens > 0 ORDER BY r.queued_ns, r.request",
+        engine,
+    )
+    requests = []
+    for row in rows:
+        if row[10] is None or row[10] <= 0:  # no length limit was asked for
+            row = (*row[:10], max(row[11], 1), *row[11:])  # noqa: PLW2901
+        requests.append(RecordedRequest(*row))
+    _equal_arrivals(requests)
+    unfinished = sum(request.end is None for request in requests)
+    if unfinished:
+        warnings.append(f"{unfinished} requests had not ended when the recording did; they end at the length they had")
+    return requests
+
+
+def _equal_arrivals(requests: list[RecordedRequest]) -> None:
+    """Give the samples of a request (n > 1) one arrival time again: recording it adds the jitter of a clock reading.
+
+    vLLM orders requests of equal priority and arrival by their ids.
+    """
+    before = None
+    for request in sorted(requests, key=lambda request: request.arrival_ns):
+        if before is not None and request.arrival_ns - before < _ONE_ARRIVAL_NS:
+            request.arrival_ns = before
+        before = request.arrival_ns
+
+
+def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest], warnings: list[str]) -> None:
+    """Put in each request's chain: of its prompt from its lookups, of its outputs from the blocks it cached."""
+    by_number = {request.number: request for request in requests}
+    chains: dict[int, dict[int, int]] = defaultdict(dict)
+    alike = engine.hash_block_size == engine.block_size
+    looked_up = "SELECT DISTINCT request, position, block_hash FROM block_lookup WHERE engine_id = $e"
+    if not alike:
+        looked_up = "SELECT DISTINCT request, position, block_hash FROM request_hash WHERE engine_id = $e"
+    for number, position, block_hash in _rows(trace, looked_up, engine):
+        chains[number][position] = block_hash
+    # A block id stands at one place of a request's table from the step that put it there.
+    cached = (
+        "SELECT e.request, t.position, e.block_hash FROM "
+        "(SELECT request, block_id, step, block_hash FROM block_event WHERE op = 'cache' AND pool = 0 "
+        "AND request > 0 AND kv_group = 0 AND engine_id = $e) e ASOF JOIN "
+        "(SELECT request, block_id, step, position FROM block_table WHERE kv_group = 0 AND engine_id = $e) t "
+        "ON e.request = t.request AND e.block_id = t.block_id AND e.step >= t.step"
+    )
+    if alike:
+        for number, position, block_hash in _rows(trace, cached, engine):
+            chains[number].setdefault(position, block_hash)
+    for number, chain in chains.items():
+        if number in by_number:
+            by_number[number].chain = chain
+    off = _rows(
+        trace,
+        "SELECT request FROM prefix_lookup WHERE engine_id = $e GROUP BY request HAVING NOT bool_or(enabled)",
+        engine,
+    )
+    if engine.prefix_caching:
+        for (number,) in off:
+            if number in by_number:
+                by_number[number].skips_cache = True
+        unknown = sum(not request.chain and request.prompt_tokens >= engine.hash_block_size for request in requests)
+        if unknown:
+            warnings.append(f"{unknown} requests were never admitted or have no hashes; their blocks count as unique")
+    else:
+        warnings.append("prefix caching was off, so the trace has no block hashes: all blocks count as unique")
+
+
+def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
+    rows = _rows(
+        trace,
+        # A token at position p attends to p + 1 tokens; prefill of n tokens behind c: n * c + n * (n + 1) / 2.
+        "WITH share AS (SELECT step, count(*) FILTER (phase = 'decode') decodes, "
+        "coalesce(sum(scheduled_tokens) FILTER (phase <> 'decode'), 0) prefill, "
+        "coalesce(sum(computed_tokens + 1) FILTER (phase = 'decode'), 0) decode_context, "
+        "coalesce(sum(scheduled_tokens::BIGINT * computed_tokens + scheduled_tokens * (scheduled_tokens + 1) / 2) "
+        "FILTER (phase <> 'decode'), 0)::BIGINT prefill_context FROM step_request WHERE engine_id = $e GROUP BY step) "
+        "SELECT s.step, s.start_ns, s.update_ns, s.end_ns, coalesce(decodes, 0)::BIGINT, coalesce(prefill, 0)::BIGINT, "
+        "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting FROM step s "
+        "LEFT JOIN share USING (step) WHERE s.engine_id = $e ORDER BY s.step",
+        engine,
+    )
+    return [StepTime(*row) for row in rows]
+
+
+def _decode_tokens(trace: Trace, engine: EngineFacts) -> list[int]:
+    return [row[0] for row in _rows(trace, "SELECT decode_tokens FROM step WHERE engine_id = $e ORDER BY step", engine)]

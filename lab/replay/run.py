@@ -1,0 +1,148 @@
+"""Runs replays in a process of their own and ingests what kvtrace's probes recorded of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from kvtrace.errors import KvtraceError
+from kvtrace.format.manifest import Manifest
+from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.recording import Recording
+from kvtrace.lab.replay.settings import Settings
+from kvtrace.lab.replay.timing import TimeModel
+
+LONGEST_S = 3600
+
+
+@dataclass
+class Job:
+    """One replay.
+
+    Attributes:
+        name: Names it in messages, and its files.
+        model: Predicts step times; None repeats the recorded ones exactly.
+        facts: Further facts for table `run` of its trace.
+    """
+
+    name: str
+    settings: Settings
+    model: TimeModel | None
+    loop: Loop
+    target: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+    run_dir: str = ""
+    result: str = ""
+
+
+@dataclass
+class Replayed:
+    """A finished replay: its trace, and what its process said. `seconds` are of processor time."""
+
+    job: Job
+    trace: Path
+    steps: int
+    seconds: float
+    virtual_s: float
+    vllm_version: str
+    warnings: list[str]
+
+
+def replay(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[Replayed | KvtraceError]:
+    """Run replays of one recording.
+
+    Args:
+        recording: What they start from.
+        jobs: Which; their `target`s are replaced.
+        at_once: How many run side by side.
+
+    Returns:
+        For each job the replay, or why there is none.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
+        for number, job in enumerate(jobs):
+            run_dir = Path(folder, f"run-{number}")
+            run_dir.mkdir()
+            job.run_dir, job.result = str(run_dir), str(Path(folder, f"result-{number}.json"))
+        plan = Path(folder, "jobs.pickle")
+        with plan.open("wb") as file:
+            pickle.dump((recording, list(jobs), at_once), file)
+        environment = {key: value for key, value in os.environ.items() if key != "KVTRACE_RUN_DIR"}
+        command = [sys.executable, "-m", "kvtrace.lab.replay.process", str(plan)]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S
+            )
+        except subprocess.TimeoutExpired:
+            raise KvtraceError(f"the replay took more than {LONGEST_S} s and was ended") from None
+        return [_finish(recording, job, done) for job in jobs]
+
+
+def _finish(recording: Recording, job: Job, done: subprocess.CompletedProcess[str]) -> Replayed | KvtraceError:
+    from kvtrace.ingest.run import ingest
+
+    try:
+        said = json.loads(Path(job.result).read_text())
+    except (OSError, ValueError):
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        hint = "; is vLLM installed in this environment?" if "vllm" in last else ""
+        return KvtraceError(f"the replay ended without a result: {last}{hint}")
+    if "error" in said:
+        return KvtraceError(said["error"])
+    start_ns = recording.steps[0].start_ns
+    command = ["kvtrace", "replay", recording.trace.name]
+    Manifest(command, start_ns, os.getpid(), said["end_ns"], 0).write(Path(job.run_dir))
+    temporary = job.target.with_name(f".{job.target.name}.replay")
+    try:
+        summary = ingest(Path(job.run_dir), temporary)
+        warnings = [*recording.warnings, *_process_warnings(recording, said), *summary.warnings]
+        _mark(temporary, recording, job, said, warnings)
+        temporary.replace(job.target)
+    except OSError as error:
+        return KvtraceError(f"cannot write {job.target}: {error.strerror}")
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Replayed(job, job.target, said["steps"], said["seconds"], said["virtual_s"], said["vllm_version"], warnings)
+
+
+def _process_warnings(recording: Recording, said: dict[str, Any]) -> list[str]:
+    found = [f"hook {hook}" for hook in said["failed_hooks"]]
+    recorded = recording.engine.vllm_version
+    if recorded and recorded != said["vllm_version"]:
+        found.append(f"recorded with vLLM {recorded}, replayed by vLLM {said['vllm_version']}: schedulers differ")
+    if said["left"] and said["timed"]:
+        found.append(f"{said['left']} requests could never be scheduled")
+    return found
+
+
+def _mark(path: Path, recording: Recording, job: Job, said: dict[str, Any], warnings: Sequence[str]) -> None:
+    """Say in table `run` that the trace is predicted, of what and how."""
+    facts = {
+        "source": "replay",
+        "replayed": str(recording.trace.name),
+        "replay_settings": json.dumps(vars(job.settings)),
+        "replay_time": "recorded" if job.model is None else "fitted",
+        "replay_loop": "recorded" if job.model is None else job.loop.kind,
+        "replay_rate": str(job.loop.rate),
+        "vllm_version": said["vllm_version"],
+        **{key: value if isinstance(value, str) else json.dumps(value) for key, value in job.facts.items()},
+    }
+    if warnings:
+        facts["warnings"] = "\n".join(warnings)
+    with duckdb.connect(str(path)) as connection:
+        for key, value in facts.items():
+            connection.execute("DELETE FROM run WHERE key = ?", [key])
+            connection.execute("INSERT INTO run VALUES (?, ?)", [key, value])
+        engine = recording.engine  # the scheduler ran with a stand-in of its model
+        block_bytes = engine.block_bytes and engine.block_bytes * job.settings.block_size // engine.block_size
+        connection.execute("UPDATE engine SET model = ?, block_bytes = ?", [engine.model, block_bytes])

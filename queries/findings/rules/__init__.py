@@ -1,0 +1,1 @@
+"""The rules of findings, a module each, with a `RULE`."""

@@ -1,0 +1,72 @@
+"""Replays of real engines: with recorded times they repeat the recording, block for block."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kvtrace as package
+from tests.lab.replay.conftest import kvtrace
+
+
+def replayed(trace: Path, *options: str | Path) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(kvtrace("replay", trace, "--json", *options).stdout)
+    return answer
+
+
+def test_the_demo_is_repeated_block_for_block(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again.duckdb"
+    answer = replayed(demo, "-o", out)
+    agreement, outcomes = answer["agreement"], answer["outcomes"]
+    assert agreement == {"identical_steps": 1.0, "identical_blocks": 1.0, "departs": None}
+    counted = ("steps", "hit_tokens", "evictions", "preemptions", "output_tokens")
+    assert [outcomes["repeated"][key] for key in counted] == [outcomes["recorded"][key] for key in counted]
+    assert outcomes["recorded"]["evictions"] > 0
+    assert outcomes["recorded"]["preemptions"] > 0
+    with package.open(out) as trace:
+        facts = dict(trace.sql("SELECT key, value FROM run").itertuples(index=False))
+        assert facts["source"] == "replay"
+        assert facts["replayed"] == "trace.duckdb"
+        lost = trace.sql("SELECT * FROM hook WHERE state = 'disabled'")
+        assert not len(lost)
+        tags = trace.sql("SELECT count(DISTINCT session) s, max(turn) t, count(external_id) e FROM request")
+        assert tags.iloc[0].tolist() == [8, 3, 32]
+
+
+def test_a_larger_pool_keeps_what_the_recorded_one_evicted(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "larger.duckdb"
+    answer = replayed(demo, "--set", "num_gpu_blocks=4x", "-o", out)
+    recorded, fitted, larger = (answer["outcomes"][name] for name in ("recorded", "fitted", "what if"))
+    assert abs(fitted["hit_share"] - recorded["hit_share"]) < 0.05
+    assert larger["evictions"] == larger["preemptions"] == 0
+    assert larger["hit_tokens"] > recorded["hit_tokens"]
+    with package.open(out) as trace:
+        assert trace.sql("SELECT blocks FROM engine").iloc[0, 0] == 4 * 48 - 1
+        facts = dict(trace.sql("SELECT key, value FROM run").itertuples(index=False))
+        assert json.loads(facts["replay_changes"]) == {"num_gpu_blocks": 192}
+        assert facts["replay_time"] == "fitted"
+    again = replayed(demo, "--set", "num_gpu_blocks=4x")
+    assert again["outcomes"] == answer["outcomes"]  # the same every time
+
+
+def test_priorities_samples_stops_and_aborts_are_repeated(served_mix: Path) -> None:
+    answer = replayed(served_mix)
+    assert answer["agreement"] == {"identical_steps": 1.0, "identical_blocks": 1.0, "departs": None}
+    with package.open(served_mix) as trace:
+        ends = dict(
+            trace.sql("SELECT finish_reason::VARCHAR, count(*) FROM request GROUP BY 1").itertuples(index=False)
+        )
+    assert {"abort", "length", "stop"} <= set(ends)
+
+
+def test_advice_is_ranked_and_says_what_to_expect(demo: Path) -> None:
+    advice = json.loads(kvtrace("advise", demo, "--json").stdout)
+    gains = [answer["request_gain"] for answer in advice["answers"]]
+    assert gains == sorted(gains, reverse=True)
+    by_name = {answer["name"]: answer for answer in advice["answers"]}
+    assert by_name["KV memory 4x"]["hit_share_gain"] > 0.2
+    assert by_name["no prefix cache"]["hit_share"] == 0
+    assert by_name["KV memory 2x"]["option"] == "--num-gpu-blocks-override 96"
+    assert by_name["KV memory 2x"]["memory_bytes"] == 48 * 65536
+    assert "request_mean" in advice["expected_errors"]

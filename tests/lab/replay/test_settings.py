@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay.recording import EngineFacts, StepTime
+from kvtrace.lab.replay.settings import TTL_PIN, changed_settings, changes_between, recorded_settings
+from kvtrace.lab.replay.timing import TimeModel, Work, fit
+
+ENGINE = EngineFacts(
+    engine_id=1,
+    model=None,
+    vllm_version="0.32.0",
+    block_size=16,
+    hash_block_size=16,
+    blocks=127,
+    block_bytes=1024,
+    kv_groups=1,
+    max_num_batched_tokens=256,
+    max_num_seqs=8,
+    max_model_len=512,
+    policy="fcfs",
+    scheduler="vllm.v1.core.sched.scheduler.Scheduler",
+    prefix_caching=True,
+    chunked_prefill=True,
+    async_scheduling=False,
+    connector=None,
+)
+BASE = recorded_settings(ENGINE)
+
+
+def test_factors_count_the_null_block_as_vllm_does() -> None:
+    assert BASE.num_gpu_blocks == 128
+    assert changed_settings(ENGINE, BASE, ["num_gpu_blocks=2x"]).num_gpu_blocks == 256
+
+
+def test_larger_blocks_keep_the_memory_of_the_pool() -> None:
+    changed = changed_settings(ENGINE, BASE, ["block_size=2x"])
+    assert (changed.block_size, changed.num_gpu_blocks) == (32, 64)
+    given = changed_settings(ENGINE, BASE, ["block_size=32", "num_gpu_blocks=100"])
+    assert given.num_gpu_blocks == 100
+
+
+def test_ttl_pins_take_their_options() -> None:
+    changed = changed_settings(ENGINE, BASE, ["policy=ttl-pin", "ttl_s=0.5"])
+    assert changes_between(BASE, changed) == {"scheduler_cls": TTL_PIN, "pins": {"ttl_s": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["blocks=3", "num_gpu_blocks", "num_gpu_blocks=-1", "num_gpu_blocks=1", "block_size=24", "policy=lifo", "ttl_s=x"],
+)
+def test_what_makes_no_engine_is_refused(change: str) -> None:
+    with pytest.raises(KvtraceError, match=change.partition("=")[0]):
+        changed_settings(ENGINE, BASE, [change])
+
+
+def test_a_cache_without_recorded_hashes_cannot_be_turned_on() -> None:
+    engine = dataclasses.replace(ENGINE, prefix_caching=False)
+    with pytest.raises(KvtraceError, match="no block hashes"):
+        changed_settings(engine, recorded_settings(engine), ["enable_prefix_caching=true"])
+
+
+def _steps(stall_every: int = 0) -> list[StepTime]:
+    """Steps of known cost: 2 ms, 10 us a decode, 3 us a prefill token, 0.5 us a decode context."""
+    steps, now = [], 0
+    for number in range(300):
+        decodes, prefill = 1 + number % 7, 40 * (number % 5 == 0)
+        context = decodes * (100 + 13 * (number % 11))
+        took = 2_000_000 + 10_000 * decodes + 3_000 * prefill + 500 * context
+        if stall_every and number % stall_every == 3:
+            took += 80_000_000
+        steps.append(StepTime(number, now, now + took, now + took + 10_000, decodes, prefill, context, 0, 0))
+        now += took + 50_000
+    return steps
+
+
+def test_the_time_model_finds_what_steps_cost() -> None:
+    model = fit(_steps())
+    assert model.step_ns(Work(4, 0, 800, 0)) == pytest.approx(2_440_000, rel=0.02)
+    assert model.step_ns(Work(4, 40, 800, 0)) == pytest.approx(2_560_000, rel=0.02)
+    assert model.overhead_ns == 50_000
+    assert all(abs(each.total_error) < 0.02 for each in model.residuals)
+    assert model.stalls < 0.01
+    assert TimeModel.from_json(model.to_json()) == model
+
+
+def test_stalls_are_no_step_times_and_are_told() -> None:
+    model = fit(_steps(stall_every=20))
+    assert model.step_ns(Work(4, 0, 800, 0)) == pytest.approx(2_440_000, rel=0.05)
+    assert 0.4 < model.stalls < 0.8  # 4 ms a step of 2.5 ms in the mean
+
+
+def test_a_recording_of_a_few_steps_has_no_time_model() -> None:
+    with pytest.raises(KvtraceError, match="too few"):
+        fit(_steps()[:5])
