@@ -1,4 +1,4 @@
-"""What the page, the report and the queries say of one trace, side by side."""
+"""Answers of the page, the report and the queries on one trace, side by side."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ _STATES = """
         coalesce(end_ns, {last}) - start_ns AS duration_ns, step
     FROM request_state WHERE engine_id = {engine} AND coalesce(end_ns, {last}) > start_ns
 """
-"""What goes on when the recording ends lasts until then."""
+"""Stretches of request states; what goes on when the recording ends lasts until then."""
 
 _SEGMENTS = """
     SELECT row, state, start_ns, duration_ns, step FROM rows JOIN states USING (request) ORDER BY row, start_ns

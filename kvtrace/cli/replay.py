@@ -71,7 +71,9 @@ def replay(
     engine: EngineOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run vLLM's own scheduler again on a recording's requests, without a GPU: what would other settings have done?
+    """Replay a recording with other settings, without a GPU.
+
+    Runs vLLM's own scheduler again on the recording's requests.
 
     The recorded settings are always replayed first: the table says how well that reproduces the recording, and so what
     error a what-if must be expected to have. Figures of a replay are predicted.
@@ -105,7 +107,10 @@ def advise(
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Replays side by side.")] = 2,
     as_json: JsonOption = False,
 ) -> None:
-    """Try the settings an operator would ask for on a recording, and rank them by what they would have gained."""
+    """Rank what-ifs on a recording by their gain.
+
+    Tries the settings an operator would ask for.
+    """
     with needs_analysis():
         from kvtrace.lab.replay.advise import advise as ask
         from kvtrace.lab.replay.session import Session

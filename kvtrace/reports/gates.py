@@ -59,7 +59,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a gate for one run.
+    """Outcome of a gate for one run.
 
     Attributes:
         gate: The gate.

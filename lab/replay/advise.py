@@ -23,7 +23,7 @@ class Question(NamedTuple):
 
 @dataclass
 class Answer:
-    """What a what-if predicts. Gains are shares of the fitted replay with the recorded settings; positive is better."""
+    """Prediction of a what-if. Gains are shares of the fitted replay with the recorded settings; positive is better."""
 
     question: Question
     outcome: Outcome
@@ -100,7 +100,7 @@ class Advice:
 
 
 def questions(session: Session) -> list[Question]:
-    """What to ask of a recording. Settings that are what they were are left out."""
+    """Return the what-ifs to ask of a recording. Settings that would not change are left out."""
     base, engine = session.base, session.recording.engine
     asked = []
     for factor in (0.5, 1.5, 2, 4):

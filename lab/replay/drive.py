@@ -90,7 +90,7 @@ class Drive:
         return STOP_TOKEN if last else TOKEN
 
     def work(self, output: Any) -> Work:
-        """What a step just scheduled computes."""
+        """Return the work of a step just scheduled."""
         decodes = prefill = decode_context = prefill_context = 0
         requests = self.scheduler.requests
         for request_id, tokens in output.num_scheduled_tokens.items():

@@ -171,7 +171,7 @@ class Requests:
         )
 
     def _hasher(self, recorded: RecordedRequest) -> Callable[[Any], list[Any]]:
-        """What vLLM's block hasher returns: the hashes of full blocks that a request has not got yet."""
+        """Return the hashes of full blocks that a request does not have yet, as vLLM's block hasher does."""
         from vllm.v1.core.kv_cache_utils import BlockHash
 
         chain, ratio, size = recorded.chain, self._ratio, self._size

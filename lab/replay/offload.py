@@ -30,7 +30,7 @@ class Transfers:
         self._running: list[tuple[int, int, str, bool]] = []
 
     def __call__(self, output: Any) -> Any:
-        """What the worker reports with the results of a step, or None."""
+        """Return the worker's report with the results of a step, or None."""
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
         from vllm.v1.outputs import KVConnectorOutput
 

@@ -20,7 +20,7 @@ _MOST_STALLS = 0.1
 
 
 class Session:
-    """What `kvtrace replay` and `kvtrace advise` do with a trace.
+    """Session of `kvtrace replay` or `kvtrace advise` with a trace.
 
     Args:
         trace: The recording's trace.

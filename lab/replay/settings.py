@@ -24,7 +24,7 @@ _BYTES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1
 
 @dataclass(frozen=True)
 class Settings:
-    """What the replayed scheduler is built with, under vLLM's names. `num_gpu_blocks` includes the null block.
+    """Settings of the replayed scheduler, under vLLM's names. `num_gpu_blocks` includes the null block.
 
     Attributes:
         scheduler_cls: As vLLM's `--scheduler-cls`; None for vLLM's own.

@@ -17,7 +17,7 @@ _HELD_OUT_RUN = 10
 
 
 class Work(NamedTuple):
-    """What a step computes: counts of requests and tokens, and token contexts (a token behind n others adds n + 1)."""
+    """Work of a step: counts of requests and tokens, and token contexts (a token behind n others adds n + 1)."""
 
     decode_requests: int
     prefill_tokens: int

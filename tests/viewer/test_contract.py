@@ -1,4 +1,4 @@
-"""What is exported is as viewer/contract.py declares it, and the page's TypeScript is generated from it."""
+"""Exported data are as viewer/contract.py declares them, and the page's TypeScript is generated from it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Export:
     counts: dict[str, int]
     """Rows by table, as SQLite counts them; without the private tables."""
     actual: dict[str, str] = field(default_factory=dict)
-    """What a table is called in the file where that is a variant of its name: NVTX_EVENTS_V2, in another case."""
+    """Return a table's name in the file where it is a variant: NVTX_EVENTS_V2, in another case."""
     unread: list[str] = field(default_factory=list)
     """Views and further variants that bear the name of a table that is read."""
     unnamed: set[int] = field(default_factory=set)

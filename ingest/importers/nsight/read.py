@@ -51,7 +51,7 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Taken:
-    """What was taken of an export's tables so far."""
+    """Rows taken from an export's tables so far."""
 
     first_keys: dict[str, int] = field(default_factory=dict)  # the key of a table's first row, for details that follow
     with_gaps: set[str] = field(default_factory=set)  # tables of which rows were left out
@@ -108,7 +108,7 @@ def import_table(connection: duckdb.DuckDBPyConnection, reading: Reading, progre
 
 
 def _left_out(reading: Reading, count: int) -> str:
-    """What to say of rows whose times cannot be."""
+    """Return a warning about rows whose times cannot be."""
     table = reading.what.table
     wrong = f"NOT {span_sql(*_SPAN)}"
     try:
