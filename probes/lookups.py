@@ -90,7 +90,7 @@ class Lookups:
 
 
 class _Allocations:
-    """What hooks do around lookups, and the allocations and releases of requests' blocks."""
+    """Hooks around lookups, and around allocations and releases of requests' blocks."""
 
     def __init__(self, engines: Engines, lookups: Lookups) -> None:
         self._managers, self._lookups = engines.by_manager, lookups

@@ -30,7 +30,7 @@ _REASONS = {
 
 
 class _Requests:
-    """What hooks do on a request's way into, out of and back to the waiting queue."""
+    """Hooks on a request's way into, out of and back to the waiting queue."""
 
     def __init__(self, engines: Engines, ranges: Ranges | None) -> None:
         self._engines, self._ranges, self._recorder = engines, ranges, engines.recorder

@@ -76,7 +76,7 @@ def test_which_run_is_clear_or_asked_for(synthetic: Path, tmp_path: Path) -> Non
         ({"kvtrace_export": "parquet", "run_id": "a", "run": {"trace_version": "1"}, "rows": {}}, "trace version 1"),
         ({"kvtrace_export": "csv", "run_id": "a"}, "does not belong to a Parquet export"),
         ({"kvtrace_export": "parquet", "run_id": "../b"}, "does not belong to a Parquet export"),
-        ({}, "no manifest of kvtrace's"),
+        ({}, "not a manifest of kvtrace"),
     ],
 )
 def test_a_folder_that_is_no_export_is_refused(tmp_path: Path, manifest: dict[str, object], complaint: str) -> None:
