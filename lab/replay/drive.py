@@ -275,7 +275,7 @@ class _Timed:
         drive, scheduler, clock = self._drive, self._drive.scheduler, self._drive.clock
         ahead = 2 if scheduler.scheduler_config.async_scheduling else 1
         running: deque[tuple[int, Any, list[str]]] = deque()
-        now, done, stuck = self._zero, 0, 0
+        now, done, launched, stuck = self._zero, 0, 0, 0
         while self._due or running or scheduler.has_requests():
             clock.set(now)
             self._take_in(now)
@@ -283,7 +283,11 @@ class _Timed:
                 output, tokens = drive.schedule()
                 total = output.total_num_scheduled_tokens
                 stuck = 0 if total else stuck + 1
-                done = max(done, now) + (self._model.step_ns(drive.work(output)) if total else 0)
+                done = max(done, now)
+                if total:
+                    work = drive.work(output)
+                    done = self._model.end_ns(now, done, work)
+                    launched = now + self._model.launch_ns if work.prefill_tokens else now
                 running.append((done, output, tokens))
                 if len(running) < ahead and (total or scheduler.has_requests()):
                     now += self._model.overhead_ns if total else 0
@@ -292,7 +296,7 @@ class _Timed:
                 now = max(now, self._due[0][0] + self._frontend_ns)
                 continue
             finished, output, tokens = running.popleft()
-            now = max(now, finished)
+            now = max(now, finished, launched)
             clock.set(now)
             self._abort(now)
             for result in drive.results(output, tokens):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -14,6 +15,9 @@ from kvtrace.lab.replay.recording import StepTime
 _FEWEST_STEPS = 20
 _HELD_OUT_RUN = 10
 """Steps are held out in runs of so many, every third run, so that the noise of neighbours does not leak."""
+
+
+_ROUNDS = 6
 
 
 class Work(NamedTuple):
@@ -42,6 +46,9 @@ class TimeModel:
         decode: For steps without prefill.
         mixed: For steps with prefill.
         overhead_ns: From a step's results to the next step's start, while there is work.
+        launch_ns: Time that the host takes to launch a step with prefill, where steps are scheduled ahead of results.
+            The results of the step before it are taken in after it.
+        least_ns: Time that such a step takes at least, from its start: its launch, and what the device is behind.
         residuals: On steps that the fit did not see.
         stalls: Share of the measured time that outliers took beyond what the model says. Replays leave it out.
     """
@@ -51,6 +58,19 @@ class TimeModel:
     overhead_ns: int
     residuals: list[Residual]
     stalls: float = 0.0
+    launch_ns: int = 0
+    least_ns: int = 0
+
+    def end_ns(self, start_ns: int, free_ns: int, work: Work) -> int:
+        """Predicted moment of a step's results.
+
+        Args:
+            start_ns: When the step is scheduled.
+            free_ns: When the step before it ends on the device.
+            work: The step's work.
+        """
+        earliest = start_ns + (self.least_ns if work.prefill_tokens else 0)
+        return max(earliest, max(start_ns, free_ns) + self.step_ns(work))
 
     def step_ns(self, work: Work) -> int:
         """Predicted time from a step's start to its results."""
@@ -76,42 +96,124 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
     Raises:
         KvtraceError: It has too few steps.
     """
-    rows, spent, gaps = [], [], []
-    before_update = before_end = 0
-    for step in steps:
-        if step.update_ns is None or step.end_ns is None:
-            continue
-        amounts = step.decode_requests, step.prefill_tokens, step.decode_context, step.prefill_context
-        if amounts[0] + amounts[1] > 0:
-            rows.append(amounts)
-            spent.append(step.update_ns - max(step.start_ns, before_update))
-            if before_end and step.start_ns > before_end:
-                gaps.append(step.start_ns - before_update)
-        before_update, before_end = step.update_ns, step.end_ns
-    if len(rows) < _FEWEST_STEPS:
-        raise KvtraceError(f"{len(rows)} steps are too few to fit step times on; {_FEWEST_STEPS} are needed", 2)
-    work, time = np.array(rows, dtype=float), np.array(spent, dtype=float)
+    known = [step for step in steps if step.update_ns is not None and step.end_ns is not None]
+    samples, overhead_ns, launch_ns = _samples(known)
+    if len(samples) < _FEWEST_STEPS:
+        raise KvtraceError(f"{len(samples)} steps are too few to fit step times on; {_FEWEST_STEPS} are needed", 2)
+    work = np.array([sample.work for sample in samples], dtype=float)
+    time = np.array([sample.spent_ns for sample in samples], dtype=float)
     held_out = (np.arange(len(time)) // _HELD_OUT_RUN) % 3 == 2
-    prefills = work[:, 1] > 0
     if held_out.all() or not held_out.any():
         held_out[:] = False
+    prefills = work[:, 1] > 0
+    shortest_ns = _shortest(samples, launch_ns)
     residuals, fitted = [], []
     predicted = np.zeros(len(time))
     for kind, chosen in (("decode", ~prefills), ("with prefill", prefills)):
+        least_ns = shortest_ns if kind == "with prefill" else 0
         seen, unseen = chosen & ~held_out, chosen & held_out
-        trained, _ = _coefficients(work[seen], time[seen], work[~held_out], time[~held_out])
-        residuals.append(_residual(kind, work[unseen], time[unseen], trained))
-        coefficients, limit = _coefficients(work[chosen], time[chosen], work, time)
+        trained, _ = _above(least_ns, work[seen], time[seen], work[~held_out], time[~held_out])
+        residuals.append(_residual(kind, work[unseen], time[unseen], trained, least_ns))
+        coefficients, limit = _above(least_ns, work[chosen], time[chosen], work, time)
         fitted.append([float(each) for each in coefficients])
-        of_kind = np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients
+        of_kind = np.maximum(np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients, least_ns)
         predicted[chosen] = np.where(time[chosen] - of_kind > limit, of_kind, time[chosen])
     return TimeModel(
         decode=fitted[0],
         mixed=fitted[1],
-        overhead_ns=int(np.median(gaps)) if gaps else 0,
+        overhead_ns=overhead_ns,
         residuals=[each for each in residuals if each.steps],
         stalls=float(1 - predicted.sum() / time.sum()),
+        launch_ns=launch_ns,
+        least_ns=shortest_ns,
     )
+
+
+class _Sample(NamedTuple):
+    """A step's work, and the times to its results from when it could begin, and from its start."""
+
+    work: Work
+    spent_ns: int
+    since_start_ns: int
+
+
+def _shortest(samples: Sequence[_Sample], launch_ns: int) -> int:
+    """Time of a step with prefill that is bound by its launch."""
+    prefills = [sample for sample in samples if sample.work.prefill_tokens]
+    if not launch_ns or not prefills:
+        return 0
+    work = np.array([sample.work for sample in prefills], dtype=float)
+    time = np.array([sample.spent_ns for sample in prefills], dtype=float)
+    since_start = np.array([sample.since_start_ns for sample in prefills], dtype=float)
+    found, _ = _above(launch_ns, work, time, work, time)
+    bound = np.column_stack([np.ones(len(work)), work]) @ found < launch_ns
+    return max(launch_ns, int(since_start[bound].mean())) if bound.any() else launch_ns
+
+
+def _samples(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
+    """Steps to fit on; the overhead between steps, and the launch time of a step with prefill, in ns."""
+    pairs = list(itertools.pairwise(steps))
+    ahead = sum(after.start_ns < (before.update_ns or 0) for before, after in pairs) * 2 > len(pairs)
+    return _ahead(steps) if ahead else _in_turn(steps)
+
+
+def _in_turn(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
+    """Samples where a step is scheduled when the one before it has ended."""
+    samples, gaps = [], []
+    before_update = before_end = 0
+    for step in steps:
+        update_ns, end_ns = step.update_ns or 0, step.end_ns or 0
+        if step.decode_requests + step.prefill_tokens > 0:
+            spent_ns = update_ns - max(step.start_ns, before_update)
+            samples.append(_Sample(_work_of(step), spent_ns, update_ns - step.start_ns))
+            if before_end and step.start_ns > before_end:
+                gaps.append(step.start_ns - before_update)
+        before_update, before_end = update_ns, end_ns
+    return samples, int(np.median(gaps)) if gaps else 0, 0
+
+
+def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
+    """Samples where a step is scheduled while the one before it runs.
+
+    The engine takes in a step's results after it has launched the next step. Launching a step with prefill keeps the
+    host busy for long, so the results before it are late: such a step tells the launch time and not its own. A step
+    with prefill between two steps without tells its own time, from the predicted end of the one before it.
+    """
+    updates = [step.update_ns or 0 for step in steps]
+    begins = [max(step.start_ns, before) for step, before in zip(steps, [0, *updates], strict=False)]
+    late = [after.prefill_tokens and after.start_ns < now for after, now in zip(steps[1:], updates, strict=False)]
+    plain = [step.prefill_tokens == 0 and step.decode_requests > 0 for step in steps]
+    decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late]
+    usual_ns = int(np.median([updates[n] - begins[n] for n in decodes])) if decodes else 0
+    samples = []
+    for number, is_late in enumerate(late):
+        step, begin = steps[number], begins[number]
+        if is_late or not (plain[number] or step.prefill_tokens):
+            continue
+        if step.prefill_tokens and number:
+            if not plain[number - 1]:
+                continue
+            begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
+        samples.append(_Sample(_work_of(step), updates[number] - begin, updates[number] - step.start_ns))
+    launches = [updates[n] - steps[n + 1].start_ns for n, is_late in enumerate(late) if is_late and plain[n]]
+    gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]
+    overhead_ns = max(int(np.median(gaps)), 0) if gaps else 0
+    return samples, overhead_ns, int(np.mean(launches)) if launches else 0
+
+
+def _work_of(step: StepTime) -> Work:
+    return Work(step.decode_requests, step.prefill_tokens, step.decode_context, step.prefill_context)
+
+
+def _above(least_ns: int, work: Any, time: Any, all_work: Any, all_time: Any) -> tuple[Any, float]:
+    """Coefficients of steps that take at least `least_ns`: only those that are predicted to take longer are fitted."""
+    found, limit = _coefficients(work, time, all_work, all_time)
+    for _ in range(_ROUNDS if least_ns else 0):
+        longer = np.column_stack([np.ones(len(work)), work]) @ found > least_ns
+        if longer.sum() < _FEWEST_STEPS or longer.all():
+            break
+        found, limit = _coefficients(work[longer], time[longer], all_work, all_time)
+    return found, limit
 
 
 def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any) -> tuple[Any, float]:
@@ -144,9 +246,9 @@ def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any) -> tuple[A
     return found * (time[kept].sum() / predicted if predicted > 0 else 1), limit
 
 
-def _residual(kind: str, work: Any, time: Any, coefficients: Any) -> Residual:
+def _residual(kind: str, work: Any, time: Any, coefficients: Any, least_ns: int) -> Residual:
     if not len(time):
         return Residual(kind, 0, 0.0, 0.0)
-    predicted = np.column_stack([np.ones(len(time)), work]) @ coefficients
+    predicted = np.maximum(np.column_stack([np.ones(len(time)), work]) @ coefficients, least_ns)
     median = float(np.median(np.abs(predicted - time) / np.maximum(time, 1)))
     return Residual(kind, len(time), median, float(predicted.sum() / time.sum() - 1))

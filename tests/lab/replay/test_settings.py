@@ -96,3 +96,33 @@ def test_stalls_are_no_step_times_and_are_told() -> None:
 def test_a_recording_of_a_few_steps_has_no_time_model() -> None:
     with pytest.raises(KvtraceError, match="too few"):
         fit(_steps()[:5])
+
+
+def _steps_ahead() -> list[StepTime]:
+    """Steps scheduled ahead: 6 ms a decode step, 25 us a prefill token on the device, 30 ms to launch a prefill."""
+    steps, results, free = [], [0, 0], 0
+    planned = [(1600 if number % 10 == 0 else 400) * (number % 5 == 0) for number in range(400)]
+    starts, ends = [], []
+    for number, prefill in enumerate(planned):
+        start = results[-1] + 100_000  # after the results of the step before the last one
+        launch = 30_000_000 if prefill else 0
+        free = max(start + launch, max(start, free) + (25_000 * prefill if prefill else 6_000_000))
+        if number:  # the engine takes results in after the launch
+            results.append(max(ends[-1], start + launch))
+        starts.append(start)
+        ends.append(free)
+    results = [*results[2:], ends[-1]]
+    for number, prefill in enumerate(planned):
+        update = results[number]
+        steps.append(StepTime(number, starts[number], update, update + 10_000, int(not prefill), prefill, 0, 0, 0))
+    return steps
+
+
+def test_steps_scheduled_ahead_tell_what_the_device_takes_and_what_the_host() -> None:
+    model = fit(_steps_ahead())
+    assert model.launch_ns == pytest.approx(30_000_000, rel=0.02)
+    assert model.overhead_ns == pytest.approx(100_000, rel=0.02)
+    assert model.step_ns(Work(1, 0, 0, 0)) == pytest.approx(6_000_000, rel=0.02)
+    # a short prompt takes its launch, a long one its tokens
+    assert model.end_ns(0, 0, Work(0, 400, 0, 0)) == pytest.approx(30_000_000, rel=0.03)
+    assert model.end_ns(0, 0, Work(0, 1600, 0, 0)) == pytest.approx(40_000_000, rel=0.1)
