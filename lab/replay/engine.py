@@ -107,7 +107,7 @@ def _kv_cache_groups(engine: EngineFacts, settings: Settings, config: Any) -> li
     if not kinds or (window is None and "sliding_attention" in kinds):
         raise KvtraceError(
             f"the engine had {engine.kv_groups} KV cache groups, and the trace does not tell of what kind; "
-            "its model's config.json is needed, with layer_types and sliding_window (--model FOLDER)"
+            "its model's config.json is needed, with layer_types and sliding_window"
         )
     specs = {}
     for number, kind in enumerate(kinds):
