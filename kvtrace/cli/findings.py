@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from kvtrace.queries.findings import Finding
 
-NOTHING = "Nothing stands out: no request waited for long, and the prefix cache lost nothing that was used again."
-
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
@@ -47,6 +45,8 @@ def findings(
 def lines(found: Sequence[Finding]) -> Iterator[str]:
     """The findings as text, folded for an 80-column terminal."""
     from textwrap import fill
+
+    from kvtrace.queries.findings import NOTHING
 
     if not found:
         yield NOTHING

@@ -116,6 +116,7 @@ def register(app: typer.Typer) -> None:
                 clock_offsets=offsets,
             )
         _print_summary(summary, time.monotonic() - started)
+        _print_findings(target)
 
     _add_importers(ingest)
     app.command()(ingest)
@@ -195,6 +196,10 @@ def _progress_bar() -> Iterator[Progress | None]:
         yield show
 
 
+_FINDINGS = 3
+"""Findings that ingest ends with; `kvtrace findings` has them all."""
+
+
 def _print_summary(summary: Summary, seconds: float) -> None:
     from rich.console import Console
 
@@ -220,6 +225,24 @@ def _print_summary(summary: Summary, seconds: float) -> None:
         markup=False,
         soft_wrap=True,
     )
+
+
+def _print_findings(target: Path) -> None:
+    """Print what cost most. The trace is whole by now, so a question that fails is only told."""
+    from kvtrace.cli.findings import lines
+    from kvtrace.queries import Trace
+    from kvtrace.queries.findings import find_findings
+
+    try:
+        with Trace(target) as trace:
+            found = find_findings(trace)
+    except KvtraceError as error:
+        typer.echo(f"warning: no findings: {inert_lines(str(error))}", err=True)
+        return
+    if found:
+        typer.echo(f"\nWhat cost most (kvtrace findings {inert(str(target))}):")
+        for line in lines(found[:_FINDINGS]):
+            typer.echo(line)
 
 
 def _clocks(summary: Summary) -> Table:

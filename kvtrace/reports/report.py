@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.pages import is_page
 from kvtrace.queries import Param, Query, Trace, catalogue, grouped
+from kvtrace.queries.findings import NOTHING, find_findings
 from kvtrace.queries.plotting import FORMATS
 from kvtrace.reports.answers import Answer, Unanswered, answers
 from kvtrace.reports.document import (
@@ -72,10 +74,11 @@ def write_report(path: Path, folder: Path, rows: int = ROWS, *, force: bool = Fa
     check_folder(folder, PAGE, force=force)
     with Trace(path) as trace:
         head = read_head(trace)
+        cost = _cost(trace)
         found = list(answers(trace, rows))
     answered = [item for item in found if isinstance(item, Answer)]
     unanswered = [item for item in found if isinstance(item, Unanswered)]
-    document = _document("/".join(path.resolve().parts[-2:]), head, answered, unanswered)
+    document = _document("/".join(path.resolve().parts[-2:]), head, cost, answered, unanswered)
     try:
         _clear(folder)
         for item in answered:
@@ -115,7 +118,9 @@ def _clear(folder: Path) -> None:
             (folder / "plots" / f"{name}.{kind}").unlink(missing_ok=True)
 
 
-def _document(name: str, head: Head, answered: Sequence[Answer], unanswered: Sequence[Unanswered]) -> Document:
+def _document(
+    name: str, head: Head, cost: Section, answered: Sequence[Answer], unanswered: Sequence[Unanswered]
+) -> Document:
     by_name = {item.query.name: item for item in answered}
     signs = ", ".join(f"{sign} {source}" for source, sign in SIGNS.items())
     return Document(
@@ -126,6 +131,7 @@ def _document(name: str, head: Head, answered: Sequence[Answer], unanswered: Seq
         ),
         blocks=[
             *_head(head),
+            cost,
             *_cards(by_name.get(SUMMARY)),
             Paragraph([f"In the tables: {signs}. Recorded values are copied from the trace, derived ones computed from "
                        "it, inferred ones guessed by a rule. A dash is no value."], "hint"),
@@ -147,6 +153,19 @@ def _head(head: Head) -> Iterator[Block]:
     for level in ("warning", "info"):
         if texts := [note["text"] for note in head.notes if note["level"] == level]:
             yield Items(texts, level)
+
+
+def _cost(trace: Trace) -> Section:
+    """Findings, the most expensive first, each with its evidence."""
+    try:
+        found = find_findings(trace)
+    except KvtraceError as error:
+        return Section(Words("What cost most"), "findings", [Paragraph([f"It failed: {error}"], "problem")])
+    rows: list[tuple[Any, ...]] = [
+        (finding.text, Words(f"`{finding.evidence}`"), Words(finding.basis), Words(finding.remedy)) for finding in found
+    ]
+    table = Table([Column("finding"), Column("evidence"), Column("known"), Column("what to try")], rows)
+    return Section(Words("What cost most"), "findings", [table] if rows else [Paragraph([NOTHING])])
 
 
 def _cards(summary: Answer | None) -> Iterator[Block]:

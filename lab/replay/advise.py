@@ -77,14 +77,14 @@ class Advice:
         lines = [f"warning: {warning}" for warning in self.warnings]
         lines.append(
             f"{'what if':22}{'request':>9}{'TTFT':>9}{'tokens/s':>10}{'hits':>10}{'evictions':>11}"
-            f"{'preempt.':>10}{'KV memory':>12}   vLLM"
+            f"{'preempt.':>10}{'KV memory':>14}   vLLM"
         )
         for answer in self.answers:
             memory = "" if answer.memory_bytes is None else f"{answer.memory_bytes / 1e6:+,.1f} MB"
             lines.append(
                 f"{answer.question.name:22}{-answer.request_gain:>+9.1%}{-answer.ttft_gain:>+9.1%}"
                 f"{answer.throughput_gain:>+10.1%}{answer.hit_gain * 100:>+7.1f} pp{answer.outcome.evictions:>11,}"
-                f"{answer.outcome.preemptions:>10,}{memory:>12}   {answer.question.option}"
+                f"{answer.outcome.preemptions:>10,}{memory:>14}   {answer.question.option}"
             )
         expected = self.errors
         lines.append(

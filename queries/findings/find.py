@@ -10,6 +10,9 @@ from kvtrace.queries.findings import rules as folder
 from kvtrace.queries.findings.rule import Finding, Rule
 from kvtrace.queries.trace import Trace
 
+NOTHING = "Nothing stands out: no request waited for long, and the prefix cache lost nothing that was used again."
+"""The sentence of a run without findings."""
+
 MOST = 7
 """Findings that are shown: more than a reader takes in would hide the first ones."""
 

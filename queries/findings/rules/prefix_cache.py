@@ -34,7 +34,7 @@ def find(trace: Trace) -> Iterator[Finding]:
             f" A cache that loses nothing would give {percent((hits + lost) / queried)}: what was evicted before its "
             f"next use cost {duration(cost_ms)} of prefill."
         )
-        remedy = "More KV blocks, an offload tier, or pins over tool calls: `kvtrace reuse` gives hits by cache size."
+        remedy = "More KV blocks, an offload tier, pins over tool calls: `kvtrace advise` predicts what they give."
         yield Finding("prefix_cache", text, cost_ms, Basis.derived, _QUERY, len(rows), remedy)
 
 

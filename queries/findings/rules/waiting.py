@@ -10,7 +10,7 @@ from kvtrace.queries.trace import Trace
 _REASONS = {
     "kv_insufficient": (
         "because their KV blocks could not be allocated",
-        "More KV blocks (--gpu-memory-utilization, --kv-cache-dtype fp8), fewer or shorter requests at once.",
+        "More KV blocks (--gpu-memory-utilization, --kv-cache-dtype fp8): `kvtrace advise` predicts what they give.",
     ),
     "max_num_seqs": (
         "because as many requests ran as --max-num-seqs allows",
@@ -38,12 +38,12 @@ def find(trace: Trace) -> Iterator[Finding]:
             why, remedy = _REASONS[row["admission_limit"]]
             text = (
                 f"{where}In {count(row['steps'], 'step')} ({duration(row['wall_ms'])}, {percent(row['wall_share'])} of "
-                f"the time) requests waited {why}; {row['mean_waiting']:.1f} waited on average."
+                f"the time) requests waited {why}; {row['mean_waiting'] or 0:.1f} waited on average."
             )
-            if row["mean_need_blocks"] is not None:
+            if row["mean_need_blocks"] is not None and row["mean_free_blocks"] is not None:
                 needed, free = row["mean_need_blocks"], row["mean_free_blocks"]
                 text += f" The first in the queue needed {needed:.0f} blocks on average, and {free:.0f} were free."
-            cost_ms = row["wall_ms"] * row["mean_waiting"]
+            cost_ms = row["wall_ms"] * (row["mean_waiting"] or 0)
             yield Finding("waiting", text, cost_ms, Basis.inferred, "admission-limits", 1, remedy)
 
 
