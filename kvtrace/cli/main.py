@@ -34,6 +34,7 @@ app = typer.Typer(
     name="kvtrace",
     help="See what happens to the KV cache inside a running vLLM.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
