@@ -91,7 +91,7 @@ class Tile:
             at_ns, request = self.later.pop(0)
             # External ids and session tags are strings of their own: the generator numbers all three kinds.
             self.emit("request_arrival", at_ns - 60_000, request.number, request.number)
-            limits = (request.prompt_tokens, request.max_tokens, 0, request.session, request.turn)
+            limits = (request.prompt_tokens, request.max_tokens, 0, request.session, request.turn, 0)
             self.emit("request_queued", at_ns, request.number, at_ns - 80_000, *limits)
             self.waiting.append(request)
 
@@ -139,7 +139,7 @@ class Tile:
             need = -(-(hit_tokens + tokens) // BLOCK_TOKENS) - len(hits)
             available = len(self.free) - sum(1 for block in hits if not self.ref_count[block])
             admitted = need <= available
-            found = (head.tokens, hit_tokens, NEVER, len(hits), admitted, head.lookups, head.preempted, 1)
+            found = (head.tokens, hit_tokens, NEVER, len(hits), admitted, head.lookups, head.preempted, 1, NEVER)
             self.emit("prefix_lookup", self.now_ns, self.step, head.number, *found)
             head.lookups += 1
             if not admitted:

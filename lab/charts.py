@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.lab.compare import text_of
-from kvtrace.lab.summary import Phase, Result
+from kvtrace.lab.summary import MADE, Phase, Result
 from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FIGURES = {
@@ -46,7 +47,7 @@ def varied(results: Sequence[Result], compare: str | None) -> list[str]:
             parameters.setdefault(name, set()).update(values)
         moving |= {name for name, values in own.items() if len(values) > 1 and name != "seed"}
     found = [name for name, values in parameters.items() if name in moving and None not in values]
-    return found + [axis for axis, values in axes.items() if axis not in {compare, "repeat"} and _numeric(values)]
+    return found + [axis for axis, values in axes.items() if axis not in {compare, "repeat", MADE} and _numeric(values)]
 
 
 def _numeric(values: set[Any]) -> bool:
@@ -59,32 +60,47 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
     xs = varied(done, compare)
     if not xs:
         return None
-    x, rest = xs[0], [axis for axis in (done[0].cell.axes if done else {}) if axis not in {xs[0], compare, "repeat"}]
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    x, rest = (
+        xs[0],
+        [axis for axis in (done[0].cell.axes if done else {}) if axis not in {xs[0], compare, "repeat", MADE}],
+    )
+    panels: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     for result in done:
         panel = ", ".join(f"{axis} {text_of(result.cell.axes[axis])}" for axis in rest)
         value = text_of(result.cell.axes[compare]) if compare else ""
         for phase in result.phases:
             line = f"{value} unique prompts".strip() if phase.workload["parameters"].get("unique") else value
             if (y := phase.figures.get(metric)) is not None:
-                panels.setdefault(panel, {}).setdefault(line, []).append((_x(result, phase, x), y))
+                panels.setdefault(panel, {}).setdefault((line, result.made), []).append((_x(result, phase, x), y))
     drawn = [points for lines in panels.values() for points in lines.values()]
     if all(len(points) < 2 for points in drawn) or not any(y for points in drawn for _, y in points):
         return None
     chosen = dict(sorted(panels.items())[:_MOST_PANELS])
     figure = new_figure(FIGURES[metric], source="client.jsonl of each cell", columns=len(chosen), share_x=False)
     figure.set_figwidth(3.4 * len(chosen) + 2.2)
-    lines = sorted({line for each in chosen.values() for line in each})
     for axes, (panel, by_line) in zip(figure.axes, chosen.items(), strict=True):
-        for number, line in enumerate(lines):
-            points = sorted(by_line.get(line, []))
-            style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-            axes.plot([px for px, _ in points], [py for _, py in points], label=line or None, markersize=4, **style)
+        _draw_lines(axes, by_line, sorted({line for each in chosen.values() for line in each}))
         axes.set_title(panel, fontsize=8)
         axes.set_ylim(bottom=0)
         label(axes, x=AXES.get(x, x), y=FIGURES[metric] if axes is figure.axes[0] else "")
     legend(figure.axes[-1])
     return figure
+
+
+def _draw_lines(
+    axes: Axes, by_line: dict[tuple[str, str], list[tuple[float, float]]], lines: Sequence[tuple[str, str]]
+) -> None:
+    """Predicted lines are dashed, with hollow marks, in the colour of the measured ones."""
+    names = sorted({name for name, _ in lines})
+    for name, made in lines:
+        points = sorted(by_line.get((name, made), []))
+        number = names.index(name)
+        style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+        title = name
+        if made == "predicted":
+            style |= {"linestyle": "--", "markerfacecolor": "none"}
+            title = f"{name} (predicted)".strip()
+        axes.plot([px for px, _ in points], [py for _, py in points], label=title or None, markersize=4, **style)
 
 
 def _x(result: Result, phase: Phase, name: str) -> float:

@@ -76,7 +76,7 @@ def _jobs(
 
 
 def unfair(results: Sequence[Result], compare: str) -> list[str]:
-    """Why comparisons along an axis may not be fair, in sentences."""
+    """Return reasons why comparisons along an axis may be unfair, a sentence each."""
     found = []
     for group, members in groups(results, compare).items():
         done = [result for result in members if result.status == "ok"]

@@ -34,10 +34,11 @@ FILTERS = {
     "rate": "jobs/s",
     "block_size": "block size",
     "max_num_seqs": "max_num_seqs",
+    "made": "made",
     "status": "status",
 }
 _MAX_PAGE_BYTES = 5_000_000
-"""Of a run's trace page: a site has many."""
+"""Limit of a run's trace page. A site has many of them."""
 
 
 class MakePage(Protocol):
@@ -79,8 +80,9 @@ def write_site(directories: Sequence[Path], target: Path, make_page: MakePage | 
 def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:
     cell = result.cell
     common = {
-        "cell": cell.id,
+        "cell": result.place.name,
         "study": cell.study,
+        "made": result.made,
         "model": Path(cell.model).name,
         "capacity": cell.kv_tokens,
         "policy": policy_label(cell.policy),
@@ -114,6 +116,6 @@ def _page(result: Result, target: Path, make_page: MakePage) -> str | None:
     """Write a run's trace page beside the site; its address in it."""
     if result.trace is None:
         return None
-    name = f"runs/{result.cell.id}.html"
+    name = f"runs/{result.place.name}.html"
     make_page([result.trace], target / name, max_bytes=_MAX_PAGE_BYTES)
     return name

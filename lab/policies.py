@@ -57,18 +57,14 @@ def jobs_go_in_order(policy: Mapping[str, Any]) -> bool:
 
 
 def policy_label(policy: Mapping[str, Any]) -> str:
-    """As tables name it, such as `offloading 16 GiB`."""
+    """Return a policy's name in tables, such as `offloading 16 GiB`."""
     rest = [f"{key}={value}" for key, value in policy.items() if key not in {"name", "host_gib"}]
     size = [f"{policy['host_gib']:g} GiB"] if "host_gib" in policy else []
     return " ".join([str(policy["name"]), *size, *rest])
 
 
 def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of vLLM that make the policy.
-
-    Raises:
-        KvtraceError: It needs a package that is not installed.
-    """
+    """The arguments of vLLM that make the policy."""
     name = policy["name"]
     order = {"scheduling_policy": "priority"} if jobs_go_in_order(policy) else {}
     if name == "ttl-pin":
@@ -77,8 +73,6 @@ def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
         return {"scheduler_cls": scheduler, "additional_config": {"kvtrace_ttl_pin": options}, **order}
     if name not in _CONNECTORS:
         return order
-    if name == "lmcache" and importlib.util.find_spec("lmcache") is None:
-        raise KvtraceError("policy lmcache: the package lmcache is not installed in this environment")
     extra: dict[str, Any] = {}
     if name != "lmcache":
         extra["cpu_bytes_to_use"] = int(float(policy["host_gib"]) * (1 << 30))
@@ -89,9 +83,15 @@ def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment(policy: Mapping[str, Any]) -> dict[str, str]:
-    """The environment that the policy needs."""
+    """The environment that an engine with the policy needs.
+
+    Raises:
+        KvtraceError: It also needs a package that is not installed.
+    """
     if policy["name"] != "lmcache":
         return {}
+    if importlib.util.find_spec("lmcache") is None:
+        raise KvtraceError("policy lmcache: the package lmcache is not installed in this environment")
     return {
         "LMCACHE_LOCAL_CPU": "True",
         "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{float(policy['host_gib']):g}",

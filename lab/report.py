@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.lab import charts
+from kvtrace.lab.accuracy import Beside, Order, beside, order_of
+from kvtrace.lab.cell import PREDICTED
 from kvtrace.lab.compare import Change, changes, groups, repeated, text_of, unfair
-from kvtrace.lab.summary import Phase, Result, load_results
+from kvtrace.lab.summary import MADE, MADES, Phase, Result, load_results
 from kvtrace.queries.plotting import draw_bytes
 from kvtrace.queries.statistics import RESAMPLES, RULE
 from kvtrace.queries.text import rounded
@@ -85,14 +89,19 @@ def write_report(directory: Path, target: Path) -> list[str]:
 def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Section:
     """The section of a study; its pictures are written beside the report."""
     place = {id_: number for number, id_ in enumerate(study["cells"])}
-    ran = [result for result in results if result.place.name in place]
+    ran = [result for result in results if result.place.name.removesuffix(PREDICTED) in place]
+    predicted = [result for result in ran if result.made == "predicted"]
     values: dict[str, list[str]] = study["axes"]
+    if any(MADE in result.cell.axes for result in ran):
+        values = {**values, MADE: [made for made in MADES if made in {r.made for r in ran}]}
     mine = sorted(ran, key=lambda result: [_rank(values, axis, text_of(value)) for axis, value in _axes(result)])
     ok = [result for result in mine if result.status == "ok"]
-    missing = len(place) - len(mine)
-    counted = f"{len(ok)} of {len(place)} cells ran, {len(mine) - len(ok)} failed"
+    counted = _counted("ran", [result for result in mine if result.made == "measured"], len(place))
+    if predicted:
+        counted += " Not measured but predicted by replay: " + _counted("ended", predicted, len(place))
     compare = study["compare"]
     parts = [
+        *_predictions(mine, compare),
         *_fairness(mine, compare),
         *_cells(mine, list(values), compare),
         *(_comparison(ok, compare, values[compare]) if compare else []),
@@ -106,8 +115,15 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
     return Section(
         Words(name),
         name,
-        [Paragraph([counted + (f", {missing} have not run yet." if missing else ".")]), *sections],
+        [Paragraph([counted]), *sections],
     )
+
+
+def _counted(did: str, results: Sequence[Result], of: int) -> str:
+    ok = sum(result.status == "ok" for result in results)
+    missing = of - len(results)
+    text = f"{ok} of {of} cells {did}, {len(results) - ok} failed"
+    return text + (f", {missing} have not run yet." if missing else ".")
 
 
 Part = tuple[str, list[Block]]
@@ -117,6 +133,51 @@ Part = tuple[str, list[Block]]
 def _fairness(results: Sequence[Result], compare: str | None) -> Iterator[Part]:
     if notes := unfair(results, compare) if compare else []:
         yield "Is it fair?", [Items([Words(note) for note in notes], "warning")]
+
+
+def _predictions(results: Sequence[Result], compare: str | None) -> Iterator[Part]:
+    """Where predicted cells come from, and how they compare with the measured ones of the same settings."""
+    predicted = [result for result in results if result.made == "predicted"]
+    if not predicted:
+        return
+    notes: Counter[str] = Counter()
+    for result in predicted:
+        told = result.facts.get("predicted", {})
+        notes.update([f"step times of {told.get('time_from', 'nothing')}", *told.get("notes", [])])
+    counted = [Words(f"{note} ({count} of {len(predicted)} cells)") for note, count in notes.items()]
+    reading = "Their figures are predicted by vLLM's own scheduler in virtual time; nothing of them was measured."
+    pairs = beside(results)
+    yield "Predicted cells", [Paragraph([reading]), Items(counted, ""), *(_accuracy(pairs, compare) if pairs else [])]
+
+
+def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
+    axes = [axis for axis in pairs[0].measured.cell.axes if axis != MADE]
+    rows = [
+        [
+            *(text_of(pair.measured.cell.axes[axis]) for axis in axes),
+            *(value for name in ("jct_s_mean", "ttft_ms_p50", "cached_share") for value in pair.values(name)),
+            f"{pair.error('jct_s_mean'):+.1%}",
+        ]
+        for pair in pairs
+    ]
+    figures = [f"{figure}, {made}" for figure in ("JCT mean s", "TTFT p50 ms", "cached share") for made in MADES]
+    text = f"{len(pairs)} cells are also measured. Mean absolute error of the mean JCT: {_mean_error(pairs)}"
+    others = [pair for pair in pairs if not pair.own_times]
+    if len(others) < len(pairs):
+        text += f"; of the {len(others)} without the measured cell's own step times: {_mean_error(others)}"
+    text += "."
+    order = order_of(pairs, compare) if compare else Order(0, 0, 0, 0)
+    if order.pairs:
+        text += (
+            f" {order.pairs} pairs of cells differ in {compare} only; prediction orders {order.right} as measured. Of "
+            f"the {order.apart} whose measured difference has an interval without 0, it orders {order.apart_right} so."
+        )
+    yield Paragraph([text])
+    yield _table([*axes, *figures, "JCT error"], rows, [*figures, "JCT error"])
+
+
+def _mean_error(pairs: Sequence[Beside]) -> str:
+    return f"{fmean(abs(pair.error('jct_s_mean')) for pair in pairs):.1%}" if pairs else "-"
 
 
 def _plots(study: str, results: Sequence[Result], compare: str | None, target: Path) -> Iterator[Part]:

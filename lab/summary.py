@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.jsonlines import read_json_lines
-from kvtrace.ingest.run import TRACE_NAME, ingest
-from kvtrace.lab.cell import FACTS, load_cell
+from kvtrace.ingest.run import ingest
+from kvtrace.lab.cell import FACTS, PREDICTED, load_cell
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.sweep import RESULT, RUN, read_object
 from kvtrace.queries.statistics import value_of
+from kvtrace.queries.trace import TRACE_NAME
+
+MADE, MADES = "made", ("measured", "predicted")
+"""The axis that tells predicted cells from measured ones, where a sweep has predicted ones."""
 
 _PHASE = """
 SELECT
@@ -66,6 +70,11 @@ class Result:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def made(self) -> str:
+        """`measured`, or `predicted` by a replay."""
+        return "predicted" if self.place.name.endswith(PREDICTED) else "measured"
+
+    @property
     def trace(self) -> Path | None:
         """The trace, if there is one."""
         path = self.place / RUN / TRACE_NAME
@@ -81,7 +90,11 @@ def load_results(directory: Path) -> list[Result]:
     places = sorted(path.parent for path in directory.glob(f"cells/*/{RESULT}"))
     if not places:
         raise KvtraceError(f"{directory} holds no results; `kvtrace lab run MATRIX.toml -o {directory}` makes some")
-    return [load_result(place) for place in places]
+    results = [load_result(place) for place in places]
+    if any(result.made == "predicted" for result in results):
+        for result in results:  # one more axis, so that nothing compares, groups or draws the two alike
+            result.cell = replace(result.cell, axes={**result.cell.axes, MADE: result.made})
+    return results
 
 
 def load_result(place: Path) -> Result:

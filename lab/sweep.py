@@ -70,10 +70,10 @@ def sweep(
     """
     ends_s = time.monotonic() + time_limit_s if time_limit_s is not None else None
     cells = cells_of(matrices, share)
-    with _locked(directory, share) as lock:
+    with locked(directory, share) as lock:
         for matrix in matrices:
-            _write_study(matrix, directory)
-        left = [each for each in cells if not _is_done(_place(directory, each[1]), retry_failed=retry_failed)]
+            write_study(matrix, directory)
+        left = [each for each in cells if not is_done(_place(directory, each[1]), retry_failed=retry_failed)]
         if len(left) < len(cells):
             say(f"{len(cells) - len(left)} of {len(cells)} cells have results already")
         with _warm_process(lock, needed=warm and bool(left)) as socket:
@@ -178,7 +178,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
 
 
 @contextmanager
-def _locked(directory: Path, share: tuple[int, int]) -> Iterator[int]:
+def locked(directory: Path, share: tuple[int, int]) -> Iterator[int]:
     """Keep other sweeps away, and wait for what a killed one left running: its processes hold the lock, too.
 
     Shares of one sweep keep each other's twin and sweeps of the whole away, not each other.
@@ -238,7 +238,8 @@ def _warm_process(lock: int, *, needed: bool) -> Iterator[Path | None]:
             process.wait()
 
 
-def _write_study(matrix: Matrix, directory: Path) -> None:
+def write_study(matrix: Matrix, directory: Path) -> None:
+    """Write what a report needs of a matrix."""
     path = directory / "studies" / f"{matrix.name}.json"
     path.parent.mkdir(exist_ok=True)
     axes = {axis: list(dict.fromkeys(_text(cell.axes[axis]) for cell in _by_place(matrix))) for axis in matrix.axes}
@@ -261,7 +262,8 @@ def _place(directory: Path, cell: Cell) -> Path:
     return directory / "cells" / cell.id
 
 
-def _is_done(place: Path, *, retry_failed: bool) -> bool:
+def is_done(place: Path, *, retry_failed: bool) -> bool:
+    """Return whether a cell has a result that is to stay."""
     status = read_object(place / RESULT).get("status")
     return status == "ok" or (status == "failed" and not retry_failed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 WEIGHT = 0.25
-"""Of a new observation against the estimate so far."""
+"""Weight of a new observation in the exponential moving average."""
 
 
 class ToolTimes:

@@ -95,7 +95,7 @@ def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
 
 
 def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) -> int:
-    """In the forked process: take the caller's streams, environment and directory, and run the cell."""
+    """Run a cell in the forked process: take the caller's streams, environment and directory, and run the cell."""
     os.setsid()
     die_with_parent()
     for stream, descriptor in enumerate(descriptors):
@@ -144,7 +144,7 @@ def run(path: Path, cell: Path) -> int:
 
 
 def main() -> int:
-    """As the module's text says."""
+    """Run the server or hand it a cell, by the first argument."""
     if sys.argv[1] == "serve":
         serve(Path(sys.argv[2]))
         return 0

@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.check import Outcome
+from kvtrace.lab.replay.resample import jobs_of
 from kvtrace.lab.replay.session import FITTED, Session
+from kvtrace.lab.replay.settings import Settings
+from kvtrace.queries import Trace
 
 _LEAST_GAIN = 0.02
 """A smaller gain than this, or than the error of the check, is none."""
 
+_OFFLOAD_GIB = (16, 64, 128)
+_FACTORS_KV, _FACTORS = (0.5, 1.5, 2, 4), (0.5, 2)
+_MOST_OPTIONS = 5
+_JOB_ORDER = "--scheduling-policy priority, and requests with their job's place as priority"
+
+FIGURES = {"request": "request_mean", "ttft": "ttft_mean", "throughput": "tokens_per_s", "hit_share": "hit_share"}
+"""Figures that are ranked or shown, and the check's error that each must be expected to have."""
+
 
 class Question(NamedTuple):
-    """A what-if: its changes as of `--set`, and the options that make it in vLLM."""
+    """A what-if: its changes as of `--set`, the options that make it in vLLM, and host memory that it takes."""
 
     name: str
     changes: tuple[str, ...]
     option: str
+    host_bytes: int = 0
 
 
 @dataclass
 class Answer:
-    """Prediction of a what-if. Gains are shares of the fitted replay with the recorded settings; positive is better."""
+    """Prediction of a what-if.
+
+    Attributes:
+        memory_bytes: KV memory on the device that it takes more; None if the trace does not tell a block's bytes.
+        gains: By key of `FIGURES`, shares of the fitted replay with the recorded settings (`hit_share`: a difference);
+            positive is better.
+        helps: The mean time of requests or their mean TTFT gains more than its expected error.
+    """
 
     question: Question
     outcome: Outcome
     memory_bytes: int | None
-    request_gain: float
-    ttft_gain: float
-    throughput_gain: float
-    hit_gain: float
+    gains: dict[str, float]
     helps: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -41,15 +59,41 @@ class Answer:
             "set": list(self.question.changes),
             "option": self.question.option,
             "memory_bytes": self.memory_bytes,
-            "request_gain": self.request_gain,
-            "ttft_gain": self.ttft_gain,
-            "throughput_gain": self.throughput_gain,
-            "hit_share_gain": self.hit_gain,
+            "host_bytes": self.question.host_bytes,
+            **{f"{figure}_gain": gain for figure, gain in self.gains.items()},
             "hit_share": self.outcome.hit_share,
             "evictions": self.outcome.evictions,
             "preemptions": self.outcome.preemptions,
             "helps": self.helps,
         }
+
+    def cells(self, errors: dict[str, float]) -> list[str]:
+        """The answer as a table's row. Gains within their expected error are in parentheses."""
+        change = {**self.gains, "request": -self.gains["request"], "ttft": -self.gains["ttft"]}
+        texts = []
+        for figure, value in change.items():
+            text = f"{value * 100:+.1f} pp" if figure == "hit_share" else f"{value:+.1%}"
+            texts.append(text if abs(value) > expected_error(errors, figure) else f"({text})")
+        memory = "?" if self.memory_bytes is None else _bytes(self.memory_bytes)
+        if self.question.host_bytes:
+            memory = f"{_bytes(self.question.host_bytes)} host"
+        return [self.question.name, *texts, f"{self.outcome.evictions:,}", memory]
+
+
+def expected_error(errors: dict[str, float], figure: str) -> float:
+    """Size of the error that a figure of a what-if must be expected to have."""
+    return abs(errors.get(FIGURES[figure], 0.0))
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if abs(count) >= size:
+            return f"{count / size:+,.1f} {unit}"
+    return f"{count / 1e3:+,.0f} kB" if count else "0"
+
+
+COLUMNS = ("what if", "request", "TTFT", "tokens/s", "hits", "evicted", "KV memory")
+_WIDTHS = (17, 9, 9, 9, 11, 9, 15)
 
 
 @dataclass
@@ -72,30 +116,49 @@ class Advice:
             "warnings": self.warnings,
         }
 
-    def text(self) -> list[str]:
-        """The advice as lines of text."""
-        lines = [f"warning: {warning}" for warning in self.warnings]
-        lines.append(
-            f"{'what if':22}{'request':>9}{'TTFT':>9}{'tokens/s':>10}{'hits':>10}{'evictions':>11}"
-            f"{'preempt.':>10}{'KV memory':>14}   vLLM"
-        )
+    @property
+    def rows(self) -> list[list[str]]:
+        """The table of the answers, under `COLUMNS`."""
+        return [answer.cells(self.errors) for answer in self.answers]
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """The what-ifs that help most, and the options of vLLM that make them."""
+        helping: list[Answer] = []
         for answer in self.answers:
-            memory = "" if answer.memory_bytes is None else f"{answer.memory_bytes / 1e6:+,.1f} MB"
-            lines.append(
-                f"{answer.question.name:22}{-answer.request_gain:>+9.1%}{-answer.ttft_gain:>+9.1%}"
-                f"{answer.throughput_gain:>+10.1%}{answer.hit_gain * 100:>+7.1f} pp{answer.outcome.evictions:>11,}"
-                f"{answer.outcome.preemptions:>10,}{memory:>14}   {answer.question.option}"
-            )
-        expected = self.errors
-        lines.append(
-            f"expect errors of {abs(expected.get('request_mean', 0)):.1%} (request), "
-            f"{abs(expected.get('ttft_mean', 0)):.1%} (TTFT), {abs(expected.get('tokens_per_s', 0)):.1%} (tokens/s), "
-            f"{abs(expected['hit_share']) * 100:.1f} pp (hits): those of the recorded settings, whose replay repeats "
-            f"{self.identical_steps:.2%} of the steps"
-        )
-        lines += [f"not replayed: {name}: {why}" for name, why in self.failed.items()]
-        if not any(answer.helps for answer in self.answers):
-            lines.append("nothing here would have helped: no gain is larger than its expected error")
+            # more host memory than is used changes nothing
+            if answer.helps and all(answer.outcome != other.outcome for other in helping):
+                helping.append(answer)
+        return [(answer.question.name, answer.question.option) for answer in helping[:_MOST_OPTIONS]]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what the figures mean and how wrong they may be."""
+        request, ttft, tokens = (f"{expected_error(self.errors, key):.1%}" for key in list(FIGURES)[:3])
+        hits = f"{expected_error(self.errors, 'hit_share') * 100:.1f} pp"
+        found = [
+            "All figures are predicted: mean time of requests, mean TTFT, output tokens a second and share of prompt "
+            "tokens hit, against a replay of the recorded settings.",
+            f"That replay is wrong by {request} (request), {ttft} (TTFT), {tokens} (tokens/s) and {hits} (hits); with "
+            f"recorded times it repeats {self.identical_steps:.2%} of the steps. Expect at least these errors here. "
+            "Changes in parentheses are smaller.",
+        ]
+        if not self.options:
+            found.append("Nothing here would have helped: no gain is larger than its expected error.")
+        found += [f"Not replayed: {name}: {why}." for name, why in self.failed.items()]
+        return [*found, *(f"Warning: {warning}." for warning in self.warnings)]
+
+    def text(self) -> list[str]:
+        """The advice as lines of at most 80 columns; only an option may be longer."""
+        lines = ["predicted change of"]
+        for cells in (COLUMNS, *self.rows):
+            first, *others = (f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+            lines.append(f"{first.strip():{_WIDTHS[0]}}" + "".join(others))
+        for note in self.notes:
+            lines += ["", *textwrap.wrap(note, 79)]
+        if self.options:
+            lines += ["", "In vLLM:"]
+            lines += [f"  {name:{_WIDTHS[0]}} {option}" for name, option in self.options]
         return lines
 
 
@@ -103,11 +166,11 @@ def questions(session: Session) -> list[Question]:
     """Return the what-ifs to ask of a recording. Settings that would not change are left out."""
     base, engine = session.base, session.recording.engine
     asked = []
-    for factor in (0.5, 1.5, 2, 4):
+    for factor in _FACTORS_KV:
         blocks = round(base.num_gpu_blocks * factor)
         changes = (f"num_gpu_blocks={blocks}",)
         asked.append(Question(f"KV memory {factor:g}x", changes, f"--num-gpu-blocks-override {blocks}"))
-    for factor in (0.5, 2):
+    for factor in _FACTORS:
         budget = max(round(base.max_num_batched_tokens * factor), base.max_num_seqs)
         option = f"--max-num-batched-tokens {budget}"
         asked.append(Question(f"token budget {factor:g}x", (f"max_num_batched_tokens={budget}",), option))
@@ -120,10 +183,42 @@ def questions(session: Session) -> list[Question]:
     if engine.prefix_caching:
         changes = ("enable_prefix_caching=false",)
         asked.append(Question("no prefix cache", changes, "--no-enable-prefix-caching"))
+        asked += _offloads(session)
     if any(request.tool for request in session.recording.requests) and base.scheduler_cls is None:
         changes = ("policy=ttl-pin",)
-        asked.append(Question("TTL pins", changes, "--scheduler-cls kvtrace.lab.ttl_pin.TTLPinScheduler"))
+        pins = "--scheduler-cls kvtrace.lab.ttl_pin.TTLPinScheduler"
+        asked.append(Question("TTL pins", changes, pins))
+        asked.append(Question("pins, job order", (*changes, "order=jobs"), f"{pins} {_JOB_ORDER}"))
+    if base.policy == "fcfs" and len(jobs_of(session.recording)) < len(session.recording.requests):
+        asked.append(Question("job order", ("order=jobs",), _JOB_ORDER))
     return asked
+
+
+def _offloads(session: Session) -> list[Question]:
+    """Host memory for evicted blocks, with the recording's own bandwidths where it moved blocks."""
+    if not session.recording.engine.block_bytes:
+        return []
+    rates = tuple(f"{name}={value:g}" for name, value in measured_rates(session.recording.trace).items())
+    return [
+        Question(
+            f"offload {gib} GiB",
+            (f"cpu_bytes_to_use={gib}GiB", *rates),
+            f"--kv-offloading-size {gib} --kv-offloading-backend native",
+            gib << 30,
+        )
+        for gib in _OFFLOAD_GIB
+        if gib << 30 > (session.base.cpu_bytes_to_use or 0)
+    ]
+
+
+def measured_rates(path: Path) -> dict[str, float]:
+    """Bandwidths of the recording's own transfers, by the setting's name, GB/s; empty without transfers."""
+    with Trace(path) as trace:
+        rows = trace.sql(
+            "SELECT direction, max(bytes_per_s) rate FROM transfer_rate WHERE bytes_per_s > 0 GROUP BY direction",
+            format="arrow",
+        ).to_pylist()
+    return {f"{row['direction']}_gb_per_s": row["rate"] / 1e9 for row in rows if row["direction"] in ("load", "store")}
 
 
 def advise(session: Session, at_once: int = 1) -> Advice:
@@ -135,37 +230,58 @@ def advise(session: Session, at_once: int = 1) -> Advice:
     asked, refused = [], {}
     for question in questions(session):
         try:
-            asked.append((question, session.what_if(question.name, question.changes)))
+            job = session.what_if(question.name, question.changes)
         except KvtraceError as error:
             refused[question.name] = str(error)
+        else:
+            job.figures_only = True
+            asked.append((question, job))
     results = session.run([job for _, job in asked], at_once)
     fitted, errors = results["outcomes"][FITTED], results["errors"]
-    answers = []
-    for question, job in asked:
-        outcome = results["outcomes"].get(question.name)
-        if outcome is not None:
-            answers.append(_answer(session, question, job.settings, outcome, fitted, errors))
-    answers.sort(key=lambda answer: -answer.request_gain)
-    return Advice(
-        answers, errors, results["agreement"].identical_steps, {**refused, **results["failed"]}, results["warnings"]
-    )
+    answers = [
+        _answer(session, question, job.settings, results["outcomes"][question.name], fitted, errors)
+        for question, job in asked
+        if question.name in results["outcomes"]
+    ]
+    answers.sort(key=lambda answer: (-answer.gains["request"], answer.memory_bytes or 0, answer.question.host_bytes))
+    warnings = list(results["warnings"])
+    if any(answer.question.host_bytes for answer in answers) and not measured_rates(session.recording.trace):
+        rates = (
+            f"{session.base.load_gb_per_s:g} GB/s to the device and {session.base.store_gb_per_s:g} GB/s to the host"
+        )
+        warnings.append(f"the trace has no transfers, so offload is predicted with copies of {rates}")
+    return Advice(answers, errors, results["agreement"].identical_steps, {**refused, **results["failed"]}, warnings)
+
+
+def gains_between(before: Outcome, after: Outcome) -> dict[str, float]:
+    """Gains by key of `FIGURES`: positive is better."""
+
+    def shorter(key: str) -> float:
+        mine, other = before.latency_ms.get(key), after.latency_ms.get(key)
+        return 1 - other[0] / mine[0] if mine and other and mine[0] else 0.0
+
+    return {
+        "request": shorter("request"),
+        "ttft": shorter("ttft"),
+        "throughput": after.tokens_per_s / before.tokens_per_s - 1 if before.tokens_per_s else 0.0,
+        "hit_share": after.hit_share - before.hit_share,
+    }
 
 
 def _answer(
-    session: Session, question: Question, settings: Any, outcome: Outcome, fitted: Outcome, errors: dict[str, float]
+    session: Session,
+    question: Question,
+    settings: Settings,
+    outcome: Outcome,
+    fitted: Outcome,
+    errors: dict[str, float],
 ) -> Answer:
-    def gain(key: str) -> float:
-        before, after = fitted.latency_ms.get(key), outcome.latency_ms.get(key)
-        return 1 - after[0] / before[0] if before and after and before[0] else 0.0
-
-    block_bytes, engine = session.recording.engine.block_bytes, session.recording.engine
+    engine = session.recording.engine
     memory = None
-    if block_bytes is not None:
-        tokens = settings.num_gpu_blocks * settings.block_size - (engine.blocks + 1) * engine.block_size
-        memory = tokens * block_bytes // engine.block_size
-    request = gain("request")
-    throughput = outcome.tokens_per_s / fitted.tokens_per_s - 1 if fitted.tokens_per_s else 0.0
-    helps = request > max(_LEAST_GAIN, abs(errors.get("request_mean", 0.0)))
-    return Answer(
-        question, outcome, memory, request, gain("ttft"), throughput, outcome.hit_share - fitted.hit_share, helps
-    )
+    if engine.block_bytes is not None:
+        tokens = settings.num_gpu_blocks * settings.block_size - session.base.num_gpu_blocks * engine.block_size
+        # another block size keeps the pool's bytes up to one block
+        memory = tokens * engine.block_bytes // engine.block_size if settings.block_size == engine.block_size else 0
+    gains = gains_between(fitted, outcome)
+    helps = any(gains[figure] > max(_LEAST_GAIN, expected_error(errors, figure)) for figure in ("request", "ttft"))
+    return Answer(question, outcome, memory, gains, helps)

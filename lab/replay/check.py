@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,11 +103,12 @@ def outcome(path: Path, engine_id: int | None = None) -> Outcome:
         sum(row["preempted"] for row in rows),
         sum(row["output"] for row in rows),
         span / 1e9,
-        {key: _summary(each) for key, each in values.items() if each},
+        {key: summary(each) for key, each in values.items() if each},
     )
 
 
-def _summary(values: list[float]) -> list[float]:
+def summary(values: Sequence[float]) -> list[float]:
+    """Mean and `QUANTILES` of latencies."""
     return [float(np.mean(values)), *map(float, np.percentile(values, QUANTILES))]
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.engine import STOP_TOKEN, TOKEN, Requests
+from kvtrace.lab.replay.leap import Leap, can_leap, quicken
 from kvtrace.lab.replay.recording import RecordedRequest, Recording
+from kvtrace.lab.replay.tally import Tally
 from kvtrace.lab.replay.timing import TimeModel, Work
 
 _STUCK_STEPS = 1000
 _IDLE_STEP_NS = 1_000_000
+_NEVER = 1 << 62
 _QUEUED, _ABORT, _RESET, _START, _RESULTS = range(5)
 
 
@@ -27,8 +30,9 @@ class Drive:
         requests: Makes its requests.
         recording: What is replayed.
         clock: What the scheduler and the hooks read.
-        transfers: Emulates the worker's side of a KV connector: called with each step's output; returns what the
-            worker tells of finished copies, or None.
+        transfers: Emulates the worker's side of a KV connector: called with each step's output and number; returns
+            what the worker tells of finished copies, or None.
+        tally: Counts figures, where no trace is made.
     """
 
     def __init__(
@@ -37,21 +41,28 @@ class Drive:
         requests: Requests,
         recording: Recording,
         clock: VirtualClock,
-        transfers: Callable[[Any], Any] | None = None,
+        transfers: Callable[[Any, int], Any] | None = None,
+        tally: Tally | None = None,
     ) -> None:
+        from vllm.v1.core.sched.output import SchedulerOutput
         from vllm.v1.outputs import ModelRunnerOutput
         from vllm.v1.request import RequestStatus
 
         self.scheduler, self.clock, self.recording = scheduler, clock, recording
         self.steps = 0
-        self._requests, self._transfers = requests, transfers
+        self._requests, self._transfers, self._tally = requests, transfers, tally
         self._output_type, self._status = ModelRunnerOutput, RequestStatus
+        self._empty_output = SchedulerOutput.make_empty
         self._recorded: dict[str, RecordedRequest] = {}
+        self._leap: Leap | None = None
 
     def add(self, recorded: RecordedRequest, arrival_ns: int) -> None:
         """Queue a request."""
         self._recorded[recorded.internal_id] = recorded
-        self.scheduler.add_request(self._requests.make(recorded, recorded.internal_id, arrival_ns))
+        request = self._requests.make(recorded, recorded.internal_id, arrival_ns)
+        if self._tally is not None:
+            self._tally.arrived(recorded, request)
+        self.scheduler.add_request(request)
 
     def abort(self, recorded: RecordedRequest) -> None:
         """End a request from outside, unless it has ended."""
@@ -60,6 +71,12 @@ class Drive:
             if recorded.end in ("error", "other"):
                 status = getattr(self._status, "FINISHED_ERROR", status)
             self.scheduler.finish_requests(recorded.internal_id, status)
+            if self._tally is not None:
+                self._tally.ended(recorded.internal_id, "abort", self.clock.now_ns)
+
+    def ended(self, request_id: str) -> RecordedRequest:
+        """Forget a request that has ended."""
+        return self._recorded.pop(request_id)
 
     def schedule(self) -> tuple[Any, list[str]]:
         """Schedule a step; its output, and the requests that get a token of it."""
@@ -70,20 +87,42 @@ class Drive:
         tokens = [id_ for id_ in output.num_scheduled_tokens if not requests[id_].is_prefill_chunk]
         return output, tokens
 
-    def results(self, output: Any, tokens: list[str]) -> list[Any]:
-        """Hand in a step's results; vLLM's outputs for the clients."""
+    def results(self, output: Any, tokens: list[str], step: int = 0) -> list[Any]:
+        """Hand in the results of a step, by its recorded number if there is one; vLLM's outputs for the clients."""
         ids = list(output.num_scheduled_tokens)
+        if self._leap is not None:
+            ids = self._leap.plain(output)
+            output.num_scheduled_tokens = {id_: output.num_scheduled_tokens[id_] for id_ in ids}
         sampled = set(tokens)
         answers = [[self._token(id_)] if id_ in sampled else [] for id_ in ids]
         result = self._output_type(ids, {id_: place for place, id_ in enumerate(ids)}, answers)
         if self._transfers is not None:
-            result.kv_connector_output = self._transfers(output)
+            result.kv_connector_output = self._transfers(output, step)
         outputs = self.scheduler.update_from_output(output, result)
-        return [each for engine in outputs.values() for each in engine.outputs]
+        told = [each for engine in outputs.values() for each in engine.outputs]
+        if self._tally is not None:
+            for each in told:
+                self._tally.told(each, self.clock.now_ns)
+        return told
+
+    def leap(self, ahead: int) -> Leap | None:
+        """Return a way to take decode steps without the scheduler; None where every step is recorded."""
+        if self._tally is None or not can_leap(self.scheduler):
+            return None
+        quicken(self.scheduler)
+        self._leap = Leap(self.scheduler, self._recorded, ahead)
+        return self._leap
+
+    def decode_step(self, ids: list[str]) -> Any:
+        """A scheduler's output with a token for each of these requests."""
+        output = self._empty_output()
+        output.num_scheduled_tokens = dict.fromkeys(ids, 1)
+        output.total_num_scheduled_tokens = len(ids)
+        return output
 
     def _token(self, request_id: str) -> int:
-        recorded = self._recorded[request_id]
-        if recorded.end != "stop":
+        recorded = self._recorded.get(request_id)  # an ended one may have a step in flight
+        if recorded is None or recorded.end != "stop":
             return TOKEN
         request = self.scheduler.requests.get(request_id)
         last = request is not None and request.num_output_tokens + 1 >= recorded.output_tokens
@@ -132,7 +171,7 @@ def replay_recorded(drive: Drive) -> None:
         elif kind == _START:
             running[what.step] = drive.schedule()
         elif what.step in running:
-            drive.results(*running.pop(what.step))
+            drive.results(*running.pop(what.step), what.step)
 
 
 @dataclass
@@ -195,17 +234,25 @@ def predecessors(recording: Recording) -> dict[int, RecordedRequest]:
     return found
 
 
-def replay_timed(drive: Drive, model: TimeModel, loop: Loop) -> None:
-    """Run all requests to their ends, with predicted step times."""
-    _Timed(drive, model, loop).run()
+def replay_timed(drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[RecordedRequest] | None = None) -> None:
+    """Run all requests to their ends, with predicted step times.
+
+    Args:
+        drive: With the recording's requests.
+        model: Predicts step times.
+        loop: How requests arrive.
+        stream: Takes the place of the recording's requests: in the order of arrival, made when they arrive and dropped
+            when they end, so that memory does not grow with their number. Needs an open loop.
+    """
+    _Timed(drive, model, loop, stream).run()
 
 
 class _Timed:
-    def __init__(self, drive: Drive, model: TimeModel, loop: Loop) -> None:
-        self._drive, self._model = drive, model
+    def __init__(
+        self, drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[RecordedRequest] | None = None
+    ) -> None:
+        self._drive, self._model, self._stream = drive, model, stream
         recording = drive.recording
-        self._zero = min(request.arrival_ns for request in recording.requests)
-        self._rate = loop.rate
         self._numbers = itertools.count()
         self._due: list[tuple[int, int, RecordedRequest]] = []
         self._aborts: list[tuple[int, int, RecordedRequest]] = []
@@ -213,19 +260,35 @@ class _Timed:
         self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
         self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
         self._open = 0
+        self._zero = self._frontend_ns = 0
+        self._rate = loop.rate
+        if stream is not None:
+            self._zero = drive.clock.now_ns
+            self._draw()
+        else:
+            self._plan(recording, loop)
+
+    def _plan(self, recording: Recording, loop: Loop) -> None:
+        self._zero = min(request.arrival_ns for request in recording.requests)
         # vLLM takes a request in between two steps; what it takes an idle engine to do so is the frontend's share.
         handover = sorted(request.queued_ns - request.arrival_ns for request in recording.requests)
         self._frontend_ns = max(0, handover[len(handover) // 10])
         if loop.kind == "batch":
             self._plan_batches(recording)
-        else:
-            late = predecessors(recording) if loop.kind == "closed" else {}
-            for request in recording.requests:
-                before = late.get(request.number)
-                if before is None or before.finished_ns is None:
-                    self._arrive(self._zero + round((request.arrival_ns - self._zero) / loop.rate), request)
-                else:
-                    self._followers[before.number].append((request.arrival_ns - before.finished_ns, request))
+            return
+        late = predecessors(recording) if loop.kind == "closed" else {}
+        for request in recording.requests:
+            before = late.get(request.number)
+            if before is None or before.finished_ns is None:
+                self._arrive(self._zero + round((request.arrival_ns - self._zero) / loop.rate), request)
+            else:
+                self._followers[before.number].append((request.arrival_ns - before.finished_ns, request))
+
+    def _draw(self) -> None:
+        """Take the stream's next request."""
+        request = next(self._stream, None) if self._stream is not None else None
+        if request is not None:
+            self._arrive(self._zero + round((request.arrival_ns - self._zero) / self._rate), request)
 
     def _plan_batches(self, recording: Recording) -> None:
         end_ns = self._zero
@@ -248,6 +311,7 @@ class _Timed:
         while self._due and self._due[0][0] + self._frontend_ns <= now:
             moment, _, request = heapq.heappop(self._due)
             self._drive.add(request, moment)
+            self._draw()
             self._open += 1
             if request.aborted and request.finished_ns is not None:
                 after = request.finished_ns - request.arrival_ns
@@ -262,7 +326,7 @@ class _Timed:
             request = heapq.heappop(self._aborts)[2]
             if request.internal_id in self._drive.scheduler.requests:
                 self._drive.abort(request)
-                self._ended(request, now)
+                self._ended(self._drive.ended(request.internal_id), now)
 
     def _ended(self, request: RecordedRequest, now: int) -> None:
         for gap, follower in self._followers.pop(request.number, ()):
@@ -274,11 +338,16 @@ class _Timed:
     def run(self) -> None:
         drive, scheduler, clock = self._drive, self._drive.scheduler, self._drive.clock
         ahead = 2 if scheduler.scheduler_config.async_scheduling else 1
+        leap = drive.leap(ahead)
         running: deque[tuple[int, Any, list[str]]] = deque()
-        now, done, launched, stuck = self._zero, 0, 0, 0
+        now, done, launched, stuck, prefills = self._zero, 0, 0, 0, 0
         while self._due or running or scheduler.has_requests():
             clock.set(now)
             self._take_in(now)
+            if leap is not None and len(running) == ahead - 1 and leap.begin(running[0][1] if running else None):
+                now, done = self._leap(leap, running, now, done)
+                clock.set(now)
+                self._take_in(now)
             if scheduler.has_requests() and len(running) < ahead:
                 output, tokens = drive.schedule()
                 total = output.total_num_scheduled_tokens
@@ -286,8 +355,10 @@ class _Timed:
                 done = max(done, now)
                 if total:
                     work = drive.work(output)
-                    done = self._model.end_ns(now, done, work)
-                    launched = now + self._model.launch_ns if work.prefill_tokens else now
+                    launch_ns = self._model.launch(prefills) if work.prefill_tokens else 0
+                    prefills += work.prefill_tokens > 0
+                    done = self._model.end_ns(now, done, work, launch_ns)
+                    launched = now + launch_ns
                 running.append((done, output, tokens))
                 if len(running) < ahead and (total or scheduler.has_requests()):
                     now += self._model.overhead_ns if total else 0
@@ -301,9 +372,42 @@ class _Timed:
             self._abort(now)
             for result in drive.results(output, tokens):
                 if result.finish_reason is not None:
-                    self._ended(drive._recorded[result.request_id], now)
+                    self._ended(drive.ended(result.request_id), now)
             now += self._model.overhead_ns
             if stuck:
                 now += _IDLE_STEP_NS
             if stuck > _STUCK_STEPS and not self._due and not self._aborts:
                 break  # what is left can never be scheduled, as with a pool smaller than a request
+
+    def _leap(self, leap: Leap, running: deque[tuple[int, Any, list[str]]], now: int, done: int) -> tuple[int, int]:
+        """Take decode steps until something else happens; the time after them, and when the last one ends."""
+        drive, model = self._drive, self._model
+        pending = running[0][0] if running else None
+        waiting = drive.scheduler.get_request_counts()[1]
+        while leap.requests and now < self._next_event():
+            ends = model.end_ns(now, max(done, now), Work(leap.requests, 0, leap.context, 0))
+            results = max(now, ends if pending is None else pending)
+            if (self._aborts and results >= self._aborts[0][0]) or not leap.step():
+                break
+            done, now = ends, results
+            if pending is not None:
+                pending = ends
+            ended = leap.ended()
+            if ended:
+                drive.clock.set(now)
+                for result in drive.results(drive.decode_step(ended), ended):
+                    self._ended(drive.ended(result.request_id), now)
+            now += model.overhead_ns
+            if ended and waiting:
+                break  # one that waits may follow
+        ids = leap.end()
+        if pending is not None:
+            output = drive.decode_step(ids) if leap.steps else running[0][1]
+            running[0] = (pending, output, list(output.num_scheduled_tokens))
+        drive.steps += leap.steps
+        return now, done
+
+    def _next_event(self) -> int:
+        """When the next request arrives or the cache is reset."""
+        arrival = self._due[0][0] + self._frontend_ns if self._due else _NEVER
+        return min(arrival, self._resets[0]) if self._resets else arrival

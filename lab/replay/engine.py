@@ -9,11 +9,24 @@ from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest
-from kvtrace.lab.replay.settings import TTL_PIN, Settings
+from kvtrace.lab.replay.settings import CONNECTORS, Settings
 from kvtrace.lab.shapes import shape_path
 
-_STAND_IN_TOKEN_BYTES = 2 * 64 * 2
-"""K and V of one head of the stand-in, in half precision."""
+_OF_SETTINGS = (
+    "max_num_batched_tokens",
+    "max_num_scheduled_tokens",
+    "max_num_seqs",
+    "policy",
+    "enable_chunked_prefill",
+    "async_scheduling",
+    "scheduler_cls",
+    "is_multimodal_model",
+    "max_num_encoder_input_tokens",
+    "encoder_cache_size",
+)
+"""Recorded fields of vLLM's scheduler configuration that `Settings` has, or that are another model's."""
+
+_MOST_HASHES = 100_000
 
 STOP_TOKEN, TOKEN = 1, 7
 """Ids that the replayed model generates: the first ends a request that stopped before its length limit."""
@@ -36,7 +49,10 @@ def build_scheduler(engine: EngineFacts, settings: Settings) -> Any:
         raise KvtraceError(f"this vLLM cannot be configured as recorded: {error}") from error
     groups = _kv_cache_groups(engine, settings, config)
     kv_cache = _kv_cache_config(engine, settings, groups)
-    kind = config.scheduler_config.get_scheduler_cls() if settings.scheduler_cls else Scheduler
+    try:
+        kind = config.scheduler_config.get_scheduler_cls() if settings.scheduler_cls else Scheduler
+    except ImportError as error:
+        raise KvtraceError(f"scheduler class {settings.scheduler_cls} cannot be imported here: {error}", 2) from error
     if not settings.scheduler_cls and settings.async_scheduling:
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
@@ -47,6 +63,7 @@ def build_scheduler(engine: EngineFacts, settings: Settings) -> Any:
         kv_cache_config=kv_cache,
         structured_output_manager=StructuredOutputManager(config),
         block_size=settings.block_size,
+        hash_block_size=settings.block_size if _one_size(groups) else engine.hash_block_size,
     )
 
 
@@ -68,11 +85,18 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
     }
     if settings.scheduler_cls:
         arguments["scheduler_cls"] = settings.scheduler_cls
-    if settings.scheduler_cls == TTL_PIN:
+    if settings.pins:
         arguments["additional_config"] = {"kvtrace_ttl_pin": settings.pins}
-    if settings.cpu_bytes_to_use:
+    if settings.cpu_bytes_to_use or settings.tier:
         arguments["kv_transfer_config"] = _offload(engine, settings)
     config = EngineArgs(**arguments).create_engine_config()
+    for name, value in (engine.told.get("scheduler") or {}).items():
+        if name not in _OF_SETTINGS and hasattr(config.scheduler_config, name):
+            setattr(config.scheduler_config, name, value)
+    if engine.told.get("lora"):
+        from vllm.config.lora import LoRAConfig
+
+        config.lora_config = LoRAConfig(max_loras=engine.told["lora"]["max_loras"])
     # A platform may change what it cannot run; a scheduler alone runs everywhere.
     config.cache_config.num_gpu_blocks = settings.num_gpu_blocks
     config.cache_config.block_size = settings.block_size
@@ -84,22 +108,76 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
 
 
 def _offload(engine: EngineFacts, settings: Settings) -> Any:
-    """The OffloadingConnector with room for as many blocks as the host memory has: the stand-in's are smaller."""
+    """The connector of these settings, of one worker, with vLLM's own spec."""
     from vllm.config import KVTransferConfig
 
+    if settings.tier:
+        module = "kvtrace.lab.replay.tiers.connector"
+        return KVTransferConfig(kv_connector="TierConnector", kv_connector_module_path=module, kv_role="kv_both")
     if not engine.block_bytes:
         raise KvtraceError("cpu_bytes_to_use: the trace does not say how many bytes a block has")
-    host_blocks = (settings.cpu_bytes_to_use or 0) * engine.block_size // (engine.block_bytes * settings.block_size)
-    extra = {"cpu_bytes_to_use": host_blocks * settings.block_size * _STAND_IN_TOKEN_BYTES}
-    return KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra)
+    extra = dict((engine.told.get("kv_transfer") or {}).get("kv_connector_extra_config") or {})
+    for name in ("spec_name", "spec_module_path", "cpu_bytes_to_use_per_rank", "num_cpu_blocks"):
+        extra.pop(name, None)
+    extra["cpu_bytes_to_use"] = (settings.cpu_bytes_to_use or 0) // engine.tp_size
+    extra["lazy_offload"] = settings.lazy_offload
+    name = CONNECTORS[settings.connector]
+    return KVTransferConfig(kv_connector=name, kv_role="kv_both", kv_connector_extra_config=extra)
 
 
 def _kv_cache_groups(engine: EngineFacts, settings: Settings, config: Any) -> list[Any]:
+    told = engine.told.get("kv_cache_groups")
+    if told:
+        return [_told_group(number, group, engine, settings) for number, group in enumerate(told)]
+    return _groups_of_model(engine, settings, config)
+
+
+def _told_group(number: int, told: dict[str, Any], engine: EngineFacts, settings: Settings) -> Any:
+    """A KV cache group as it was recorded, with blocks of another size where settings say so."""
+    import dataclasses
+    import enum
+
     import torch
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+    from vllm.v1 import kv_cache_interface
+
+    kind = getattr(kv_cache_interface, str(told["kind"]), None)
+    if kind is None or "block_size" not in told["spec"]:
+        raise KvtraceError(f"the engine's KV cache group {number} is a {told['kind']}, which cannot be built again", 2)
+    known = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    values = {}
+    for name, value in told["spec"].items():
+        default = known[name].default if name in known else None
+        if isinstance(value, str) and value.startswith("torch."):
+            values[name] = getattr(torch, value.removeprefix("torch."))
+        elif isinstance(default, enum.Enum):
+            values[name] = type(default)(value)
+        elif name in known:
+            values[name] = value
+    if settings.block_size != engine.block_size:
+        if values["block_size"] != engine.block_size or values.get("page_size_padded"):
+            raise KvtraceError("block_size: the engine's KV cache groups have blocks of several sizes", 2)
+        values["block_size"] = settings.block_size
+    layers = [f"layer.{number}.{layer}" for layer in range(told["layers"])]
+    return kv_cache_interface.KVCacheGroupSpec(layers, kind(**values))
+
+
+def _one_size(groups: list[Any]) -> bool:
+    return len({group.kv_cache_spec.block_size for group in groups}) == 1
+
+
+def _groups_of_model(engine: EngineFacts, settings: Settings, config: Any) -> list[Any]:
+    """Groups of a recording that does not tell of them, by the model's configuration."""
+    import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-    shape = {"block_size": settings.block_size, "num_kv_heads": 1, "head_size": 64, "dtype": torch.float16}
+    # K and V of one head in half precision; of all layers, where there is one group.
+    head_size = (engine.block_bytes or 0) // (4 * engine.block_size) if engine.kv_groups == 1 else 64
+    shape = {
+        "block_size": settings.block_size,
+        "num_kv_heads": 1,
+        "head_size": max(head_size, 1),
+        "dtype": torch.float16,
+    }
     model = _model_config(engine)
     window, kinds = model.get("sliding_window"), model.get("layer_types")
     if engine.kv_groups == 1 and not kinds:
@@ -107,7 +185,8 @@ def _kv_cache_groups(engine: EngineFacts, settings: Settings, config: Any) -> li
     if not kinds or (window is None and "sliding_attention" in kinds):
         raise KvtraceError(
             f"the engine had {engine.kv_groups} KV cache groups, and the trace does not tell of what kind; "
-            "its model's config.json is needed, with layer_types and sliding_window"
+            "its model's config.json is needed, with layer_types and sliding_window",
+            2,
         )
     specs = {}
     for number, kind in enumerate(kinds):
@@ -115,10 +194,21 @@ def _kv_cache_groups(engine: EngineFacts, settings: Settings, config: Any) -> li
         specs[f"layer.{number}"] = (
             FullAttentionSpec(**shape) if full else SlidingWindowSpec(**shape, sliding_window=window)
         )
-    groups = list(get_kv_cache_groups(config, specs))
+    groups = list(_vllm_grouping()(config, specs))
     if len(groups) != engine.kv_groups:
-        raise KvtraceError(f"the engine had {engine.kv_groups} KV cache groups; built from its config: {len(groups)}")
+        raise KvtraceError(
+            f"the engine had {engine.kv_groups} KV cache groups; built from its config: {len(groups)}", 2
+        )
     return groups
+
+
+def _vllm_grouping() -> Callable[[Any, dict[str, Any]], list[Any]]:
+    try:  # vLLM 0.33 moved it
+        from vllm.v1.core.kv_cache_planning import get_kv_cache_groups
+    except ImportError:
+        from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+    grouping: Callable[[Any, dict[str, Any]], list[Any]] = get_kv_cache_groups
+    return grouping
 
 
 def _model_config(engine: EngineFacts) -> dict[str, Any]:
@@ -131,18 +221,35 @@ def _model_config(engine: EngineFacts) -> dict[str, Any]:
 
 
 def _kv_cache_config(engine: EngineFacts, settings: Settings, groups: list[Any]) -> Any:
-    from vllm.v1.kv_cache_interface import KVCacheConfig
+    import dataclasses
 
-    return KVCacheConfig(num_blocks=settings.num_gpu_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
+
+    known = {field.name for field in dataclasses.fields(KVCacheConfig) if field.init}
+    if settings.block_size != engine.block_size:  # vLLM derives these from the size of blocks
+        known -= {"hash_block_size", "cache_hit_alignment_tokens"}
+    told = {name: value for name, value in (engine.told.get("kv_cache") or {}).items() if name in known}
+    tensors = []
+    if settings.cpu_bytes_to_use and settings.connector == "simple-cpu-offload":  # it sizes its pool by the GPU's
+        page = (engine.block_bytes or 0) // engine.tp_size * settings.block_size // engine.block_size
+        layers = [layer for group in groups for layer in group.layer_names]
+        size = settings.num_gpu_blocks * page
+        tensors = [KVCacheTensor(size=size, layers=layers, layer_stride=size, block_stride=page)]
+    ours = {"num_blocks": settings.num_gpu_blocks, "kv_cache_tensors": tensors, "kv_cache_groups": groups}
+    return KVCacheConfig(**{**told, **ours})
 
 
 class Requests:
     """Makes vLLM's requests of recorded ones."""
 
     def __init__(self, engine: EngineFacts, settings: Settings) -> None:
-        self._ratio = settings.block_size // engine.hash_block_size
-        self._size = settings.block_size
+        groups = engine.told.get("kv_cache_groups") or []
+        several = len({group["spec"].get("block_size") for group in groups}) > 1
+        self._size = engine.hash_block_size if several else settings.block_size
+        self._ratio = self._size // engine.hash_block_size
         self._caching = settings.enable_prefix_caching
+        self._hashes: dict[int, Any] = {}  # turns of a session ask for the same again
+        self._adapters: dict[str, Any] = {}
 
     def make(self, recorded: RecordedRequest, request_id: str, arrival_ns: int) -> Any:
         """A request as vLLM's engine hands it to its scheduler."""
@@ -167,14 +274,22 @@ class Requests:
             None,
             arrival_time=arrival_ns / 1e9,
             priority=recorded.priority,
+            lora_request=self._adapter(recorded.lora),
             block_hasher=self._hasher(recorded) if self._caching else None,
         )
+
+    def _adapter(self, name: str | None) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        if name is None:
+            return None
+        return self._adapters.setdefault(name, LoRARequest(name, len(self._adapters) + 1, "recorded"))
 
     def _hasher(self, recorded: RecordedRequest) -> Callable[[Any], list[Any]]:
         """Return the hashes of full blocks that a request does not have yet, as vLLM's block hasher does."""
         from vllm.v1.core.kv_cache_utils import BlockHash
 
-        chain, ratio, size = recorded.chain, self._ratio, self._size
+        chain, ratio, size, known = recorded.chain, self._ratio, self._size, self._hashes
         unique = (1 << 63) | (recorded.number << 24)
 
         def hashes(request: Any) -> list[Any]:
@@ -186,8 +301,14 @@ class Requests:
                 last = (position + 1) * ratio - 1  # a hash stands for all tokens before it, too
                 block_hash = chain.get(last)
                 if block_hash is None:
-                    block_hash = unique ^ (position << 1) ^ 1
-                found.append(BlockHash(block_hash.to_bytes(8, "big") * 4))
+                    found.append(BlockHash((unique ^ (position << 1) ^ 1).to_bytes(8, "big") * 4))
+                    continue
+                made = known.get(block_hash)
+                if made is None:
+                    if len(known) >= _MOST_HASHES:
+                        known.clear()
+                    made = known[block_hash] = BlockHash(block_hash.to_bytes(8, "big") * 4)
+                found.append(made)
             return found
 
         return hashes

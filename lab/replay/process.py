@@ -1,4 +1,7 @@
-"""The process of a replay: `python -m kvtrace.lab.replay.process JOBS.json`. Each job runs in a fork of its own."""
+"""The process of a replay: `python -m kvtrace.lab.replay.process JOBS`.
+
+JOBS is a pickle that `run` wrote. Each job runs in a fork of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,23 @@ import pickle
 import sys
 import time
 import traceback
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay.recording import EngineFacts
+from kvtrace.lab.replay.resample import resampled
+from kvtrace.lab.replay.settings import Settings
 
 
 def main(path: Path) -> int:
     """Run the jobs of a file that `run` wrote, some side by side."""
     with path.open("rb") as file:
         recording, jobs, at_once = pickle.load(file)  # written by our own parent
-    _import_vllm()
-    gc.collect()
-    gc.freeze()  # what is imported need not be looked through in each replay
+    import_vllm()
+    warm(recording.engine, jobs[0].settings)
     waiting = list(jobs)
     running: set[int] = set()
     while waiting or running:
@@ -29,29 +36,49 @@ def main(path: Path) -> int:
             job = waiting.pop(0)
             child = os.fork()
             if child == 0:
-                os._exit(_run(recording, job))
+                os._exit(_run(recording if job.seed is None else resampled(recording, job.seed), job))
             running.add(child)
         child, _ = os.wait()
         running.discard(child)
     return 0
 
 
-def _import_vllm() -> None:
+def import_vllm() -> None:
+    """Import what every replay needs, once and without kvtrace's plugin."""
     os.environ.pop("KVTRACE_RUN_DIR", None)  # the hooks are installed here, not by vLLM's plugins
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    import vllm.platforms
+    from vllm.platforms.cpu import CpuPlatform
+
+    if not vllm.platforms.current_platform.device_type:  # a vLLM for GPUs, on a machine without one
+        vllm.platforms._current_platform = CpuPlatform()
     import vllm.engine.arg_utils
-    import vllm.v1.core.sched.async_scheduler  # noqa: F401
+    import vllm.v1.core.sched.async_scheduler
+
+
+def warm(engine: EngineFacts, settings: Settings) -> None:
+    """Prepare for forks: import what a replay needs, and keep the garbage collector from what they share."""
+    import kvtrace.capture.recorder
+    import kvtrace.probes.plugin  # noqa: F401
+    from kvtrace.lab.replay.engine import build_scheduler
+
+    with suppress(Exception):  # where it cannot be built, each fork says so
+        build_scheduler(engine, settings)
+    gc.collect()
+    gc.freeze()
+    # Schedulers make millions of objects and hardly any cycles.
+    gc.set_threshold(200_000, 20, 100)
 
 
 def _run(recording: Any, job: Any) -> int:
     """Run one job; its result is a file beside its recording, written last."""
     result: dict[str, Any]
     try:
-        result = _replay(recording, job)
+        result = replayed(recording, job)
     except KvtraceError as error:
-        result = {"error": str(error)}
+        result = {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:
         traceback.print_exc()
         result = {"error": f"{type(error).__name__}: {error}"}
@@ -63,23 +90,28 @@ def _run(recording: Any, job: Any) -> int:
     return 0
 
 
-def _replay(recording: Any, job: Any) -> dict[str, Any]:
+def replayed(recording: Any, job: Any) -> dict[str, Any]:
+    """Run one job in this process, whose clocks are replaced for good; its result as JSON."""
+    from kvtrace.lab.replay.clock import VirtualClock
+
+    moments = [*(step.start_ns for step in recording.steps[:1]), *(r.arrival_ns for r in recording.requests)]
+    clock = VirtualClock(min(moments) - 1_000_000)
+    clock.install()
+    return _counted(recording, job, clock) if job.figures_only else _recorded(recording, job, clock)
+
+
+def _recorded(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
+    """Replay with kvtrace's hooks, which write a run directory."""
     import vllm
 
     from kvtrace.capture.recorder import Recorder
     from kvtrace.events import REQUEST_ARRIVAL
-    from kvtrace.lab.replay import drive, engine
-    from kvtrace.lab.replay.clock import VirtualClock
+    from kvtrace.lab.replay import engine
     from kvtrace.probes import plugin
     from kvtrace.probes.hooks import Patches
 
-    moments = [recording.steps[0].start_ns, *(r.arrival_ns for r in recording.requests)]
-    first_ns = min(moments) - 1_000_000
-    clock = VirtualClock(first_ns)
-    clock.install()
-    run_dir = Path(job.run_dir)
     failed: list[str] = []
-    recorder = Recorder(run_dir)
+    recorder = Recorder(Path(job.run_dir))
     recorder.note("vllm", inherited=True, version=str(vllm.__version__))
 
     def report(hook: str, state: str, detail: str) -> None:
@@ -95,25 +127,45 @@ def _replay(recording: Any, job: Any) -> dict[str, Any]:
     scheduler = engine.build_scheduler(recording.engine, job.settings)
     recorder.note("role", opens=True, role="frontend")
     emit_arrival = recorder.stream(REQUEST_ARRIVAL)
-    transfers = None
-    if job.settings.cpu_bytes_to_use:
-        from kvtrace.lab.replay.offload import Transfers
+    said = _driven(recording, job, clock, scheduler, None)
+    for request in recording.requests:
+        if request.external_id is not None:
+            internal, external = recorder.intern_once(request.internal_id, request.external_id)
+            emit_arrival(request.arrival_ns, internal, external)
+    return {**said, "failed_hooks": failed}
 
-        transfers = Transfers(job.settings, recording.engine, clock)
+
+def _counted(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
+    """Replay without hooks; only figures are kept."""
+    from kvtrace.lab.replay import engine
+    from kvtrace.lab.replay.tally import Tally
+
+    scheduler = engine.build_scheduler(recording.engine, job.settings)
+    tally = Tally(scheduler)
+    said = _driven(recording, job, clock, scheduler, tally)
+    return {**said, "failed_hooks": [], "figures": asdict(tally.outcome(said["steps"]))}
+
+
+def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any) -> dict[str, Any]:
+    import vllm
+
+    from kvtrace.lab.replay import drive, engine
+    from kvtrace.lab.replay.recording import in_job_order
+    from kvtrace.lab.replay.tiers import worker
+
+    if job.settings.order == "jobs":
+        recording = replace(recording, requests=in_job_order(recording.requests))
+    transfers = worker.emulated_worker(scheduler, recording, job.settings, job.model, clock)
     requests = engine.Requests(recording.engine, job.settings)
-    driven = drive.Drive(scheduler, requests, recording, clock, transfers)
+    driven = drive.Drive(scheduler, requests, recording, clock, transfers, tally)
+    first_ns = clock.now_ns
     began = time.process_time()  # of this core, however busy the machine is
     if job.model is None:
         drive.replay_recorded(driven)
     else:
         drive.replay_timed(driven, job.model, job.loop)
     took = time.process_time() - began
-    virtual_s = (clock.now_ns - first_ns) / 1e9
-    for request in recording.requests:
-        if request.external_id is not None:
-            internal, external = recorder.intern_once(request.internal_id, request.external_id)
-            emit_arrival(request.arrival_ns, internal, external)
-    return {"steps": driven.steps, "seconds": took, "virtual_s": virtual_s, "failed_hooks": failed,
+    return {"steps": driven.steps, "seconds": took, "virtual_s": (clock.now_ns - first_ns) / 1e9,
             "vllm_version": str(vllm.__version__), "end_ns": clock.now_ns,
             "left": len(scheduler.requests), "timed": job.model is not None}  # fmt: skip
 

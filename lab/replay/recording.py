@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Trace
 
-_ONE_ARRIVAL_NS = 1000
+_ONE_ARRIVAL_NS = 100_000_000
+_SAMPLE = re.compile(r"\d+_(.+)", re.ASCII | re.DOTALL)
+LOAD = 1 << 40
+"""Set in a `transfer` that is a load, above the connector's own number of it (`probes/connectors/part.py`)."""
 _ABORTS = ("abort", "error", "other", "ignored")
 
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """Settings of the recorded engine. `blocks` leaves out the null block, as table `engine` does."""
+    """Settings of the recorded engine. `blocks` leaves out the null block, as table `engine` does.
+
+    Attributes:
+        told: Further settings, by the names of `engine.settings`; empty in recordings of earlier kvtraces.
+    """
 
     engine_id: int
     model: str | None
@@ -35,6 +44,8 @@ class EngineFacts:
     chunked_prefill: bool
     async_scheduling: bool
     connector: str | None
+    tp_size: int = 1
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -46,6 +57,7 @@ class RecordedRequest:
         end: Finish reason; None if the recording ended first.
         chain: Block hashes by position, in blocks of `EngineFacts.hash_block_size` tokens.
         skips_cache: Its prefix lookups were disabled.
+        lora: Name of its LoRA adapter.
     """
 
     number: int
@@ -64,11 +76,22 @@ class RecordedRequest:
     finished_ns: int | None
     chain: dict[int, int] = field(default_factory=dict)
     skips_cache: bool = False
+    lora: str | None = None
 
     @property
     def aborted(self) -> bool:
         """Something outside the scheduler ended it."""
         return self.end in _ABORTS
+
+
+def in_job_order(requests: list[RecordedRequest]) -> list[RecordedRequest]:
+    """The requests with priorities by the arrival of their session's first one, as a client of the lab gives them."""
+    first: dict[str | int, int] = {}
+    for request in requests:
+        job = request.session or request.number
+        first[job] = min(first.get(job, request.arrival_ns), request.arrival_ns)
+    place = {job: place for place, job in enumerate(sorted(first, key=lambda job: first[job]))}
+    return [replace(request, priority=place[request.session or request.number]) for request in requests]
 
 
 class StepTime(NamedTuple):
@@ -91,6 +114,8 @@ class Recording:
 
     Attributes:
         resets_ns: When the prefix cache was emptied.
+        transfers: With a KV connector: the step with whose results the workers reported each transfer's end, by the
+            connector's own number of the transfer, of a load with `LOAD`.
         warnings: What the trace does not tell, and what is assumed instead.
     """
 
@@ -101,6 +126,7 @@ class Recording:
     resets_ns: list[int]
     command: str | None
     warnings: list[str]
+    transfers: dict[int, int] = field(default_factory=dict)
 
     @property
     def by_number(self) -> dict[int, RecordedRequest]:
@@ -134,15 +160,63 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
         )
         if not steps:
             raise KvtraceError(f"{path} has no scheduler steps of engine {engine.engine_id}")
-        if any(
-            step.decode_requests < tokens for step, tokens in zip(steps, _decode_tokens(trace, engine), strict=True)
-        ):
-            warnings.append("speculative tokens were scheduled; replay generates one token a step")
+        _refuse(
+            trace,
+            engine,
+            any(
+                step.decode_requests < tokens for step, tokens in zip(steps, _decode_tokens(trace, engine), strict=True)
+            ),
+        )
         if facts.get("kept_from_ns"):
             warnings.append("the recording's beginning was discarded: what the cache held at first is not known")
-        if len(_rows(trace, "SELECT DISTINCT lora FROM request_key WHERE lora IS NOT NULL")) > 0:
-            warnings.append("LoRA adapters were used; replay does not limit how many are loaded at once")
-    return Recording(path, engine, requests, steps, [row[0] for row in resets], facts.get("command"), warnings)
+        _read_adapters(trace, engine, requests, warnings)
+        transfers = _transfers(trace, engine) if engine.connector else {}
+    return Recording(
+        path, engine, requests, steps, [row[0] for row in resets], facts.get("command"), warnings, transfers
+    )
+
+
+def _refuse(trace: Trace, engine: EngineFacts, drafted: bool) -> None:
+    """Raise for what no replay can repeat."""
+    why = None
+    method = (engine.told.get("speculative") or {}).get("method")
+
+    def has(rows: str) -> bool:
+        return bool(_rows(trace, f"SELECT 1 FROM {rows} AND engine_id = $e LIMIT 1", engine))
+
+    if has("pin_start WHERE cause = 'streaming'"):
+        why = "requests got their prompts in parts (streaming sessions); the trace does not tell how long these were"
+    elif drafted or method:
+        why = f"it generated speculatively ({method or 'drafts were scheduled'}); the trace does not tell its drafts"
+    elif has("request_remote WHERE true"):
+        why = "it was one half of a prefill/decode pair; the other engine's part is not in its requests"
+    elif has("request_key WHERE multimodal_key IS NOT NULL"):
+        why = "requests had images or other items; the trace does not tell what their encoder took of a step"
+    if why:
+        raise KvtraceError(f"engine {engine.engine_id} cannot be replayed: {why}", 2)
+
+
+def _read_adapters(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest], warnings: list[str]) -> None:
+    rows = _rows(trace, "SELECT DISTINCT request, lora FROM request_key WHERE lora IS NOT NULL")
+    adapters = dict(rows)
+    for request in requests:
+        request.lora = adapters.get(request.number)
+    if any(request.lora for request in requests) and not engine.told.get("lora"):
+        warnings.append("LoRA adapters were used; replay does not limit how many are loaded at once")
+
+
+def _transfers(trace: Trace, engine: EngineFacts) -> dict[int, int]:
+    """The step whose results told of each finished transfer: that of the poll which found the last worker done."""
+    rows = _rows(
+        trace,
+        "SELECT t.transfer, max(p.step) FROM (SELECT transfer, process_id, finished_ns FROM transfer_end "
+        f"WHERE finished_ns IS NOT NULL AND transfer < {2 * LOAD}) t ASOF JOIN "
+        "(SELECT process_id, start_ns, step FROM connector_call "
+        "WHERE call = 'poll' AND part = 0 AND engine_id = $e) p "
+        "ON t.process_id = p.process_id AND t.finished_ns >= p.start_ns GROUP BY t.transfer",
+        engine,
+    )
+    return dict(rows)
 
 
 def _rows(trace: Trace, sql: str, engine: EngineFacts | None = None) -> list[tuple[Any, ...]]:
@@ -159,8 +233,8 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
         "SELECT engine_id, model, block_size_tokens, coalesce(hash_block_tokens, block_size_tokens), blocks, "
         "block_bytes, coalesce(kv_groups, 1), max_num_batched_tokens, max_num_seqs, max_model_len, "
         "coalesce(policy, 'fcfs'), scheduler, "
-        "coalesce(prefix_caching, true), coalesce(chunked_prefill, true), coalesce(async_scheduling, false), connector "
-        "FROM engine ORDER BY engine_id",
+        "coalesce(prefix_caching, true), coalesce(chunked_prefill, true), coalesce(async_scheduling, false), "
+        f"connector, coalesce(tp_size, 1), {_if_there(trace, 'engine', 'settings')} FROM engine ORDER BY engine_id",
     )
     ids = ", ".join(str(row[0]) for row in rows)
     if engine_id is None and len(rows) > 1:
@@ -175,21 +249,43 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
         raise KvtraceError(
             f"{path} does not say how large engine {number}'s cache and steps are; it cannot be replayed"
         )
-    policy, scheduler, caching, chunked, ahead, connector = rest
+    policy, scheduler, caching, chunked, ahead, connector, tp_size, settings = rest
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
-        scheduler, caching, chunked, ahead, connector,
+        scheduler, caching, chunked, ahead, connector, tp_size, _told(settings),
     )  # fmt: skip
 
 
+def _if_there(trace: Trace, table: str, name: str) -> str:
+    """A column that traces of earlier kvtraces lack, as SQL."""
+    known = _rows(
+        trace,
+        f"SELECT 1 FROM duckdb_columns() WHERE table_name = '{table}' AND column_name = '{name}'",
+    )
+    return name if known else "NULL"
+
+
+def _told(settings: str | None) -> dict[str, Any]:
+    """The engine's further settings. A redacted trace has a hash in their place."""
+    try:
+        found = json.loads(settings or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _requests(trace: Trace, engine: EngineFacts, warnings: list[str]) -> list[RecordedRequest]:
+    tagged = _if_there(trace, "request_queued", "tool")
     rows = _rows(
         trace,
-        "SELECT r.request, r.internal_id, r.external_id, r.session, r.turn, c.tool, coalesce(r.priority, 0), "
+        "SELECT r.request, r.internal_id, r.external_id, r.session, r.turn, coalesce(q.tool, c.tool), "
+        "coalesce(r.priority, 0), "
         "coalesce(r.arrival_ns, r.queued_ns), r.queued_ns, r.prompt_tokens, r.max_tokens, "
         "coalesce(r.output_tokens, 0), "
         "r.finish_reason::VARCHAR, r.finished_ns FROM request r "
         "LEFT JOIN (SELECT request, any_value(tool) tool FROM client_request GROUP BY request) c USING (request) "
+        f"LEFT JOIN (SELECT request, any_value({tagged})::VARCHAR tool FROM request_queued GROUP BY request) q "
+        "USING (request) "
         "WHERE r.engine_id = $e AND r.queued_ns IS NOT NULL AND r.prompt_tokens > 0 ORDER BY r.queued_ns, r.request",
         engine,
     )
@@ -206,15 +302,16 @@ def _requests(trace: Trace, engine: EngineFacts, warnings: list[str]) -> list[Re
 
 
 def _equal_arrivals(requests: list[RecordedRequest]) -> None:
-    """Give the samples of a request (n > 1) one arrival time again: recording it adds the jitter of a clock reading.
+    """Give the samples of a request (n > 1) one arrival time again: recording adds the jitter of two clock readings.
 
-    vLLM orders requests of equal priority and arrival by their ids.
+    vLLM orders requests of equal priority and arrival by their ids, which are the sample's number and the request's id.
     """
-    before = None
+    first: dict[str, int] = {}
     for request in sorted(requests, key=lambda request: request.arrival_ns):
-        if before is not None and request.arrival_ns - before < _ONE_ARRIVAL_NS:
-            request.arrival_ns = before
-        before = request.arrival_ns
+        if match := _SAMPLE.fullmatch(request.internal_id):
+            arrival_ns = first.setdefault(match[1], request.arrival_ns)
+            if request.arrival_ns - arrival_ns < _ONE_ARRIVAL_NS:  # else only their clients gave them such ids
+                request.arrival_ns = arrival_ns
 
 
 def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest], warnings: list[str]) -> None:
@@ -228,12 +325,17 @@ def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
     for number, position, block_hash in _rows(trace, looked_up, engine):
         chains[number][position] = block_hash
     # A block id stands at one place of a request's table from the step that put it there.
+    events = (
+        "SELECT request, block_id, step, block_hash FROM block_event WHERE op = 'cache' AND pool = 0 AND engine_id = $e"
+    )
+    tables = "SELECT request, block_id, step, position FROM block_table WHERE engine_id = $e"
     cached = (
-        "SELECT e.request, t.position, e.block_hash FROM "
-        "(SELECT request, block_id, step, block_hash FROM block_event WHERE op = 'cache' AND pool = 0 "
-        "AND request > 0 AND kv_group = 0 AND engine_id = $e) e ASOF JOIN "
-        "(SELECT request, block_id, step, position FROM block_table WHERE kv_group = 0 AND engine_id = $e) t "
-        "ON e.request = t.request AND e.block_id = t.block_id AND e.step >= t.step"
+        f"SELECT t.request, t.position, e.block_hash FROM ({events} AND request > 0) e ASOF JOIN ({tables}) t "
+        "ON e.request = t.request AND e.block_id = t.block_id AND e.step >= t.step UNION ALL "
+        # Blocks that asynchronous scheduling caches with a step's results are recorded without their request. They are
+        # their holder's: at the end of that step, hence not for the others, whose holder may change within a step.
+        f"SELECT t.request, t.position, e.block_hash FROM ({events} AND coalesce(request, 0) = 0) e "
+        f"ASOF JOIN ({tables}) t ON e.block_id = t.block_id AND e.step >= t.step"
     )
     if alike:
         for number, position, block_hash in _rows(trace, cached, engine):

@@ -17,6 +17,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format.manifest import Manifest
+from kvtrace.lab.replay.check import Outcome, outcome
 from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import Recording
 from kvtrace.lab.replay.settings import Settings
@@ -32,7 +33,9 @@ class Job:
     Attributes:
         name: Names it in messages, and its files.
         model: Predicts step times; None repeats the recorded ones exactly.
+        seed: Replay a resample of the recording's jobs; None replays the recording's own.
         facts: Further facts for table `run` of its trace.
+        figures_only: Count its figures, make no trace. Several times faster.
     """
 
     name: str
@@ -41,21 +44,35 @@ class Job:
     loop: Loop
     target: Path
     facts: dict[str, Any] = field(default_factory=dict)
+    figures_only: bool = False
     run_dir: str = ""
     result: str = ""
+    seed: int | None = None
 
 
 @dataclass
 class Replayed:
-    """A finished replay: its trace, and what its process said. `seconds` are of processor time."""
+    """A finished replay: its trace or, without one, its figures, and what its process said.
+
+    `seconds` are of processor time.
+    """
 
     job: Job
-    trace: Path
+    trace: Path | None
     steps: int
     seconds: float
     virtual_s: float
     vllm_version: str
     warnings: list[str]
+    figures: Outcome | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The replay's figures."""
+        if self.figures is not None:
+            return self.figures
+        assert self.trace is not None
+        return outcome(self.trace)
 
 
 def replay(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[Replayed | KvtraceError]:
@@ -85,27 +102,35 @@ def replay(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[
             )
         except subprocess.TimeoutExpired:
             raise KvtraceError(f"the replay took more than {LONGEST_S} s and was ended") from None
-        return [_finish(recording, job, done) for job in jobs]
+        return [finish(recording, job, done.stderr) for job in jobs]
 
 
-def _finish(recording: Recording, job: Job, done: subprocess.CompletedProcess[str]) -> Replayed | KvtraceError:
+def finish(recording: Recording, job: Job, stderr: str = "") -> Replayed | KvtraceError:
+    """Ingest a replay whose process has ended, or say why there is none; `stderr` is what that process wrote."""
     from kvtrace.ingest.run import ingest
 
     try:
         said = json.loads(Path(job.result).read_text())
     except (OSError, ValueError):
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (stderr.strip().splitlines() or ["no message"])[-1]
         hint = "; is vLLM installed in this environment?" if "vllm" in last else ""
         return KvtraceError(f"the replay ended without a result: {last}{hint}")
     if "error" in said:
-        return KvtraceError(said["error"])
+        return KvtraceError(said["error"], said.get("exit_code", 1))
+    process_warnings = _process_warnings(recording, said)
+    if job.figures_only:
+        figures = Outcome(**said["figures"])
+        warnings = [*recording.warnings, *process_warnings]
+        return Replayed(
+            job, None, said["steps"], said["seconds"], said["virtual_s"], said["vllm_version"], warnings, figures
+        )
     start_ns = recording.steps[0].start_ns
     command = ["kvtrace", "replay", recording.trace.name]
     Manifest(command, start_ns, os.getpid(), said["end_ns"], 0).write(Path(job.run_dir))
     temporary = job.target.with_name(f".{job.target.name}.replay")
     try:
         summary = ingest(Path(job.run_dir), temporary)
-        warnings = [*recording.warnings, *_process_warnings(recording, said), *summary.warnings]
+        warnings = [*recording.warnings, *process_warnings, *summary.warnings]
         _mark(temporary, recording, job, said, warnings)
         temporary.replace(job.target)
     except OSError as error:

@@ -87,7 +87,7 @@ class Session:
         speed = {"steps_per_s": 0.0, "times_real": 0.0}
         for job, each in zip((exact, fitted, *what_ifs), done, strict=True):
             if isinstance(each, Replayed):
-                outcomes[job.name] = check.outcome(each.trace)
+                outcomes[job.name] = each.outcome
                 warnings += each.warnings
                 speed = {
                     "steps_per_s": each.steps / max(each.seconds, 1e-9),

@@ -13,13 +13,35 @@ from kvtrace.lab.replay.recording import EngineFacts
 
 TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
 _SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs")
-_SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
+_SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "lazy_offload")
 _PIN_OPTIONS = ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s")
 _POLICIES = ("fcfs", "priority", "ttl-pin")
-_OFFLOAD = ("cpu_bytes_to_use", "offload_gb_per_s", "load_gb_per_s", "store_gb_per_s")
-NAMES = (*_SIZES, *_SWITCHES, "policy", "scheduler_cls", *_PIN_OPTIONS, *_OFFLOAD)
+_ORDERS = ("requests", "jobs")
+_OFFLOAD = ("cpu_bytes_to_use", "connector", "offload_gb_per_s", "load_gb_per_s", "store_gb_per_s")
+CONNECTORS = {"offloading": "OffloadingConnector", "simple-cpu-offload": "SimpleCPUOffloadConnector"}
+TIERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "host": {"chunk_tokens": 0, "evict": "lru", "write": "through"},
+    "lmcache": {"chunk_tokens": 256, "evict": "lru", "write": "through"},
+    "disk": {"load_gb_per_s": 5.0, "store_gb_per_s": 3.0, "latency_us": 100.0},
+}
+"""Models of tiers; what they leave out is as `_TIER_DEFAULTS`. Bandwidths are our choice, not measured."""
+_TIER_DEFAULTS: dict[str, Any] = {
+    "bytes": 16 << 30,
+    "load_gb_per_s": 20.0,
+    "store_gb_per_s": 20.0,
+    "latency_us": 10.0,
+    "chunk_tokens": 0,  # a block
+    "evict": "lru",
+    "write": "through",
+}
+_TIER_WORDS = {"tier_evict": ("lru", "fifo"), "tier_write": ("through", "lazy", "turn")}
+_TIER_NUMBERS = ("tier_load_gb_per_s", "tier_store_gb_per_s", "tier_latency_us", "tier_chunk_tokens")
+_PREFETCH_NUMBERS = ("prefetch_seconds", "prefetch_spread", "prefetch_lead_s", "prefetch_seed")
+_TIER = ("tier", "tier_bytes", *_TIER_NUMBERS, *_TIER_WORDS, "prefetch", *_PREFETCH_NUMBERS)
+NAMES = (*_SIZES, *_SWITCHES, "policy", "order", "scheduler_cls", *_PIN_OPTIONS, *_OFFLOAD, *_TIER)
 _FACTOR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)x", re.ASCII)
-_BYTES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_BYTES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -27,11 +49,16 @@ class Settings:
     """Settings of the replayed scheduler, under vLLM's names. `num_gpu_blocks` includes the null block.
 
     Attributes:
+        order: `jobs` gives requests priorities by their job's arrival; `requests` leaves them as they were recorded.
         scheduler_cls: As vLLM's `--scheduler-cls`; None for vLLM's own.
         pins: Options of the lab's TTL-pin scheduler.
-        cpu_bytes_to_use: Host memory of vLLM's OffloadingConnector; None without one.
+        cpu_bytes_to_use: Host memory of vLLM's offload connector; None without one.
+        connector: Which one, by name in `CONNECTORS`.
+        lazy_offload: As the SimpleCPUOffloadConnector's option.
         load_gb_per_s: Bandwidth of copies from the host, GB/s.
         store_gb_per_s: Bandwidth of copies to the host, GB/s.
+        tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
+        prefetch: `name` of a prefetch policy and its options; empty without one.
     """
 
     num_gpu_blocks: int
@@ -42,11 +69,16 @@ class Settings:
     enable_chunked_prefill: bool
     async_scheduling: bool
     policy: str
+    order: str = "requests"
     scheduler_cls: str | None = None
     pins: dict[str, Any] = field(default_factory=dict)
     cpu_bytes_to_use: int | None = None
     load_gb_per_s: float = 20.0
     store_gb_per_s: float = 20.0
+    connector: str = "offloading"
+    lazy_offload: bool = False
+    tier: dict[str, Any] = field(default_factory=dict)
+    prefetch: dict[str, Any] = field(default_factory=dict)
 
 
 def recorded_settings(engine: EngineFacts) -> Settings:
@@ -54,6 +86,7 @@ def recorded_settings(engine: EngineFacts) -> Settings:
     own = engine.scheduler is None or engine.scheduler.startswith("vllm.")
     # A TTL-pin scheduler makes its asynchronous variant itself.
     pins = not own and (engine.scheduler or "").startswith("kvtrace.lab.ttl_pin.")
+    connector = next((name for name, known in CONNECTORS.items() if known == engine.connector), Settings.connector)
     return Settings(
         num_gpu_blocks=engine.blocks + 1,
         block_size=engine.block_size,
@@ -64,18 +97,47 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         async_scheduling=engine.async_scheduling,
         policy=engine.policy,
         scheduler_cls=None if own else TTL_PIN if pins else engine.scheduler,
+        pins=engine.told.get("ttl_pin") or {},
+        cpu_bytes_to_use=_told_host_bytes(engine),
+        connector=connector,
+        lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
     )
 
 
+def _connector_options(engine: EngineFacts) -> dict[str, Any]:
+    return (engine.told.get("kv_transfer") or {}).get("kv_connector_extra_config") or {}
+
+
+def _told_host_bytes(engine: EngineFacts) -> int | None:
+    """Host memory of a recorded connector, of all ranks."""
+    options = _connector_options(engine)
+    if engine.connector not in CONNECTORS.values() or options.get("kv_offload_backend", "cpu") != "cpu":
+        return None
+    told = options.get("cpu_bytes_to_use")
+    if isinstance(a_rank := options.get("cpu_bytes_to_use_per_rank"), int | float):
+        told = a_rank * engine.tp_size
+    return int(told) if isinstance(told, int | float) else None
+
+
 def untold_settings(engine: EngineFacts, settings: Settings) -> list[str]:
-    """Warnings about settings of the recorded engine that its trace does not tell and that were not given."""
+    """Warnings about settings of the recorded engine that its trace does not tell and that were not given.
+
+    Raises:
+        KvtraceError: Without them there is nothing to replay.
+    """
     found = []
+    extra = _connector_options(engine)
     if engine.connector and not settings.cpu_bytes_to_use:
-        found.append(
-            f"the engine had a KV connector ({engine.connector}), whose settings are not in the trace; the replay has "
-            "none (--recorded cpu_bytes_to_use=... makes an OffloadingConnector)"
-        )
-    if settings.scheduler_cls == TTL_PIN and not settings.pins:
+        if extra.get("kv_offload_backend", "cpu") != "cpu":
+            what = f"its {extra['kv_offload_backend']} cannot be replayed"
+        elif engine.connector in CONNECTORS.values():
+            what = "the size of its host memory is not in the trace; --recorded cpu_bytes_to_use=16GiB gives it"
+        else:
+            what = f"only the scheduler sides of {' and '.join(CONNECTORS.values())} can be built without their workers"
+        raise KvtraceError(f"engine {engine.engine_id} had a KV connector ({engine.connector}): {what}", 2)
+    if engine.connector and extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
+        found.append(f"the connector's spec, {extra['spec_name']}, is replayed as vLLM's CPUOffloadingSpec")
+    if settings.scheduler_cls == TTL_PIN and not settings.pins and not engine.told:
         found.append("options of TTL pins are not in the trace; --recorded ttl_s=... and threshold_s=... give them")
     return found
 
@@ -90,7 +152,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
         KvtraceError: There is no such setting, or its value makes no engine that this trace could be replayed on.
     """
     found: dict[str, Any] = {}
-    pins = dict(base.pins)
+    pins, tier, prefetch = dict(base.pins), dict(base.tier), dict(base.prefetch)
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals or name not in NAMES:
@@ -99,19 +161,24 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
             found[name] = _size(change, value, getattr(base, name))
         elif name in _SWITCHES:
             found[name] = _switch(change, value)
+        elif name in _TIER:
+            _tier_change(change, name, value, tier, prefetch)
         elif name in _PIN_OPTIONS:
             pins[name] = _tool_times(change, value) if name == "tool_s" else _number(change, value)
         elif name == "policy":
             found.update(_policy(change, value))
+        elif name == "order":
+            found[name] = _word(change, value, _ORDERS)
         elif name == "cpu_bytes_to_use":
             found[name] = _bytes(change, value) or None
         elif name == "offload_gb_per_s":
             found["load_gb_per_s"] = found["store_gb_per_s"] = _number(change, value)
-        elif name == "scheduler_cls":
-            found[name] = value
+        elif name in ("scheduler_cls", "connector"):
+            found[name] = value if name == "scheduler_cls" else _word(change, value, tuple(CONNECTORS))
         else:
             found[name] = _number(change, value)
-    settings = replace(base, **found, pins=pins)
+    tier = _whole_tier(tier, base.tier)
+    settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch)
     return _checked(engine, base, settings, blocks_given="num_gpu_blocks" in found)
 
 
@@ -127,9 +194,70 @@ def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_
     if settings.block_size != base.block_size and not blocks_given:
         usable = (base.num_gpu_blocks - 1) * base.block_size // settings.block_size
         settings = replace(settings, num_gpu_blocks=usable + 1)
+    if settings.order == "jobs":  # priorities are only looked at under this policy
+        settings = replace(settings, policy="priority")
+    _check_tier(engine, settings)
     if settings.num_gpu_blocks < 2:
         raise KvtraceError("num_gpu_blocks: an engine needs the null block and at least one more", 2)
     return settings
+
+
+def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefetch: dict[str, Any]) -> None:
+    """Enter a setting of the tier or of prefetching."""
+    key = name.partition("_")[2]
+    if name == "tier":
+        tier["name"] = _word(change, value, tuple(TIERS))
+    elif name == "tier_bytes":
+        tier[key] = _bytes(change, value)
+    elif name in _TIER_WORDS:
+        tier[key] = _word(change, value, _TIER_WORDS[name])
+    elif name == "tier_chunk_tokens":
+        tier[key] = int(_number(change, value))
+    elif name in _TIER_NUMBERS:
+        tier[key] = _number(change, value)
+    elif name == "prefetch":
+        prefetch["name"] = value
+    else:
+        prefetch[key] = _number(change, value)
+
+
+def _whole_tier(tier: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """The tier with what its name implies where nothing was given; empty without one."""
+    name = tier.get("name", "none" if not tier else None)
+    if name is None:
+        raise KvtraceError(f"tier_{next(iter(tier))}: of which tier? --set tier=... is one of {', '.join(TIERS)}", 2)
+    if name == "none":
+        return {}
+    if before and before["name"] != name:  # another kind: only what was given beside it
+        tier = {key: value for key, value in tier.items() if value != before.get(key)}
+    return {**_TIER_DEFAULTS, **TIERS[name], **tier, "name": name}
+
+
+def _check_tier(engine: EngineFacts, settings: Settings) -> None:
+    tier = settings.tier
+    if settings.prefetch and not tier:
+        raise KvtraceError("prefetch: there is nothing to prefetch from; --set tier=host adds a tier", 2)
+    if not tier:
+        return
+    if settings.cpu_bytes_to_use:
+        raise KvtraceError("tier and cpu_bytes_to_use: a replay has one connector, so only one of them", 2)
+    if not engine.block_bytes:
+        raise KvtraceError("tier: the trace does not say how many bytes a block has", 2)
+    if engine.kv_groups > 1:
+        raise KvtraceError("tier: the model of a tier only knows one KV cache group", 2)
+    for key in ("load_gb_per_s", "store_gb_per_s"):
+        if not tier[key]:
+            raise KvtraceError(f"tier_{key}: expected more than 0", 2)
+    if tier["chunk_tokens"] % settings.block_size:
+        raise KvtraceError(f"tier_chunk_tokens: expected a multiple of the block size, {settings.block_size}", 2)
+    if tier["write"] == "lazy" and tier["chunk_tokens"] > settings.block_size:
+        raise KvtraceError("tier_write=lazy: blocks are evicted one by one; it needs tier_chunk_tokens=0", 2)
+
+
+def _word(change: str, value: str, words: Sequence[str]) -> str:
+    if value not in words:
+        raise KvtraceError(f"--set {change}: expected {', '.join(words)}", 2)
+    return value
 
 
 def _size(change: str, value: str, recorded: int) -> int:
@@ -170,7 +298,7 @@ def _tool_times(change: str, value: str) -> dict[str, float]:
 
 
 def _bytes(change: str, value: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMG]I?B)?", value.upper(), re.ASCII)
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMG]I?B|TIB)?", value.upper(), re.ASCII)
     if match is None:
         raise KvtraceError(f"--set {change}: expected bytes, such as 16GiB", 2)
     return int(float(match[1]) * _BYTES[match[2] or ""])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,8 @@ _FEWEST_STEPS = 20
 _HELD_OUT_RUN = 10
 """Steps are held out in runs of so many, every third run, so that the noise of neighbours does not leak."""
 
-
 _ROUNDS = 6
+"""Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
 
 
 class Work(NamedTuple):
@@ -49,6 +49,8 @@ class TimeModel:
         launch_ns: Time that the host takes to launch a step with prefill, where steps are scheduled ahead of results.
             The results of the step before it are taken in after it.
         least_ns: Time that such a step takes at least, from its start: its launch, and what the device is behind.
+        launches_ns: Recorded launch times in their order; their mean is `launch_ns`. Launching is host work that varies
+            by itself, with long spells of slow launches, so that a median delay is not that of a mean launch.
         residuals: On steps that the fit did not see.
         stalls: Share of the measured time that outliers took beyond what the model says. Replays leave it out.
     """
@@ -60,16 +62,24 @@ class TimeModel:
     stalls: float = 0.0
     launch_ns: int = 0
     least_ns: int = 0
+    launches_ns: list[int] = field(default_factory=list)
 
-    def end_ns(self, start_ns: int, free_ns: int, work: Work) -> int:
+    def launch(self, number: int) -> int:
+        """Predicted time to launch the given step with prefill of a run, counted from 0, ns."""
+        return self.launches_ns[number % len(self.launches_ns)] if self.launches_ns else self.launch_ns
+
+    def end_ns(self, start_ns: int, free_ns: int, work: Work, launch_ns: int | None = None) -> int:
         """Predicted moment of a step's results.
 
         Args:
             start_ns: When the step is scheduled.
             free_ns: When the step before it ends on the device.
             work: The step's work.
+            launch_ns: Time to launch it; the mean unless given.
         """
-        earliest = start_ns + (self.least_ns if work.prefill_tokens else 0)
+        earliest = start_ns
+        if work.prefill_tokens:
+            earliest += self.least_ns + (0 if launch_ns is None else launch_ns - self.launch_ns)
         return max(earliest, max(start_ns, free_ns) + self.step_ns(work))
 
     def step_ns(self, work: Work) -> int:
@@ -97,7 +107,8 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         KvtraceError: It has too few steps.
     """
     known = [step for step in steps if step.update_ns is not None and step.end_ns is not None]
-    samples, overhead_ns, launch_ns = _samples(known)
+    samples, overhead_ns, launches_ns = _samples(known)
+    launch_ns = int(np.mean(launches_ns)) if launches_ns else 0
     if len(samples) < _FEWEST_STEPS:
         raise KvtraceError(f"{len(samples)} steps are too few to fit step times on; {_FEWEST_STEPS} are needed", 2)
     work = np.array([sample.work for sample in samples], dtype=float)
@@ -126,6 +137,7 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         stalls=float(1 - predicted.sum() / time.sum()),
         launch_ns=launch_ns,
         least_ns=shortest_ns,
+        launches_ns=launches_ns,
     )
 
 
@@ -150,14 +162,14 @@ def _shortest(samples: Sequence[_Sample], launch_ns: int) -> int:
     return max(launch_ns, int(since_start[bound].mean())) if bound.any() else launch_ns
 
 
-def _samples(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
-    """Steps to fit on; the overhead between steps, and the launch time of a step with prefill, in ns."""
+def _samples(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
+    """Steps to fit on; the overhead between steps, and launch times of steps with prefill, in ns."""
     pairs = list(itertools.pairwise(steps))
     ahead = sum(after.start_ns < (before.update_ns or 0) for before, after in pairs) * 2 > len(pairs)
     return _ahead(steps) if ahead else _in_turn(steps)
 
 
-def _in_turn(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
+def _in_turn(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
     """Samples where a step is scheduled when the one before it has ended."""
     samples, gaps = [], []
     before_update = before_end = 0
@@ -169,10 +181,10 @@ def _in_turn(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
             if before_end and step.start_ns > before_end:
                 gaps.append(step.start_ns - before_update)
         before_update, before_end = update_ns, end_ns
-    return samples, int(np.median(gaps)) if gaps else 0, 0
+    return samples, int(np.median(gaps)) if gaps else 0, []
 
 
-def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
+def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
     """Samples where a step is scheduled while the one before it runs.
 
     The engine takes in a step's results after it has launched the next step. Launching a step with prefill keeps the
@@ -198,7 +210,7 @@ def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, int]:
     launches = [updates[n] - steps[n + 1].start_ns for n, is_late in enumerate(late) if is_late and plain[n]]
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]
     overhead_ns = max(int(np.median(gaps)), 0) if gaps else 0
-    return samples, overhead_ns, int(np.mean(launches)) if launches else 0
+    return samples, overhead_ns, launches
 
 
 def _work_of(step: StepTime) -> Work:

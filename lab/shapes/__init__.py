@@ -33,15 +33,3 @@ def shape_config(name: str) -> dict[str, Any]:
     """The content of a shape's `config.json`."""
     config: dict[str, Any] = json.loads((shape_path(name) / "config.json").read_text())
     return config
-
-
-def kv_bytes_a_token(config: dict[str, Any], element_bytes: int = 2) -> int:
-    """Bytes of KV a token takes over all layers of a shape.
-
-    Args:
-        config: Of the shape.
-        element_bytes: Of an element of the cache.
-    """
-    heads = config.get("num_key_value_heads", config["num_attention_heads"])
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return int(config["num_hidden_layers"] * 2 * heads * head * element_bytes)

@@ -13,7 +13,7 @@ SHAREGPT_MEAN = (161.31, 337.99)
 """Mean tokens of prompts and outputs of ShareGPT as the vLLM paper gives them."""
 
 SHAREGPT_SIGMA = (1.1, 0.8)
-"""Of the lengths' logarithms: our choice, for a long tail."""
+"""Standard deviations of the lengths' logarithms. kvtrace chose them, for a long tail."""
 
 SHAREGPT_MOST = 4096
 

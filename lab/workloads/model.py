@@ -134,7 +134,7 @@ def randomness(seed: int, *parts: object) -> random.Random:
 
 
 def tokens(rng: random.Random, count: int) -> list[int]:
-    """So many token ids."""
+    """Draw `count` token ids."""
     return rng.choices(range(LOWEST_TOKEN, VOCABULARY), k=count)
 
 

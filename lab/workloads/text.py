@@ -1,4 +1,4 @@
-"""From text to token ids: with a tokenizer if there is one, else by pieces of four characters."""
+"""Converts text to token ids: with a tokenizer if there is one, else by pieces of four characters."""
 
 from __future__ import annotations
 

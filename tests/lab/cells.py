@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.format import layout
-from kvtrace.lab.cell import CELL, FACTS
+from kvtrace.lab.cell import CELL, FACTS, PREDICTED
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import policy_label, policy_of
 from kvtrace.lab.sweep import RESULT, RUN
@@ -52,6 +52,7 @@ class Sweep:
         *,
         policy: Any = "fcfs",
         error: str | None = None,
+        predicted: bool = False,
         **more: Any,
     ) -> Path:
         """Add a cell with what its client saw in the only phase, or its error; returns its place."""
@@ -71,7 +72,7 @@ class Sweep:
             place = {"policy": policy_label(policy_of(policy)), **place}
         rate = settings.pop("rate", None)
         cell = Cell(study="study", axes=place, policy=policy_of(policy), workload={"rate": rate}, **settings)
-        folder = self.directory / "cells" / cell.id
+        folder = self.directory / "cells" / (cell.id + (PREDICTED if predicted else ""))
         (folder / RUN).mkdir(parents=True)
         (folder / CELL).write_text(json.dumps(asdict(cell)))
         (folder / FACTS).write_text(json.dumps(facts))
@@ -79,7 +80,7 @@ class Sweep:
         (folder / RESULT).write_text(json.dumps(status))
         (folder / RUN / layout.CLIENT).write_text("".join(json.dumps(record) + "\n" for record in records or []))
         (folder / RUN / layout.WORKLOAD).write_text(json.dumps(workloads))
-        self._cells.append(cell.id)
+        self._cells += [cell.id] if cell.id not in self._cells else []
         return folder
 
     def close(self) -> Path:

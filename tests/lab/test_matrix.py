@@ -14,8 +14,7 @@ from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import arguments_of
 from kvtrace.lab.matrix import Matrix, read_matrix
-from kvtrace.lab.policies import engine_arguments, jobs_go_in_order, policy_of
-from kvtrace.lab.shapes import kv_bytes_a_token, shape_config, shapes
+from kvtrace.lab.policies import engine_arguments, environment, jobs_go_in_order, policy_of
 from kvtrace.lab.workloads import make
 
 STUDIES = sorted((Path(__file__).parents[2] / "examples" / "studies").glob("*.toml"))
@@ -108,7 +107,7 @@ def test_pins_can_go_with_jobs_served_in_their_order() -> None:
 
 def test_lmcache_is_refused_where_it_is_not_installed() -> None:
     with pytest.raises(KvtraceError, match="lmcache is not installed"):
-        engine_arguments(policy_of({"name": "lmcache", "host_gib": 1}))
+        environment(policy_of({"name": "lmcache", "host_gib": 1}))
 
 
 @pytest.mark.parametrize(
@@ -159,14 +158,3 @@ def test_the_command_line_lists_cells_and_describes_workloads(tmp_path: Path) ->
     assert json.loads(told.stdout)["sha256"] == expected
     kinds = CliRunner().invoke(app, ["lab", "workload"]).stdout
     assert "\nmooncake: path=? jobs=1000 longest=32768" in kinds
-
-
-def test_shapes_have_the_kv_of_their_models() -> None:
-    assert {name: kv_bytes_a_token(shape_config(name)) for name in shapes()} == {
-        "llama-2-7b-64k": 524_288,  # 32 layers x 2 x 32 heads x 128 x 2 bytes
-        "llama-3.1-8b": 131_072,
-        "opt-13b": 819_200,
-        "qwen2.5-0.5b": 12_288,
-        "qwen2.5-1.5b": 28_672,
-        "tiny": 2_048,
-    }

@@ -235,6 +235,7 @@ def test_the_explorer_has_every_run_and_its_filters(tmp_path: Path) -> None:
     done, failed = sorted(data["runs"], key=lambda run: run["status"], reverse=True)
     assert {name: done[name] for name in data["filters"]} == {
         "study": "study",
+        "made": "measured",
         "model": "tiny",
         "capacity": 1600,
         "workload": "w",
@@ -297,3 +298,47 @@ def test_the_explorer_marks_the_best_of_cells_that_were_sent_the_same(tmp_path: 
 def test_a_directory_without_results_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(KvtraceError, match=r"kvtrace lab run MATRIX\.toml"):
         write_report(tmp_path, tmp_path / "report")
+
+
+def both_made(directory: Path) -> Path:
+    """Two policies at two rates, measured and predicted; the prediction has the policies' order wrong at the second."""
+    sweep = Sweep(directory, policy=["fcfs", "priority"], rate=["1.0", "2.0"])
+    told = {"predicted": {"time_from": "h100.duckdb", "notes": ["schedulers differ"]}}
+    for policy, rate, measured, predicted in (
+        ("fcfs", 1.0, 100, 110),
+        ("priority", 1.0, 50, 55),
+        ("fcfs", 2.0, 100, 100),
+        ("priority", 2.0, 80, 120),
+    ):
+        for turn_ms, how in ((measured, False), (predicted, True)):
+            records = [record for n in range(8) for record in job(f"j{n}", n, 10, turn_ms)]
+            workload = {"parameters": {"rate": rate}}
+            facts = told if how else {}
+            sweep.cell(records, policy=policy, rate=rate, predicted=how, workload=workload, facts=facts)
+    return sweep.close()
+
+
+def test_predicted_cells_are_marked_and_held_against_measured_ones(tmp_path: Path) -> None:
+    text = written(both_made(tmp_path))
+    rows = table(text, "Cells")
+    assert [row["made"] for row in rows] == ["measured", "predicted"] * 4
+    assert "4 of 4 cells ran, 0 failed. Not measured but predicted by replay: 4 of 4 cells ended, 0 failed." in text
+    assert "step times of h100.duckdb (4 of 4 cells)" in text
+    # JCT is two turns and 0.1 s: 0.3, 0.2, 0.3, 0.26 measured; errors of 20, 10, 0 and 80 ms
+    errors = [float(row["JCT error"].strip("%+")) for row in table(text, "Predicted cells")]
+    assert errors == [6.7, 0.0, 5.0, 30.8]  # by policy, then rate
+    assert "Mean absolute error of the mean JCT: 10.6%" in text
+    assert "2 pairs of cells differ in policy only; prediction orders 1 as measured." in text
+    compared = table(text, "Against fcfs")
+    assert {(row["made"], row["rate"]) for row in compared} == {
+        (made, rate) for made in ("measured", "predicted") for rate in ("1.0", "2.0")
+    }
+    assert "fcfs (predicted)" in (tmp_path / "report" / "study-jct_s_mean.svg").read_text()
+
+
+def test_the_explorer_marks_predicted_runs(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    write_site([both_made(tmp_path / "sweep")], site)
+    runs = json.loads((site / "runs.json").read_text())["runs"]
+    assert sorted(run["made"] for run in runs) == ["measured"] * 4 + ["predicted"] * 4
+    assert len({run["cell"] for run in runs}) == 8

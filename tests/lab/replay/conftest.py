@@ -16,17 +16,21 @@ DEMO = HERE.parents[2] / "examples" / "demo.py"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and item.path.name != "test_settings.py":
+        if HERE in item.path.parents and item.path.name not in (
+            "test_advise.py",
+            "test_settings.py",
+            "test_recording.py",
+        ):
             item.add_marker(pytest.mark.vllm)
             if importlib.util.find_spec("vllm") is None:
                 item.add_marker(pytest.mark.skip(reason="vLLM is not installed: make test installs it"))
 
 
-def kvtrace(*arguments: str | Path, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+def kvtrace(*arguments: str | int | Path, timeout: float = 400, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     command = [sys.executable, "-m", "kvtrace", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=timeout)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
 

@@ -70,3 +70,18 @@ def test_advice_is_ranked_and_says_what_to_expect(demo: Path) -> None:
     assert by_name["KV memory 2x"]["option"] == "--num-gpu-blocks-override 96"
     assert by_name["KV memory 2x"]["memory_bytes"] == 48 * 65536
     assert "request_mean" in advice["expected_errors"]
+    offload = by_name["offload 16 GiB"]
+    assert offload["host_bytes"] == 16 << 30
+    assert offload["hit_share_gain"] > 0.2
+    assert offload["option"] == "--kv-offloading-size 16 --kv-offloading-backend native"
+    assert any("no transfers" in warning for warning in advice["warnings"])
+
+
+def test_a_report_has_the_advice_where_it_is_asked_for(demo: Path, tmp_path: Path) -> None:
+    kvtrace("report", demo, "--advise", "-o", tmp_path / "report")
+    page = (tmp_path / "report" / "report.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| KV memory ")]
+    assert len(rows) == 4, page[-3000:]
+    # which of them is worth it depends on how even the machine's steps were
+    assert "All figures are predicted" in page
+    assert ("Nothing here would have helped" in page) != ("| in vLLM |" in page)

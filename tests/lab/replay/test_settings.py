@@ -3,10 +3,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay.policies import prefetch_policy
+from kvtrace.lab.replay.policies.base import Movement, Turn
 from kvtrace.lab.replay.recording import EngineFacts, StepTime
 from kvtrace.lab.replay.settings import TTL_PIN, changed_settings, changes_between, recorded_settings
+from kvtrace.lab.replay.tiers.store import Store
 from kvtrace.lab.replay.timing import TimeModel, Work, fit
 
 ENGINE = EngineFacts(
@@ -46,6 +51,74 @@ def test_larger_blocks_keep_the_memory_of_the_pool() -> None:
 def test_ttl_pins_take_their_options() -> None:
     changed = changed_settings(ENGINE, BASE, ["policy=ttl-pin", "ttl_s=0.5"])
     assert changes_between(BASE, changed) == {"scheduler_cls": TTL_PIN, "pins": {"ttl_s": 0.5}}
+
+
+def test_a_tier_takes_what_its_kind_implies() -> None:
+    tier = changed_settings(ENGINE, BASE, ["tier=lmcache", "tier_bytes=2GiB", "tier_evict=fifo"]).tier
+    assert (tier["chunk_tokens"], tier["bytes"], tier["evict"], tier["write"]) == (256, 2 << 30, "fifo", "through")
+    assert changed_settings(ENGINE, BASE, ["tier=none"]) == BASE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["prefetch=oracle"],
+        ["tier=host", "cpu_bytes_to_use=1GiB"],
+        ["tier=lmcache", "tier_write=lazy"],
+        ["tier=host", "tier_chunk_tokens=24"],
+        ["tier=host", "tier_load_gb_per_s=0"],
+        ["tier_evict=lru"],
+        ["tier=tape"],
+    ],
+)
+def test_a_tier_that_makes_no_sense_is_refused(changes: list[str]) -> None:
+    with pytest.raises(KvtraceError, match=r"tier|prefetch"):
+        changed_settings(ENGINE, BASE, changes)
+
+
+def test_estimates_are_by_tool_and_wrong_by_their_spread() -> None:
+    turn = Turn("job", "grep", 0.0, 1600, 0.7)
+    by_tool, average = prefetch_policy("by-tool", {}), prefetch_policy("average", {"seconds": 3.0})
+    assert (by_tool.gap_s(turn), average.gap_s(turn)) == (0.5, 3.0)
+    for policy in (by_tool, average):
+        policy.saw(turn, 0.6)
+        policy.saw(turn._replace(tool="find"), 1.0)
+    assert by_tool.gap_s(turn) == pytest.approx(0.6)
+    assert average.gap_s(turn) == pytest.approx(0.7)
+    assert prefetch_policy("oracle", {}).gap_s(turn) == 0.7
+    wrong = prefetch_policy("by-tool", {"spread": 0.5, "seed": 1})
+    assert len({wrong.gap_s(turn) for _ in range(10)}) == 10
+    with pytest.raises(KvtraceError, match="prefetch=nobody"):
+        prefetch_policy("nobody", {})
+
+
+def test_what_displaces_more_is_worth_less() -> None:
+    policy, turn = prefetch_policy("oracle", {}), Turn("job", "grep", 0.0, 1600, 0.7)
+    cheap, dear = Movement(1600, 0.2, 0.05, 0.0, 0.1, 0.5), Movement(1600, 0.2, 0.05, 0.0, 0.9, 0.5)
+    assert policy.score(turn, cheap) > policy.score(turn, dear) > 0
+    assert policy.score(turn, Movement(1600, 0.2, 0.05, 0.0, 1.2, 0.5)) < 0  # it does not fit
+    assert policy.score(turn, Movement(1600, 0.2, 0.05, 0.01, 0.1, 0.5)) == 0  # others' copies are under way
+
+
+@given(st.lists(st.tuples(st.sampled_from("sldcu"), st.integers(0, 9)), max_size=80), st.integers(0, 4))
+def test_a_store_never_exceeds_its_capacity_nor_evicts_what_is_copied(steps: list[tuple[str, int]], size: int) -> None:
+    store, loading, storing = Store(size), set(), set()
+    for kind, number in steps:
+        chunk = bytes([number])
+        if kind == "s" and not store.known(chunk) and store.reserve(chunk):
+            storing.add(chunk)
+        elif kind == "c" and chunk in storing:
+            store.commit(chunk)
+            storing.remove(chunk)
+        elif kind == "l" and store.holds(chunk) and chunk not in loading:
+            store.load([chunk])
+            loading.add(chunk)
+        elif kind == "d" and chunk in loading:
+            store.loaded([chunk])
+            loading.remove(chunk)
+        assert len(store) <= size
+        assert all(store.holds(each) for each in loading)
+        assert all(store.known(each) for each in storing)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,304 @@
+"""Predicted cells: vLLM's own scheduler in virtual time in place of an engine, in the same folders as measured ones.
+
+DIR/cells/ID-predicted/   as a measured cell's, but that `facts.json` says from what it was predicted
+
+One process imports vLLM and makes the workloads once: `python -m kvtrace.lab.replay.cell PLAN`. Each cell is its fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from kvtrace import __version__
+from kvtrace.errors import KvtraceError
+from kvtrace.format import layout
+from kvtrace.lab.cell import FACTS, arguments_of, load_cell
+from kvtrace.lab.lifetime import die_with_parent
+from kvtrace.lab.matrix import Cell
+from kvtrace.lab.policies import jobs_go_in_order, policy_label
+from kvtrace.lab.replay import process
+from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.recording import Recording
+from kvtrace.lab.replay.run import Job, finish
+from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
+from kvtrace.lab.replay.timing import TimeModel
+from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workload
+from kvtrace.lab.workloads import Workload
+from kvtrace.lab.workloads.agents import TOOL_S
+
+RUN, RESULT = "run", "result.json"
+_HARMLESS = {"gpu_memory_utilization"}
+"""Arguments of vLLM that a replay leaves out: they change nothing that is predicted."""
+
+_workloads: dict[str, tuple[Workload, dict[str, Any]]] = {}
+
+_RECORDS = """
+SELECT internal_id AS id, arrival_ns, first_token_ns, finished_ns, output_tokens,
+    coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0) AS cached_tokens FROM request
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The trace that step times and the engine's other settings come from.
+
+    Attributes:
+        name: As reports call it.
+        like: Its recording, of which only the engine and the requests' handover are needed.
+        model: Fitted to its steps.
+    """
+
+    name: str
+    like: Recording
+    model: TimeModel
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells to predict: their folders, and the number of the source of each."""
+
+    places: list[tuple[Path, int]]
+    sources: list[Source]
+    at_once: int
+
+
+def settings_of(policy: Mapping[str, Any]) -> list[str]:
+    """A policy as changes of replayed settings.
+
+    Raises:
+        KvtraceError: No replay has it.
+    """
+    name = policy["name"]
+    order = ["order=jobs"] if jobs_go_in_order(policy) else []
+    if name in ("fcfs", "priority"):
+        return order
+    if name == "ttl-pin":
+        options = {"tool_s": TOOL_S, **policy}
+        given = [f"{key}={options[key]}" for key in ("ttl_s", "threshold_s", "unseen_tool_s") if key in options]
+        scheduler = "scheduler_cls=kvtrace.lab.ttl_pin.TTLPinScheduler"
+        return [*order, scheduler, *given, f"tool_s={json.dumps(options['tool_s'])}"]
+    if "host_gib" in policy:
+        size = int(float(policy["host_gib"]) * (1 << 30))
+    if name == "offloading":
+        return [f"cpu_bytes_to_use={size}"]
+    if name == "simple-cpu-offload":
+        lazy = [f"lazy_offload={str(bool(policy['lazy_offload'])).lower()}"] if "lazy_offload" in policy else []
+        return [f"cpu_bytes_to_use={size}", "connector=simple-cpu-offload", *lazy]
+    if name == "lmcache":  # a model of its host tier; LMCache itself is not run
+        return ["tier=lmcache", f"tier_bytes={size}", f"tier_chunk_tokens={policy.get('chunk_tokens', 256)}"]
+    raise KvtraceError(f"policy {policy_label(policy)} cannot be replayed")
+
+
+def replayable(cell: Cell, source: Source) -> tuple[Workload, Recording, Settings]:
+    """The workload of a cell, as a recording to replay, and the settings to replay it with.
+
+    Raises:
+        KvtraceError: No replay can stand for the cell.
+    """
+    if len(cell.phases) != 1:
+        raise KvtraceError(f"{len(cell.phases)} phases on one engine cannot be replayed; give each a matrix of its own")
+    if strange := sorted(set(cell.engine) - _HARMLESS):
+        raise KvtraceError(f"arguments of vLLM that no replay has: {', '.join(strange)}")
+    changes = settings_of(cell.policy)
+    workload, _ = _workload(cell)
+    engine = engine_like(
+        source.like.engine,
+        model=cell.model,
+        block_size=cell.block_size,
+        blocks=cell.kv_tokens // cell.block_size,
+        max_num_seqs=cell.max_num_seqs,
+        max_num_batched_tokens=cell.max_num_batched_tokens or source.like.engine.max_num_batched_tokens,
+        max_model_len=arguments_of(cell, [workload])["max_model_len"],
+        policy="fcfs",
+        prefix_caching=cell.prefix_caching,
+        chunked_prefill=cell.chunked_prefill,
+    )
+    recording = recording_of_workload(workload, engine, source.like)
+    return workload, recording, changed_settings(engine, recorded_settings(engine), changes)
+
+
+def _workload(cell: Cell) -> tuple[Workload, dict[str, Any]]:
+    """The workload of a cell and its description; cells that differ in their engines share them."""
+    pool = (cell.kv_tokens, cell.block_size) if any(w["kind"] == "evict-pair" for w in cell.workloads.values()) else ()
+    key = json.dumps([cell.phases, cell.workloads, cell.workload, cell.seed, cell.repeat, pool], sort_keys=True)
+    if key not in _workloads:
+        (made,) = cell.make_workloads()
+        _workloads[key] = made, {"phase": 0, **made.describe()}
+    return _workloads[key]
+
+
+def job_of(cell: Cell, source: Source, settings: Settings, place: Path) -> Job:
+    """The replay of a cell; its trace is where a measured cell's is."""
+    facts = {"replay_time": f"fitted to {source.name}", "replay_changes": settings_of(cell.policy), "lab_cell": cell.id}
+    return Job(
+        cell.label, settings, source.model, Loop("closed"), place / RUN / "trace.duckdb", facts,
+        run_dir=str(place / RUN), result=str(place / "replay.json"),
+    )  # fmt: skip
+
+
+def _predict(place: Path, source: Source) -> None:
+    """Replay a cell in a fork and write what a measured cell's process would have written."""
+    cell = load_cell(place)
+    workload, recording, settings = replayable(cell, source)
+    job = job_of(cell, source, settings, place)
+    (place / RUN).mkdir()
+    child = os.fork()  # clocks are replaced there for good
+    if child == 0:
+        os._exit(process._run(recording, job))
+    os.waitpid(child, 0)
+    done = finish(recording, job)
+    if isinstance(done, KvtraceError):
+        raise done
+    (place / "replay.json").unlink()
+    (place / RUN / layout.WORKLOAD).write_text(json.dumps([_workload(cell)[1]], indent=1) + "\n")
+    window = _write_records(place, workload, recording)
+    notes = [warning for warning in done.warnings if warning != NEVER_RECORDED]
+    if settings.cpu_bytes_to_use:
+        notes.append(f"host copies at {settings.load_gb_per_s:g} GB/s, which nobody measured")
+    facts = {
+        "software": {"python": platform.python_version(), "vllm": done.vllm_version, "kvtrace": __version__},
+        "device": source.name,
+        "predicted": {
+            "time_from": source.name,
+            "residuals": [each._asdict() for each in source.model.residuals],
+            "steps": done.steps,
+            "replay_cpu_s": round(done.seconds, 3),
+            "notes": notes,
+        },
+        "phases": [{"workload": workload.name, "start_ns": window[0], "end_ns": window[1]}],
+    }
+    (place / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _write_records(place: Path, workload: Workload, recording: Recording) -> tuple[int, int]:
+    """Write client.jsonl as a client would have, and its table; when the workload began and ended, ns."""
+    from kvtrace.ingest.client import count_join, import_client
+
+    trace = place / RUN / "trace.duckdb"
+    with duckdb.connect(str(trace)) as connection:
+        found = connection.execute(_RECORDS)
+        names = [column[0] for column in found.description]
+        rows = {row[0]: dict(zip(names, row, strict=True)) for row in found.fetchall()}
+    turns = iter(sorted(recording.requests, key=lambda request: request.number))
+    with (place / RUN / layout.CLIENT).open("w", encoding="utf-8") as file:
+        for job in workload.jobs:
+            for index, turn in enumerate(job.turns):
+                asked = next(turns)
+                got = rows.get(asked.internal_id)
+                record = {
+                    "request_id": asked.external_id, "phase": 0, "workload": workload.name, "session": job.session,
+                    "turn": job.first_turn + index, "last": index == len(job.turns) - 1,
+                    **({"tool": turn.tool, "tool_ms": turn.tool_s * 1e3} if turn.tool else {}),
+                    "prompt_tokens": asked.prompt_tokens,
+                    **_seen(got, asked.queued_ns),
+                }  # fmt: skip
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+    unread: list[str] = []
+    with duckdb.connect(str(trace)) as connection:
+        import_client(connection, place / RUN, unread)
+        count_join(connection)
+        (row,) = connection.execute(
+            "SELECT min(arrival_ns), max(coalesce(finished_ns, queued_ns)) FROM request"
+        ).fetchall()
+    return int(row[0]), int(row[1])
+
+
+def _seen(got: dict[str, Any] | None, due_ns: int) -> dict[str, Any]:
+    """Times and tokens of a record; a request that never ended has an error."""
+    if got is None or got["finished_ns"] is None:
+        due = got["arrival_ns"] if got else due_ns
+        missing = dict.fromkeys(("first_token_ns", "last_token_ns", "cached_tokens"))
+        return {
+            "due_ns": due,
+            "send_ns": due,
+            **missing,
+            "output_tokens": 0,
+            "error": "it was never scheduled to its end",
+        }
+    return {
+        "due_ns": got["arrival_ns"], "send_ns": got["arrival_ns"], "first_token_ns": got["first_token_ns"],
+        "last_token_ns": got["finished_ns"], "output_tokens": got["output_tokens"],
+        "cached_tokens": got["cached_tokens"], "error": None,
+    }  # fmt: skip
+
+
+def _run_cell(place: Path, source: Source) -> None:
+    """Predict a cell and write its result, last."""
+    die_with_parent()
+    started_ns, started_s, error = time.time_ns(), time.monotonic(), None
+    try:
+        _predict(place, source)
+    except KvtraceError as failure:
+        error = str(failure)
+    except Exception as failure:
+        traceback.print_exc()
+        error = f"{type(failure).__name__}: {failure}"
+    result = {
+        "status": "failed" if error else "ok",
+        "error": error,
+        "started_ns": started_ns,
+        "seconds": round(time.monotonic() - started_s, 3),
+        "cpu_s": round(sum(os.times()[:4]), 3),
+        "predicted": True,
+    }
+    temporary = (place / RESULT).with_suffix(".tmp")
+    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    temporary.replace(place / RESULT)
+
+
+def main(path: Path) -> int:
+    """Predict the cells of a plan, some side by side. Writes the name of each that has ended to standard output."""
+    die_with_parent()
+    with path.open("rb") as file:
+        plan: Plan = pickle.load(file)  # written by our own parent
+    process.import_vllm()
+    import pandas  # noqa: F401 - ingest of a cell needs it
+
+    import kvtrace.ingest.client
+    import kvtrace.ingest.run  # noqa: F401
+
+    waiting, running = list(plan.places), dict[int, Path]()
+    for place, _ in waiting:
+        _prepare(place)
+    like = plan.sources[0].like.engine
+    process.warm(like, recorded_settings(like))
+    while waiting or running:
+        while waiting and len(running) < plan.at_once:
+            place, source = waiting.pop(0)
+            child = os.fork()
+            if child == 0:
+                with (place / "log.txt").open("wb") as log:
+                    os.dup2(log.fileno(), 1)
+                    os.dup2(log.fileno(), 2)
+                _run_cell(place, plan.sources[source])
+                os._exit(0)
+            running[child] = place
+        child, _ = os.wait()
+        print(running.pop(child).name, flush=True)  # noqa: T201
+    return 0
+
+
+def _prepare(place: Path) -> None:
+    """Make a cell's workload, so that the forks share it. What is wrong with it is the cell's own failure, later."""
+    try:
+        cell = load_cell(place)
+        if len(cell.phases) == 1:
+            _workload(cell)
+    except KvtraceError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,175 @@
+"""Predicts the cells of matrices in place of running them; `cell` is the process that does it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from kvtrace.errors import KvtraceError
+from kvtrace.ingest.run import ingest
+from kvtrace.lab.cell import CELL, PREDICTED, load_cell
+from kvtrace.lab.matrix import Cell, Matrix
+from kvtrace.lab.replay import timing
+from kvtrace.lab.replay.cell import Plan, Source
+from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.sweep import RESULT, RUN, cells_of, is_done, locked, read_object, write_study
+from kvtrace.queries.trace import TRACE_NAME
+
+_END_PATIENCE_S = 5.0
+
+
+def predict(
+    matrices: list[Matrix],
+    directory: Path,
+    say: Callable[[str], None],
+    *,
+    time_from: Path | None = None,
+    retry_failed: bool = False,
+    share: tuple[int, int] = (1, 1),
+    at_once: int = 2,
+) -> int:
+    """Predict all cells that have no prediction yet; returns how many failed.
+
+    Args:
+        matrices: Their cells.
+        directory: Where results are kept, measured ones too; made if missing.
+        say: Gets a line about each cell.
+        time_from: The trace that step times and the engine's other settings come from. Without it: for each cell the
+            measured FCFS cell of the directory that has its shape and the nearest capacity.
+        retry_failed: Predict those again that failed.
+        share: (i, n): only the i-th of every n cells.
+        at_once: Cells side by side.
+
+    Raises:
+        KvtraceError: There is nothing to take times from, or the directory cannot be written.
+        KeyboardInterrupt: Cells that were not finished are predicted next time.
+    """
+    cells = cells_of(matrices, share)
+    with locked(directory, share):
+        for matrix in matrices:
+            write_study(matrix, directory)
+        places = {directory / "cells" / f"{cell.id}{PREDICTED}": cell for _, cell in cells}
+        left = {place: cell for place, cell in places.items() if not is_done(place, retry_failed=retry_failed)}
+        if len(left) < len(places):
+            say(f"{len(places) - len(left)} of {len(places)} cells are predicted already")
+        if not left:
+            return 0
+        plan = _plan(left, directory, time_from, at_once)
+        for source in plan.sources:
+            say(
+                f"step times of {sum(plan.sources[number] is source for _, number in plan.places)} cells: {source.name}"
+            )
+        for place, cell in left.items():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            (place / CELL).write_text(json.dumps(asdict(cell), indent=1) + "\n")
+        return _run(plan, left, say)
+
+
+def _plan(left: dict[Path, Cell], directory: Path, time_from: Path | None, at_once: int) -> Plan:
+    measured = [] if time_from else _measured(directory)
+    paths: list[Path] = []
+    places = []
+    for place, cell in left.items():
+        path = time_from or _nearest(cell, measured)
+        if path not in paths:
+            paths.append(path)
+        places.append((place, paths.index(path)))
+    return Plan(places, [_source(path, directory) for path in paths], at_once)
+
+
+def _measured(directory: Path) -> list[tuple[Cell, Path]]:
+    """Measured FCFS cells that ended well, and their traces."""
+    found = []
+    for path in sorted(directory.glob(f"cells/*/{RESULT}")):
+        result = read_object(path)
+        if result.get("status") == "ok" and not result.get("predicted"):
+            cell = load_cell(path.parent)
+            if cell.policy["name"] == "fcfs":
+                found.append((cell, path.parent / RUN / TRACE_NAME))
+    return found
+
+
+def _nearest(cell: Cell, measured: list[tuple[Cell, Path]]) -> Path:
+    """The trace of the measured cell of the same shape with the nearest capacity, and then the nearest rate."""
+    alike = [each for each in measured if (each[0].model, each[0].enforce_eager) == (cell.model, cell.enforce_eager)]
+    if not alike:
+        raise KvtraceError(
+            f"nothing tells how long steps of {cell.model} take: name a trace with --time-from, or run a FCFS cell of "
+            "that shape first",
+            2,
+        )
+
+    def far(each: tuple[Cell, Path]) -> tuple[float, float]:
+        rates = [float(one.workload.get("rate") or 1.0) for one in (cell, each[0])]
+        return abs(math.log(each[0].kv_tokens / cell.kv_tokens)), abs(math.log(rates[0] / rates[1]))
+
+    return min(alike, key=far)[1]
+
+
+def _source(path: Path, directory: Path) -> Source:
+    if not path.exists() and path.name == TRACE_NAME:
+        ingest(path.parent)
+    recording = read_recording(path)
+    name = path.parent.parent.name if path.is_relative_to(directory) else str(path.name)
+    return Source(name, replace(recording, steps=[], resets_ns=[]), timing.fit(recording.steps))
+
+
+def _run(plan: Plan, left: dict[Path, Cell], say: Callable[[str], None]) -> int:
+    failed, done, began_s = 0, 0, time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kvtrace-predict-") as folder:
+        path = Path(folder, "plan.pickle")
+        path.write_bytes(pickle.dumps(plan))
+        environment = {key: value for key, value in os.environ.items() if key != "KVTRACE_RUN_DIR"}
+        said = Path(folder, "stderr")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvtrace.lab.replay.cell", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said.open("wb"),
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            by_name = {place.name: (place, cell) for place, cell in left.items()}
+            for line in process.stdout:
+                if line.strip() not in by_name:
+                    continue
+                place, cell = by_name[line.strip()]
+                result = read_object(place / RESULT)
+                done += 1
+                failed += result.get("status") != "ok"
+                error = result.get("error") or "its process ended; see log.txt"
+                what = "predicted" if result.get("status") == "ok" else f"failed: {error.splitlines()[-1][:160]}"
+                say(f"[{done}/{len(left)}] {cell.study}: {cell.label}: {what}, {result.get('seconds', 0):.1f} s")
+        finally:
+            _end(process)
+        last = (said.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+    if done < len(left):
+        hint = "; is vLLM installed in this environment?" if "vllm" in last else ""
+        raise KvtraceError(f"{len(left) - done} cells were not predicted: the process ended: {last[:300]}{hint}")
+    say(f"{done} cells predicted in {time.monotonic() - began_s:.0f} s")
+    return failed
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Leave nothing of it running."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_PATIENCE_S if process.poll() is None and sys.exc_info()[0] is None else 0)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

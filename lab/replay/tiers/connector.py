@@ -1,0 +1,239 @@
+"""A model of a tier behind the GPU's prefix cache, as the scheduler's side of a KV connector. It has no worker.
+
+Copies are asynchronous. A request whose prefix is in the tier waits for its copy, and other requests run on. A block
+that is being stored stays allocated until its copy has ended; with `tier_write=lazy` a block is copied as it is
+evicted, through a buffer that takes no room of the pool.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
+
+from kvtrace.lab.replay.clock import VirtualClock
+from kvtrace.lab.replay.tiers.link import Link
+from kvtrace.lab.replay.tiers.prefetch import Prefetcher
+from kvtrace.lab.replay.tiers.store import Store
+
+_ENDED_BY_ITSELF = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
+
+
+class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
+    """A tier of chunks. `set_up` comes after the scheduler is built."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.block_size = vllm_config.cache_config.block_size
+        self._live: dict[str, Any] = {}
+        self._looked_at: dict[str, int] = {}  # chunks by request
+        self._matched: dict[str, tuple[int, int]] = {}  # blocks by request, first and end
+        self._matched_chunks: list[bytes] = []  # kept until the step is scheduled
+        self._loads: dict[str, tuple[int, list[bytes]]] = {}
+        self._stores: list[tuple[int, int, bytes, list[Any]]] = []
+        self._number = 0
+        self.prefetcher: Prefetcher | None = None
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Take the pool."""
+        self._manager, self.pool = kv_cache_manager, kv_cache_manager.block_pool
+
+    def set_up(self, tier: Mapping[str, Any], block_bytes: int, clock: VirtualClock) -> None:
+        """Give the tier its figures: `Settings.tier`, bytes of a GPU block, the replay's clock."""
+        self._clock, self._block_bytes = clock, block_bytes
+        self._chunk = max(tier["chunk_tokens"] // self.block_size, 1)
+        self.store = Store(tier["bytes"] // (block_bytes * self._chunk), tier["evict"])
+        self.load_link = Link(tier["load_gb_per_s"], tier["latency_us"])
+        self.store_link = Link(tier["store_gb_per_s"], tier["latency_us"])
+        self._write = tier["write"]
+        if self._write == "lazy":
+            self._evict_block = self.pool._maybe_evict_cached_block
+            self.pool._maybe_evict_cached_block = self._evicted
+
+    # What the scheduler calls
+
+    def on_new_request(self, request: Any) -> None:
+        """Let time pass if the engine was idle."""
+        self._advance(idle=not self._live)
+        self._live[request.request_id] = request
+        if self.prefetcher is not None and (session := _tag(request, "kvtrace_session")):
+            self.prefetcher.turn_came(session, self._clock.now_ns)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens that the tier has behind those on the GPU; None while they are being prefetched."""
+        if request.skip_reading_prefix_cache:
+            return 0, False
+        if self.prefetcher is not None and self.prefetcher.in_flight(_tag(request, "kvtrace_session")):
+            return None, False
+        first = num_computed_tokens // self.block_size
+        usable = min((request.num_tokens - 1) // self.block_size, len(request.block_hashes))
+        end = first
+        while end < usable and self.store.holds(self._key(request, end // self._chunk)):
+            end = (end // self._chunk + 1) * self._chunk
+        end = min(end, usable)
+        if end <= first:
+            return 0, False
+        self._matched[request.request_id] = first, end
+        chunks = self._chunks(request, first, end)
+        self.store.load(chunks)
+        self._matched_chunks += chunks
+        return (end - first) * self.block_size, True
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Queue the copy of what was matched."""
+        if not num_external_tokens or request.request_id in self._loads:
+            return
+        first, end = self._matched[request.request_id]
+        load = self.start_load(request, list(range(first, end)), self._clock.now_ns)
+        self._loads[request.request_id] = load
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """Store what has been computed before this step."""
+        self.store.loaded(self._matched_chunks)
+        self._matched_chunks = []
+        self._advance(idle=False)
+        if self._write == "through":
+            for request_id in scheduler_output.num_scheduled_tokens:
+                self._store_new(self._live[request_id])
+        return KVConnectorMetadata()
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """Store the rest, and plan the session's return."""
+        self._advance(idle=False)
+        stores = self._write == "through"
+        session, tool = _tag(request, "kvtrace_session"), _tag(request, "kvtrace_tool")
+        if request.status.name in _ENDED_BY_ITSELF:
+            stores = stores or self._write == "turn"
+            if session and tool and self.prefetcher is not None:
+                tokens = self._full_blocks(request) * self.block_size
+                wanted = self.prefetcher.turn_ended(request, session, tool, tokens, self._clock.now_ns)
+                stores = wanted if self._write == "turn" else stores
+        if stores and request.request_id not in self._loads:
+            self._store_new(request)
+        self._live.pop(request.request_id, None)
+        self._looked_at.pop(request.request_id, None)
+        self._matched.pop(request.request_id, None)
+        return False, None
+
+    # The emulated worker
+
+    def __call__(self, output: Any, step: int = 0) -> Any:
+        """Return the worker's report with the results of a step, or None."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        self._advance(idle=False)
+        now = self._clock.now_ns
+        done = {request for request, (end, _) in self._loads.items() if end <= now}
+        for request in done:
+            self.end_load(self._loads.pop(request)[1])
+        return KVConnectorOutput(finished_recving=done) if done else None
+
+    def _advance(self, *, idle: bool) -> None:
+        now = self._clock.now_ns
+        while self._stores and self._stores[0][0] <= now:
+            _, _, chunk, blocks = heapq.heappop(self._stores)
+            self.store.commit(chunk)
+            self.pool.free_blocks(reversed(blocks))
+        if self.prefetcher is not None:
+            self.prefetcher.advance(now, idle=idle)
+
+    def drain(self) -> None:
+        """Let the time pass that copies under way still take."""
+        self._clock.set(max(self.load_link.free_at_ns, self.store_link.free_at_ns))
+        self._advance(idle=False)
+
+    # Storing
+
+    def _key(self, request: Any, chunk: int) -> bytes:
+        """The hash of a chunk's last block, which stands for all tokens before it, too. Empty for a partial chunk."""
+        last = (chunk + 1) * self._chunk - 1
+        return bytes(request.block_hashes[last]) if last < len(request.block_hashes) else b""
+
+    def _chunks(self, request: Any, first: int, end: int) -> list[bytes]:
+        numbers = range(first // self._chunk, (end - 1) // self._chunk + 1)
+        return [self._key(request, number) for number in numbers]
+
+    def _full_blocks(self, request: Any) -> int:
+        computed = min(request.num_computed_tokens, request.num_tokens) // self.block_size
+        return int(min(computed, len(request.block_hashes)))
+
+    def _store_new(self, request: Any) -> None:
+        chunks = self._full_blocks(request) // self._chunk
+        before = self._looked_at.get(request.request_id, 0)
+        if chunks <= before:
+            return
+        self._looked_at[request.request_id] = chunks
+        ids = self._manager.get_block_ids(request.request_id)[0]
+        for number in range(before, chunks):
+            key = self._key(request, number)
+            blocks = [self.pool.blocks[each] for each in ids[number * self._chunk : (number + 1) * self._chunk]]
+            if len(blocks) == self._chunk and not self.store.known(key) and self.store.reserve(key):
+                self.pool.touch(blocks)
+                self._queue_store(key, blocks, self._chunk)
+
+    def _evicted(self, block: Any) -> bool:
+        from vllm.v1.core.kv_cache_utils import get_block_hash
+
+        key = bytes(get_block_hash(block.block_hash)) if block.block_hash is not None else b""
+        evicted = bool(self._evict_block(block))
+        if evicted and not self.store.known(key) and self.store.reserve(key):
+            self._queue_store(key, [], 1)
+        return evicted
+
+    def _queue_store(self, key: bytes, blocks: list[Any], count: int) -> None:
+        end = self.store_link.copy(count * self._block_bytes, self._clock.now_ns)
+        self._number += 1
+        heapq.heappush(self._stores, (end, self._number, key, blocks))
+
+    # What prefetching uses
+
+    def waits_s(self, tokens: int, now_ns: int) -> float:
+        """Seconds until a copy of so many tokens from the tier would have ended; with none, could begin."""
+        queue = max(self.load_link.free_at_ns - now_ns, 0)
+        took = self.load_link.took_ns(tokens // self.block_size * self._block_bytes) if tokens else 0
+        return (queue + took) / 1e9
+
+    def present(self, request: Any) -> list[Any]:
+        """Return the request's leading blocks that are on the GPU, or None where only the tier has one."""
+        found: list[Any] = []
+        for position, block_hash in enumerate(request.block_hashes):
+            cached = self.pool.get_cached_block(block_hash, [0])
+            if cached is None and not self.store.holds(self._key(request, position // self._chunk)):
+                break
+            found.append(cached[0] if cached is not None else None)
+        return found
+
+    def start_load(self, request: Any, positions: list[int], now_ns: int) -> tuple[int, list[bytes]]:
+        """Queue the copy of blocks from the tier. Return when it ends, and its chunks."""
+        chunks = [self._key(request, number) for number in sorted({place // self._chunk for place in positions})]
+        self.store.load(chunks)
+        return self.load_link.copy(len(positions) * self._block_bytes, now_ns), chunks
+
+    def end_load(self, chunks: list[bytes]) -> None:
+        """Let the tier evict the chunks of a load again."""
+        self.store.loaded(chunks)
+
+    def tier_share(self) -> float:
+        """Share of the tier's bytes in use."""
+        return self.store.share
+
+    # What only a worker's side does
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Do nothing: there is no worker."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Do nothing: there is no worker."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """Do nothing: there is no worker."""
+
+    def wait_for_save(self) -> None:
+        """Do nothing: there is no worker."""
+
+
+def _tag(request: Any, name: str) -> str:
+    extra = getattr(request.sampling_params, "extra_args", None) or {}
+    return str(extra.get(name, ""))

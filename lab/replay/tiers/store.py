@@ -1,0 +1,76 @@
+"""Content of a tier: chunks by hash, with a capacity and an eviction policy."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+
+class Store:
+    """Chunks of a tier. A chunk takes its room from the start of its copy, and can be loaded after its end.
+
+    Args:
+        capacity: Chunks that fit.
+        evict: `lru`: least recently stored or loaded first; `fifo`: in the order of storing.
+
+    Attributes:
+        evictions: Chunks that made room for others.
+        refused: Chunks that found no room, as all others were being copied.
+    """
+
+    def __init__(self, capacity: int, evict: str = "lru") -> None:
+        self._capacity, self._lru = capacity, evict == "lru"
+        self._chunks: OrderedDict[bytes, bool] = OrderedDict()  # True once it can be loaded
+        self._loading: Counter[bytes] = Counter()
+        self.evictions = self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    @property
+    def share(self) -> float:
+        """Share of the capacity in use."""
+        return len(self._chunks) / self._capacity if self._capacity else 1.0
+
+    def known(self, chunk: bytes) -> bool:
+        """Return True if the chunk is here or on its way, and count that as a use."""
+        if chunk not in self._chunks:
+            return False
+        self._use(chunk)
+        return True
+
+    def holds(self, chunk: bytes) -> bool:
+        """Return True if the chunk can be loaded."""
+        return self._chunks.get(chunk, False)
+
+    def reserve(self, chunk: bytes) -> bool:
+        """Take room for a new chunk. Return False if there is none."""
+        if len(self._chunks) >= self._capacity:
+            victim = next((c for c, ready in self._chunks.items() if ready and not self._loading[c]), None)
+            if victim is None:
+                self.refused += 1
+                return False
+            del self._chunks[victim]
+            self.evictions += 1
+        self._chunks[chunk] = False
+        return True
+
+    def commit(self, chunk: bytes) -> None:
+        """Make a reserved chunk loadable."""
+        self._chunks[chunk] = True
+
+    def load(self, chunks: list[bytes]) -> None:
+        """Keep chunks until `loaded`."""
+        for chunk in chunks:
+            self._use(chunk)
+            self._loading[chunk] += 1
+
+    def loaded(self, chunks: list[bytes]) -> None:
+        """End what `load` began."""
+        for chunk in chunks:
+            self._loading[chunk] -= 1
+            if not self._loading[chunk]:
+                del self._loading[chunk]
+
+    def _use(self, chunk: bytes) -> None:
+        if self._lru:
+            self._chunks.move_to_end(chunk)

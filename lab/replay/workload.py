@@ -1,0 +1,262 @@
+"""Recordings of what was never recorded: a lab workload or a request trace, on an engine as another trace has it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, StepTime
+from kvtrace.lab.workloads import Workload, make
+from kvtrace.queries import Trace
+
+NEVER_RECORDED = "this workload was never recorded: no figure of it could be held against a measured one"
+_START_NS = 1_000_000_000_000_000_000
+"""When workloads begin: 2001. A workload has no time of its own."""
+
+_FRONTEND_SHARE = 10
+_MATRICES = (".toml", ".json")
+
+
+def is_workload(path: Path) -> bool:
+    """A file that describes workloads: a matrix, or one workload's parameters."""
+    return path.suffix in _MATRICES
+
+
+def read_workload(path: Path, name: str | None = None) -> Workload:
+    """The workload of a file: a matrix's only or named one, or a table with `kind` and its parameters.
+
+    Raises:
+        KvtraceError: It cannot be read, or has several workloads and none was named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        given = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise KvtraceError(f"{path} cannot be read: {error}", 2) from error
+    if not isinstance(given, dict):
+        raise KvtraceError(f"{path}: expected [workloads.NAME], or a table with kind and its parameters", 2)
+    if "kind" in given:
+        return make(path.stem, given)
+    known = given.get("workloads", {})
+    chosen = name or (next(iter(known)) if len(known) == 1 else "")
+    if chosen not in known:
+        raise KvtraceError(f"{path}: name a workload with --workload; there are {', '.join(known) or 'none'}", 2)
+    common = {key: value for key, value in given.get("cell", {}).items() if key in ("rate", "jobs", "concurrency")}
+    return make(chosen, {**common, **known[chosen]})
+
+
+def is_request_trace(path: Path) -> bool:
+    """A trace that says what was asked of an engine, and not what one did: no steps, and requests with arrivals."""
+    with Trace(path) as trace:
+        (row,) = trace.sql(
+            "SELECT (SELECT count(*) FROM step) steps, (SELECT count(arrival_ns) FROM request) asked",
+            format="arrow",
+        ).to_pylist()
+    return not row["steps"] and bool(row["asked"])
+
+
+def engine_like(engine: EngineFacts, **changes: object) -> EngineFacts:
+    """An engine of the same kind for other requests: no connector, vLLM's own scheduler, other sizes.
+
+    Args:
+        engine: The recorded one.
+        changes: Fields to change. With another block size, blocks keep their bytes a token, and so does the pool.
+    """
+    size = changes.get("block_size", engine.block_size)
+    assert isinstance(size, int)
+    of_others = {"ttl_pin", "kv_transfer", "lora", "speculative"}
+    if size != engine.block_size:
+        of_others |= {"kv_cache", "kv_cache_groups"}
+    scaled = {
+        "told": {name: value for name, value in engine.told.items() if name not in of_others},
+        "block_size": size,
+        "hash_block_size": size,
+        "blocks": engine.blocks * engine.block_size // size,
+        "block_bytes": engine.block_bytes and engine.block_bytes * size // engine.block_size,
+        "engine_id": 1,
+        "scheduler": None,
+        "connector": None,
+        "prefix_caching": True,
+    }
+    return replace(engine, **{**scaled, **changes})  # type: ignore[arg-type]
+
+
+def recording_of_workload(workload: Workload, engine: EngineFacts, like: Recording) -> Recording:
+    """A recording to replay, of a workload of the lab. Turns take no time in it; a closed loop gives them theirs.
+
+    Args:
+        workload: What clients would send.
+        engine: What they would send it to.
+        like: The recording the engine is like; the frontend's share is taken from it.
+
+    Raises:
+        KvtraceError: Its jobs wait for free slots of more than one.
+    """
+    if workload.arrivals_s is None and (workload.concurrency or 1) > 1:
+        raise KvtraceError(
+            f"workload {workload.name}: {workload.concurrency} jobs at a time, each as soon as another ends, cannot be "
+            "replayed; arrivals at times can, and one job at a time",
+            2,
+        )
+    frontend_ns = frontend_share(like)
+    requests: list[RecordedRequest] = []
+    end_ns = _START_NS
+    for place, job in enumerate(workload.jobs):
+        if workload.arrivals_s is not None:
+            end_ns = _START_NS + round(workload.arrivals_s[place] * 1e9)
+        prompts = list(_prompts(workload, place, engine.hash_block_size))
+        for index, (turn, (prompt, chain)) in enumerate(zip(job.turns, prompts, strict=True)):
+            number = len(requests) + 1
+            session, turn_number = job.session, job.first_turn + index
+            if workload.arrivals_s is None:
+                session = workload.name  # one job after another: all turns follow each other
+                turn_number = number - 1
+            name = f"{workload.name}-0-{job.session}-{job.first_turn + index}"
+            requests.append(
+                RecordedRequest(
+                    number,
+                    name,
+                    name,
+                    session,
+                    turn_number,
+                    turn.tool or None,
+                    0,
+                    end_ns,
+                    end_ns + frontend_ns,
+                    prompt,
+                    turn.output_tokens,
+                    turn.output_tokens,
+                    "length",
+                    end_ns + frontend_ns,
+                    chain,
+                )
+            )
+            end_ns += frontend_ns + round(turn.tool_s * 1e9)
+    return _made(Path(workload.name), engine, requests, list(workload.notes))
+
+
+def frontend_share(like: Recording) -> int:
+    """Time from a request's arrival until an idle engine's scheduler has it, ns."""
+    handover = sorted(max(request.queued_ns - request.arrival_ns, 0) for request in like.requests)
+    return handover[len(handover) // _FRONTEND_SHARE]
+
+
+def _prompts(workload: Workload, place: int, block_size: int) -> Iterator[tuple[int, dict[int, int]]]:
+    """Each turn's prompt tokens, and the hashes of the blocks that it and what the history goes on with fill.
+
+    Turns share one chain as long as the history goes on with what the model generated, whose tokens are unique.
+    """
+    history, previous = array("i"), b""
+    hashes: dict[int, int] = {}
+    for index, turn in enumerate(workload.jobs[place].turns):
+        history.extend(turn.new)
+        prompt = len(history)
+        # Negative tokens are those of an answer that nobody else gets.
+        history.extend(range(-1, -1 - turn.output_tokens, -1) if turn.answer is None else turn.answer)
+        if turn.answer is None and turn.output_tokens:
+            history[prompt] = -(place << 12 | index) - 1
+        if index and workload.jobs[place].turns[index - 1].answer is not None:
+            hashes = dict(hashes)  # the turn before generated other tokens than the history goes on with
+        end = len(history) if turn.answer is None else prompt
+        for position in range(len(hashes), end // block_size):
+            block = history[position * block_size : (position + 1) * block_size].tobytes()
+            previous = blake2b(previous + block, digest_size=8).digest()
+            hashes[position] = int.from_bytes(previous, "big")
+        yield prompt, hashes
+
+
+def recording_of_requests(path: Path, like: Recording) -> Recording:
+    """A recording to replay, of a request trace that `kvtrace ingest --requests` read: an open loop at its times.
+
+    A hash stands for its block and all before it; requests without hashes share nothing.
+
+    Raises:
+        KvtraceError: The trace's blocks are no multiple of vLLM's.
+    """
+    with Trace(path) as trace:
+        sizes = trace.sql("SELECT DISTINCT hash_block_tokens n FROM engine", format="arrow")["n"].to_pylist()
+        rows = trace.sql(
+            "SELECT request, internal_id, external_id, session, turn, prompt_tokens, arrival_ns, "
+            "coalesce(output_tokens, 1) outputs FROM request "
+            "WHERE arrival_ns IS NOT NULL AND prompt_tokens > 0 ORDER BY arrival_ns, request",
+            format="arrow",
+        ).to_pylist()
+        hashes = trace.sql("SELECT request, position, block_hash FROM request_hash", format="arrow")
+    size = sizes[0] if len(sizes) == 1 and sizes[0] else like.engine.hash_block_size
+    if not rows:
+        raise KvtraceError(f"{path} has no requests to replay")
+    chains: dict[int, dict[int, int]] = defaultdict(dict)
+    for number, position, block_hash in zip(*(column.to_pylist() for column in hashes.columns), strict=True):
+        chains[number][position] = block_hash
+    engine, warnings, cut = engine_like(like.engine), [], 0
+    divides = size % engine.block_size == 0
+    if not divides:
+        engine = engine_like(like.engine, block_size=size)
+        warnings.append(f"blocks have {size} tokens, as many as a hash of {path.name} covers")
+    frontend_ns, ratio, requests = frontend_share(like), size // engine.block_size, []
+    for row in rows:
+        output = max(int(row["outputs"]), 1)
+        prompt = min(row["prompt_tokens"], engine.max_model_len - output)
+        if prompt < 1:
+            raise KvtraceError(
+                f"request {row['internal_id']} generates {output} tokens; {like.trace} had a max_model_len of "
+                f"{engine.max_model_len}; --set max_model_len=... raises it",
+                2,
+            )
+        cut += prompt < row["prompt_tokens"]
+        arrival = _START_NS + row["arrival_ns"] - rows[0]["arrival_ns"]
+        requests.append(
+            RecordedRequest(
+                row["request"],
+                row["internal_id"],
+                row["external_id"] or row["internal_id"],
+                row["session"],
+                row["turn"],
+                None,
+                0,
+                arrival,
+                arrival + frontend_ns,
+                prompt,
+                output,
+                output,
+                "length",
+                arrival + frontend_ns,
+                _split(chains.get(row["request"], {}), ratio, prompt // engine.block_size),
+            )
+        )
+    if cut:
+        warnings.append(f"{cut} prompts were cut to max_model_len, {engine.max_model_len} tokens, less their output")
+    if not chains:
+        warnings.append(f"{path.name} has no block hashes: all blocks count as unique, so nothing is shared")
+    return _made(path, engine, requests, warnings)
+
+
+def _split(chain: dict[int, int], ratio: int, blocks: int) -> dict[int, int]:
+    """Hashes of large blocks as hashes of the engine's smaller ones."""
+    if ratio == 1:
+        return {position: block_hash for position, block_hash in chain.items() if position < blocks}
+    found = {}
+    for position, block_hash in chain.items():
+        for part in range(min(ratio, blocks - position * ratio)):
+            found[position * ratio + part] = _part(block_hash, part)
+    return found
+
+
+def _part(block_hash: int, part: int) -> int:
+    return int.from_bytes(
+        blake2b(block_hash.to_bytes(8, "big") + bytes((part % 256, part // 256)), digest_size=8).digest()
+    )
+
+
+def _made(name: Path, engine: EngineFacts, requests: Sequence[RecordedRequest], warnings: list[str]) -> Recording:
+    ordered = sorted(requests, key=lambda request: (request.queued_ns, request.number))
+    start_ns = ordered[0].arrival_ns
+    nothing = StepTime(0, start_ns, None, None, 0, 0, 0, 0, 0)  # replays begin with the first step
+    return Recording(name, engine, list(ordered), [nothing], [], None, [NEVER_RECORDED, *warnings])

@@ -1,0 +1,113 @@
+"""Reads of traces: what a replay cannot repeat, and what earlier kvtraces did not record."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.replay.settings import TTL_PIN, recorded_settings, untold_settings
+from tests.traces import write_trace
+
+ENGINE = {
+    "engine_id": 1, "block_size_tokens": 16, "blocks": 63, "max_num_batched_tokens": 256, "max_num_seqs": 8,
+    "max_model_len": 512, "prefix_caching": True, "scheduler": "vllm.v1.core.sched.scheduler.Scheduler",
+}  # fmt: skip
+
+
+def trace(path: Path, *more: str, **engine: Any) -> Path:
+    """One request in one step of an engine."""
+    facts = {**ENGINE, **engine}
+    values = ", ".join(f"'{value}'" if isinstance(value, str) else str(value) for value in facts.values())
+    return write_trace(
+        path / "trace.duckdb",
+        f"INSERT INTO engine ({', '.join(facts)}) VALUES ({values})",
+        "INSERT INTO request (request, engine_id, internal_id, prompt_tokens, max_tokens, output_tokens, arrival_ns, "
+        "queued_ns) VALUES (1, 1, 'a', 40, 8, 8, 5, 6)",
+        "INSERT INTO request_queued (request, engine_id, time_ns, tool) VALUES (1, 1, 6, 'grep')",
+        "INSERT INTO step_schedule (engine_id, step, start_ns, decode_requests, decode_tokens) VALUES (1, 1, 10, 0, 0)",
+        *more,
+    )
+
+
+REFUSED = {
+    "speculative": ((), {"settings": '{"speculative": {"method": "ngram"}}'}, "generated speculatively (ngram)"),
+    "pair": (("INSERT INTO request_remote (request, engine_id) VALUES (1, 1)",), {}, "half of a prefill/decode pair"),
+    "streaming": (("INSERT INTO pin_start (engine_id, cause) VALUES (1, 'streaming')",), {}, "streaming sessions"),
+    "images": (("INSERT INTO request_key (request, engine_id, multimodal_key) VALUES (1, 1, 7)",), {}, "had images"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_replay_can_repeat_says_why(name: str, tmp_path: Path) -> None:
+    more, engine, why = REFUSED[name]
+    with pytest.raises(KvtraceError, match=re.escape(why)) as refused:
+        read_recording(trace(tmp_path, *more, **engine))
+    assert refused.value.exit_code == 2
+
+
+def test_a_connectors_size_is_read_or_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "told").mkdir()
+    transfer = {"kv_transfer": {"kv_connector_extra_config": {"cpu_bytes_to_use": 4096}}}
+    told = read_recording(trace(tmp_path / "told", connector="OffloadingConnector", settings=json.dumps(transfer)))
+    assert recorded_settings(told.engine).cpu_bytes_to_use == 4096
+    untold = read_recording(trace(tmp_path, connector="OffloadingConnector")).engine
+    with pytest.raises(KvtraceError, match="--recorded cpu_bytes_to_use") as refused:
+        untold_settings(untold, recorded_settings(untold))
+    assert refused.value.exit_code == 2
+
+
+def test_pins_and_tools_are_read(tmp_path: Path) -> None:
+    settings = json.dumps({"ttl_pin": {"ttl_s": 1.5}})
+    recording = read_recording(trace(tmp_path, scheduler=TTL_PIN, settings=settings))
+    assert recorded_settings(recording.engine).pins == {"ttl_s": 1.5}
+    assert recording.requests[0].tool == "grep"
+
+
+def test_traces_of_earlier_kvtraces_are_read(tmp_path: Path) -> None:
+    recording = read_recording(
+        trace(tmp_path, "ALTER TABLE engine DROP settings", "ALTER TABLE request_queued DROP tool", scheduler=TTL_PIN)
+    )
+    assert recording.requests[0].tool is None
+    [warning] = untold_settings(recording.engine, recorded_settings(recording.engine))
+    assert "options of TTL pins are not in the trace" in warning
+
+
+def test_a_redacted_trace_tells_no_further_settings(tmp_path: Path) -> None:
+    assert read_recording(trace(tmp_path, settings="ghjk-12")).engine.told == {}
+
+
+def test_samples_arrive_at_once_and_others_when_they_came(tmp_path: Path) -> None:
+    later = {"0_b": 10_000_000, "1_b": 12_000_000, "0_far": 20_000_000, "1_far": 9_000_000_000, "c": 12_000_001}
+    rows = ", ".join(
+        f"({number}, 1, '{name}', 40, 8, 8, {at}, {at})" for number, (name, at) in enumerate(later.items(), 2)
+    )
+    more = (
+        "INSERT INTO request (request, engine_id, internal_id, prompt_tokens, max_tokens, output_tokens, arrival_ns, "
+        f"queued_ns) VALUES {rows}"
+    )
+    found = {request.internal_id: request.arrival_ns for request in read_recording(trace(tmp_path, more)).requests}
+    assert found == {"a": 5, **later, "1_b": later["0_b"]}
+
+
+def test_a_cached_block_is_its_requests_or_else_its_holders(tmp_path: Path) -> None:
+    """Block 7 goes from request 1 to request 2 within step 3; what is cached with a step's results names no request."""
+    recording = read_recording(
+        trace(
+            tmp_path,
+            "INSERT INTO request (request, engine_id, internal_id, prompt_tokens, max_tokens, output_tokens, "
+            "arrival_ns, queued_ns) VALUES (2, 1, 'b', 40, 8, 8, 7, 8)",
+            "INSERT INTO block_table (engine_id, step, request, position, block_id) "
+            "VALUES (1, 1, 1, 0, 7), (1, 3, 2, 1, 7), (1, 3, 2, 0, 8)",
+            "INSERT INTO block_event (engine_id, step, block_id, op, pool, request, block_hash, time_ns) "
+            "VALUES (1, 3, 7, 'cache', 0, 1, 111, 30), (1, 4, 7, 'cache', 0, NULL, 222, 40)",
+            hash_block_tokens=16,
+        )
+    )
+    chains = {request.number: request.chain for request in recording.requests}
+    assert chains == {1: {0: 111}, 2: {1: 222}}

@@ -1,0 +1,174 @@
+"""Tiers and prefetching on vLLM's own scheduler, without an engine: small generated jobs in virtual time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvtrace.lab.replay.recording import EngineFacts, Recording
+from kvtrace.lab.replay.settings import changed_settings, recorded_settings
+from kvtrace.lab.replay.timing import TimeModel
+from kvtrace.lab.workloads.model import Job, Turn
+
+PAGE = Path(__file__).parents[3] / "docs" / "add-a-policy.md"
+ENGINE = EngineFacts(
+    engine_id=1,
+    model=None,
+    vllm_version=None,
+    block_size=16,
+    hash_block_size=16,
+    blocks=150,
+    block_bytes=1 << 20,
+    kv_groups=1,
+    max_num_batched_tokens=512,
+    max_num_seqs=8,
+    max_model_len=2048,
+    policy="fcfs",
+    scheduler=None,
+    prefix_caching=True,
+    chunked_prefill=True,
+    async_scheduling=False,
+    connector=None,
+)
+MODEL = TimeModel([2e6, 1e4, 0, 0, 0], [2e6, 1e4, 5e4, 0, 0], 0, [])
+"""A step takes 2 ms, and 50 us more for each prefill token."""
+FAST = ("tier_load_gb_per_s=1000000", "tier_store_gb_per_s=1000000", "tier_latency_us=0")
+
+
+def jobs(count: int = 6, turns: int = 4) -> list[Job]:
+    tools = ["grep", "find", "grep", ""]
+    return [
+        Job(
+            f"job-{n}",
+            [Turn([0] * (200 + 7 * n), 10, tools[t % 4] if t < turns - 1 else "", 0.5) for t in range(turns)],
+        )
+        for n in range(count)
+    ]
+
+
+def generated(seed: int = 1, spread: float = 0.0, rate: float = 20.0, count: int = 6) -> Recording:
+    from kvtrace.lab.replay.simulate import recording_of
+
+    return recording_of(ENGINE, jobs(count), rate, spread, seed)
+
+
+def replayed(
+    changes: list[str], seed: int = 1, spread: float = 0.0, rate: float = 20.0, count: int = 6
+) -> dict[str, Any]:
+    """Figures of a replay and the state it left; runs in the process of `engine`."""
+    from kvtrace.lab.replay.simulate import simulate
+
+    settings = changed_settings(ENGINE, recorded_settings(ENGINE), changes)
+    figures, scheduler = simulate(generated(seed, spread, rate, count), settings, MODEL)
+    pool, store = scheduler.kv_cache_manager.block_pool, getattr(scheduler.connector, "store", None)
+    return {
+        **asdict(figures),
+        "left": len(scheduler.requests),
+        "held": [block.block_id for block in pool.blocks if block.ref_cnt and not block.is_null],
+        "free": pool.get_num_free_blocks(),
+        "blocks": settings.num_gpu_blocks,
+        "chunks": len(store) if store is not None else 0,
+        "tier_evictions": store.evictions if store is not None else 0,
+    }
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ProcessPoolExecutor]:
+    """A process whose clocks may be replaced."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def run(engine: ProcessPoolExecutor, *changes: str, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = engine.submit(replayed, list(changes), **options).result(timeout=300)
+    return found
+
+
+def reusable_tokens(recording: Recording) -> int:
+    """Prompt tokens in full blocks that an earlier request had computed: what an endless cache could supply."""
+    size, total, seen = ENGINE.block_size, 0, set()
+    for request in recording.requests:
+        for position in range((request.prompt_tokens - 1) // size):
+            if request.chain[position] not in seen:
+                break
+            total += size
+        seen |= {request.chain[p] for p in range((request.prompt_tokens + request.output_tokens - 1) // size)}
+    return total
+
+
+@pytest.mark.parametrize("write", ["through", "lazy", "turn"])
+def test_a_tier_without_limits_supplies_all_that_can_be_reused(engine: ProcessPoolExecutor, write: str) -> None:
+    prefetch = ["prefetch=none"] if write == "turn" else []
+    found = run(engine, "tier=host", "tier_bytes=1TiB", f"tier_write={write}", *FAST, *prefetch)
+    assert found["hit_tokens"] == reusable_tokens(generated())
+    assert run(engine)["hit_tokens"] < found["hit_tokens"]
+
+
+def test_a_tier_hits_as_the_offloading_connector_of_its_size(engine: ProcessPoolExecutor) -> None:
+    rates = ["load_gb_per_s=50", "store_gb_per_s=50"]
+    vllm = run(engine, "cpu_bytes_to_use=1GiB", *rates)
+    model = run(engine, "tier=host", "tier_bytes=1GiB", *(f"tier_{rate}" for rate in rates))
+    assert model["hit_tokens"] == pytest.approx(vllm["hit_tokens"], rel=0.05)
+
+
+def test_simple_cpu_offload_serves_what_the_gpu_evicted(engine: ProcessPoolExecutor) -> None:
+    settings = ["cpu_bytes_to_use=1GiB", "connector=simple-cpu-offload"]
+    plain, eager = run(engine), run(engine, *settings)
+    assert plain["hit_tokens"] < eager["hit_tokens"] <= reusable_tokens(generated())
+    assert plain["hit_tokens"] < run(engine, *settings, "lazy_offload=true")["hit_tokens"]
+    assert eager["left"] == 0
+    assert eager["held"] == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("write", ["through", "lazy", "turn"])
+@pytest.mark.parametrize("policy", ["oracle", "fixed", "average", "by-tool"])
+def test_blocks_and_bytes_stay_within_their_limits(
+    engine: ProcessPoolExecutor, policy: str, write: str, seed: int
+) -> None:
+    evict = ("lru", "fifo")[seed % 2]
+    tier = ["tier=disk", "tier_bytes=100MiB", f"tier_write={write}", f"tier_evict={evict}"]
+    found = run(engine, *tier, f"prefetch={policy}", "prefetch_spread=0.5", seed=seed, spread=0.5)
+    assert found["left"] == 0
+    assert found["held"] == []
+    assert found["free"] == found["blocks"] - 1
+    assert found["chunks"] <= 100
+    assert found["tier_evictions"] > 0
+
+
+def test_a_prefetch_that_comes_too_late_changes_nothing(engine: ProcessPoolExecutor) -> None:
+    tier = ["tier=host", "tier_bytes=1GiB"]
+    none, oracle = (run(engine, *tier, f"prefetch={name}") for name in ("none", "oracle"))
+    assert oracle["prefetch"]["blocks"] > 0
+    assert oracle["first_s"] != none["first_s"]
+    late = run(engine, *tier, "prefetch=fixed", "prefetch_seconds=60")
+    assert late["first_s"] == none["first_s"]
+    assert late["prefetch"]["begun"] == 0
+
+
+def test_chunks_of_256_tokens_hit_less_than_blocks(engine: ProcessPoolExecutor) -> None:
+    blocks = run(engine, "tier=host", "tier_bytes=1GiB", *FAST)
+    chunks = run(engine, "tier=lmcache", "tier_bytes=1GiB", *FAST)
+    assert run(engine)["hit_tokens"] < chunks["hit_tokens"] < blocks["hit_tokens"]
+
+
+def test_the_page_s_policy_runs(engine: ProcessPoolExecutor, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "longest.py").write_text(example)
+    found = engine.submit(_with_path, str(tmp_path), ["tier=disk", "prefetch=longest.Longest"]).result(timeout=300)
+    assert found["prefetch"]["planned"] > 0
+    assert found["held"] == []
+
+
+def _with_path(folder: str, changes: list[str]) -> dict[str, Any]:
+    import sys
+
+    sys.path.insert(0, folder)
+    return replayed(changes)

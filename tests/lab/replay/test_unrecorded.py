@@ -1,0 +1,127 @@
+"""Workloads that were never recorded, and the cells of a matrix, on the demo's engine in virtual time."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+
+import kvtrace as package
+from kvtrace.lab.replay.check import outcome
+from tests.lab.replay.conftest import kvtrace
+
+BLOCK = 32
+MATRIX = """
+name = "small"
+compare = "policy"
+[cell]
+model = "tiny"
+block_size = 32
+max_num_seqs = 6
+max_num_batched_tokens = 256
+rate = 20.0
+[axes]
+policy = ["fcfs", { name = "ttl-pin", ttl_s = 0.5 }, { name = "hf-generate", batch = 2 }]
+kv_tokens = [1536]
+[workloads.agents]
+kind = "agent"
+jobs = 8
+turns = 4
+scale = 0.1
+tool_scale = 0.1
+"""
+
+
+def lru_hits(requests: list[tuple[list[int], int]], capacity: int) -> int:
+    """Hit tokens of a prefix cache that evicts the least recently used block; requests come one after another.
+
+    Args:
+        requests: Hash ids of the full blocks of each prompt, and its tokens.
+        capacity: Blocks.
+    """
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for blocks, tokens in requests:
+        found = 0
+        for block in blocks[: (tokens - 1) // BLOCK]:  # the last token is always computed
+            if block not in cache:
+                break
+            found += 1
+        hits += found * BLOCK
+        for block in reversed(blocks):  # a prefix's beginning is evicted last
+            cache[block] = None
+            cache.move_to_end(block)
+        while len(cache) > capacity:
+            cache.popitem(last=False)
+    return hits
+
+
+def test_a_request_trace_hits_what_a_prefix_cache_that_forgets_nothing_would(demo: Path, tmp_path: Path) -> None:
+    rng = random.Random(4)
+    lines, asked = [], []
+    for number in range(40):
+        family, depth = rng.randrange(4), rng.randrange(1, 7)
+        ids = [family * 100 + at for at in range(depth)] + [10_000 + number]
+        tokens = len(ids) * BLOCK - rng.randrange(BLOCK)
+        lines.append({"timestamp": number * 10_000, "input_length": tokens, "output_length": 3, "hash_ids": ids})
+        asked.append((ids[: tokens // BLOCK], tokens))
+    source, trace, out = tmp_path / "moon.jsonl", tmp_path / "moon.duckdb", tmp_path / "replayed.duckdb"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kvtrace("ingest", "--requests", source, "--block-size", BLOCK, "-o", trace)
+    done = kvtrace("replay", trace, "--time-from", demo, "--set", "num_gpu_blocks=1000", "-o", out, "--json")
+    told = json.loads(done.stdout)
+    expected = lru_hits(asked, 999)
+    assert told["outcomes"]["what if"]["hit_tokens"] == expected > 1000
+    assert told["outcomes"]["what if"]["evictions"] == 0
+    assert told["never_recorded"]
+    with package.open(out) as replayed:
+        facts = dict(replayed.sql("SELECT key, value FROM run").itertuples(index=False))
+    assert (facts["source"], facts["replayed"]) == ("replay", "moon.duckdb")
+    assert facts["replay_unrecorded"] == "a workload that was never recorded"
+
+
+@pytest.fixture(scope="module")
+def predicted(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("predicted")
+    (folder / "small.toml").write_text(MATRIX)
+    kvtrace("lab", "run", folder / "small.toml", "-o", folder, "--replay", "--time-from", demo, code=3)
+    return folder
+
+
+def test_a_predicted_cell_is_the_replay_of_its_settings(demo: Path, predicted: Path) -> None:
+    (place,) = predicted.glob("cells/fcfs-*-predicted")
+    changes = ("num_gpu_blocks=49", "max_num_seqs=6", "max_num_batched_tokens=256")
+    options = [option for change in changes for option in ("--set", change)]
+    done = kvtrace("replay", predicted / "small.toml", "--time-from", demo, *options, "--json")
+    replayed = json.loads(done.stdout)["outcomes"]["what if"]
+    cell = outcome(place / "run" / "trace.duckdb")
+    assert {**vars(cell)} == {name: replayed[name] for name in vars(cell)}
+    assert cell.hit_tokens > 0
+    assert cell.evictions > 0
+
+
+def test_predicted_cells_are_read_like_measured_ones(predicted: Path) -> None:
+    kvtrace("lab", "report", predicted)
+    text = (predicted / "report" / "report.md").read_text()
+    assert "Not measured but predicted by replay: 2 of 3 cells ended, 1 failed." in text
+    assert "policy hf-generate batch=2 cannot be replayed" in text
+    (place,) = predicted.glob("cells/ttl-pin-*-predicted")
+    rows = kvtrace("query", "client-latency", place / "run" / "trace.duckdb", "--format", "json").stdout
+    assert len(json.loads(rows)) > 0
+    pins = kvtrace("sql", place / "run" / "trace.duckdb", "SELECT count(*) FROM pin_start", "--format", "csv").stdout
+    assert int(pins.split()[-1]) > 0
+
+
+def test_what_was_predicted_stays_so(demo: Path, predicted: Path) -> None:
+    arguments = ("lab", "run", predicted / "small.toml", "-o", predicted, "--replay", "--time-from", demo)
+    assert "3 of 3 cells are predicted already" in kvtrace(*arguments).stdout
+
+
+def test_resampled_jobs_give_intervals(demo: Path) -> None:
+    done = kvtrace("replay", demo, "--set", "num_gpu_blocks=2x", "--seeds", "8", "--json")
+    spread = json.loads(done.stdout)["over_seeds"]["what if"]["hit_share"]
+    low, high = spread["change_interval"]
+    assert 0 < low < spread["change"] < high
