@@ -3,12 +3,15 @@
 -- One row per admitted lookup, in order: a request's first admission and each one after a preemption. The verdict is on
 -- the first block that had to be computed. Ingest derives it from the requests' hash chains and the block events.
 -- `avoidable_tokens` counts what an earlier request had too and vLLM could have reused, in whole blocks; prices are
--- those of query cost-model and only as good as its fit. docs/misses.md explains the verdicts.
+-- those of query cost-model and only as good as its fit. `gate_rule` is the rule of vLLM's lookup that ended the hit
+-- where it did; query prefix-gates sums all such rules. docs/misses.md explains verdicts and rules.
 --
 -- group: Prefix caching
 -- needs: prefix_miss
 -- param: session VARCHAR = NULL | Only the requests of this session.
 -- param: verdict VARCHAR = NULL | Only this verdict.
+-- param: rule VARCHAR = NULL | Only this gate_rule.
+-- key: request, session, turn, verdict, recomputed_tokens, why
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When the lookup returned, UNIX time.
 -- column: request recorded | Key of table `request`.
@@ -25,6 +28,11 @@
 -- column: avoidable_tokens [tokens] derived | Of them, those that a cache which lost nothing would have supplied.
 -- column: recompute_ms [ms] derived | Price of recomputed_tokens by the fitted cost model; NULL without one.
 -- column: avoidable_ms [ms] derived | Price of avoidable_tokens by the fitted cost model; NULL without one.
+-- column: gate_rule derived | The rule that ended the hit: partial_block, last_token, cap, absent, window_gap, no_state,
+--     alignment, eagle_drop; unknown if it was not recorded.
+-- column: gate_group derived | The KV cache group that it held for; NULL for rules of the request.
+-- column: gate_tokens [tokens] derived | Tokens that this rule and group cut off.
+-- column: gate_ms [ms] derived | Price of those of them that had to be computed; NULL without a fitted cost model.
 -- column: why derived | The verdict in a sentence.
 
 SELECT
@@ -44,7 +52,14 @@ SELECT
     m.avoidable_tokens,
     m.recompute_ns / 1e6 AS recompute_ms,
     m.avoidable_ns / 1e6 AS avoidable_ms,
+    m.gate_rule,
+    m.gate_group,
+    m.gate_tokens,
+    m.gate_ns / 1e6 AS gate_ms,
     m.why
 FROM prefix_miss m LEFT JOIN request r USING (request)
-WHERE ($session IS NULL OR r.session = $session) AND ($verdict IS NULL OR m.verdict = $verdict)
+WHERE
+    ($session IS NULL OR r.session = $session)
+    AND ($verdict IS NULL OR m.verdict = $verdict)
+    AND ($rule IS NULL OR m.gate_rule = $rule)
 ORDER BY m.engine_id, m.time_ns, m.request

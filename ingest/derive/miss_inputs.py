@@ -13,7 +13,7 @@ import duckdb
 _LOOKUP = """
 CREATE TEMP TABLE lookup AS
 SELECT l.engine_id, l.request, l.step, l.time_ns, l.resumed, l.enabled, e.prefix_caching,
-    l.queried_tokens::BIGINT AS queried_tokens, l.local_hit_tokens, l.external_hit_tokens,
+    l.queried_tokens::BIGINT AS queried_tokens, l.local_hit_tokens, l.external_hit_tokens, l.cap_tokens,
     l.local_hit_tokens::BIGINT + coalesce(l.external_hit_tokens, 0) AS hit_tokens,
     e.block_size_tokens AS block_tokens,
     coalesce(e.hash_block_tokens, e.block_size_tokens) AS hash_tokens,
@@ -87,6 +87,7 @@ WITH kv_groups AS (
 )
 SELECT l.engine_id, l.request, l.step,
     bool_and(findable) AS findable,
+    bool_or(findable) AS somewhere,
     bool_or(evicted) AS evicted,
     bool_or(emptied) AS emptied,
     max(e.time_ns) FILTER (emptied) AS reset_ns,

@@ -1,10 +1,10 @@
-"""Table `prefix_miss`: why each admitted prefix lookup ended where it did, and what that cost."""
+"""Tables `prefix_miss` and `prefix_loss`: why each admitted prefix lookup ended where it did, and what that cost."""
 
 from __future__ import annotations
 
 import duckdb
 
-from kvtrace.ingest.derive import miss_inputs, tiers
+from kvtrace.ingest.derive import losses, miss_inputs, tiers
 
 _MACROS = (
     """
@@ -25,6 +25,7 @@ WITH judged AS (
     SELECT m.*, f.stored_ns AS found_stored_ns, r.released_ns, f.evicted_ns, f.reset_ns, f.taken_by,
         a.other AS ahead, a.stored_ns AS ahead_stored_ns, k.other AS alike, k.difference,
         t.evicted_ns AS tier_evicted_ns,
+        g.rule AS gate_rule, g.kv_group AS gate_group, g.tokens AS gate_tokens, g.ns AS gate_ns,
         CASE
             WHEN NOT m.enabled AND coalesce(m.prefix_caching, false) THEN 'reading_skipped'
             WHEN NOT m.enabled THEN 'caching_off'
@@ -36,6 +37,7 @@ WITH judged AS (
             WHEN f.evicted AND t.evicted_ns IS NOT NULL THEN 'evicted_from_tier'
             WHEN f.evicted THEN 'evicted'
             WHEN f.emptied THEN 'reset'
+            WHEN f.somewhere THEN 'not_used'
             WHEN k.other IS NOT NULL THEN 'different_key'
             WHEN m.engine_id IN (SELECT process_id FROM discarded) THEN 'unknown'
             ELSE 'never_stored'
@@ -46,6 +48,7 @@ WITH judged AS (
     LEFT JOIN ahead a USING (engine_id, request, step)
     LEFT JOIN alike k USING (engine_id, request, step)
     LEFT JOIN tier_loss t USING (engine_id, request, step)
+    LEFT JOIN gate g USING (engine_id, request, step)
 ), measured AS (
     SELECT j.*,
         CASE WHEN enabled AND block_tokens IS NOT NULL THEN greatest(hit_tokens, hash_tokens * coalesce(CASE verdict
@@ -79,6 +82,7 @@ SELECT n.engine_id, n.time_ns, n.step, n.request, n.resumed, n.verdict, n.querie
     n.lost_ns,
     n.other_request,
     CASE WHEN verdict = 'different_key' THEN n.difference END,
+    n.gate_rule, n.gate_group, n.gate_tokens, n.gate_ns,
     CASE verdict
         WHEN 'caching_off' THEN 'Prefix caching is off in this engine.'
         WHEN 'reading_skipped' THEN 'The request asked not to read the prefix cache, as prompt log probabilities do.'
@@ -91,7 +95,14 @@ SELECT n.engine_id, n.time_ns, n.step, n.request, n.resumed, n.verdict, n.querie
                 '{}.', n.block, queried_tokens - n.block * block_tokens, queried_tokens, block_tokens) END
         WHEN 'last_token' THEN format('All {} tokens were cached, but vLLM always computes the last one, and with it '
             'its whole block of {}.', queried_tokens, block_tokens)
-        WHEN 'not_used' THEN format('Block {} was in the cache, but vLLM did not use it.', n.block)
+        WHEN 'not_used' THEN format('Block {} was in the cache, but vLLM did not use it{}.', n.block, coalesce(': '
+            || CASE gate_rule
+                WHEN 'alignment' THEN 'hits are multiples of the largest block or hash unit'
+                WHEN 'eagle_drop' THEN 'the draft model needs the last block computed (EAGLE, MTP)'
+                WHEN 'cap' THEN 'the scheduler set the lookup a limit'
+                WHEN 'window_gap' THEN format('KV cache group {} had no whole window there', gate_group)
+                WHEN 'no_state' THEN format('KV cache group {} had no state there', gate_group)
+                WHEN 'absent' THEN format('KV cache group {} did not have it', gate_group) END, ''))
         WHEN 'evicted' THEN format('Block {} was stored {} before this lookup and evicted {} before it{}{}.', n.block,
             span(time_ns - stored_ns), span(time_ns - lost_ns), coalesce(' for request ' || other_name, ''),
             coalesce(', ' || span(lost_ns - released_ns) || ' after its last use', ''))
@@ -113,13 +124,19 @@ ORDER BY n.engine_id, n.time_ns, n.request
 
 
 def insert_misses(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill table `prefix_miss`: a row an admitted lookup. Table `cost_model` must be filled before."""
+    """Fill tables `prefix_miss`, a row an admitted lookup, and `prefix_loss`, a row a rule that cut it.
+
+    Table `cost_model` must be filled before.
+    """
     for macro in _MACROS:
         connection.execute(macro.replace("TEMP MACRO", "OR REPLACE TEMP MACRO", 1))
     try:
         miss_inputs.gather(connection)
         tiers.gather(connection)
+        losses.gather(connection)
         connection.execute(_INSERT)
+        losses.insert(connection)
     finally:
+        losses.forget(connection)
         tiers.forget(connection)
         miss_inputs.forget(connection)

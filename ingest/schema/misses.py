@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtrace.events import BOOL, HASH
+from kvtrace.events import BOOL, HASH, U8
 from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
 
 COST_MODEL = Table(
@@ -72,8 +72,37 @@ PREFIX_MISS = Table(
                                           "not_finished_storing: the one computing it; with different_key: the one "
                                           "that had the same tokens."),
         column("key_difference", TEXT, "With different_key: cache_salt, lora, multimodal, or several of them."),
+        column("gate_rule", TEXT, "The rule that ended the hit where it did, as in prefix_loss; NULL if the cache was "
+                                    "not read."),
+        column("gate_group", U8, "The KV cache group that it held for; NULL for rules of the request."),
+        column("gate_tokens", BIGINT, "Tokens that this rule and group cut off."),
+        column("gate_ns", BIGINT, "Price of those of them that had to be computed, by cost_model; NULL without one."),
         column("why", TEXT, "The verdict in a sentence."),
     ),
 )  # fmt: skip
 
-VERDICTS: tuple[Table, ...] = (COST_MODEL, TRANSFER_RATE, PREFIX_MISS)
+PREFIX_LOSS = Table(
+    "prefix_loss",
+    "The tokens that each admitted prefix lookup did not find, divided by the rule that cut them off (derived). The "
+    "intervals of a lookup go from the request's end down to its hit, in the order of vLLM's own lookup.",
+    (
+        column("engine_id", INTEGER, "The engine."),
+        column("time_ns", BIGINT, "When the lookup returned."),
+        column("step", INTEGER, "The step that admitted the request."),
+        column("request", INTEGER, "The request."),
+        column("resumed", BOOL, "It had been preempted before."),
+        column("place", INTEGER, "Place of the interval in the lookup, from 0 at the request's end."),
+        column("rule", TEXT, "partial_block, last_token and cap, for the request; absent, window_gap, no_state, "
+                              "alignment and eagle_drop, for a KV cache group; unknown: not recorded."),
+        column("kv_group", U8, "The KV cache group, the first if several were asked at once; NULL: none."),
+        column("kv_groups", U8, "Groups that were asked at once; NULL as kv_group, or one."),
+        column("kind", TEXT, "Their kind: full, window, chunk, state or other; NULL if not recorded."),
+        column("start_tokens", BIGINT, "Tokens of the request before the interval."),
+        column("lost_tokens", BIGINT, "Tokens in the interval."),
+        column("known_tokens", BIGINT, "Of them, in blocks that an earlier request had too (prefix_miss)."),
+        column("computed_tokens", BIGINT, "Of them, computed: no KV connector supplied them."),
+        column("compute_ns", BIGINT, "Price of computed_tokens by cost_model; NULL without one."),
+    ),
+)  # fmt: skip
+
+VERDICTS: tuple[Table, ...] = (COST_MODEL, TRANSFER_RATE, PREFIX_MISS, PREFIX_LOSS)
