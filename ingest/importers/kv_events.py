@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvtrace.errors import KvtraceError
 from kvtrace.format.jsonlines import parse_json
 from kvtrace.ingest.append import Appender, nanoseconds, whole
 from kvtrace.ingest.importers.engines import add_source, count_source
 from kvtrace.ingest.importers.importer import Importer, Join, Target, first_object
-from kvtrace.ingest.importers.lines import read_lines
+from kvtrace.ingest.importers.lines import LeftOut, Line, read_lines
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,29 +45,35 @@ def load(target: Target, source_id: int, path: Path) -> list[str]:
     """Read a file of KV-event batches; returns warnings.
 
     Raises:
-        KvtraceError: The file cannot be read, or a line is no batch. A torn last line is only warned of.
+        KvtraceError: The file cannot be read, or no line of it is a batch. Others are left out and warned of.
     """
     counts: Counter[tuple[str, str | None]] = Counter()
     warnings: list[str] = []
     rows = Appender(target.connection, "kv_event", _COLUMNS)
     before: dict[Any, int] = {}
-    lost = 0
-    for number, batch in _batches(path, warnings):
+    lost = read = 0
+    left_out = LeftOut(path, "no batch of KV events")
+    for line, batch in _batches(path, left_out, warnings):
+        try:
+            events = [(event, _rows(batch, position, event)) for position, event in enumerate(batch.events)]
+        except (AttributeError, TypeError, ValueError, KeyError) as error:
+            left_out.add(line, error)
+            continue
+        read += 1
         lost += max(0, batch.sequence - before.get(batch.rank, batch.sequence - 1) - 1)
         before[batch.rank] = batch.sequence
-        for position, event in enumerate(batch.events):
-            try:
-                new = _rows(batch, position, event)
-            except (AttributeError, TypeError, ValueError, KeyError) as error:
-                raise KvtraceError(f"{path}, line {number}: event {position} is none of vLLM's: {error}") from error
+        for event, new in events:
             what = str(event.get("type"))[:LONGEST_TYPE]
             op = _OPS.get(what)
             counts[what, "kv_event" if op else None] += len(new) if op else 1
             for row in new:
                 rows.add(source_id, *row)
-        if not number % PROGRESS_LINES:
-            target.progress("KV events", number, number)
+        if not line.number % PROGRESS_LINES:
+            target.progress("KV events", line.number, line.number)
+    if left_out.count and not read:
+        raise left_out.refusal(EXPECTED)
     rows.flush()
+    warnings += left_out.warnings()
     if lost:
         warnings.append(f"{path.name}: {lost} batches are missing between those that were recorded")
     add_source(target.connection, source_id, "kv_events", path.name)
@@ -86,17 +91,15 @@ class _Batch(NamedTuple):
     events: list[Any]
 
 
-def _batches(path: Path, warnings: list[str]) -> Iterator[tuple[int, _Batch]]:
-    for line in read_lines(path, EXPECTED):
+def _batches(path: Path, left_out: LeftOut, warnings: list[str]) -> Iterator[tuple[Line, _Batch]]:
+    for line in read_lines(path, EXPECTED, warnings):
         try:
-            yield line.number, _batch(parse_json(line.text.encode()))
+            yield line, _batch(parse_json(line.text.encode()))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             if not line.whole:
                 warnings.append(f"{path.name}: the last line was being written and is left out")
                 return
-            raise KvtraceError(
-                f"{path}, line {line.number}: no batch of KV events ({type(error).__name__}: {error}); {EXPECTED}"
-            ) from error
+            left_out.add(line, error)
 
 
 def _batch(fields: Any) -> _Batch:

@@ -286,7 +286,7 @@ def readers() -> dict[str, Reader]:
         Reader("kv-events", seeds.kv_events(), _source("kv_events")),
         Reader("unboxkv", seeds.unboxkv(), _source("unboxkv")),
         Reader("sched-trace", seeds.sched_trace(), _source("sched_trace")),
-        Reader("requests", seeds.requests(), _source("requests")),
+        Reader("requests", seeds.requests() | seeds.other_requests(), _source("requests")),
         Reader("matrix", seeds.matrices(), _matrix),
         Reader("workload", seeds.workloads(), _workload),
         Reader("params", params, _parameter),

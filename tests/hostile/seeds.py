@@ -223,6 +223,25 @@ def requests() -> dict[str, bytes]:
     return {"mooncake.jsonl": lines(plain), "chats.jsonl": lines(chats)}
 
 
+def other_requests() -> dict[str, bytes]:
+    """The other forms of request traces: Azure's, BurstGPT's, Dynamo's and vllm-vcr's."""
+    azure = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n"
+    burst = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    request = {"request_id": "r", "request_received_ms": 1_777_312_800_000, "output_tokens": 16, "ttft_ms": 12.5}
+    replay = {"trace_block_size": 64, "input_length": 128, "input_sequence_hashes": [7, 8]}
+    head = {"schema": "dynamo.request.trace.v1", "event_time_unix_ms": 1_777_312_801_000}
+    context = {"agent_context": {"session_id": "s"}}
+    ended = {**head, **context, "event_type": "request_end", "request": {**request, "replay": replay}}
+    gaps = {"ttft_ms": 15.5, "itl_ms": [10, 12.25], "itl_tokens": [3, 1], "block_hashes": [7, 8]}
+    seen = {"prompt_tokens": 40, "cached_tokens": 16, "output_tokens": 5, "arrival_ms": 100.0, **gaps}
+    return {
+        "azure.csv": azure.encode(),
+        "burst.csv": f"{burst}19440110.0,1722ac82,43,GPT-4,906,446,1352,Conversation log\n".encode(),
+        "dynamo.jsonl": lines([ended, {"timestamp": 1, "event": {**head, "event_type": "tool_end", "tool": {}}}]),
+        "vcr.jsonl": lines([{"meta": {"block_size": 16}}, {**seen, "finish_reason": "stop"}]),
+    }
+
+
 def matrices() -> dict[str, bytes]:
     """A matrix in both forms."""
     cell = {"model": "tiny", "kv_tokens": "90k", "max_num_seqs": 16, "phases": ["cold", "warm"]}

@@ -39,7 +39,7 @@ def small_run(run_dir: Path) -> Path:
     recorder.note("role", role="engine")
     recorder.note("engine", model="tiny", blocks=100, block_size_tokens=16, prefix_caching=True)
     recorder.note("hook", hook="vllm.x:Y.z", state="installed", detail="")
-    recorder.stream(REQUEST_QUEUED)(10**12, recorder.intern("req-1"), 1, 7, 3, 0, recorder.intern("chat"), 1)
+    recorder.stream(REQUEST_QUEUED)(10**12, recorder.intern("req-1"), 1, 7, 3, 0, recorder.intern("chat"), 1, 0)
     record_blocks(recorder, 100)
     manifest = {"format_version": 1, "kvtrace_version": "0.1.0", "command": ["vllm"], "started_ns": 1, "pid": 2}
     (run_dir / layout.MANIFEST).write_text(json.dumps({**manifest, "ended_ns": 3, "exit_code": 0}))

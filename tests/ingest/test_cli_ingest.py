@@ -15,13 +15,14 @@ def kvtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
-def test_it_ends_with_rows_and_joins(small_run: Path) -> None:
+def test_it_ends_with_rows_and_joins_that_left_some_unmatched(small_run: Path) -> None:
     result = kvtrace("ingest", small_run)
     assert result.returncode == 0, result.stderr
     assert (small_run / "trace.duckdb").exists()
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["block_event", "100", "0", "0"] in lines
-    assert ["block_event", "->", "request_queued", "100", "0"] in lines
+    assert "request_queued: 1 of 1 rows have no row in request_arrival" in result.stdout
+    assert "block_event:" not in result.stdout
     assert "101 records" in result.stdout
     assert result.stderr == ""
 
@@ -37,6 +38,17 @@ def test_warnings_go_to_stderr(small_run: Path) -> None:
     result = kvtrace("ingest", small_run)
     assert result.returncode == 0
     assert result.stderr.startswith("warning: ")
+
+
+def test_damage_is_refused_with_advice_and_skipped_when_asked(small_run: Path) -> None:
+    (segment,) = small_run.glob("processes/*/block_event.00000.seg")
+    segment.write_bytes(b"SQLite format 3\0" * 1000)
+    refused = kvtrace("ingest", small_run)
+    assert refused.returncode == 1
+    assert refused.stderr.rstrip().endswith("; --skip-damaged takes what is whole")
+    taken = kvtrace("ingest", small_run, "--skip-damaged")
+    assert taken.returncode == 0, taken.stderr
+    assert f"warning: left out: {segment} is damaged or no kvtrace segment" in taken.stderr
 
 
 @pytest.mark.parametrize(

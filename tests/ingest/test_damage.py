@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import tempfile
@@ -14,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvtrace.capture.recorder import Recorder
-from kvtrace.errors import KvtraceError
-from kvtrace.events import BLOCK_EVENT, EVENTS, SCHEMA_VERSION
+from kvtrace.errors import DamageError, KvtraceError
+from kvtrace.events import BLOCK_EVENT, EVENTS, REQUEST_QUEUED, SCHEMA_VERSION
 from kvtrace.format import layout
 from kvtrace.format.reader import open_recording
 from kvtrace.ingest.run import Summary, ingest
@@ -54,7 +55,27 @@ class TestTornRecords:
         summary = ingest(small_run)
         assert block_counts(summary) == (99, 1)
         assert query(summary.target)("SELECT count(*) FROM block_event WHERE block_id = 40") == [(0,)]
-        assert any("1 torn record" in warning for warning in summary.warnings)
+        assert any("1 records were left out: something overwrote" in warning for warning in summary.warnings)
+
+    def test_the_last_one_half_written_is_blamed_on_the_process(self, small_run: Path, segment: Path) -> None:
+        patch(segment, FIRST + 100 * RECORD, b"\7" * 9)
+        (warning,) = ingest(small_run).warnings
+        assert warning.endswith("1 torn records were left out: the process died while it wrote them")
+
+    @pytest.mark.parametrize(
+        ("slot", "content"),
+        [
+            (40, bytes(RECORD)),  # whole records follow
+            (100, b"\xff" * RECORD),  # no process sets a last byte to that
+            (102, b"\7"),  # nor leaves a place before one it writes to
+        ],
+    )
+    def test_overwritten_bytes_are_not_blamed_on_it(
+        self, small_run: Path, segment: Path, slot: int, content: bytes
+    ) -> None:
+        patch(segment, FIRST + slot * RECORD, content)
+        (warning,) = ingest(small_run).warnings
+        assert "something overwrote their bytes" in warning
 
     def test_one_after_the_last_whole_one_is_counted(self, small_run: Path, segment: Path) -> None:
         patch(segment, FIRST + 101 * RECORD + 3, b"\7")
@@ -236,6 +257,140 @@ class TestManifest:
             ingest(small_run)
 
 
+class TestSkipDamaged:
+    """`skip_damaged`: what is whole is in the trace, and what is not is named."""
+
+    @pytest.fixture
+    def left(self, small_run: Path, query: Callable) -> Callable[..., Callable]:
+        """Ingests what is left, checks that each of `parts` is told of, and returns a way to ask the trace."""
+
+        def ingested(*parts: str) -> Callable:
+            with pytest.raises(DamageError):
+                ingest(small_run)
+            summary = ingest(small_run, skip_damaged=True)
+            told = "\n".join(summary.warnings)
+            for part in ("left out: ", *parts):
+                assert part in told
+            assert len(set(summary.warnings)) == len(summary.warnings)
+            return query(summary.target)
+
+        return ingested
+
+    def test_a_whole_recording_is_the_same_with_it(self, small_run: Path) -> None:
+        summary = ingest(small_run, skip_damaged=True)
+        assert (summary.records, summary.warnings) == (101, [])
+
+    @pytest.mark.parametrize("content", [b"SQLite format 3\0" * 1000, b"KVT", b"KVTRACE\n" + bytes(8000)])
+    def test_a_segment_that_is_none(self, segment: Path, left: Callable, content: bytes) -> None:
+        segment.write_bytes(content)
+        select = left(str(segment))
+        assert select("SELECT count(*) FROM block_event") == [(0,)]
+        assert select("SELECT prompt_tokens FROM request_queued") == [(7,)]
+
+    def test_a_segment_cut_off_keeps_its_records(self, segment: Path, left: Callable) -> None:
+        with segment.open("r+b") as file:
+            file.truncate(FIRST + 50 * RECORD + 3)
+        select = left(f"{segment} is truncated")
+        assert select("SELECT count(*), max(block_id) FROM block_event") == [(50, 49)]
+
+    def test_something_appended_to_a_segment(self, segment: Path, left: Callable) -> None:
+        with segment.open("ab") as file:
+            file.write(b"\1" * 10 * RECORD)
+        assert left(str(segment))("SELECT count(*) FROM block_event") == [(100,)]
+
+    def test_an_emptied_segment_before_others(
+        self, run_dir: Path, process_dir: Callable, blocks: Callable, query: Callable
+    ) -> None:
+        blocks(Recorder(run_dir, largest_segment_bytes=1 << 18), 20_000)
+        (process_dir(run_dir) / "block_event.00001.seg").write_bytes(b"")
+        with pytest.raises(DamageError, match=r"block_event.00001.seg is damaged: it is empty"):
+            ingest(run_dir)
+        summary = ingest(run_dir, skip_damaged=True)
+        assert 0 < summary.records < 20_000
+        assert sum("block_event.00001.seg is empty" in warning for warning in summary.warnings) == 1
+
+    def test_times_that_cannot_be(self, small_run: Path, segment: Path) -> None:
+        patch(segment, FIRST + 7 * RECORD, struct.pack("<q", 1 << 62))
+        summary = ingest(small_run, skip_damaged=True)
+        assert block_counts(summary) == (99, 1)
+        assert any("1 records were left out: something overwrote" in warning for warning in summary.warnings)
+
+    def test_a_line_of_the_journal(self, small_run: Path, process_dir: Callable, left: Callable) -> None:
+        path = process_dir(small_run) / layout.JOURNAL
+        lines = path.read_text().splitlines(keepends=True)
+        (number,) = (n for n, line in enumerate(lines) if '"engine"' in line and '"model"' in line)
+        lines[number] = '{"kind": "eng\0\n'
+        path.write_text("".join(lines))
+        select = left(f"journal.jsonl is damaged: line {number + 1}")
+        assert select("SELECT count(*) FROM block_event") == [(100,)]
+        assert select("SELECT count(*) FROM hook") == [(1,)]
+
+    @pytest.mark.parametrize("rest", ["", "\n\0\0\n"])
+    def test_the_journals_first_line_or_all_of_it(
+        self, small_run: Path, process_dir: Callable, left: Callable, rest: str
+    ) -> None:
+        path = process_dir(small_run) / layout.JOURNAL
+        others = path.read_text().splitlines(keepends=True)[1:]
+        path.write_text(rest + ("".join(others) if rest else ""))
+        select = left("pid and clock are those of block_event.00000.seg")
+        assert select("SELECT count(*) FROM block_event") == [(100,)]
+        assert select("SELECT pid FROM process") == [(os.getpid(),)]
+
+    def test_a_process_of_which_nothing_is_whole(self, small_run: Path, process_dir: Callable, left: Callable) -> None:
+        other = process_dir(small_run).parent / "host-7-9"
+        other.mkdir()
+        (other / layout.JOURNAL).write_text("\0\n\0\n")
+        (other / "forward.00000.seg").write_bytes(b"\1" * 10_000)
+        assert left("host-7-9, all of its process")("SELECT count(*) FROM process") == [(1,)]
+
+    @pytest.mark.parametrize(
+        ("line", "kept"),
+        [
+            ("\0garbage\n", ["a", "c", "d", "e"]),
+            ('[900, "b"]\n', ["a", "c", "d", "e"]),
+            ("\0\n\0\n\0\n", ["a", "c", "d", "e"]),
+            ("\0" * 9, ["a", "d", "e"]),  # the end of the line went, too
+        ],
+    )
+    def test_a_string(self, run_dir: Path, process_dir: Callable, query: Callable, line: str, kept: list[str]) -> None:
+        recorder = Recorder(run_dir)
+        for name in "abcde":
+            recorder.stream(REQUEST_QUEUED)(10**12, recorder.intern(name), 1, 7, 3, 0, 0, 1, 0)
+        path = process_dir(run_dir) / layout.STRINGS
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text(lines[0] + line + "".join(lines[2:]))
+        with pytest.raises(DamageError):
+            ingest(run_dir)
+        summary = ingest(run_dir, skip_damaged=True)
+        assert any(str(path) in warning for warning in summary.warnings)
+        assert any("values of request_queued.request mean nothing" in warning for warning in summary.warnings)
+        select = query(summary.target)
+        assert [name for (name,) in select("SELECT internal_id FROM request ORDER BY ALL")] == kept
+
+    @pytest.mark.parametrize("name", [layout.COUNTERS, layout.KEPT])
+    def test_counts_of_what_is_lost(self, small_run: Path, process_dir: Callable, left: Callable, name: str) -> None:
+        (process_dir(small_run) / name).write_bytes(b"X" * 5000)
+        assert left(f"{name} is damaged")("SELECT sum(records) FROM stream") == [(101,)]
+
+    def test_the_manifest(self, small_run: Path, left: Callable) -> None:
+        (small_run / layout.MANIFEST).write_text('{"format')
+        assert left("manifest.json is damaged")("SELECT sum(records) FROM stream") == [(101,)]
+
+    def test_what_clients_saw(self, small_run: Path, left: Callable) -> None:
+        lines = ['{"request_id": "req-1", "send_ns": 5}', "\0", '{"request_id": 7, "send_ns": "x"}', '{"send_ns": 1}']
+        (small_run / layout.CLIENT).write_text("\n".join([*lines, lines[0], ""]))
+        with pytest.raises(KvtraceError):
+            ingest(small_run)
+        summary = ingest(small_run, skip_damaged=True)
+        assert sum("client.jsonl" in warning for warning in summary.warnings) == 3
+
+    def test_nothing_whole_is_an_error(self, small_run: Path, process_dir: Callable) -> None:
+        for path in process_dir(small_run).iterdir():
+            path.write_bytes(b"\1" * 5000)
+        with pytest.raises(KvtraceError, match="holds no recorded process"):
+            ingest(small_run, skip_damaged=True)
+
+
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording with all streams in it, kept small."""
@@ -270,7 +425,7 @@ def _damage(data: st.DataObject, path: Path) -> str:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_any_damage_gives_a_trace_or_an_error_that_names_the_file(pristine: Path, data: st.DataObject) -> None:
@@ -284,11 +439,13 @@ def test_any_damage_gives_a_trace_or_an_error_that_names_the_file(pristine: Path
         traces = [found.name for found in run.glob("trace.duckdb*")]
         assert traces == ([] if error else ["trace.duckdb"])
         assert not error or path.name in error
+        if error:
+            assert _error_of_ingest(run, skip_damaged=True) == ""
 
 
-def _error_of_ingest(run: Path) -> str:
+def _error_of_ingest(run: Path, *, skip_damaged: bool = False) -> str:
     try:
-        ingest(run)
+        ingest(run, skip_damaged=skip_damaged)
     except KvtraceError as error:
         return str(error)
     return ""

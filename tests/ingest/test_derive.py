@@ -94,7 +94,7 @@ def test_a_request_is_one_row(run_dir: Path, query: Callable) -> None:
     event = recorder.stream(REQUEST_EVENT)
     served, waiting, aborted = (recorder.intern(name) for name in ("served", "waiting", "aborted"))
     for number in (served, waiting, aborted):
-        recorder.stream(REQUEST_QUEUED)(10, number, 5, 40, 8, 0, recorder.intern("chat"), 2)
+        recorder.stream(REQUEST_QUEUED)(10, number, 5, 40, 8, 0, recorder.intern("chat"), 2, 0)
     nothing = (0, -1, -1)
     event(20, 1, served, RequestOp.schedule, 0, 16, 0, 16, 8, 3)
     event(30, 1, served, RequestOp.first_token, 0, 40, 1, -1, -1, 3)

@@ -11,7 +11,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.events import REQUEST_EVENT, REQUEST_QUEUED, RequestOp
 from kvtrace.format.reader import string_files
 from kvtrace.ingest.run import ingest
-from kvtrace.retention.retention import Keeper
+from kvtrace.retention.retention import Retention
 
 from .conftest import Query
 
@@ -27,7 +27,7 @@ def test_what_went_is_counted_and_who_is_still_there_has_a_name(
     def request(name: str) -> None:
         number = recorder.intern(name)
         session = recorder.intern(f"session of {name}")
-        recorder.stream(REQUEST_QUEUED)(time.monotonic_ns(), number, 1, 7, 3, 0, session, 1)
+        recorder.stream(REQUEST_QUEUED)(time.monotonic_ns(), number, 1, 7, 3, 0, session, 1, 0)
         if name != "two":
             now = time.monotonic_ns()
             recorder.stream(REQUEST_EVENT)(now, 1, number, RequestOp.finish, 1, 7, 3, -1, -1, 1)
@@ -39,7 +39,7 @@ def test_what_went_is_counted_and_who_is_still_there_has_a_name(
         recorder.rotate()
 
     # WHEN all of that goes, a seventh comes, and what is there is ingested
-    Keeper(run_dir, limits).keep()
+    Retention(run_dir, limits).enforce()
     request("seven")
     summary = ingest(run_dir)
 
@@ -68,11 +68,11 @@ def test_ids_between_known_ones_are_counted_as_unknown(run_dir: Path, process_di
     recorder = Recorder(run_dir, limits)
     recorder.intern("kept")
     recorder.rotate()
-    Keeper(run_dir, limits).keep()
+    Retention(run_dir, limits).enforce()
     strings = string_files(process_dir(run_dir))[-1][1]
     strings.write_text(strings.read_text() + '[7, "seven"]\n')
     for number in (1, 3, 7, 9, 0):
-        recorder.stream(REQUEST_QUEUED)(time.monotonic_ns(), number, 1, 7, 3, 0, 0, 1)
+        recorder.stream(REQUEST_QUEUED)(time.monotonic_ns(), number, 1, 7, 3, 0, 0, 1, 0)
 
     summary = ingest(run_dir)
 

@@ -106,7 +106,7 @@ def serve(recorder: Recorder, request_id: str, at_ms: int, max_tokens: int, outs
     """A request that is queued, admitted and answered, two milliseconds each, in an engine that is its own frontend."""
     number, external = recorder.intern(request_id), recorder.intern(request_id.partition("-")[0])
     recorder.stream(REQUEST_ARRIVAL)(at_ms * MS, number, external)
-    recorder.stream(REQUEST_QUEUED)(at_ms * MS, number, 0, 64, max_tokens, 0, 0, -1)
+    recorder.stream(REQUEST_QUEUED)(at_ms * MS, number, 0, 64, max_tokens, 0, 0, -1, 0)
     event = recorder.stream(REQUEST_EVENT)
     event((at_ms + 2) * MS, 1, number, RequestOp.schedule, 0, 0, 0, 0, outside, 4)
     event((at_ms + 4) * MS, 1, number, RequestOp.first_token, 0, 64, 1, -1, -1, 4)
@@ -212,7 +212,7 @@ def test_an_internal_id_in_two_engines_is_two_requests(merged: Any, tmp_path: Pa
         number, external = frontend.intern("same"), frontend.intern(f"asked-{base}")
         frontend.stream(REQUEST_ARRIVAL)(base * MS, number, external)
         serve_one = engine.intern("same")
-        engine.stream(REQUEST_QUEUED)(base * MS + 1, serve_one, 0, base, 5, 0, 0, -1)
+        engine.stream(REQUEST_QUEUED)(base * MS + 1, serve_one, 0, base, 5, 0, 0, -1, 0)
         worker.stream(FORWARD)(base * MS + 5, base * MS + 6, base + 1, 1, 7, 1, 1)
     summary, rows = merged(host.run)
     wanted = "external_id, prompt_tokens, e.pid, dp_rank"
@@ -232,7 +232,7 @@ def test_an_id_that_may_be_either_engines_is_nobodys(merged: Any, tmp_path: Path
     frontend.stream(REQUEST_ARRIVAL)(MS, frontend.intern("same"), frontend.intern("asked"))
     for pid in (101, 102):
         engine = host.process(pid, 100, "engine")
-        engine.stream(REQUEST_QUEUED)(2 * MS, engine.intern("same"), 0, pid, 5, 0, 0, -1)
+        engine.stream(REQUEST_QUEUED)(2 * MS, engine.intern("same"), 0, pid, 5, 0, 0, -1, 0)
     summary, rows = merged(host.run)
     assert rows("SELECT external_id, prompt_tokens FROM request ORDER BY ALL") == [
         ("asked", None), (None, 101), (None, 102)]  # fmt: skip
@@ -242,7 +242,7 @@ def test_an_id_that_may_be_either_engines_is_nobodys(merged: Any, tmp_path: Path
 def test_an_id_that_an_engine_used_twice_is_counted(merged: Any, tmp_path: Path) -> None:
     engine = Host(tmp_path / "run").process(100, 1, "engine")
     for moment in (1, 2):
-        engine.stream(REQUEST_QUEUED)(moment * MS, engine.intern("same"), 0, 9, 5, 0, 0, -1)
+        engine.stream(REQUEST_QUEUED)(moment * MS, engine.intern("same"), 0, 9, 5, 0, 0, -1, 0)
     summary, rows = merged(engine.run_dir)
     assert rows("SELECT count(*) FROM request") == [(1,)]
     assert any("1 requests came under an internal id" in warning for warning in summary.warnings)

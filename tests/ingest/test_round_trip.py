@@ -79,7 +79,7 @@ def _column(field: Field) -> str:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.one_of(*(_record(event) for event in EVENTS.values())), min_size=1, max_size=40))
-@example([(EVENTS["prefix_lookup"], (0, -1, "0", (1 << 31) - 1, 0, -1, -1, True, -1, False, False))])
+@example([(EVENTS["prefix_lookup"], (0, -1, "0", (1 << 31) - 1, 0, -1, -1, True, -1, False, False, -1))])
 def test_what_was_emitted_is_in_the_trace(records: list[tuple[Event, tuple[Any, ...]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         recorder = Recorder(Path(directory))
@@ -121,7 +121,7 @@ def test_a_request_of_several_processes_is_one_request(run_dir: Path) -> None:
     frontend, engine = Recorder(run_dir), Recorder(run_dir)
     frontend.stream(EVENTS["request_arrival"])(5, frontend.intern("a"), frontend.intern("client-a"))
     engine.intern("something else")
-    queued = (6, engine.intern("a"), 1, 10, 4, 0, 0, -1)
+    queued = (6, engine.intern("a"), 1, 10, 4, 0, 0, -1, 0)
     engine.stream(EVENTS["request_queued"])(*queued)
     # and a string that was forgotten and came again
     engine.forget("a")

@@ -89,8 +89,11 @@ QUEUES: dict[str, tuple[str, str]] = {
 """The requests of each queue, and their jobs in the same order."""
 SAID_ONCE = ("policy", "connector")
 """Facts of the engine that every object repeats."""
-REPEATED = ("total_hit_tokens", "scheduled_running_req_ids", "load_kv_async")
-"""Fields that say what others say, or what no table has."""
+REPEATED = ("scheduled_running_req_ids",)
+"""Fields that say what others say."""
+TOTAL_HITS = "total_hit_tokens"
+LOADS_ASYNC = "load_kv_async"
+"""Fields of a lookup that only table scheduler_lookup has."""
 PRIVATE = ("prompt_prefix", "prompt_suffix", "output_tail")
 """Token ids: never read, as all that ends in _text."""
 STATE: dict[str, str] = {
@@ -134,11 +137,16 @@ _UNITS_NS = {"_ns": 1.0, "_us": 1e3, "_ms": 1e6, "_s": 1e9, "_sec": 1e9, "_secon
 
 
 class Fields:
-    """A trace object's fields, taken by any of a thing's names; what nobody took is unknown."""
+    """A trace object's fields, taken by any of a thing's names; what nobody took is unknown.
+
+    Attributes:
+        no_times: Fields that were taken for times and are none.
+    """
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._values: dict[str, Any] = {}
         self._taken: set[str] = set()
+        self.no_times: list[str] = []
         for key, value in given.items():
             name = key.strip().lower().replace(".", "_").replace("-", "_")
             if isinstance(value, dict) and name in _WRAPPERS:
@@ -162,12 +170,17 @@ class Fields:
         for name in names.split():
             for ending, unit_ns in _UNITS_NS.items():
                 if self._values.get(name + ending) is not None:
-                    self._taken.add(name + ending)
-                    return nanoseconds(self._values[name + ending], unit_ns)
+                    return self._time_ns(name + ending, unit_ns)
             if self._values.get(name) is not None:
-                self._taken.add(name)
-                return nanoseconds(self._values[name], _unit_of(real(self._values[name])))
+                return self._time_ns(name, _unit_of(real(self._values[name])))
         return None
+
+    def _time_ns(self, name: str, unit_ns: float) -> int | None:
+        self._taken.add(name)
+        found = nanoseconds(self._values[name], unit_ns)
+        if found is None:
+            self.no_times.append(name)
+        return found
 
     def leave(self, *names: str) -> None:
         """Count fields as known."""

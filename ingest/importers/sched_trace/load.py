@@ -19,11 +19,12 @@ from kvtrace.format.jsonlines import parse_json
 from kvtrace.ingest.append import Appender, real, whole
 from kvtrace.ingest.importers.engines import add_source, count_source, new_engine, next_key
 from kvtrace.ingest.importers.importer import Target
-from kvtrace.ingest.importers.lines import plain_name, read_lines
+from kvtrace.ingest.importers.lines import LeftOut, Line, plain_name, read_lines
 from kvtrace.ingest.importers.options import say
 from kvtrace.ingest.importers.sched_trace import fields as names
 from kvtrace.ingest.importers.sched_trace.steps import (
     SAID,
+    fill_events,
     infer_limits,
     infer_lookups,
     infer_phases,
@@ -31,7 +32,6 @@ from kvtrace.ingest.importers.sched_trace.steps import (
 )
 
 EXPECTED = f"expected a scheduler trace: a JSON object a line, its kind one of {', '.join(names.KINDS)}"
-LARGEST_LIST = 8
 _PART = re.compile(r"(^|[._-])(steps|requests)$")
 _TURN = re.compile(r"_t(\d{1,9})$")
 _STATE = (*names.STATE, *names.STATE_FLAGS)
@@ -61,12 +61,8 @@ def _load_run(target: Target, name: str, files: list[tuple[int, Path]]) -> list[
     for source_id, path in files:
         add_source(target.connection, source_id, "sched_trace", path.name)
         trace.begin_file(source_id, path)
-        for line in read_lines(path, EXPECTED):
-            try:
-                found = parse_json(line.text.encode())
-            except (ValueError, RecursionError):
-                found = None
-            trace.take(line.number, found)
+        for line in read_lines(path, EXPECTED, warnings):
+            trace.take(line)
             if not line.number % 10_000:
                 target.progress("scheduler trace", line.number, line.number)
         warnings += trace.end_file()
@@ -112,6 +108,11 @@ class _Trace:
             "admitted repeat resumed enabled",
         )
 
+        self._beside = Appender(
+            connection,
+            "scheduler_lookup",
+            "engine_id step time_ns request connector total_hit_tokens prompt_tokens load_kv_async",
+        )
         self._snapshots = Appender(
             connection,
             "scheduler_snapshot",
@@ -129,16 +130,18 @@ class _Trace:
         self._kinds: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
         self._wrong: Counter[str] = Counter()
-        self._malformed: list[int] = []
-        self._malformed_count = 0
+        self._left_out = LeftOut(path, "no JSON object")
 
-    def take(self, number: int, found: object) -> None:
+    def take(self, line: Line) -> None:
         """Take the object of a line."""
-        kind, given = names.kind_of(found) if isinstance(found, dict) else (None, {})
-        if not isinstance(found, dict):
-            self._malformed_count += 1
-            self._malformed += [number] if len(self._malformed) < LARGEST_LIST else []
+        try:
+            found = parse_json(line.text.encode())
+            if not isinstance(found, dict):
+                raise TypeError(f"{line.text[:20]!r} is no object")
+        except (ValueError, TypeError, RecursionError) as error:
+            self._left_out.add(line, error)
             return
+        kind, given = names.kind_of(found)
         if kind is None:
             word = next((str(found[name]) for name in names.KIND_NAMES if name in found), "no kind")
             self._kinds[word[:40] if len(self._kinds) < 100 else "other kinds"] += 1
@@ -158,7 +161,8 @@ class _Trace:
         elif kind == names.REQUEST_STATE:
             self._queued(fields, step)
         else:
-            self._state(number, fields, self._step, snapshot=kind == "step_snapshot")
+            self._state(line.number, fields, self._step, snapshot=kind == "step_snapshot")
+        self._wrong.update(fields.no_times)
         for name in fields.unknown():
             self._unknown[name[:60] if len(self._unknown) < 1000 else "others"] += 1
 
@@ -266,8 +270,16 @@ class _Trace:
         if request is not None:
             prompt = found["queried_tokens"] if found["prompt_tokens"] is None else found["prompt_tokens"]
             self._tag(request, session, found["turn"], prompt)
+        time_ns, asynchronous = fields.time_ns(names.TIME), fields.take(names.LOADS_ASYNC)
+        total = self._count("total_hit_tokens", fields.take(names.TOTAL_HITS))
+        if isinstance(asynchronous, bool) or total is not None:
+            connector = fields.take("connector")
+            self._beside.add(
+                self._engine.engine_id, step, time_ns, request, None if connector is None else str(connector)[:200],
+                total, found["prompt_tokens"], asynchronous if isinstance(asynchronous, bool) else None,
+            )  # fmt: skip
         self._lookups.add(
-            self._engine.engine_id, fields.time_ns(names.TIME), step, request, found["queried_tokens"],
+            self._engine.engine_id, time_ns, step, request, found["queried_tokens"],
             found["local_hit_tokens"], found["external_hit_tokens"], found["first_missing_block"], known["admitted"],
             found["repeat"], known["resumed"], known["enabled"],
         )  # fmt: skip
@@ -282,7 +294,7 @@ class _Trace:
         if not any(self._kinds[kind] for kind in known):
             raise KvtraceError(
                 f"{self._path} has {sum(self._kinds.values())} objects, and none of them is of a known kind; {EXPECTED}"
-                + (f"; line {self._malformed[0]} is no JSON object" if self._malformed else "")
+                + "".join(f"; {warning}" for warning in self._left_out.warnings())
             )
         targets = dict(zip(known, ("step_schedule", "step_schedule", "prefix_lookup", "request_snapshot"), strict=True))
         for kind, count in sorted(self._kinds.items()):
@@ -295,7 +307,9 @@ class _Trace:
 
     def finish(self) -> list[str]:
         """Fill the tables; returns warnings."""
-        for rows in (self._rows, self._shares, self._events, self._lookups, self._snapshots, self._states):
+        for rows in (
+            self._rows, self._shares, self._events, self._lookups, self._beside, self._snapshots, self._states,
+        ):  # fmt: skip
             rows.flush()
         [(blocks, budget, most_running)] = self._connection.execute(
             "SELECT max(total_blocks), max(budget_tokens), max(max_running) FROM sched_row"
@@ -321,6 +335,7 @@ class _Trace:
             say(self._connection, f"sched_trace {name}: prefix_lookup", "flags not in the trace", how)
         if decided:
             infer_phases(self._connection, engine_id)
+            fill_events(self._connection, engine_id)
             infer_limits(self._connection, engine_id)
             for what, how in SAID.items():
                 say(self._connection, f"sched_trace {name}: {what}", "not in the trace as such", how)
@@ -351,12 +366,7 @@ class _Trace:
         )
 
     def _warnings(self) -> list[str]:
-        found, name = [], self._path.name
-        if self._malformed_count:
-            which = ", ".join(map(str, self._malformed)) + (
-                ", ..." if self._malformed_count > len(self._malformed) else ""
-            )
-            found.append(f"{name}: {self._malformed_count} lines are no JSON object and were left out: line {which}")
+        found, name = self._left_out.warnings(), self._path.name
         if others := sum(
             count for kind, count in self._kinds.items() if kind not in (*names.KINDS, names.REQUEST_STATE)
         ):
@@ -368,7 +378,7 @@ class _Trace:
             )
         if self._wrong:
             which = ", ".join(f"{field} {count} times" for field, count in self._wrong.most_common(6))
-            found.append(f"{name}: values that are no count became NULL: {which}")
+            found.append(f"{name}: values that are no count or time became NULL: {which}")
         return found
 
 

@@ -10,6 +10,8 @@ SAID = {
     "free_blocks and used_blocks of step_schedule": "recorded before admission, at the top of `schedule`",
     "running and waiting of step_schedule": "derived: before admission, and who was admitted and preempted",
     "end of a step": "derived: the next step's snapshot; none across a gap",
+    "computed_tokens of a preemption": "derived: those of the requests file, else of the request's share a step before",
+    "cached tokens of an admission": "derived: the lookup's of that step",
     "phase": "inferred: computed tokens below the prompt's are prefill, after a preemption resumed",
     "admission_limit": "inferred by the rules of the study's viewer; its word is scheduler_snapshot.admission_reason",
 }
@@ -45,6 +47,12 @@ def infer_phases(connection: duckdb.DuckDBPyConnection, engine_id: int) -> None:
     connection.execute(_PHASES.format(engine=engine_id))
     connection.execute(_BY_PHASE.format(engine=engine_id))
     connection.execute("DROP TABLE sched_phase")
+
+
+def fill_events(connection: duckdb.DuckDBPyConnection, engine_id: int) -> None:
+    """Fill what preemptions discarded and what admissions found in caches, where the trace tells of it elsewhere."""
+    for statement in _EVENTS.format(engine=engine_id).split(";"):
+        connection.execute(statement)
 
 
 def infer_limits(connection: duckdb.DuckDBPyConnection, engine_id: int) -> None:
@@ -94,6 +102,22 @@ UPDATE step_request SET phase = coalesce(step_request.phase, p.phase::e_phase),
     computed_tokens = coalesce(step_request.computed_tokens, p.computed_tokens)
 FROM sched_phase p
 WHERE step_request.engine_id = {engine} AND step_request.step = p.step AND step_request.request = p.request
+"""
+
+_EVENTS = """
+UPDATE request_event SET computed_tokens = q.computed_tokens, output_tokens = q.output_tokens
+FROM request_snapshot q
+WHERE request_event.engine_id = {engine} AND q.engine_id = {engine} AND request_event.op = 'preempt'
+    AND q.step = request_event.step AND q.request = request_event.request;
+UPDATE request_event SET computed_tokens = s.computed_tokens + s.scheduled_tokens
+FROM step_request s
+WHERE request_event.engine_id = {engine} AND s.engine_id = {engine} AND request_event.op = 'preempt'
+    AND request_event.computed_tokens IS NULL
+    AND s.step = request_event.step - 1 AND s.request = request_event.request;
+UPDATE request_event SET local_cached_tokens = l.local_hit_tokens, external_cached_tokens = l.external_hit_tokens
+FROM (FROM prefix_lookup WHERE engine_id = {engine} AND admitted) AS l
+WHERE request_event.engine_id = {engine} AND request_event.op IN ('schedule', 'resume')
+    AND l.step = request_event.step AND l.request = request_event.request
 """
 
 _COUNTED = ("prefill", "chunked_prefill", "decode", "resumed")
@@ -169,62 +193,68 @@ def infer_lookups(
 
 def _inserts(engine_id: int, counts: tuple[str, ...]) -> list[str]:
     wanted = (*(name for name in counts if name != "total_blocks"), "usage")
-    given_end = (
-        "coalesce(arg_min(end_ns, line), "
-        "coalesce(arg_min(start_ns, line), arg_min(time_ns, line)) + arg_min(duration_ns, line))"
-    )
     first = ", ".join(f"arg_min({column}, line) AS {column}" for column in wanted)
-    merged = f"""
-        CREATE OR REPLACE TEMP TABLE sched_step AS
-        WITH step_row AS (
-        SELECT step, coalesce(arg_min(start_ns, line), arg_min(time_ns, line)) AS start_ns,
-            arg_min(time_ns, line) FILTER (snapshot) AS snapshot_ns,
-            arg_min(time_ns, line) FILTER (NOT snapshot) AS decided_ns, {given_end} AS given_end_ns,
-            arg_min(admission_limit, line) AS admission_limit, arg_min(limit_request, line) AS limit_request, {first},
-            coalesce(arg_min(total_blocks, line), (SELECT max(total_blocks) FROM sched_row)) AS total_blocks
-        FROM sched_row GROUP BY step
-        ), ended AS (
-            SELECT *, CASE WHEN lead(step) OVER by_step = step + 1 THEN lead(snapshot_ns) OVER by_step END AS next_ns
-            FROM step_row WINDOW by_step AS (ORDER BY step)
-        ), spanned AS (
-            SELECT *, coalesce(given_end_ns, next_ns) AS any_end_ns,
-                {span_sql("start_ns", "coalesce(given_end_ns, next_ns)")} AS is_span
-            FROM ended
-        )
-        SELECT * EXCLUDE (snapshot_ns, decided_ns, given_end_ns, next_ns, any_end_ns),
-            CASE WHEN is_span THEN any_end_ns END AS end_ns,
-            CASE WHEN decided_ns >= start_ns AND snapshot_ns IS NOT NULL THEN decided_ns END AS scheduled_ns
-        FROM spanned
-    """
-    split = "coalesce(chunked_prefill_tokens, 0) + coalesce(resumed_tokens, 0)"
-    parts = ("prefill_tokens", "decode_tokens", "total_tokens")
-    none = f"CASE WHEN {' + '.join(f'({part} IS NOT NULL)::INTEGER' for part in parts)} >= 2 THEN 0 END"
     return [
-        merged,
-        f"""
-        INSERT INTO step_schedule BY NAME
-        SELECT {engine_id} AS engine_id, s.* EXCLUDE (end_ns, total_tokens, total_blocks, finished_requests,
-                output_tokens, usage, prefill_tokens, decode_tokens, chunked_prefill_tokens, resumed_tokens,
-                used_blocks, free_blocks, budget_left_tokens, running, waiting, new_requests, max_running, is_span),
-            running + coalesce(new_requests + coalesce(resumed_requests, 0) - coalesce(preempted_requests, 0), 0)
-                AS running,
-            waiting - coalesce(new_requests + coalesce(resumed_requests, 0) - coalesce(preempted_requests, 0), 0)
-                AS waiting,
-            coalesce(prefill_tokens, total_tokens - decode_tokens - {split}) AS prefill_tokens,
-            coalesce(decode_tokens, total_tokens - prefill_tokens - {split}) AS decode_tokens,
-            coalesce(chunked_prefill_tokens, {none})
-                AS chunked_prefill_tokens,
-            coalesce(resumed_tokens, {none}) AS resumed_tokens,
-            coalesce(used_blocks, total_blocks - free_blocks, round(usage * total_blocks)::INTEGER) AS used_blocks,
-            coalesce(free_blocks, total_blocks - used_blocks, total_blocks - round(usage * total_blocks)::INTEGER)
-                AS free_blocks,
-            coalesce(budget_left_tokens, budget_tokens - total_tokens) AS budget_left_tokens
-        FROM sched_step s ORDER BY step
-        """,
-        f"""
-        INSERT INTO step_update BY NAME
-        SELECT {engine_id} AS engine_id, step, end_ns, output_tokens, finished_requests
-        FROM sched_step WHERE coalesce(end_ns, output_tokens, finished_requests) IS NOT NULL ORDER BY step
-        """,
+        _STEP.format(first=first, is_span=span_sql("start_ns", "coalesce(given_end_ns, next_ns)")),
+        _SCHEDULE.format(engine=engine_id),
+        _UPDATE.format(engine=engine_id),
         "DROP TABLE sched_row; DROP TABLE sched_step",
     ]
+
+
+_STEP = """
+CREATE OR REPLACE TEMP TABLE sched_step AS
+WITH step_row AS (
+    SELECT step, coalesce(arg_min(start_ns, line), arg_min(time_ns, line)) AS start_ns,
+        arg_min(time_ns, line) FILTER (snapshot) AS snapshot_ns,
+        arg_min(time_ns, line) FILTER (NOT snapshot) AS decided_ns,
+        coalesce(
+            arg_min(end_ns, line),
+            coalesce(arg_min(start_ns, line), arg_min(time_ns, line)) + arg_min(duration_ns, line)
+        ) AS given_end_ns,
+        arg_min(admission_limit, line) AS admission_limit, arg_min(limit_request, line) AS limit_request, {first},
+        coalesce(arg_min(total_blocks, line), (SELECT max(total_blocks) FROM sched_row)) AS total_blocks
+    FROM sched_row GROUP BY step
+), ended AS (
+    SELECT *, CASE WHEN lead(step) OVER by_step = step + 1 THEN lead(snapshot_ns) OVER by_step END AS next_ns
+    FROM step_row WINDOW by_step AS (ORDER BY step)
+), spanned AS (
+    SELECT *, coalesce(given_end_ns, next_ns) AS any_end_ns, {is_span} AS is_span FROM ended
+)
+SELECT * EXCLUDE (snapshot_ns, decided_ns, given_end_ns, next_ns, any_end_ns),
+    CASE WHEN is_span THEN any_end_ns END AS end_ns,
+    CASE WHEN decided_ns >= start_ns AND snapshot_ns IS NOT NULL THEN decided_ns END AS scheduled_ns
+FROM spanned
+"""
+
+_TOLD = ("prefill_tokens", "decode_tokens", "total_tokens")
+_SCHEDULE = """
+INSERT INTO step_schedule BY NAME
+WITH filled AS (
+    SELECT *, coalesce(chunked_prefill_tokens, 0) + coalesce(resumed_tokens, 0) AS other_tokens,
+        coalesce(new_requests + coalesce(resumed_requests, 0) - coalesce(preempted_requests, 0), 0) AS more_running,
+        CASE WHEN {told} >= 2 THEN 0 END AS untold_tokens,
+        round(usage * total_blocks)::INTEGER AS usage_blocks
+    FROM sched_step
+)
+SELECT {engine} AS engine_id, s.* EXCLUDE (end_ns, total_tokens, total_blocks, finished_requests,
+        output_tokens, usage, prefill_tokens, decode_tokens, chunked_prefill_tokens, resumed_tokens,
+        used_blocks, free_blocks, budget_left_tokens, running, waiting, new_requests, max_running, is_span,
+        other_tokens, more_running, untold_tokens, usage_blocks),
+    running + more_running AS running,
+    waiting - more_running AS waiting,
+    coalesce(prefill_tokens, total_tokens - decode_tokens - other_tokens) AS prefill_tokens,
+    coalesce(decode_tokens, total_tokens - prefill_tokens - other_tokens) AS decode_tokens,
+    coalesce(chunked_prefill_tokens, untold_tokens) AS chunked_prefill_tokens,
+    coalesce(resumed_tokens, untold_tokens) AS resumed_tokens,
+    coalesce(used_blocks, total_blocks - free_blocks, usage_blocks) AS used_blocks,
+    coalesce(free_blocks, total_blocks - used_blocks, total_blocks - usage_blocks) AS free_blocks,
+    coalesce(budget_left_tokens, budget_tokens - total_tokens) AS budget_left_tokens
+FROM filled s ORDER BY step
+""".format(engine="{engine}", told=" + ".join(f"({part} IS NOT NULL)::INTEGER" for part in _TOLD))
+
+_UPDATE = """
+INSERT INTO step_update BY NAME
+SELECT {engine} AS engine_id, step, end_ns, output_tokens, finished_requests
+FROM sched_step WHERE coalesce(end_ns, output_tokens, finished_requests) IS NOT NULL ORDER BY step
+"""

@@ -46,8 +46,9 @@ _LAYOUT: dict[str, pa.Schema] = {
     "torch_call": _schema("api", "start_ns duration_ns pid tid correlation host"),
     "torch_op": _schema("category", "start_ns duration_ns pid tid external_id"),
 }
-_LEFT_OUT = ("gpu_user_annotation",)
-"""PyTorch's copies of host annotations on the GPU's timeline."""
+_LEFT_OUT = ("gpu_user_annotation", "cuda_profiler_range")
+"""PyTorch's copies of host annotations on the GPU's timeline; and kernels that CUPTI ran again to count: PyTorch
+spreads them evenly over the time, so theirs is made up."""
 _COPY_KINDS = {
     "HtoD": "host_to_device",
     "DtoH": "device_to_host",

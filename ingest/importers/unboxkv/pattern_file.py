@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.errors import KvtraceError
 from kvtrace.ingest.append import nanoseconds, whole
-from kvtrace.ingest.importers.lines import read_lines
+from kvtrace.ingest.importers.lines import LeftOut, read_lines
 
 EXPECTED = "expected a read or write pattern of UnBoxKV-IO: a JSON object a line"
 LARGEST_STEP = 10_000_000
@@ -63,20 +62,26 @@ class Layout(NamedTuple):
 
 
 def read_patterns(path: Path, warnings: list[str]) -> Iterator[tuple[int, Pattern]]:
-    """The patterns of a file with their line numbers. A torn last line is left out and warned of.
+    """The patterns of a file with their line numbers. Lines that are none are left out and warned of.
 
     Raises:
-        KvtraceError: The file cannot be read, or a line is no pattern.
+        KvtraceError: The file cannot be read, or no line is a pattern.
     """
-    for line in read_lines(path, EXPECTED):
+    left_out, read = LeftOut(path, "no patterns"), 0
+    for line in read_lines(path, EXPECTED, warnings):
         try:
-            yield line.number, _pattern(json.loads(line.text))
+            found = _pattern(json.loads(line.text))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            if not line.whole and line.number > 1 and isinstance(error, json.JSONDecodeError):
+            if read and not line.whole and isinstance(error, json.JSONDecodeError):
                 warnings.append(f"{path.name}: the last line, {line.number}, is cut off and was left out")
-                return
-            text = str(error)[:120] or type(error).__name__
-            raise KvtraceError(f"{path}, line {line.number}: {text}; {EXPECTED}") from error
+                break
+            left_out.add(line, error)
+            continue
+        read += 1
+        yield line.number, found
+    if left_out.count and not read:
+        raise left_out.refusal(EXPECTED)
+    warnings += left_out.warnings()
 
 
 def _pattern(fields: Any) -> Pattern:
@@ -84,7 +89,7 @@ def _pattern(fields: Any) -> Pattern:
         raise TypeError("no JSON object")
     writes, reads = fields.get("kv_write_pattern_record"), fields.get("k_read_pattern_record")
     if writes is None and reads is None:
-        raise KeyError("neither kv_write_pattern_record nor k_read_pattern_record is in it")
+        raise ValueError("neither kv_write_pattern_record nor k_read_pattern_record is in it")
     tokens_of = fields.get("seq_lens")
     if not isinstance(tokens_of, list):
         raise TypeError(f"seq_lens is no list but {tokens_of!r:.40}")

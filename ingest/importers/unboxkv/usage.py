@@ -12,7 +12,7 @@ import duckdb
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.append import Appender, nanoseconds, real, whole
 from kvtrace.ingest.importers.engines import count_source, new_engine
-from kvtrace.ingest.importers.lines import read_lines
+from kvtrace.ingest.importers.lines import LeftOut, Line, read_lines
 from kvtrace.ingest.importers.options import say
 from kvtrace.ingest.importers.unboxkv.samples import insert_steps, make_step_table
 
@@ -40,7 +40,7 @@ _STEPS = {
     "resumed": r"^resumed_reqs",
     "raw": r"^raw_running",
 }
-Row = tuple[int, dict[str, str]]
+Row = tuple[Line, dict[str, str]]
 
 
 def is_usage(header: str) -> bool:
@@ -99,12 +99,14 @@ def _load_samples(
         "prompt_tokens_per_s output_tokens_per_s",
     )
     unit_ns, before, sample = 1e6, 0, 0
-    for number, row in _rows(path, _USAGE, warnings):
+    left_out = LeftOut(path, "no rows")
+    for line, row in _rows(path, _USAGE, left_out, warnings):
         unit_ns = _unit_ns(row["header time"])
         time_ns = nanoseconds(row["time"], unit_ns)
         numbers = {key: real(row[key]) for key in _USAGE if row.get(key)}
         if time_ns is None or time_ns < before or None in numbers.values():
-            raise KvtraceError(f"{path}, line {number}: {_shown(row)}: no number, or time goes back; {EXPECTED}")
+            left_out.add(line, f"{_shown(row)}: no number, or time goes back")
+            continue
         if not any(numbers.values()):  # the authors' first row: nothing yet at 0
             continue
         sample += 1
@@ -114,11 +116,10 @@ def _load_samples(
         shares = (None if numbers.get(key) is None else (numbers[key] or 0) / 100 for key in ("gpu", "host"))
         rows.add(engine_id, source_id, sample, time_ns, time_ns - before, *counts, *shares, total, prompt, output)
         before = time_ns
-        if not number % 10_000:
-            progress("utilisation", number, number)
+        if not line.number % 10_000:
+            progress("utilisation", line.number, line.number)
     rows.flush()
-    if not sample:
-        raise KvtraceError(f"{path} has a header and no row; was the run interrupted?")
+    _check_rows(path, sample, left_out, warnings)
     count_source(connection, source_id, "utilisation", sample, sample, "engine_sample")
 
 
@@ -126,29 +127,39 @@ def _load_steps(
     connection: duckdb.DuckDBPyConnection, source_id: int, path: Path, warnings: list[str], progress: Progress
 ) -> None:
     rows = Appender(connection, "imported_step", "step duration_ns running resumed_requests")
-    for number, row in _rows(path, _STEPS, warnings):
+    left_out = LeftOut(path, "no rows")
+    for line, row in _rows(path, _STEPS, left_out, warnings):
         step, duration_ns = whole(row["step"]), nanoseconds(row["duration"], _unit_ns(row["header duration"]))
         counts = [whole(row[key]) if row.get(key) else None for key in ("running", "resumed")]
         wrong = [
             key for key, count in zip(("running", "resumed"), counts, strict=True) if row.get(key) and count is None
         ]
         if step is None or duration_ns is None or duration_ns < 0 or wrong:
-            raise KvtraceError(f"{path}, line {number}: {_shown(row)}: a value is no number; {EXPECTED}")
+            left_out.add(line, f"{_shown(row)}: a value is no number")
+            continue
         rows.add(step, duration_ns, *counts)
-        if not number % 10_000:
-            progress("steps", number, number)
+        if not line.number % 10_000:
+            progress("steps", line.number, line.number)
     rows.flush()
-    if not rows.count:
-        raise KvtraceError(f"{path} has a header and no row; was the run interrupted?")
+    _check_rows(path, rows.count, left_out, warnings)
     repeated = connection.execute("SELECT step FROM imported_step GROUP BY step HAVING count(*) > 1 LIMIT 1").fetchall()
     if repeated:
         raise KvtraceError(f"{path}: step {repeated[0][0]} is there twice; are two runs in one file?")
     count_source(connection, source_id, "steps", rows.count, rows.count, "step_schedule")
 
 
-def _rows(path: Path, known: dict[str, str], warnings: list[str]) -> Iterator[Row]:
+def _check_rows(path: Path, count: int, left_out: LeftOut, warnings: list[str]) -> None:
+    """Warn of rows that were left out, unless that is all of them."""
+    if not count and left_out.count:
+        raise left_out.refusal(EXPECTED)
+    if not count:
+        raise KvtraceError(f"{path} has a header and no row; was the run interrupted?")
+    warnings += left_out.warnings()
+
+
+def _rows(path: Path, known: dict[str, str], left_out: LeftOut, warnings: list[str]) -> Iterator[Row]:
     """A file's rows by the names of `known`, with the header of each name as "header NAME"."""
-    lines = read_lines(path, EXPECTED)
+    lines = read_lines(path, EXPECTED, warnings)
     header = next(lines)
     delimiter = _delimiter(header.text)
     names = next(csv.reader([header.text], delimiter=delimiter))
@@ -160,15 +171,15 @@ def _rows(path: Path, known: dict[str, str], warnings: list[str]) -> Iterator[Ro
         try:
             values = next(csv.reader([line.text], delimiter=delimiter), [])
         except csv.Error as error:
-            raise KvtraceError(f"{path}, line {line.number}: {error}; {EXPECTED}") from error
+            left_out.add(line, error)
+            continue
         if len(values) != len(names):
             if not line.whole:
                 warnings.append(f"{path.name}: the last line, {line.number}, is cut off and was left out")
                 return
-            raise KvtraceError(
-                f"{path}, line {line.number}: {len(values)} values, where the header has {len(names)}; {EXPECTED}"
-            )
-        yield line.number, {**heads, **{key: values[at].strip() for key, at in columns.items()}}
+            left_out.add(line, f"{len(values)} values, where the header has {len(names)}")
+            continue
+        yield line, {**heads, **{key: values[at].strip() for key, at in columns.items()}}
 
 
 def _columns(header: str, known: dict[str, str]) -> dict[str, int]:

@@ -23,7 +23,7 @@ def record(run_dir: Path, **external_ids: str) -> None:
     for internal, external in external_ids.items():
         number = recorder.intern(internal)
         recorder.stream(REQUEST_ARRIVAL)(1, number, recorder.intern(external))
-        recorder.stream(REQUEST_QUEUED)(2, number, 1, 7, 3, 0, 0, -1)
+        recorder.stream(REQUEST_QUEUED)(2, number, 1, 7, 3, 0, 0, -1, 0)
 
 
 def write(run_dir: Path, *lines: Any) -> None:

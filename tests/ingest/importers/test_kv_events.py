@@ -74,12 +74,18 @@ def test_missing_batches_and_a_torn_line_are_reported(tmp_path: Path, query: Cal
 
 
 @pytest.mark.parametrize("line", ["{}", "nonsense", '{"sequence": 0, "ts": 1, "events": 3}', "[1, []]"])
-def test_a_line_that_is_no_batch_is_named(tmp_path: Path, query: Callable, line: str) -> None:
-    path = tmp_path / "e.jsonl"
-    path.write_text(f'{{"sequence": 0, "ts": 1, "events": []}}\n{line}\n')
-    with pytest.raises(KvtraceError, match="line 2"):
+def test_a_line_that_is_no_batch_is_named_and_left_out(tmp_path: Path, query: Callable, line: str) -> None:
+    """WHEN a line is no batch THEN the others are read; WHEN none is one THEN the file is refused."""
+    path = write(tmp_path / "e.jsonl", (0, [REMOVED]))
+    size = path.stat().st_size
+    path.write_text(path.read_text() + f"{line}\n")
+    summary, ask = load(path, query)
+    assert ask("SELECT count(*) FROM kv_event") == [(1,)]
+    [warning] = [each for each in summary.warnings if "left out" in each]
+    assert warning.startswith(f"e.jsonl: 1 lines are no batch of KV events and were left out: line 2, byte {size}: ")
+    path.write_text(f"{line}\n")
+    with pytest.raises(KvtraceError, match=r"e\.jsonl, line 1, byte 0: "):
         load(path, query)
-    assert not path.with_name("trace.duckdb").exists()
 
 
 class TestRecordedLine:

