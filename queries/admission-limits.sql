@@ -7,6 +7,8 @@
 -- group: Scheduling
 -- figure: 72-run policy study: admission limits, shares of steps and of time
 -- needs: step_schedule
+-- words: queue, queued, why, waiting
+-- key: admission_limit, steps, step_share, wall_ms, requests, mean_need_blocks, mean_free_blocks
 -- column: engine_id recorded | The engine.
 -- column: admission_limit inferred | Why the head of the waiting queue was not admitted.
 -- column: steps [steps] derived | Steps with that reason.

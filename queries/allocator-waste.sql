@@ -15,6 +15,7 @@
 -- group: KV memory
 -- figure: Kwon et al. (SOSP'23, PagedAttention), Figure 2: average share of wasted KV memory by system.
 -- needs: step_schedule, step_request, engine, request
+-- key: allocator, block_size_tokens, wasted_share, requests, reserved_tokens
 -- column: engine_id recorded | The engine.
 -- column: allocator derived | recorded, paged, contiguous_max_model_len, contiguous_buddy, contiguous_output_power_of_2 or
 --     contiguous_exact.

@@ -20,6 +20,7 @@
 -- needs: step_request, engine, forward
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
+-- key: basis, layer, passes, idle_share, p50_gap_ms, p99_gap_ms
 -- column: process_id recorded | The worker.
 -- column: basis derived | window: GPU windows; forward: the host's calls.
 -- column: layer recorded | Layer, as in kv_window; NULL: any.

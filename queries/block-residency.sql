@@ -10,6 +10,7 @@
 --
 -- group: KV memory
 -- needs: block_event
+-- key: kind, stays, p50_ms, p90_ms, p99_ms, max_ms
 -- column: engine_id recorded | The engine.
 -- column: kind derived | evicted, reallocated, unended or idle_before_eviction.
 -- column: stays derived | Stays of that kind.

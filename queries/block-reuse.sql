@@ -10,6 +10,7 @@
 --
 -- group: Reuse
 -- needs: block_event
+-- key: kind, hits, p50_ms, p90_ms, p99_ms, max_ms
 -- column: engine_id recorded | The engine.
 -- column: kind derived | idle or shared.
 -- column: hits derived | Hits of that kind.

@@ -9,6 +9,7 @@
 -- group: Prefix caching
 -- figure: Prefix-cache study: hit rate against KV budget (cache pressure)
 -- needs: prefix_lookup
+-- key: budget_tokens, hit_rate, pressure, evicted_blocks, avoidable_share, mean_ttft_ms
 -- column: budget_tokens [tokens] derived | Tokens that fit into the GPU's blocks; NULL if not recorded.
 -- column: host_bytes [bytes] derived | KV that the connector's tier in host memory holds, of one rank's.
 -- column: requests [requests] derived | Requests admitted.

@@ -9,7 +9,9 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     -- group: One of `GROUPS`; a query without one stands under the last of them.
     -- figure: A study's figure or table that the answer draws again.
     -- needs: TABLE, TABLE
+    -- words: Further words by which a search finds it.
     -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given.
+    -- key: COLUMN, COLUMN: what a narrow terminal shows, the most important first.
     -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
     --     indented by four more spaces.
 
@@ -47,7 +49,7 @@ GROUPS = (
 """Topics of queries, in the order in which they are listed."""
 
 _PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
-_KINDS = ("group", "figure", "needs", "param", "column")
+_KINDS = ("group", "figure", "needs", "words", "param", "key", "column")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Param:
 class Query:
     """A canned query: a question, its documentation and its SQL. `needs` are the tables it cannot answer without.
 
-    `figures` are the figures and tables of published studies that the answer draws again.
+    `figures` are the figures and tables of published studies that the answer draws again. `words` are further words by
+    which a search finds it, `key` the columns that a narrow terminal shows, the most important first.
     """
 
     name: str
@@ -76,6 +79,8 @@ class Query:
     figures: tuple[str, ...]
     params: tuple[Param, ...]
     columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    words: tuple[str, ...]
     body: str = field(repr=False)
 
     def sql(self, values: Mapping[str, str | None]) -> str:
@@ -111,17 +116,43 @@ def catalogue() -> dict[str, Query]:
 
 
 def find(name: str) -> Query:
-    """The query of that name.
+    """The query of that name; underscores stand for dashes.
 
     Raises:
         KvtraceError: there is none; the message offers the nearest names.
     """
     queries = catalogue()
-    if name in queries:
-        return queries[name]
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), queries, n=3, cutoff=0.5)
+    wanted = name.lower().replace("_", "-")
+    if wanted in queries:
+        return queries[wanted]
+    near = difflib.get_close_matches(wanted, queries, n=3, cutoff=0.5)
     advice = f"did you mean {' or '.join(near)}?" if near else "`kvtrace query` lists them"
     raise KvtraceError(f"no query is named {name!r}; {advice}")
+
+
+def is_name(word: str) -> bool:
+    """Return whether a query has that name, underscores standing for dashes."""
+    return word.lower().replace("_", "-") in catalogue()
+
+
+def search(words: Iterable[str]) -> list[Query]:
+    """The queries that speak of all these words, or else those that speak of most of them; the closest first."""
+    wanted = [word.lower() for word in words]
+    scores = {query.name: [_closeness(query, word) for word in wanted] for query in catalogue().values()}
+    matched = {name: sum(score > 0 for score in each) for name, each in scores.items()}
+    most = max(matched.values(), default=0)
+    found = [name for name, number in matched.items() if number == most and most]
+    return [catalogue()[name] for name in sorted(found, key=lambda name: (-sum(scores[name]), name))]
+
+
+def _closeness(query: Query, word: str) -> int:
+    """4 for a word of the name or of `words`, 2 for one of the question, 1 for one of the rest; 0 without it."""
+    if word in re.split(r"\W+", query.name) or word in query.words:
+        return 4
+    if re.search(rf"\b{re.escape(word)}", query.title.lower()):
+        return 2
+    rest = " ".join((query.description, *(column.meaning for column in query.columns))).lower()
+    return int(re.search(rf"\b{re.escape(word)}", rest) is not None)
 
 
 def parse(name: str, text: str) -> Query:
@@ -141,6 +172,8 @@ def parse(name: str, text: str) -> Query:
         figures=tuple(header.all("figure")),
         params=tuple(_param(name, entry) for entry in header.all("param")),
         columns=tuple(sql_header.column(file, entry) for entry in header.all("column")),
+        key=header.names("key"),
+        words=header.names("words"),
         body=body,
     )
 

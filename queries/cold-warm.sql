@@ -12,6 +12,7 @@
 -- param: from_s DOUBLE = 0 | Leave out requests that arrived earlier, counted from the first arrival.
 -- param: to_s DOUBLE = NULL | Leave out requests that arrived at this time or later.
 -- param: skip_requests INTEGER = 0 | Leave out the first requests up to this number, e.g. the warm-up.
+-- key: prompts, requests, mean_prompt_tokens, hit_rate, mean_ttft_ms, p95_ttft_ms
 -- column: prompts derived | cold, warm_hit, warm_miss, off or unknown.
 -- column: requests [requests] derived | Such requests.
 -- column: mean_prompt_tokens [tokens] derived | Mean prompt length.

@@ -7,6 +7,7 @@
 --
 -- group: Scheduling
 -- needs: cost_model
+-- key: composition, used, steps, us_per_token, intercept_ms, r2
 -- column: engine_id recorded | The engine.
 -- column: composition derived | The steps in the fit: all, decode_only or with_prefill.
 -- column: used derived | This fit gives the prices of this trace.

@@ -29,6 +29,9 @@ _WORK = """
         UNION ALL SELECT unnest([min(time_ns), max(time_ns)]) FROM request_queued
         UNION ALL SELECT unnest([min(time_ns), max(time_ns)]) FROM request_event
         UNION ALL SELECT unnest([min(queued_ns), max(finished_ns)]) FROM request
+        -- Of a request trace, which says what was asked and not what an engine did:
+        UNION ALL SELECT unnest([min(arrival_ns), max(arrival_ns)]) FROM request
+        WHERE NOT EXISTS (FROM step_schedule) AND NOT EXISTS (FROM request_event)
     )
 """
 _PROFILE = "SELECT min(start_ns) AS first_ns, max(end_ns) AS last_ns FROM gpu_activity"
@@ -130,11 +133,7 @@ def _losses(trace: Trace) -> list[str]:
     return [
         *(f"Recording stopped early in process {x['process_id']} ({x['roles']}): {x['stopped']}" for x in stopped),
         *(f"{x['event']}: {x['dropped']:,} records were dropped." for x in lost if x["dropped"]),
-        *(
-            f"{x['event']}: {x['torn']:,} records were being written when their process died."
-            for x in lost
-            if x["torn"]
-        ),
+        *(f"{x['event']}: {x['torn']:,} records were not whole and are left out." for x in lost if x["torn"]),
     ]
 
 

@@ -7,6 +7,7 @@
 -- needs: gpu_activity, gpu_transfer
 -- param: first_step INTEGER = NULL | Leave out what was launched for no step, and for the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out what was launched for no step, and for the steps after this one.
+-- key: direction, source_memory, target_memory, copies, bytes, total_ms
 -- column: device recorded | GPU, as the profiler numbers it.
 -- column: direction recorded | From where to where.
 -- column: source_memory recorded | Memory that is read.

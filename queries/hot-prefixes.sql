@@ -9,6 +9,7 @@
 -- needs: block_lookup
 -- param: nodes INTEGER = 50 | At most so many nodes an engine, those with the most lookups; their parents are with them.
 -- param: at_least_lookups INTEGER = 2 | Leave out nodes with fewer lookups.
+-- key: node, parent, tokens, lookups, sessions, hit_tokens, hit_ratio
 -- column: engine_id recorded | The engine.
 -- column: node derived | Number in the tree, from 1.
 -- column: parent derived | The node it goes on from; NULL at a prompt's start.

@@ -12,6 +12,7 @@
 -- figure: LMCache study: lifecycle of one job's KV in GPU and host memory across tool gaps
 -- needs: request, block_event
 -- param: session VARCHAR = NULL | The job; NULL: the one that took longest.
+-- key: session, time_ns, turn_number, phase, held_blocks, used_blocks, gone_blocks
 -- column: session recorded | The job.
 -- column: time_ns [ns] recorded | When, UNIX time.
 -- column: at_s [s] derived | The same since the job's first arrival.

@@ -13,6 +13,7 @@
 -- needs: kv_window, kv_layer, step_request, engine
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
+-- key: layer, kind, batch, windows, bytes, gb_per_s, p95_gb_per_s
 -- column: process_id recorded | The worker.
 -- column: layer recorded | Layer, as in kv_layer.
 -- column: kind derived | read (the window of attention) or write.

@@ -7,13 +7,15 @@
 --
 -- Blocks that no running request holds (a connector's or a pin's, those of a request whose KV is still being loaded) are
 -- in used_blocks and count as full: query pinned-blocks has them. Drafted tokens count as stored in the step that
--- schedules them. NULL for engines with several KV cache groups, whose blocks differ in size.
+-- schedules them. With several KV cache groups a token has a slot in each, and a request wastes slots in each. NULL where
+-- their blocks differ in size or hold states: query kv-groups has the waste of each group.
 --
 -- group: KV memory
 -- figure: Kwon et al. (SOSP'23, PagedAttention), section 3.1 and Figure 2: internal fragmentation; here over time.
 -- needs: step_schedule, step_request, engine
 -- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row per step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
+-- key: time_ns, step, requests, used_blocks, stored_tokens, wasted_share
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first step's.
 -- column: step recorded | The step; of a bucket, its first one.
@@ -28,7 +30,12 @@
 -- column: wasted_tokens [tokens] derived | The others: internal fragmentation (mean).
 -- column: wasted_share [ratio] derived | wasted_tokens over allocated_tokens.
 
-WITH state AS (
+WITH alike AS (
+    SELECT
+        engine_id, count(*) AS kv_groups,
+        bool_and(kind <> 'state') AND min(block_size_tokens) = max(block_size_tokens) AS even
+    FROM kv_group GROUP BY engine_id
+), state AS (
     SELECT
         r.engine_id, r.request, s.scheduled_ns AS time_ns, r.step, false AS ended, r.new_blocks AS blocks,
         r.computed_tokens + r.scheduled_tokens AS stored_tokens
@@ -52,9 +59,10 @@ WITH state AS (
     FROM change GROUP BY engine_id, step
 ), filled AS (
     SELECT
-        s.engine_id, s.step, s.scheduled_ns, s.used_blocks, e.block_size_tokens, coalesce(e.kv_groups, 1) = 1 AS even,
+        s.engine_id, s.step, s.scheduled_ns, s.used_blocks, e.block_size_tokens,
+        coalesce(e.kv_groups, 1) = 1 OR coalesce(a.even, false) AS even,
         (sum(coalesce(c.blocks, 0)) OVER steps)::BIGINT AS table_blocks,
-        (sum(coalesce(c.tokens, 0)) OVER steps)::BIGINT AS table_tokens,
+        (sum(coalesce(c.tokens * coalesce(a.kv_groups, 1), 0)) OVER steps)::BIGINT AS table_tokens,
         (sum(coalesce(c.requests, 0)) OVER steps)::BIGINT AS requests,
         CASE
             WHEN $bucket_ms > 0
@@ -62,7 +70,10 @@ WITH state AS (
                     (s.scheduled_ns - min(s.scheduled_ns) OVER (PARTITION BY s.engine_id)) // ($bucket_ms * 1e6)::BIGINT
             ELSE s.step
         END AS bucket
-    FROM step_schedule s JOIN engine e USING (engine_id) LEFT JOIN step_change c USING (engine_id, step)
+    FROM step_schedule s
+    JOIN engine e USING (engine_id)
+    LEFT JOIN alike a USING (engine_id)
+    LEFT JOIN step_change c USING (engine_id, step)
     WHERE $engine IS NULL OR s.engine_id = $engine
     WINDOW steps AS (PARTITION BY s.engine_id ORDER BY s.step)
 ), averaged AS (

@@ -11,6 +11,7 @@
 -- needs: gpu_program, gpu_tile
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
+-- key: layer, phase, kind, accesses, p50_lag_ns, p95_lag_ns
 -- column: process_id recorded | The worker.
 -- column: layer recorded | Layer, as in kv_layer.
 -- column: phase recorded | What the request's tokens were for; NULL for writes, whose programs do not name their request.
@@ -41,7 +42,7 @@ SELECT
     avg(ns) AS mean_lag_ns,
     quantile_disc(ns, 0.5) AS p50_lag_ns,
     quantile_disc(ns, 0.95) AS p95_lag_ns,
-    max(ns) AS max_lag_ns
+    max(ns)::DOUBLE AS max_lag_ns
 FROM lag
 GROUP BY process_id, layer, phase, kind
 ORDER BY process_id, layer, kind, phase

@@ -9,6 +9,7 @@
 -- figure: IPDPS'25 study of KV access, Figure 11a: GPU and CPU KV utilisation and throughput, recompute and swap.
 -- needs: kv_usage
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
+-- key: step, start_s, gpu_usage, running, waiting, preempted, tokens_per_s
 -- column: engine_id recorded | The engine.
 -- column: name recorded | Name of an imported run, or the model.
 -- column: preemption_mode recorded | What an eviction does with the KV: recompute or swap; NULL if unknown.

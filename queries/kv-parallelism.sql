@@ -13,6 +13,7 @@
 -- needs: step_request, engine
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
+-- key: layer, passes, mean_requests, mean_blocks, max_blocks, mean_active_requests
 -- column: process_id recorded | The worker; without windows, the engine.
 -- column: layer recorded | Layer, as in kv_window; NULL without windows.
 -- column: passes derived | Attention windows; without windows, steps.

@@ -13,6 +13,7 @@
 -- needs: gpu_program, gpu_tile
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
+-- key: layer, phase, programs, reads, in_program, in_request
 -- column: process_id recorded | The worker.
 -- column: layer recorded | Layer, as in kv_layer.
 -- column: phase recorded | What the request's tokens were for.

@@ -13,6 +13,7 @@
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one; NULL: after the first five recorded ones.
 -- param: process INTEGER = NULL | The worker (`process_id`); NULL: the first one with reads.
+-- key: layer, head, step, request, block_id, k_start_ms, v_start_ms
 -- column: process_id recorded | The worker.
 -- column: layer recorded | The layer.
 -- column: head recorded | KV head; NULL if the data do not tell heads apart.

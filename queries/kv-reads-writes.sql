@@ -6,6 +6,7 @@
 -- group: KV access
 -- figure: KV access study (IPDPS'25): KV is written in prefill and read in decode.
 -- needs: step_request, engine
+-- key: phase, written_tokens, write_share, read_tokens, read_share, reads_per_write
 -- column: engine_id recorded | The engine.
 -- column: phase recorded | What the tokens were scheduled for.
 -- column: shares recorded | Requests' shares of steps.

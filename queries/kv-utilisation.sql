@@ -9,6 +9,7 @@
 -- needs: step_schedule
 -- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row per step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
+-- key: time_ns, step, used_share, cached_free_share, empty_free_share, blocks
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first step's; of an imported
 --     engine, when the step began.

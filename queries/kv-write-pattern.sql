@@ -11,6 +11,7 @@
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one; NULL: after the first five recorded ones.
 -- param: process INTEGER = NULL | The worker (`process_id`); NULL: the first one with writes.
+-- key: layer, step, phase, request, block_id, tokens, start_ms
 -- column: process_id recorded | The worker.
 -- column: layer recorded | The layer.
 -- column: pass derived | The forward pass, counted from 1 among those shown.

@@ -23,6 +23,7 @@ _ADVICE = {
     **dict.fromkeys(
         ("pin", "pin_start", "pin_end"), "record a KV connector, a streaming session or a scheduler that pins blocks"
     ),
+    "reuse_size": "no lookups were recorded, or there are more than 20 million references: `kvtrace reuse --sample`",
     "handover": "ingest the recordings of both engines of a prefill/decode pair together (docs/many-hosts.md)",
     "kv_event": "ingest vLLM's published KV events: `kvtrace ingest RUN --kv-events FILE`",
 }

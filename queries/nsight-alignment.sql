@@ -6,6 +6,7 @@
 --
 -- group: GPU
 -- needs: source, alignment
+-- key: file, method, applied, offset_ns, residual_p50_us, kernels_with_step
 -- column: file recorded | The profile.
 -- column: kind recorded | nsight or torch.
 -- column: version recorded | Version of the program that wrote it.

@@ -10,6 +10,7 @@
 -- figure: LMCache study: offload bandwidth over time
 -- needs: transfer_submit, transfer_end
 -- param: bucket_ms DOUBLE = 1000 | Length of a stretch.
+-- key: direction, time_ns, started_transfers, bytes, bytes_per_s, peak_share
 -- column: engine_id recorded | The engine.
 -- column: direction recorded | store: away from the GPU's side; load: towards it.
 -- column: time_ns [ns] derived | Start of the stretch, UNIX time.

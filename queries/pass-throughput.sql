@@ -9,6 +9,7 @@
 -- needs: step_schedule, step_update
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
 -- param: with_warmup BOOLEAN = false | Also the steps that an imported log calls its warm-up.
+-- key: step, phase, running, batch_tokens, fill, interval_ms, tokens_per_s
 -- column: engine_id recorded | The engine.
 -- column: name recorded | Name of an imported run, or the model.
 -- column: batching recorded | default, chunked or mixed; of a recording: chunked or default, as the engine is set.

@@ -12,6 +12,8 @@
 --
 -- group: KV memory
 -- needs: block_event, request_event
+-- words: holds, who
+-- key: held_by, in_use, block_seconds, share, mean_blocks, pins
 -- column: engine_id recorded | The engine.
 -- column: held_by derived | The holder.
 -- column: in_use derived | A running request used the blocks.

@@ -5,6 +5,8 @@
 --
 -- group: Preemption and eviction
 -- needs: request_event
+-- words: preempted
+-- key: time_ns, request, discarded_tokens, outcome, wait_ms, recomputed_tokens
 -- column: engine_id recorded | The engine.
 -- column: step recorded | The step that preempted it.
 -- column: time_ns [ns] recorded | When, UNIX time.

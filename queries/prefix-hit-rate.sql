@@ -7,6 +7,8 @@
 -- group: Prefix caching
 -- needs: prefix_lookup
 -- param: session VARCHAR = NULL | Only the requests of this session.
+-- words: hit, rate
+-- key: request, session, turn, queried_tokens, local_hit_tokens, hit_rate
 -- column: engine_id recorded | The engine.
 -- column: request recorded | Key of table `request`.
 -- column: external_id recorded | The id the client knows.

@@ -5,6 +5,8 @@
 --
 -- group: Prefix caching
 -- needs: prefix_miss
+-- words: hit, rate, why, miss
+-- key: verdict, lookups, hit_tokens, recomputed_tokens, avoidable_tokens, avoidable_ms
 -- column: engine_id recorded | The engine.
 -- column: resumed recorded | Lookups after a preemption.
 -- column: verdict derived | Why the first block that had to be computed was not found.

@@ -10,6 +10,7 @@
 -- needs: request
 -- param: skip_requests INTEGER = 0 | Leave out each phase's first requests up to this number.
 -- param: cut_pattern VARCHAR = [-_/:. ]*[0-9]+$ | Regular expression of what session tags of one phase differ in.
+-- key: phase, requests, mean_prompt_tokens, hit_rate, mean_ttft_ms, p95_ttft_ms
 -- column: phase_order derived | The phase's place, counted from 1.
 -- column: phase derived | Its name.
 -- column: start_s [s] derived | From the trace's first arrival to the phase's first.

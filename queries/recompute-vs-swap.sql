@@ -15,6 +15,8 @@
 -- needs: prefix_miss
 -- param: dimension VARCHAR = NULL | Only lost_tokens, sequence_tokens, running_requests or free_share.
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.
+-- words: offload, worth, fetch
+-- key: dimension, at_least, below, strategy, events, mean_overhead_ms
 -- column: engine_id recorded | The engine.
 -- column: model recorded | Model name or path.
 -- column: block_size_tokens [tokens] recorded | Tokens a block.

@@ -11,6 +11,7 @@
 -- group: Preemption and eviction
 -- figure: 72-run policy study: retries and recomputation after eviction
 -- needs: request_event, prefix_lookup, step_request
+-- key: cause, events, requests, recomputed_tokens, recomputed_share
 -- column: engine_id recorded | The engine.
 -- column: cause derived | preemption, eviction or refused.
 -- column: events derived | Preemptions; admissions that missed what was evicted; requests that were refused.

@@ -8,6 +8,7 @@
 -- figure: Prefix-cache study: request-count comparison
 -- needs: request
 -- param: skip_requests INTEGER = 0 | Leave out the first requests up to this number, e.g. the warm-up.
+-- key: first_requests, span_s, hit_rate, marginal_hit_rate, mean_ttft_ms, p95_ttft_ms
 -- column: first_requests [requests] derived | Requests in the row.
 -- column: span_s [s] derived | From the first of their arrivals to the last of their ends.
 -- column: mean_prompt_tokens [tokens] derived | Mean prompt length.

@@ -1,11 +1,15 @@
 -- Where did each request's time go: the API process, the queue, prefill or decode?
 --
 -- One row per request, in order of arrival. frontend_ms + queue_ms + prefill_ms + decode_ms = total_ms for a request
--- that generated and ended. A part whose beginning or end was not recorded is NULL. Times are those at which the
--- scheduler saw a token, before it was sent to the client.
+-- that generated and ended. A part whose beginning or end was not recorded is NULL. These times are those at which the
+-- scheduler saw a token. What came after that, in the API process, is first_output_ms and output_ms: until it had written
+-- the token to the client's connection. total_ms + output_ms is what a client saw, but for the network. Both are NULL
+-- without an API server, for samples of a request with n > 1, and where records are of an older kvtrace.
 --
 -- group: Requests and jobs
 -- needs: request
+-- words: why, slow, latency, time
+-- key: request, session, turn, queue_ms, prefill_ms, decode_ms, output_ms, total_ms, finish_reason
 -- column: engine_id recorded | The engine that served it.
 -- column: request recorded | Key of table `request`.
 -- column: external_id recorded | The id the client knows.
@@ -18,9 +22,13 @@
 -- column: queue_ms [ms] derived | From the queue to the first admission.
 -- column: prefill_ms [ms] derived | From the first admission to the first token.
 -- column: decode_ms [ms] derived | From the first token to the end.
--- column: total_ms [ms] derived | From arrival to the end.
+-- column: total_ms [ms] derived | From arrival to the end in the engine, without output_ms.
 -- column: ttft_ms [ms] derived | From arrival to the first token.
 -- column: tpot_ms [ms/token] derived | decode_ms over the output tokens after the first; NULL with one token.
+-- column: first_output_ms [ms] derived | From the first token to when the API process had handed it on; NULL with one output,
+--     as without streaming. The two ends are read on different clocks.
+-- column: output_ms [ms] derived | From the end in the engine to when the API process had handed on the last output; NULL of
+--     aborted requests. The two ends are read on different clocks.
 -- column: preemptions recorded | Times it was preempted.
 -- column: preempted_ms [ms] derived | Time it was out of the batch after preemptions; a part of prefill_ms and
 --     decode_ms.
@@ -32,6 +40,8 @@ WITH turn AS (
     WHERE op IN ('preempt', 'resume', 'finish')
 ), out_of_batch AS (
     SELECT request, sum(next_ns - time_ns)::BIGINT AS preempted_ns FROM turn WHERE op = 'preempt' GROUP BY request
+), delivery AS (
+    SELECT request, min(first_ns) AS first_ns, max(time_ns) AS time_ns FROM request_delivery GROUP BY request
 )
 SELECT
     r.engine_id,
@@ -49,8 +59,12 @@ SELECT
     (r.finished_ns - r.arrival_ns) / 1e6 AS total_ms,
     (r.first_token_ns - r.arrival_ns) / 1e6 AS ttft_ms,
     CASE WHEN r.output_tokens > 1 THEN (r.finished_ns - r.first_token_ns) / 1e6 / (r.output_tokens - 1) END AS tpot_ms,
+    (d.first_ns - r.first_token_ns) / 1e6 AS first_output_ms,
+    CASE WHEN r.finish_reason <> 'abort' THEN (d.time_ns - r.finished_ns) / 1e6 END AS output_ms,
     r.preemptions,
     CASE WHEN r.preemptions = 0 THEN 0 ELSE o.preempted_ns / 1e6 END AS preempted_ms,
     r.finish_reason
-FROM request r LEFT JOIN out_of_batch o USING (request)
+FROM request r
+LEFT JOIN out_of_batch o ON o.request = r.request
+LEFT JOIN delivery d ON d.request = r.request
 ORDER BY coalesce(r.arrival_ns, r.queued_ns), r.request

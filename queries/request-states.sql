@@ -8,6 +8,7 @@
 --
 -- group: Requests and jobs
 -- needs: request
+-- key: request, state, start_ns, end_ns
 -- column: engine_id recorded | The engine that served it.
 -- column: request recorded | Key of table `request`.
 -- column: state derived | queued, prefill, decode, preempted or resumed.

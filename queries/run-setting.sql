@@ -6,6 +6,7 @@
 --
 -- group: Run
 -- needs: request
+-- key: model, policy, blocks, block_size_tokens, max_num_seqs, prefix_caching
 -- column: vllm_version recorded | vLLM's version.
 -- column: model recorded | Model name or path.
 -- column: engines recorded | Engines; 0 if the trace is not of a recording.

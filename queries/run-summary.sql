@@ -7,6 +7,7 @@
 --
 -- group: Run
 -- needs: step_schedule
+-- key: requests, span_s, output_tokens_per_s, hit_share, max_used_share, preemptions
 -- column: engines derived | Engines that scheduled a step.
 -- column: requests [requests] recorded | Requests that reached an engine.
 -- column: finished_requests [requests] recorded | Of them, those that ended in the recording.

@@ -9,6 +9,7 @@
 -- figure: Throughput by the most running requests and by block size, as in PagedAttention exercises.
 -- needs: step_schedule, step_update, engine
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
+-- key: max_num_seqs, blocks, requests_per_s, output_tokens_per_s, mean_step_ms, mean_used_share
 -- column: engine_id recorded | The engine.
 -- column: model recorded | Model name or path.
 -- column: max_num_seqs [requests] recorded | Most running requests.

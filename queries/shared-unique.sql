@@ -16,6 +16,7 @@
 -- param: from_s DOUBLE = 0 | Leave out requests that arrived earlier, counted from the first arrival.
 -- param: to_s DOUBLE = NULL | Leave out requests that arrived at this time or later.
 -- param: skip_requests INTEGER = 0 | Leave out the first requests up to this number, e.g. the warm-up.
+-- key: at_least_tokens, prompts, requests, hit_rate, mean_ttft_ms, p95_ttft_ms
 -- column: at_least_tokens [tokens] derived | Shortest prompt of the stretch.
 -- column: prompts derived | shared, unique or unknown.
 -- column: matched derived | The stretch has shared and unique prompts.

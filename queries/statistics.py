@@ -187,14 +187,32 @@ def paired_difference(
     return Difference(first, second - first, len(base), interval(name, base, other, clusters))
 
 
+def replicate_interval(values: Sequence[float]) -> Interval | None:
+    """The 95% interval of a figure by its values in bootstrap samples that were drawn elsewhere: replays of drawn jobs.
+
+    Student's quantile times the samples' standard deviation around their mean, for samples too few to have percentiles.
+
+    Args:
+        values: The figure in each sample.
+
+    Returns:
+        The interval; None below `FEWEST_UNITS` samples.
+    """
+    if len(values) < FEWEST_UNITS:
+        return None
+    mean, beside = float(np.mean(values)), _student(len(values) - 1) * float(np.std(values, ddof=1))
+    return Interval(mean - beside, mean + beside, len(values))
+
+
 def expanded_tail(units: int) -> float:
     """The share of bootstrap samples to leave out on each side: few units give as wide an interval as t does."""
-    normal = NormalDist()
-    z = normal.inv_cdf(0.5 + LEVEL / 2)
-    freedom = units - 1
-    # Student's quantile by its expansion in 1 / freedom: right to 0.3% from 7 degrees on.
-    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    return normal.cdf(-math.sqrt(units / freedom) * t)
+    return NormalDist().cdf(-math.sqrt(units / (units - 1)) * _student(units - 1))
+
+
+def _student(freedom: int) -> float:
+    """Student's quantile by its expansion in 1 / freedom: right to 0.3% from 7 degrees on."""
+    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def _share(percentile: str) -> float:

@@ -10,6 +10,7 @@
 -- figure: 72-run policy study: step duration against tokens
 -- needs: step_schedule, step_update
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
+-- key: composition, steps, slope_us_per_token, intercept_ms, r2
 -- column: engine_id recorded | The engine.
 -- column: composition derived | all, decode_only, with_prefill; of the latter: prefill_only, mixed.
 -- column: steps [steps] derived | Steps in the fit.

@@ -8,6 +8,7 @@
 -- group: Scheduling
 -- figure: 72-run policy study: steps per turn against the minimum
 -- needs: request, step_request
+-- key: turn_number, turns, mean_min_steps, mean_steps, step_ratio
 -- column: turn_number derived | The turn's place in its job, counted from 1.
 -- column: turns derived | Completed turns.
 -- column: mean_output_tokens [tokens] derived | Mean output tokens.

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvtrace.escape import inert
 
-__all__ = ["LONGEST_CELL", "cell", "inert", "rounded"]
+__all__ = ["LONGEST_CELL", "cell", "duration", "inert", "rounded", "size"]
 
 LONGEST_CELL = 80
 
@@ -36,6 +36,25 @@ def rounded(value: float | None, sign: str = "") -> str:
     if value == round(value) and abs(value) < 1e15:
         return f"{value:{sign if value else ''},.0f}"
     return f"{value:{sign}.4g}" if abs(value) < 1e4 else f"{value:{sign},.0f}"
+
+
+def duration(ms: float) -> str:
+    """A duration for people: three digits and a unit."""
+    size_ms = abs(ms)
+    if size_ms >= 60_000:
+        return f"{ms / 60_000:.1f} min"
+    if size_ms >= 999.5:
+        return f"{ms / 1000:.3g} s"
+    return f"{ms:.3g} ms" if size_ms >= 0.9995 or not ms else f"{ms * 1000:.3g} us"
+
+
+def size(count: float) -> str:
+    """A number of bytes for people: in the binary unit that suits it."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
 
 
 def _number(value: float) -> str:

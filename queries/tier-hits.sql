@@ -10,6 +10,7 @@
 -- group: Offload
 -- needs: tier_block
 -- param: bucket_ms DOUBLE = NULL | Length of a stretch, from the tier's first event; NULL: the whole recording.
+-- key: tier, stored_blocks, hit_blocks, evicted_blocks, unused_blocks, max_occupied_blocks
 -- column: engine_id recorded | The engine.
 -- column: connector recorded | The connector's class.
 -- column: tier recorded | The tier.

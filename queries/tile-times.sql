@@ -9,6 +9,7 @@
 -- needs: gpu_tile, gpu_program
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
+-- key: layer, programs, tiles, p50_to_k, p50_k_to_v, increasing
 -- column: process_id recorded | The worker.
 -- column: layer recorded | Layer, as in kv_layer.
 -- column: programs recorded | Attention programs.

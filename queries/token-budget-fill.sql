@@ -10,6 +10,7 @@
 -- needs: step_schedule
 -- param: bucket_ms DOUBLE = 0 | Width of a bucket; 0 gives a row per step.
 -- param: engine INTEGER = NULL | Only this engine (`engine_id`); all engines if NULL.
+-- key: time_ns, step, batch, prefill_tokens, decode_tokens, filled_share
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When `schedule` returned, UNIX time; of a bucket, its first such step's.
 -- column: step recorded | The step; of a bucket, its first such one.

@@ -5,6 +5,7 @@
 --
 -- group: Requests and jobs
 -- needs: client_request
+-- key: tool, calls, share, median_ms, longest_ms, next_cached_share, next_ttft_ms
 -- column: phase recorded | Which of the workloads of the run, from 0.
 -- column: workload recorded | Its name.
 -- column: tool recorded | The tool.

@@ -7,6 +7,7 @@
 -- needs: gpu_activity, kernel_name
 -- param: first_step INTEGER = NULL | Leave out what was launched for no step, and for the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out what was launched for no step, and for the steps after this one.
+-- key: name, category, kernels, total_ms, share, p50_us
 -- column: device recorded | GPU, as the profiler numbers it.
 -- column: name recorded | The function's name alone.
 -- column: category inferred | What the kernel is for.

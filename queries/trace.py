@@ -7,38 +7,50 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import duckdb
 
-from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.errors import KvtraceError, needs_analysis, needs_extra
 from kvtrace.queries.catalogue import Param, Query, catalogue, find
 from kvtrace.queries.plotting import plot_of
 from kvtrace.queries.text import inert
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-TRACE_VERSION = 9
+TRACE_NAME = "trace.duckdb"
+"""The trace in a run directory, unless another file was named."""
+
+TRACE_VERSION = 10
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.trace.TRACE_VERSION`."""
 
-Format = Literal["pandas", "arrow", "batches"]
+Format = Literal["pandas", "polars", "arrow", "batches", "relation"]
 """The form of a result.
 
-"batches" is a `pyarrow.RecordBatchReader`, for results larger than memory; read it to its end before the next query.
+"polars" needs polars installed. "batches" is a `pyarrow.RecordBatchReader`, for results larger than memory; read it to
+its end before the next query. "relation" is DuckDB's own, computed when it is read; it can be filtered, joined and
+aggregated while the trace is open.
 """
+
+COMPUTED = "reuse_size"
+"""The table that is computed when a query needs it: SQL cannot, and ingest would take half as long again."""
 
 BATCH_ROWS = 65_536
 LONGEST_VALUE = 100
+_COUNTED = ("engines", "requests", "steps")
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
+_CONNECTING = threading.Lock()
 
 
 class Trace:
@@ -48,14 +60,16 @@ class Trace:
     its configuration locked.
 
     Args:
-        path: A file made by `kvtrace ingest`.
+        path: A file made by `kvtrace ingest`, or the run directory that it lies in.
 
     Raises:
         KvtraceError: the file is missing, no DuckDB database, no trace, of another trace version, or locked.
     """
 
+    _sized = False
+
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = trace_file(Path(path))
         _check_file(self.path)
         self._connection = _connect(self.path)
         try:
@@ -63,6 +77,17 @@ class Trace:
         except BaseException:
             self.close()
             raise
+
+    def __repr__(self) -> str:
+        try:
+            counts = self._connection.sql("""
+                SELECT (SELECT count(*) FROM engine), (SELECT count(*) FROM request),
+                    (SELECT count(*) FROM step_schedule)
+            """).fetchall()[0]
+        except duckdb.Error:  # it is closed
+            return f"<Trace {self.path}, closed>"
+        holds = ", ".join(f"{number:,} {what}" for number, what in zip(counts, _COUNTED, strict=True))
+        return f"<Trace {self.path}: {holds}; .queries() lists questions, .sql('SHOW TABLES') tables>"
 
     def __enter__(self) -> Self:
         return self
@@ -85,25 +110,33 @@ class Trace:
     @overload
     def query(self, name: str, /, format: Literal["arrow"], **params: object) -> pa.Table: ...
     @overload
+    def query(self, name: str, /, format: Literal["polars"], **params: object) -> pl.DataFrame: ...
+    @overload
     def query(self, name: str, /, format: Literal["batches"], **params: object) -> pa.RecordBatchReader: ...
+    @overload
+    def query(self, name: str, /, format: Literal["relation"], **params: object) -> duckdb.DuckDBPyRelation: ...
     def query(self, name: str, /, format: Format = "pandas", **params: object) -> Any:  # noqa: A002 - reads well
         """The answer of a canned query.
 
         Args:
             name: The query's name, as in `queries()`.
-            format: "pandas", "arrow" (a `pyarrow.Table`) or "batches".
+            format: "pandas", "polars", "arrow" (a `pyarrow.Table`), "batches" or "relation" (see `Format`).
             params: The query's parameters; text is cast to the declared type.
 
         Raises:
             KvtraceError: no such query or parameter, or a value of the wrong type.
         """
-        query = find(name)
+        query = self._ready(name)
         return self._result(query.sql(self._bind(query, params)), format)
 
     @overload
     def sql(self, text: str, format: Literal["pandas"] = "pandas") -> pd.DataFrame: ...
     @overload
     def sql(self, text: str, format: Literal["arrow"]) -> pa.Table: ...
+    @overload
+    def sql(self, text: str, format: Literal["polars"]) -> pl.DataFrame: ...
+    @overload
+    def sql(self, text: str, format: Literal["relation"]) -> duckdb.DuckDBPyRelation: ...
     @overload
     def sql(
         self,
@@ -117,7 +150,7 @@ class Trace:
 
         Args:
             text: The SELECT.
-            format: "pandas", "arrow" (a `pyarrow.Table`) or "batches".
+            format: "pandas", "polars", "arrow" (a `pyarrow.Table`), "batches" or "relation" (see `Format`).
             batch_rows: Rows of a batch.
 
         Raises:
@@ -154,9 +187,20 @@ class Trace:
             KvtraceError: no such query, parameter or value, or the query has no plot.
         """
         with needs_analysis():
-            query = find(name)
+            query = self._ready(name)
             draw = plot_of(query.name)
             return draw(self._result(query.sql(self._bind(query, params)), "pandas"))
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """UNIX time of the recording's start, or else of the first request or step; 0 where neither has a time."""
+        told = self._connection.sql("SELECT value FROM run WHERE key = 'started_ns'").fetchall()
+        if told and str(told[0][0]).isascii() and str(told[0][0]).isdigit():
+            return int(told[0][0])
+        first = self._connection.sql("""
+            SELECT least((SELECT min(arrival_ns) FROM request), (SELECT min(start_ns) FROM step_schedule))
+        """).fetchall()
+        return int(first[0][0] or 0)
 
     def missing(self, name: str) -> tuple[str, ...]:
         """The tables a canned query needs that have no rows in this trace.
@@ -164,7 +208,27 @@ class Trace:
         Raises:
             KvtraceError: no such query, or the trace lacks a table or view altogether.
         """
-        return tuple(table for table in find(name).needs if not self._exists(f'SELECT 1 FROM "{table}"'))
+        return tuple(table for table in self._ready(name).needs if not self._exists(f'SELECT 1 FROM "{table}"'))
+
+    def _ready(self, name: str) -> Query:
+        """A canned query, once what it needs is there: ingest leaves `COMPUTED` to the first that asks."""
+        query = find(name)
+        if COMPUTED in query.needs and not self._sized:
+            if not self._exists(f"SELECT 1 FROM {COMPUTED}"):
+                self._compute_sizes()
+            self._sized = True
+        return query
+
+    def _compute_sizes(self) -> None:
+        with needs_analysis():
+            from kvtrace.queries.reuse.pool_sizes import PoolSize, pool_sizes
+
+            rows = pool_sizes(self)
+        # A temporary table comes before the file's own of that name.
+        columns = ", ".join(PoolSize._fields)
+        self._connection.execute(f"CREATE TEMP TABLE {COMPUTED} AS SELECT {columns} FROM main.{COMPUTED} LIMIT 0")
+        for row in rows:
+            self._connection.execute(f"INSERT INTO temp.{COMPUTED} VALUES (?, ?, ?, ?, ?, ?)", list(row))
 
     def _exists(self, select: str) -> bool:
         try:
@@ -193,16 +257,33 @@ class Trace:
         return text
 
     def _result(self, sql: str, format_: Format, batch_rows: int = BATCH_ROWS) -> Any:
-        if format_ not in ("pandas", "arrow", "batches"):
-            raise KvtraceError(f"format is {format_!r}; expected pandas, arrow or batches")
-        with needs_analysis():
+        if format_ not in get_args(Format):
+            raise KvtraceError(f"format is {format_!r}; expected one of {', '.join(get_args(Format))}")
+        with needs_analysis(), needs_extra("polars", 'format="polars"'):
             try:
-                relation = self._connection.sql(sql)
-                if format_ == "pandas":
-                    return relation.df()
-                return relation.to_arrow_table() if format_ == "arrow" else relation.to_arrow_reader(batch_rows)
+                return _as_format(self._connection.sql(sql), format_, batch_rows)
             except duckdb.Error as error:
                 raise _sql_error(error) from error
+
+
+def _as_format(relation: duckdb.DuckDBPyRelation, format_: Format, batch_rows: int) -> Any:
+    match format_:
+        case "pandas":
+            return relation.df()
+        case "polars":
+            return relation.pl()
+        case "arrow":
+            return relation.to_arrow_table()
+        case "batches":
+            return relation.to_arrow_reader(batch_rows)
+        case "relation":
+            return relation
+
+
+def trace_file(path: Path) -> Path:
+    """The trace that a path means: of a run directory the one in it, if it was ingested."""
+    inside = path / TRACE_NAME
+    return inside if inside.is_file() else path
 
 
 def _check_file(path: Path) -> None:
@@ -229,13 +310,13 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         "temp_directory": spill_directory(),
     }
     try:
-        connection = duckdb.connect(str(path), read_only=True, config=config)
-        # Handles of one file in one process share its settings, and the first one locks them.
-        if not connection.sql("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
-            # From `python -c` and notebooks DuckDB would draw a progress bar onto stdout, amid the answer.
-            connection.execute("SET enable_progress_bar = false")
-            connection.execute("SET lock_configuration = true")
-        return connection
+        with _CONNECTING:  # handles of one file in one process share its settings, and the first one locks them
+            connection = duckdb.connect(str(path), read_only=True, config=config)
+            if not connection.sql("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
+                # From `python -c` and notebooks DuckDB would draw a progress bar onto stdout, amid the answer.
+                connection.execute("SET enable_progress_bar = false")
+                connection.execute("SET lock_configuration = true")
+            return connection
     except duckdb.ConnectionException as error:
         raise KvtraceError(f"{path} is open for writing in this process; close that connection first") from error
     except duckdb.Error as error:

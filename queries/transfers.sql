@@ -12,6 +12,7 @@
 --
 -- group: Offload
 -- needs: transfer_submit
+-- key: direction, from_tier, to_tier, transfers, bytes, mean_gb_per_s, p99_total_ms
 -- column: engine_id recorded | The engine.
 -- column: connector recorded | The connector's class.
 -- column: direction recorded | store: away from the GPU's side; load: towards it.

@@ -7,6 +7,7 @@
 -- group: Requests and jobs
 -- figure: 72-run policy study: mean turn duration by policy and arrival rate
 -- needs: request
+-- key: jobs, turns, mean_ms, p50_ms, p95_ms, max_ms
 -- column: jobs derived | Jobs with a completed turn.
 -- column: turns derived | Completed turns.
 -- column: failed_turns derived | Turns that were aborted, refused or failed.

@@ -20,6 +20,7 @@
 -- param: growth DOUBLE = 1.5 | From which factor on a latency counts as grown.
 -- param: fit DOUBLE = 0.8 | From which r2 on latencies count as a line.
 -- param: share DOUBLE = 0.5 | From which share on waiting, or transfers, count as the cause.
+-- key: jobs, first_ms, last_ms, last_over_first, failure_mode, queue_share
 -- column: first_turn derived | The turn compared with.
 -- column: last_turn derived | The turn compared.
 -- column: jobs derived | Jobs that completed all turns up to it.

@@ -7,6 +7,7 @@
 -- group: Prefix caching
 -- figure: 72-run policy study: per-turn hit rate, local and external
 -- needs: request, prefix_lookup
+-- key: turn_number, turns, queried_tokens, local_hit_rate, hit_rate, turns_without_hit
 -- column: turn_number derived | The turn's place in its job, counted from 1.
 -- column: turns derived | Admitted turns.
 -- column: queried_tokens [tokens] derived | Tokens looked up.

@@ -7,6 +7,7 @@
 -- group: Requests and jobs
 -- figure: LMCache study: turn latency by turn index
 -- needs: request
+-- key: turn_number, turns, mean_cached_tokens, p50_ms, p95_ms, mean_queue_ms
 -- column: turn_number derived | The turn's place in its job, counted from 1.
 -- column: turns derived | Completed turns.
 -- column: mean_prompt_tokens [tokens] derived | Mean prompt length.

@@ -8,6 +8,8 @@
 -- group: Reuse
 -- needs: block_lookup
 -- param: window_ms DOUBLE = 1000 | Length of a window.
+-- words: size, cache, memory
+-- key: time_ns, lookups, hit_ratio, working_set_tokens, working_set_bytes, pool_blocks
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] derived | When the window begins.
 -- column: lookups derived | Blocks looked up, at first admissions; the block that holds a prompt's last token is not.

@@ -34,97 +34,103 @@ class GroupBy(StrEnum):
     phase = "phase"
 
 
+Traces = Annotated[
+    list[Path],
+    typer.Argument(metavar="A B [C ...]", help="Traces; the others are compared with the first."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FOLDER", help="Also write a page, Markdown and CSV there."),
+]
+Pair = Annotated[
+    PairBy | None,
+    typer.Option(
+        "--pair",
+        help="Pair requests by session and turn, by the client's id, or by order of arrival.  "
+        "[default: the first of these that pairs half of them]",
+        show_default=False,
+    ),
+]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        metavar="CONDITION",
+        help="A gate: 'METRIC < LIMIT' or 'METRIC > LIMIT', such as 'hit_rate < -2pp' or 'ttft_p99 > +5%', of "
+        "each run's difference from A. Exits with 3 if one holds, with 4 if the recordings cannot tell. "
+        "-o also writes gates.xml (JUnit).",
+        show_default=False,
+    ),
+]
+Repetitions = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--repetition",
+        metavar="TRACE",
+        help="A recorded again, twice or more: a gate fails only on differences larger than between these.",
+        show_default=False,
+    ),
+]
+By = Annotated[
+    GroupBy | None,
+    typer.Option(
+        "--by",
+        help="Compare groups of one trace's requests instead: cold and warm prompts, shared and unique ones, "
+        "or phases by their session tags.",
+        show_default=False,
+    ),
+]
+SkipRequests = Annotated[
+    int,
+    typer.Option("--skip-requests", min=0, metavar="N", help="With --by: leave out the first N requests, the warm-up."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace a compare.html that kvtrace did not make.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
+    app.command()(compare)
 
-    @app.command()
-    def compare(
-        traces: Annotated[
-            list[Path],
-            typer.Argument(metavar="A B [C ...]", help="Traces; the others are compared with the first."),
-        ],
-        output: Annotated[
-            Path | None,
-            typer.Option("-o", "--output", metavar="FOLDER", help="Also write a page, Markdown and CSV there."),
-        ] = None,
-        pair_by: Annotated[
-            PairBy | None,
-            typer.Option(
-                "--pair",
-                help="Pair requests by session and turn, by the client's id, or by order of arrival.  "
-                "[default: the first of these that pairs half of them]",
-                show_default=False,
-            ),
-        ] = None,
-        fail_if: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--fail-if",
-                metavar="CONDITION",
-                help="A gate: 'METRIC < LIMIT' or 'METRIC > LIMIT', such as 'hit_rate < -2pp' or 'ttft_p99 > +5%', of "
-                "each run's difference from A. Exits with 3 if one holds, with 4 if the recordings cannot tell. "
-                "-o also writes gates.xml (JUnit).",
-                show_default=False,
-            ),
-        ] = None,
-        repetitions: Annotated[
-            list[Path] | None,
-            typer.Option(
-                "--repetition",
-                metavar="TRACE",
-                help="A recorded again, twice or more: a gate fails only on differences larger than between these.",
-                show_default=False,
-            ),
-        ] = None,
-        by: Annotated[
-            GroupBy | None,
-            typer.Option(
-                "--by",
-                help="Compare groups of one trace's requests instead: cold and warm prompts, shared and unique ones, "
-                "or phases by their session tags.",
-                show_default=False,
-            ),
-        ] = None,
-        skip_requests: Annotated[
-            int,
-            typer.Option(
-                "--skip-requests", min=0, metavar="N", help="With --by: leave out the first N requests, the warm-up."
-            ),
-        ] = 0,
-        force: Annotated[
-            bool, typer.Option("--force", help="Replace a compare.html that kvtrace did not make.")
-        ] = False,
-    ) -> None:
-        """Compare runs, request by request.
 
-        Prints metrics, paired differences with bootstrap 95% intervals, and warnings where the comparison is unfair.
-        """
-        if by is not None:
-            if len(traces) != 1 or output is not None or pair_by is not None or fail_if or repetitions:
-                raise KvtraceError(
-                    "--by compares the requests of one trace, on the terminal: no -o, --pair, --fail-if, --repetition",
-                    2,
-                )
-            _print_groups(traces[0], by.value, skip_requests)
-            return
-        with needs_analysis():
-            from kvtrace.reports import gates
-            from kvtrace.reports.compare import compare as compare_runs
-            from kvtrace.reports.report import check_folder
-            from kvtrace.reports.side_by_side import PAGE, write_comparison
+def compare(
+    traces: Traces,
+    output: Output = None,
+    pair_by: Pair = None,
+    fail_if: FailIf = None,
+    repetitions: Repetitions = None,
+    by: By = None,
+    skip_requests: SkipRequests = 0,
+    force: Force = False,
+) -> None:
+    """Compare runs, request by request.
 
-            if output is not None:
-                check_folder(output, PAGE, force=force)
-            conditions = [gates.read_gate(text) for text in fail_if or []]
-            comparison = compare_runs(traces, pair_by.value if pair_by else None, repetitions or [])
-            judgements = gates.judge(conditions, comparison)
-            with quiet_pipe() as stdout:
-                _print(comparison, stdout)
-                _print_gates(judgements, stdout)
-            if output is not None:
-                typer.echo(f"{write_comparison(comparison, output, judgements, force=force)}", err=True)
-            if code := gates.exit_code(judgements):
-                raise typer.Exit(code)
+    Prints metrics, paired differences with bootstrap 95% intervals, and warnings where the comparison is unfair.
+    """
+    if by is not None:
+        if len(traces) != 1 or output is not None or pair_by is not None or fail_if or repetitions:
+            raise KvtraceError(
+                "--by compares the requests of one trace, on the terminal: no -o, --pair, --fail-if, --repetition", 2
+            )
+        _print_groups(traces[0], by.value, skip_requests)
+        return
+    with needs_analysis():
+        from kvtrace.reports import gates
+        from kvtrace.reports.compare import compare as compare_runs
+        from kvtrace.reports.report import check_folder
+        from kvtrace.reports.side_by_side import PAGE, write_comparison
+
+        if output is not None:
+            check_folder(output, PAGE, force=force)
+        conditions = [gates.read_gate(text) for text in fail_if or []]
+        comparison = compare_runs(traces, pair_by.value if pair_by else None, repetitions or [])
+        judgements = gates.judge(conditions, comparison)
+        with quiet_pipe() as stdout:
+            _print(comparison, stdout)
+            _print_gates(judgements, stdout)
+        if output is not None:
+            typer.echo(f"{write_comparison(comparison, output, judgements, force=force)}", err=True)
+        if code := gates.exit_code(judgements):
+            raise typer.Exit(code)
 
 
 def _print_groups(trace: Path, by: str, skip_requests: int) -> None:

@@ -31,13 +31,16 @@ def findings(
     """
     with needs_analysis():
         from kvtrace.queries import Trace
-        from kvtrace.queries.findings import find_findings
+        from kvtrace.queries.findings import find_findings, without_findings
 
         with Trace(trace) as opened:
             found = find_findings(opened)
+            instead = without_findings(opened)
     if as_json:
         typer.echo(json.dumps([finding.as_dict() for finding in found], indent=1))
         return
+    if not found:
+        typer.echo(instead)
     for line in lines(found):
         typer.echo(line)
 
@@ -46,10 +49,6 @@ def lines(found: Sequence[Finding]) -> Iterator[str]:
     """The findings as text, folded for an 80-column terminal."""
     from textwrap import fill
 
-    from kvtrace.queries.findings import NOTHING
-
-    if not found:
-        yield NOTHING
     for number, finding in enumerate(found, 1):
         yield fill(finding.text, 78, initial_indent=f"{number}. ", subsequent_indent="   ")
         yield fill(f"({finding.basis}: kvtrace query {finding.evidence})", 78, initial_indent="   ")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.errors import KvtraceError, needs_analysis
+from kvtrace.errors import DamageError, KvtraceError, needs_analysis
 from kvtrace.escape import inert, inert_lines
 from kvtrace.ingest.importers.registry import all_importers, recognise
 
@@ -24,102 +24,116 @@ if TYPE_CHECKING:
     from kvtrace.ingest.streams import Progress
 
 
-RunArgument = Annotated[
+Run = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[RUN]...",
         help="Run directories that `kvtrace record -o` made, several are merged; or files, see below.",
     ),
 ]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="The trace to make.  [default: RUN/trace.duckdb]")]
+AllTiles = Annotated[
+    bool,
+    typer.Option("--all-tiles", help="Take the tiles of every step; by default about 20 million, evenly spread."),
+]
+BlockSize = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens a block, of --unboxkv and --requests, where the data do not tell."),
+]
+BlockBytes = Annotated[
+    int | None, typer.Option(min=1, help="Bytes of K of a block in a layer, of --unboxkv's patterns.")
+]
+TickNs = Annotated[int | None, typer.Option(min=1, help="Length of a tick of --unboxkv's patterns.  [default: 1000]")]
+LaunchShapes = Annotated[
+    bool, typer.Option("--launch-shapes", help="Read grids, blocks and registers of Nsight's kernels, too.")
+]
+NsightOfRun = Annotated[
+    bool, typer.Option(" /--no-nsight", help="Skip the exports of `record --nsys`.", show_default=False)
+]
+ClockOffset = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--clock-offset",
+        metavar="RUN=NS",
+        help="Add so many ns to RUN's clock, rather than estimate it from what hosts told each other.",
+    ),
+]
+
+
+SkipDamaged = Annotated[
+    bool,
+    typer.Option("--skip-damaged", help="Take what is whole of a damaged recording, and say what was left out."),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
-
-    def ingest(
-        run: RunArgument = None,
-        output: Annotated[
-            Path | None, typer.Option("-o", "--output", help="The trace to make.  [default: RUN/trace.duckdb]")
-        ] = None,
-        all_tiles: Annotated[
-            bool,
-            typer.Option(
-                "--all-tiles", help="Take the tiles of every step; by default about 20 million, evenly spread."
-            ),
-        ] = False,
-        block_size: Annotated[
-            int | None,
-            typer.Option(min=1, help="Tokens a block, of --unboxkv and --requests, where the data do not tell."),
-        ] = None,
-        block_bytes: Annotated[
-            int | None, typer.Option(min=1, help="Bytes of K of a block in a layer, of --unboxkv's patterns.")
-        ] = None,
-        tick_ns: Annotated[
-            int | None, typer.Option(min=1, help="Length of a tick of --unboxkv's patterns.  [default: 1000]")
-        ] = None,
-        launch_shapes: Annotated[
-            bool, typer.Option("--launch-shapes", help="Read grids, blocks and registers of Nsight's kernels, too.")
-        ] = False,
-        nsight_of_run: Annotated[
-            bool, typer.Option(" /--no-nsight", help="Skip the exports of `record --nsys`.", show_default=False)
-        ] = True,
-        clock_offset: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--clock-offset",
-                metavar="RUN=NS",
-                help="Add so many ns to RUN's clock, rather than estimate it from what hosts told each other.",
-            ),
-        ] = None,
-        **given: list[Path] | None,
-    ) -> None:
-        """Turn recordings and other tools' files into a trace.
-
-        The trace is one DuckDB file. It also takes profiles made beside a recording.
-
-        An earlier one is replaced. Files that follow RUN are further ones of the kind given, so that
-        --nsight RUN/*.sqlite works; without an option their content says what they are. Recordings of several hosts are
-        put on the first one's clock.
-        """
-        with needs_analysis():
-            from kvtrace.ingest.importers.options import Options
-            from kvtrace.ingest.run import TRACE_NAME
-            from kvtrace.ingest.run import ingest as ingest_run
-            from kvtrace.ingest.sources import Sources
-        files = {kind: list(paths) for kind, paths in given.items() if paths}
-        more = [path for path in run or [] if path.is_file()]
-        directories = [path for path in run or [] if path not in more]
-        for path in more:
-            files.setdefault(_kind_of(path, list(files)), []).append(path)
-        sources = Sources(
-            **files,
-            options=Options(
-                block_tokens=block_size, block_bytes=block_bytes, tick_ns=tick_ns, launch_shapes=launch_shapes
-            ),
-        )
-        if not directories and output is None:
-            raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)
-        if len(directories) > 1 and output is None:
-            raise KvtraceError(f"expected one run directory, found {directories[0]} and {directories[1]}; to merge "
-                               "them, name the trace to make with -o", 2)  # fmt: skip
-        target = output or directories[0] / TRACE_NAME
-        offsets = dict(map(_offset, clock_offset or []))
-        started = time.monotonic()
-        with _interruptible(target), _progress_bar() as progress:
-            summary = ingest_run(
-                directories,
-                target,
-                progress,
-                sources,
-                nsight_of_run=nsight_of_run,
-                all_tiles=all_tiles,
-                clock_offsets=offsets,
-            )
-        _print_summary(summary, time.monotonic() - started)
-        _print_findings(target)
-
     _add_importers(ingest)
     app.command()(ingest)
+
+
+def ingest(
+    run: Run = None,
+    output: Output = None,
+    all_tiles: AllTiles = False,
+    block_size: BlockSize = None,
+    block_bytes: BlockBytes = None,
+    tick_ns: TickNs = None,
+    launch_shapes: LaunchShapes = False,
+    nsight_of_run: NsightOfRun = True,
+    clock_offset: ClockOffset = None,
+    skip_damaged: SkipDamaged = False,
+    **given: list[Path] | None,
+) -> None:
+    """Turn recordings and other tools' files into a trace.
+
+    The trace is one DuckDB file. It also takes profiles made beside a recording.
+
+    An earlier one is replaced. Files that follow RUN are further ones of the kind given, so that
+    --nsight RUN/*.sqlite works; without an option their content says what they are. Recordings of several hosts are
+    put on the first one's clock.
+    """
+    with needs_analysis():
+        from kvtrace.ingest.importers.options import Options
+        from kvtrace.ingest.run import ingest as ingest_run
+        from kvtrace.ingest.sources import Sources
+    files = {kind: list(paths) for kind, paths in given.items() if paths}
+    more = [path for path in run or [] if path.is_file()]
+    directories = [path for path in run or [] if path not in more]
+    for path in more:
+        files.setdefault(_kind_of(path, list(files)), []).append(path)
+    options = Options(block_tokens=block_size, block_bytes=block_bytes, tick_ns=tick_ns, launch_shapes=launch_shapes)
+    sources = Sources(**files, options=options)
+    target = _target(directories, output)
+    offsets = dict(map(_offset, clock_offset or []))
+    started = time.monotonic()
+    with _advising_to_skip(), _interruptible(target), _progress_bar() as progress:
+        summary = ingest_run(
+            directories,
+            target,
+            progress,
+            sources,
+            nsight_of_run=nsight_of_run,
+            all_tiles=all_tiles,
+            clock_offsets=offsets,
+            skip_damaged=skip_damaged,
+        )
+    _print_summary(summary, time.monotonic() - started)
+    _print_findings(target)
+
+
+def _target(directories: list[Path], output: Path | None) -> Path:
+    """Choose the trace to make: what -o names, or else a file in the one run directory."""
+    from kvtrace.queries.trace import TRACE_NAME
+
+    if output is not None:
+        return output
+    if not directories:
+        raise KvtraceError("expected RUN, or files to ingest (--nsight, ...) and the trace to make of them (-o)", 2)
+    if len(directories) > 1:
+        raise KvtraceError(f"expected one run directory, found {directories[0]} and {directories[1]}; to merge "
+                           "them, name the trace to make with -o", 2)  # fmt: skip
+    return directories[0] / TRACE_NAME
 
 
 def _add_importers(command: Callable[..., None]) -> None:
@@ -159,6 +173,15 @@ def _offset(text: str) -> tuple[str, int]:
         return name, int(number)
     except ValueError:
         raise KvtraceError(f"--clock-offset {text}: expected RUN=NS, a whole number of nanoseconds", 2) from None
+
+
+@contextmanager
+def _advising_to_skip() -> Iterator[None]:
+    """Say of damage how to take what is whole."""
+    try:
+        yield
+    except DamageError as error:
+        raise KvtraceError(f"{error}; --skip-damaged takes what is whole") from error
 
 
 @contextmanager
@@ -213,8 +236,7 @@ def _print_summary(summary: Summary, seconds: float) -> None:
     if summary.source_tables:
         tables = {f"{each.file}: {each.table}": (each.rows, each.imported) for each in summary.source_tables}
         console.print(_table("source", ("rows", "imported"), tables))
-    joins = {join.name: (join.matched, join.unmatched) for join in summary.joins}
-    console.print(_table("join", ("matched", "unmatched"), joins))
+    _print_unmatched(summary)
     if len(summary.clocks.hosts) > 1:
         console.print(_clocks(summary))
     for warning in summary.warnings:
@@ -225,6 +247,19 @@ def _print_summary(summary: Summary, seconds: float) -> None:
         markup=False,
         soft_wrap=True,
     )
+
+
+def _print_unmatched(summary: Summary) -> None:
+    """Print the joins that left rows without a match, and what that means."""
+    unmatched = [join for join in summary.joins if join.unmatched]
+    for join in unmatched:
+        left, _, right = map(inert, join.name.partition(" -> "))
+        typer.echo(f"{left}: {join.unmatched:,} of {join.matched + join.unmatched:,} rows have no row in {right}")
+    if any(not join.name.endswith("-> gpu_call") for join in unmatched):
+        typer.echo(
+            "Such rows are of steps and requests that the recording has only in part: it began or ended amid them, or\n"
+            "records were dropped or discarded. Queries show NULL for the other part."
+        )
 
 
 def _print_findings(target: Path) -> None:

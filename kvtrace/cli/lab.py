@@ -51,10 +51,23 @@ def run(
         ),
     ] = "1/1",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells in their order; run none.")] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Predict the cells by vLLM's scheduler in virtual time; run no engine.")
+    ] = False,
+    time_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="With --replay: the trace that step times come from.  [default: measured FCFS cells of DIR]",
+            show_default=False,
+        ),
+    ] = None,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, help="With --replay: cells side by side.")] = 2,
 ) -> None:
-    """Run and record every cell of the matrices.
+    """Run and record every cell of the matrices, or predict them.
 
-    Each cell has an engine of its own. The same command again runs the cells that have no result.
+    Each cell has an engine of its own. The same command again runs the cells that have no result. One DIR can have
+    predicted and measured cells.
 
     The exit code is 3 if cells failed, and 4 if the time limit left some out.
     """
@@ -67,6 +80,11 @@ def run(
         for matrix, cell in cells_of(read, part):
             typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
         return
+    if replay:
+        _predict(read, output, retry_failed, part, time_from, at_once)
+        return
+    if time_from is not None:
+        raise KvtraceError("--time-from is for --replay; a measured cell has its own times", 2)
     limit_s = time_limit * 60 if time_limit is not None else None
     try:
         failed, left = sweep(
@@ -84,6 +102,24 @@ def run(
         typer.echo(f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed runs them again")
     if failed or left:
         raise typer.Exit(3 if failed else 4)
+
+
+def _predict(
+    matrices: list[Any], output: Path, retry_failed: bool, share: tuple[int, int], time_from: Path | None, at_once: int
+) -> None:
+    with needs_analysis():
+        from kvtrace.lab.replay.sweep import predict
+    try:
+        failed = predict(
+            matrices, output, typer.echo, time_from=time_from, retry_failed=retry_failed, share=share, at_once=at_once
+        )
+    except KeyboardInterrupt:
+        raise KvtraceError("interrupted; the same command goes on with the cells that have no result", 130) from None
+    if failed:
+        typer.echo(
+            f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed predicts them again"
+        )
+        raise typer.Exit(3)
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -13,10 +13,14 @@ from kvtrace.errors import KvtraceError
 from kvtrace.escape import inert_lines
 
 COMMANDS = (
+    "doctor",
     "record",
+    "top",
+    "metrics",
     "snapshot",
     "ingest",
     "findings",
+    "explain",
     "query",
     "reuse",
     "sql",
@@ -34,8 +38,8 @@ app = typer.Typer(
     name="kvtrace",
     help="See what happens to the KV cache inside a running vLLM.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 160},
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -7,9 +7,11 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO, cast
 
 import typer
@@ -35,6 +37,31 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a table is laid out, and which columns are written.
+
+    Args:
+        key: Columns that matter most, in this order, where not all fit.
+        columns: The columns to write, in this order; empty for all.
+        wide: Show all columns, however wide the terminal.
+        vertical: Write a column a line.
+        origin_ns: UNIX time of the trace's start, which a terminal's times are relative to; None to leave values as
+            they are.
+    """
+
+    key: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    wide: bool = False
+    vertical: bool = False
+    origin_ns: int | None = None
+
+
+def split_columns(text: str | None) -> tuple[str, ...]:
+    """The names that --columns lists."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
 FormatOption = Annotated[
     Format | None,
     typer.Option("--format", "-f", help="All but table are lossless.  [default: by FILE's name, else table]"),
@@ -42,6 +69,12 @@ FormatOption = Annotated[
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of standard output.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
+WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, however wide the terminal.")]
+ColumnsOption = Annotated[
+    str | None, typer.Option("--columns", metavar="A,B", help="Write only these columns, in this order.")
+]
+VerticalOption = Annotated[bool, typer.Option("--vertical", help="Write each row as a list, a column a line.")]
 LimitOption = Annotated[
     int | None,
     typer.Option(
@@ -53,17 +86,30 @@ LimitOption = Annotated[
 ]
 
 
-def chosen_format(format_: Format | None, output: Path | None, trace: Path) -> Format:
+def chosen_format(format_: Format | None, output: Path | None, trace: Path, *, as_json: bool = False) -> Format:
     """The format asked for, or the one that the file's name implies.
+
+    Args:
+        format_: What --format says.
+        output: Where the result goes; None for standard output.
+        trace: The trace, which must not be written over.
+        as_json: --json was given.
 
     Raises:
         KvtraceError: Parquet to the terminal, or a result over the trace itself.
     """
+    if as_json:
+        if format_ not in (None, Format.json):
+            raise KvtraceError(f"--json and --format {format_} contradict each other", 2)
+        format_ = Format.json
     if format_ is None:
         suffix = output.suffix.lstrip(".").lower() if output else ""
         format_ = Format(suffix) if suffix in set(Format) else Format.table
     if format_ is Format.parquet and output is None:
         raise KvtraceError("Parquet cannot be written to a terminal; name a file with -o FILE")
+    from kvtrace.queries.trace import trace_file
+
+    trace = trace_file(trace)
     if output is not None and output.exists() and trace.exists() and output.samefile(trace):
         raise KvtraceError(f"-o {output} is the trace itself; choose another file")
     return format_
@@ -75,21 +121,33 @@ def write_result(
     output: Path | None,
     limit: int | None,
     units: Mapping[str, str] | None = None,
+    layout: Layout | None = None,
 ) -> None:
     """Write a result, and say on stderr how many rows a limit left out.
 
+    Args:
+        reader: The result.
+        format_: The format.
+        output: The file; None for standard output.
+        limit: Most rows to write, 0 for all; None for all, but `TABLE_ROWS` of a table.
+        units: The columns' units, by name.
+        layout: How a table is laid out, and the columns to write.
+
     Raises:
-        KvtraceError: the file cannot be written.
+        KvtraceError: the file cannot be written, or a column of `layout` does not exist.
     """
     from kvtrace.queries.writers import Limited
 
+    layout = layout or Layout()
+    if layout.columns:
+        reader = _only(reader, layout.columns)
     result = Limited(reader, TABLE_ROWS if limit is None and format_ is Format.table else limit or None)
     if output is None:
         with quiet_pipe() as stdout:
-            _write(result, format_, stdout, units or {})
+            _write(result, format_, stdout, units or {}, layout)
     else:
         with _whole_file(output) as file:
-            _write(result, format_, file, units or {})
+            _write(result, format_, file, units or {}, layout)
     if result.more:
         typer.echo(f"{result.more:,} more rows (--limit 0 for all)", err=True)
 
@@ -106,12 +164,27 @@ def quiet_pipe() -> Iterator[TextIO]:
         raise typer.Exit(0) from None
 
 
-def _write(result: Limited, format_: Format, file: TextIO, units: Mapping[str, str]) -> None:
+def _only(reader: pa.RecordBatchReader, columns: Sequence[str]) -> pa.RecordBatchReader:
+    """The named columns of a result; the unit at a name's end may be left out, as tables on a terminal do."""
+    import pyarrow as pa
+
+    from kvtrace.cli.columns import bare_names
+
+    names = reader.schema.names
+    short = dict(zip(bare_names(names), names, strict=True))
+    wanted = [name if name in names else short.get(name, name) for name in columns]
+    if unknown := [name for name in wanted if name not in names]:
+        raise KvtraceError(f"--columns: there is no column {unknown[0]!r}; there are: {', '.join(names)}", 2)
+    schema = pa.schema([reader.schema.field(name) for name in wanted])
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
+
+
+def _write(result: Limited, format_: Format, file: TextIO, units: Mapping[str, str], layout: Layout) -> None:
     from kvtrace.queries import writers
 
     match format_:
         case Format.table:
-            _write_table(result, file, units)
+            _write_table(result, file, units, layout)
         case Format.csv:
             writers.write_csv(result, cast(BinaryIO, _Inert(file.buffer)) if file.isatty() else file.buffer)
         case Format.json:
@@ -120,17 +193,35 @@ def _write(result: Limited, format_: Format, file: TextIO, units: Mapping[str, s
             writers.write_parquet(result, file.buffer)
 
 
-def _write_table(result: Limited, file: TextIO, units: Mapping[str, str]) -> None:
+def _write_table(result: Limited, file: TextIO, units: Mapping[str, str], layout: Layout) -> None:
+    """A table: on a terminal with people's units, and as wide as it is; elsewhere with all columns as they are."""
     from pyarrow import types
 
-    from kvtrace.cli.terminal import print_result
+    from kvtrace.cli.columns import Columns
+    from kvtrace.cli.terminal import print_fitting, print_result, print_rows, width_of
+    from kvtrace.queries.text import cell
 
     numeric = [
         types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)
         for column in result.schema
     ]
     rows = [row for batch in result for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
-    print_result(result.schema.names, numeric, rows, units, file)
+    if not file.isatty():
+        if layout.vertical:
+            return print_rows(result.schema.names, [[*map(cell, row)] for row in rows], file)
+        return print_result(result.schema.names, numeric, rows, units, file)
+    width = width_of(file)
+    columns = Columns.of(result.schema, rows, units, layout.origin_ns)
+    fits = layout.wide or bool(layout.columns) or columns.width(range(len(numeric))) <= width
+    if layout.vertical or (len(rows) == 1 and not fits):
+        return print_rows(columns.long_heads(), [*zip(*columns.cells, strict=True)], file)
+    shown = range(len(numeric)) if fits else columns.choose(layout.key, width)
+    print_fitting(columns, shown, numeric, file, None if fits else width)
+    if left_out := [name for place, name in enumerate(columns.heads) if place not in shown]:
+        typer.echo(
+            fill(f"Left out: {', '.join(left_out)} (--wide, --columns A,B or --vertical shows them)", width), err=True
+        )
+    return None
 
 
 class _Inert:

@@ -7,18 +7,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.cli.output import FormatOption, LimitOption, OutputOption, chosen_format, quiet_pipe, write_result
+from kvtrace.cli.output import (
+    ColumnsOption,
+    FormatOption,
+    JsonOption,
+    Layout,
+    LimitOption,
+    OutputOption,
+    VerticalOption,
+    WideOption,
+    chosen_format,
+    quiet_pipe,
+    split_columns,
+    write_result,
+)
 from kvtrace.errors import KvtraceError, needs_analysis
 
 if TYPE_CHECKING:
     from kvtrace.queries import Query, Trace
 
-NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The query. Without it, list all queries.")]
-TraceArgument = Annotated[
-    Path | None,
+
+def _complete(incomplete: str) -> list[str]:
+    """Names of queries that a shell may complete a word to."""
+    from kvtrace.queries import catalogue
+
+    return [name for name in catalogue() if name.startswith(incomplete.replace("_", "-"))]
+
+
+WordsArgument = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="TRACE",
-        help="The trace, or a folder of `kvtrace export --parquet`. Without it, explain the query.",
+        metavar="[NAME] [TRACE]",
+        help="The query, and the trace, its run directory or a folder of `kvtrace export --parquet`. Without TRACE, "
+        "explain the query; without both, list all queries. Other words than a name search the list.",
+        autocompletion=_complete,
     ),
 ]
 ParamOption = Annotated[
@@ -47,8 +69,7 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
-    name: NameArgument = None,
-    trace: TraceArgument = None,
+    words: WordsArgument = None,
     param: ParamOption = None,
     format: FormatOption = None,  # noqa: A002 - the option's name
     output: OutputOption = None,
@@ -57,27 +78,62 @@ def query(
     engine: EngineOption = "duckdb",
     run_id: RunIdOption = None,
     help_query: HelpOption = False,
+    columns: ColumnsOption = None,
+    as_json: JsonOption = False,
+    wide: WideOption = False,
+    vertical: VerticalOption = False,
 ) -> None:
     """Answer a question about a trace with a canned query."""
     with needs_analysis():
         from kvtrace.queries import find
         from kvtrace.queries.backends.choose import open_with
-    if name is None:
+    names, trace = _names_and_trace(words or [])
+    if not names:
+        if trace is not None:
+            raise KvtraceError(f"{trace} is a trace; name the query first: kvtrace query NAME {trace}")
         return _list()
-    if name.endswith(".duckdb") and Path(name).exists():
-        raise KvtraceError(f"{name} is a trace; name the query first: kvtrace query NAME {name}")
-    found = find(name)
+    if trace is None and _is_search(names):
+        return _search(names)
+    found = find(" ".join(names))
     if trace is None or help_query:
         return _document(found)
     params = _params(param or [])
     if plot is not None:
         return _plot(found, trace, plot, params, engine, run_id)
-    kind = chosen_format(format, output, trace)
+    kind = chosen_format(format, output, trace, as_json=as_json)
     with needs_analysis(), open_with(trace, engine, run_id) as opened:
         _warn_of_missing(found, opened)
         units = {column.name: column.unit for column in found.columns if column.unit}
-        write_result(opened.query(name, format="batches", **params), kind, output, limit, units)
+        layout = Layout(found.key, split_columns(columns), wide, vertical, opened.origin_ns)
+        write_result(opened.query(found.name, format="batches", **params), kind, output, limit, units, layout)
     return None
+
+
+def _names_and_trace(words: list[str]) -> tuple[list[str], Path | None]:
+    """Tell the words that name a query from the one that is a trace, in either order."""
+    from kvtrace.queries.catalogue import is_name
+
+    traces = [word for word in words if not is_name(word) and (Path(word).exists() or word.endswith(".duckdb"))]
+    if not traces and len(words) == 2 and is_name(words[0]):
+        traces = words[1:]  # it does not exist, which whoever opens it says
+    if len(traces) > 1:
+        raise KvtraceError(f"expected one trace, found {traces[0]} and {traces[1]}", 2)
+    return [word for word in words if word not in traces], Path(traces[0]) if traces else None
+
+
+def _is_search(names: list[str]) -> bool:
+    from kvtrace.queries import search
+    from kvtrace.queries.catalogue import is_name
+
+    return not (len(names) == 1 and is_name(names[0])) and bool(search(names))
+
+
+def _search(words: list[str]) -> None:
+    from kvtrace.cli.terminal import print_found
+    from kvtrace.queries import search
+
+    with quiet_pipe() as stdout:
+        print_found(search(words), stdout)
 
 
 def _plot(found: Query, trace: Path, path: Path, params: dict[str, str], engine: str, run_id: str | None) -> None:

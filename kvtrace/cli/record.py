@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvtrace.errors import KvtraceError
+
+if TYPE_CHECKING:
+    from kvtrace.capture.tile_options import TileOptions
 
 
 class KvLevel(enum.StrEnum):
@@ -19,153 +22,179 @@ class KvLevel(enum.StrEnum):
     tile = "tile"
 
 
+Command = Annotated[
+    list[str],
+    typer.Argument(metavar="COMMAND", show_default=False, help="Any command that starts vLLM, with its options."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="RUN",
+        help="Run directory to create.  [default: kvtrace-run-DATE-TIME]",
+        show_default=False,
+    ),
+]
+Level = Annotated[
+    KvLevel,
+    typer.Option(
+        "--kv-level",
+        help="host: record nothing on the GPU. layer: also time each layer's KV write and attention there. "
+        "tile: also record every block that each head reads or writes (Triton backend).",
+    ),
+]
+Layers = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="layer, tile: record only these layers, such as 0,15,30-31, or all. By default, layer times every "
+        "layer in steps without CUDA graphs and one of sixteen in others.",
+    ),
+]
+Heads = Annotated[str, typer.Option(metavar="LIST", help="tile: record only these KV heads.")]
+Every = Annotated[int, typer.Option(metavar="N", min=1, help="tile: record every Nth step.")]
+Steps = Annotated[str, typer.Option(metavar="A:B", help="tile: record only steps A to B.")]
+Kinds = Annotated[str, typer.Option(metavar="LIST", help="tile: record read, write or both.")]
+MaxRate = Annotated[
+    float | None, typer.Option(metavar="MB", min=0.001, help="tile: leave out whole steps to stay below this rate.")
+]
+RingSize = Annotated[
+    int | None, typer.Option(metavar="MB", min=1, help="tile: device memory for records, in MB.", show_default=False)
+]
+MaxBytes = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Stop recording at this size, such as 20GB. With --keep-last, discard the oldest records instead.",
+        show_default=False,
+    ),
+]
+SegmentMinutes = Annotated[
+    float | None,
+    typer.Option(
+        metavar="M",
+        min=0.01,
+        help="Length of a segment in minutes; --keep-last discards whole segments.",
+        show_default=False,
+    ),
+]
+KeepLast = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME|SIZE",
+        help="Flight recorder: keep only the last 10m, 2h or 2GB. `kvtrace snapshot RUN`, or SIGUSR2 to this "
+        "process, copies them.",
+        show_default=False,
+    ),
+]
+Nvtx = Annotated[bool, typer.Option("--nvtx", help="Mark steps with NVTX ranges, even if no profiler is detected.")]
+Nsys = Annotated[bool, typer.Option("--nsys", help="Run COMMAND under Nsight Systems and export its report to SQLite.")]
+NsysArgs = Annotated[
+    str,
+    typer.Option(
+        "--nsys-args",
+        metavar="TEXT",
+        help="Options of `nsys profile`, as one quoted string; they override kvtrace's.",
+        show_default=False,
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an earlier recording in RUN.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no status line, and only problems in the summary.")]
+NoPreflight = Annotated[
+    bool, typer.Option("--no-preflight", help="Do not check first that the command's Python has vLLM and kvtrace.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
+    settings = {"allow_interspersed_args": False}
+    app.command(context_settings=settings, options_metavar="[-o RUN] [OPTIONS]")(record)
 
-    @app.command(
-        context_settings={"allow_interspersed_args": False},
-        options_metavar="[-o RUN] [OPTIONS]",
+
+def record(
+    command: Command,
+    output: Output = None,
+    kv_level: Level = KvLevel.layer,
+    layers: Layers = "",
+    heads: Heads = "",
+    every: Every = 1,
+    steps: Steps = "",
+    kinds: Kinds = "read,write",
+    max_mb_per_s: MaxRate = None,
+    ring_mb: RingSize = None,
+    max_bytes: MaxBytes = "",
+    segment_minutes: SegmentMinutes = None,
+    keep_last: KeepLast = "",
+    nvtx: Nvtx = False,
+    nsys: Nsys = False,
+    nsys_args: NsysArgs = "",
+    force: Force = False,
+    quiet: Quiet = False,
+    no_preflight: NoPreflight = False,
+) -> None:
+    """Run COMMAND and record the KV cache of every vLLM in it.
+
+    The command keeps its standard streams and its signals. All words after COMMAND are passed to it.
+    Read the recording with `kvtrace ingest RUN`.
+
+    The exit code is the command's. It is 127 if there is no such command, 126 if it cannot be executed, and 2 if
+    recording cannot start.
+    """
+    from kvtrace.capture.limits import parse_limits
+    from kvtrace.launch.launch import Launch
+    from kvtrace.launch.launch import record as run
+    from kvtrace.launch.supervise import die_by
+
+    launch = Launch(
+        command,
+        output,
+        force=force,
+        quiet=quiet,
+        check_first=not no_preflight,
+        kv_level=kv_level.value,
+        tiles=_tile_options(kv_level, layers, heads, every, steps, kinds, max_mb_per_s, ring_mb),
+        nvtx=nvtx,
+        nsys=nsys or bool(nsys_args),
+        nsys_args=nsys_args,
+        limits=parse_limits(max_bytes, segment_minutes, keep_last),
     )
-    def record(
-        command: Annotated[
-            list[str],
-            typer.Argument(
-                metavar="COMMAND", show_default=False, help="Any command that starts vLLM, with its options."
-            ),
-        ],
-        output: Annotated[
-            Path | None,
-            typer.Option(
-                "-o",
-                "--output",
-                metavar="RUN",
-                help="Run directory to create.  [default: kvtrace-run-DATE-TIME]",
-                show_default=False,
-            ),
-        ] = None,
-        kv_level: Annotated[
-            KvLevel,
-            typer.Option(
-                "--kv-level",
-                help="host: record nothing on the GPU. layer: also time each layer's KV write and attention there. "
-                "tile: also record every block that each head reads or writes (Triton backend).",
-            ),
-        ] = KvLevel.layer,
-        layers: Annotated[
-            str,
-            typer.Option(
-                metavar="LIST",
-                help="layer, tile: record only these layers, such as 0,15,30-31, or all. By default, layer times every "
-                "layer in steps without CUDA graphs and one of sixteen in others.",
-            ),
-        ] = "",
-        heads: Annotated[str, typer.Option(metavar="LIST", help="tile: record only these KV heads.")] = "",
-        every: Annotated[int, typer.Option(metavar="N", min=1, help="tile: record every Nth step.")] = 1,
-        steps: Annotated[str, typer.Option(metavar="A:B", help="tile: record only steps A to B.")] = "",
-        kinds: Annotated[str, typer.Option(metavar="LIST", help="tile: record read, write or both.")] = "read,write",
-        max_mb_per_s: Annotated[
-            float | None,
-            typer.Option(metavar="MB", min=0.001, help="tile: leave out whole steps to stay below this rate."),
-        ] = None,
-        ring_mb: Annotated[
-            int | None,
-            typer.Option(metavar="MB", min=1, help="tile: device memory for records, in MB.", show_default=False),
-        ] = None,
-        max_bytes: Annotated[
-            str,
-            typer.Option(
-                metavar="SIZE",
-                help="Stop recording at this size, such as 20GB. With --keep-last, discard the oldest records instead.",
-                show_default=False,
-            ),
-        ] = "",
-        segment_minutes: Annotated[
-            float | None,
-            typer.Option(
-                metavar="M",
-                min=0.01,
-                help="Length of a segment in minutes; --keep-last discards whole segments.",
-                show_default=False,
-            ),
-        ] = None,
-        keep_last: Annotated[
-            str,
-            typer.Option(
-                metavar="TIME|SIZE",
-                help="Flight recorder: keep only the last 10m, 2h or 2GB. `kvtrace snapshot RUN`, or SIGUSR2 to this "
-                "process, copies them.",
-                show_default=False,
-            ),
-        ] = "",
-        nvtx: Annotated[
-            bool,
-            typer.Option("--nvtx", help="Mark steps with NVTX ranges, even if no profiler is detected."),
-        ] = False,
-        nsys: Annotated[
-            bool, typer.Option("--nsys", help="Run COMMAND under Nsight Systems and export its report to SQLite.")
-        ] = False,
-        nsys_args: Annotated[
-            str,
-            typer.Option(
-                "--nsys-args",
-                metavar="TEXT",
-                help="Options of `nsys profile`, as one quoted string; they override kvtrace's.",
-                show_default=False,
-            ),
-        ] = "",
-        force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in RUN.")] = False,
-        quiet: Annotated[
-            bool, typer.Option("--quiet", help="Show no status line, and only problems in the summary.")
-        ] = False,
-        no_preflight: Annotated[
-            bool,
-            typer.Option("--no-preflight", help="Do not check first that the command's Python has vLLM and kvtrace."),
-        ] = False,
-    ) -> None:
-        """Run COMMAND and record the KV cache of every vLLM in it.
+    code = run(launch)
+    if code < 0:
+        die_by(-code)
+    raise typer.Exit(code)
 
-        The command keeps its standard streams and its signals. All words after COMMAND are passed to it.
-        Read the recording with `kvtrace ingest RUN`.
 
-        The exit code is the command's. It is 127 if there is no such command, 126 if it cannot be executed, and 2 if
-        recording cannot start.
-        """  # fmt: skip
-        from kvtrace.capture.limits import parse_limits
-        from kvtrace.capture.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps
-        from kvtrace.launch.launch import Launch
-        from kvtrace.launch.launch import record as run
-        from kvtrace.launch.supervise import die_by
+def _tile_options(
+    kv_level: KvLevel,
+    layers: str,
+    heads: str,
+    every: int,
+    steps: str,
+    kinds: str,
+    max_mb_per_s: float | None,
+    ring_mb: int | None,
+) -> TileOptions:
+    """Parse the filters and limits of tiles.
 
-        if layers == "all":
-            layers = "0-255" if kv_level is KvLevel.layer else ""  # tiles are of all unless some are named
-        tiles = TileOptions(
-            layers=parse_indices(layers, "--layers", 256) if layers else (),
-            heads=parse_indices(heads, "--heads", 64) if heads else (),
-            every=every,
-            kinds=parse_kinds(kinds),
-            max_mb_per_s=max_mb_per_s,
-            ring_mb=ring_mb,
-            **parse_steps(steps),
-        )
-        if kv_level is KvLevel.host and tiles.layers:
-            raise KvtraceError("--layers needs --kv-level layer or tile", exit_code=2)
-        if kv_level is not KvLevel.tile and tiles != TileOptions(layers=tiles.layers):
-            raise KvtraceError("the filters and limits of tiles need --kv-level tile", exit_code=2)
-        code = run(
-            Launch(
-                command,
-                output,
-                force=force,
-                quiet=quiet,
-                check_first=not no_preflight,
-                kv_level=kv_level.value,
-                tiles=tiles,
-                nvtx=nvtx,
-                nsys=nsys or bool(nsys_args),
-                nsys_args=nsys_args,
-                limits=parse_limits(max_bytes, segment_minutes, keep_last),
-            )
-        )
-        if code < 0:
-            die_by(-code)
-        raise typer.Exit(code)
+    Raises:
+        KvtraceError: An option is malformed, or needs a deeper `--kv-level`.
+    """
+    from kvtrace.capture.tile_options import TileOptions, parse_indices, parse_kinds, parse_steps
+
+    if layers == "all":
+        layers = "0-255" if kv_level is KvLevel.layer else ""  # tiles are of all unless some are named
+    tiles = TileOptions(
+        layers=parse_indices(layers, "--layers", 256) if layers else (),
+        heads=parse_indices(heads, "--heads", 64) if heads else (),
+        every=every,
+        kinds=parse_kinds(kinds),
+        max_mb_per_s=max_mb_per_s,
+        ring_mb=ring_mb,
+        **parse_steps(steps),
+    )
+    if kv_level is KvLevel.host and tiles.layers:
+        raise KvtraceError("--layers needs --kv-level layer or tile", exit_code=2)
+    if kv_level is not KvLevel.tile and tiles != TileOptions(layers=tiles.layers):
+        raise KvtraceError("the filters and limits of tiles need --kv-level tile", exit_code=2)
+    return tiles

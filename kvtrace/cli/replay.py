@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,10 @@ import typer
 from kvtrace.errors import KvtraceError, needs_analysis
 
 if TYPE_CHECKING:
+    from kvtrace.lab.replay.advise import Advice
     from kvtrace.lab.replay.check import Agreement, Outcome
     from kvtrace.lab.replay.session import Session
+    from kvtrace.reports.document import Block, Section
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="The trace of a recording.")]
 EngineOption = Annotated[int | None, typer.Option(metavar="ID", help="Which engine, where the trace has several.")]
@@ -38,6 +41,9 @@ RecordedOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_AT_ONCE = 2
+"""Replays of resamples side by side."""
+
 _LOOPS = ("auto", "open", "closed", "batch")
 
 
@@ -69,6 +75,13 @@ def replay(
     loop: LoopOption = "auto",
     rate: Annotated[str, typer.Option(metavar="FACTOR", help="Factor on the arrival rate, as in 2x.")] = "1x",
     engine: EngineOption = None,
+    seeds: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Replay N resamples of the jobs, too: 95% intervals of the figures."),
+    ] = 0,
+    workload: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which workload of a matrix.", show_default=False)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a recording with other settings, without a GPU.
@@ -77,23 +90,80 @@ def replay(
 
     The recorded settings are always replayed first: the table says how well that reproduces the recording, and so what
     error a what-if must be expected to have. Figures of a replay are predicted.
+
+    TRACE may also be a workload that was never recorded: a request trace (`kvtrace ingest --requests`) or a matrix of
+    `kvtrace lab`. The engine and the times of steps are then those of --time-from.
     """
     if time not in ("auto", "recorded", "fitted"):
         raise KvtraceError(f"--time {time}: expected auto, recorded or fitted", 2)
     factor = _factor(rate)
     with needs_analysis():
-        from kvtrace.lab.replay.session import Session
+        from kvtrace.lab.replay.resample import lines, over_seeds
+        from kvtrace.lab.replay.session import FITTED, Session
+        from kvtrace.lab.replay.unrecorded import spreads_to_json
+        from kvtrace.lab.replay.workload import is_request_trace, is_workload
+    if is_workload(trace) or is_request_trace(trace):
+        if check or recorded or time == "recorded":
+            raise KvtraceError(f"{trace} was never recorded: there is nothing to check, and no recorded times", 2)
+        _replay_unrecorded(trace, output, set_ or [], time_from, _loop(loop), factor, seeds, workload, as_json)
+        return
     with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
         session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
-        changed = bool(set_ or factor != 1 or time == "fitted" or time_from) and not check
+        changed = bool(set_ or factor != 1 or time == "fitted" or time_from or seeds) and not check
         if changed and time == "recorded":
             raise KvtraceError("recorded times only hold for the recorded settings; leave out --time recorded", 2)
         what_if = session.what_if("what if", set_ or [], factor, output) if changed else None
         results = session.run([what_if] if what_if else [], exact_to=None if changed else output)
+        spreads = None
+        if seeds and what_if:
+            spreads = over_seeds(session.recording, [session.what_if(FITTED, []), what_if], seeds, _AT_ONCE)
         if as_json:
-            typer.echo(json.dumps(session.to_json(results), indent=1))
+            told = session.to_json(results)
+            typer.echo(json.dumps(told | ({"over_seeds": spreads_to_json(spreads)} if spreads else {}), indent=1))
         else:
             _print_check(session, results)
+            for line in lines(spreads, seeds) if spreads else []:
+                typer.echo(line)
+    _print_written(output)
+
+
+def _replay_unrecorded(
+    source: Path,
+    output: Path | None,
+    changes: list[str],
+    time_from: Path | None,
+    loop: str,
+    rate: float,
+    seeds: int,
+    workload: str | None,
+    as_json: bool,
+) -> None:
+    from kvtrace.lab.replay.resample import lines, over_seeds
+    from kvtrace.lab.replay.unrecorded import BASE, Unrecorded
+
+    if time_from is None:
+        raise KvtraceError(
+            f"{source} was never recorded; --time-from TRACE says what engine it ran on and how long steps take", 2
+        )
+    with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
+        made = Unrecorded(source, time_from, Path(folder), loop, workload)
+        changed = bool(changes) or rate != 1
+        jobs = [made.what_if(BASE, [], target=None if changed else output)]
+        if changed:
+            jobs.append(made.what_if("what if", changes, rate, output))
+        results = made.run(jobs)
+        spreads = over_seeds(made.recording, jobs, seeds, _AT_ONCE) if seeds else None
+        if as_json:
+            typer.echo(json.dumps(made.to_json(results, spreads), indent=1))
+        else:
+            for warning in results["warnings"]:
+                typer.echo(f"warning: {warning}", err=True)
+            for line in [*made.table(results), *(lines(spreads, seeds) if spreads else [])]:
+                typer.echo(line)
+    _print_written(output)
+
+
+def _print_written(output: Path | None) -> None:
     if output is not None:
         typer.echo(f"kvtrace: wrote {output}, a trace of a replay", err=True)
 
@@ -111,17 +181,40 @@ def advise(
 
     Tries the settings an operator would ask for.
     """
-    with needs_analysis():
-        from kvtrace.lab.replay.advise import advise as ask
-        from kvtrace.lab.replay.session import Session
-    with tempfile.TemporaryDirectory(prefix="kvtrace-advise-") as folder:
-        session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
-        advice = ask(session, jobs)
+    advice = read_advice(trace, time_from, recorded or (), loop, engine, jobs)
     if as_json:
         typer.echo(json.dumps(advice.to_json(), indent=1))
         return
     for line in advice.text():
         typer.echo(line)
+
+
+def read_advice(
+    trace: Path,
+    time_from: Path | None = None,
+    recorded: Sequence[str] = (),
+    loop: str = "auto",
+    engine: int | None = None,
+    jobs: int = 2,
+) -> Advice:
+    """Replay the what-ifs of `kvtrace advise`, whose options these are."""
+    with needs_analysis():
+        from kvtrace.lab.replay.advise import advise as ask
+        from kvtrace.lab.replay.session import Session
+    with tempfile.TemporaryDirectory(prefix="kvtrace-advise-") as folder:
+        return ask(Session(trace, Path(folder), engine, _loop(loop), time_from, recorded), jobs)
+
+
+def advice_section(trace: Path) -> Section:
+    """The section of a report with the advice on its trace."""
+    advice = read_advice(trace)
+    from kvtrace.lab.replay.advise import COLUMNS
+    from kvtrace.reports.document import Code, Column, Items, Section, Table, Words, text_table
+
+    table = Table([Column(name, number=name != COLUMNS[0]) for name in COLUMNS], advice.rows)
+    options = text_table(("what if", "in vLLM"), [(Words(name), Code(option)) for name, option in advice.options])
+    blocks: list[Block] = [table, Items(advice.notes), *([options] if advice.options else [])]
+    return Section(Words("Other settings, predicted"), "advice", blocks)
 
 
 def _loop(name: str) -> str:

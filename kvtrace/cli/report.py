@@ -26,6 +26,9 @@ def register(app: typer.Typer) -> None:
                 min=1, metavar="N", help="Show at most N rows per answer in the page; the CSV files have all."
             ),
         ] = 20,
+        advise: Annotated[
+            bool, typer.Option("--advise", help="Add the predictions of `kvtrace advise`; needs vLLM and a minute.")
+        ] = False,
         force: Annotated[
             bool, typer.Option("--force", help="Replace a report.html that kvtrace did not make.")
         ] = False,
@@ -37,7 +40,12 @@ def register(app: typer.Typer) -> None:
         with needs_analysis():
             from kvtrace.reports.report import write_report
 
-            made = write_report(trace, output, rows, force=force)
+            sections = []
+            if advise:
+                from kvtrace.cli.replay import advice_section
+
+                sections.append(advice_section(trace))
+            made = write_report(trace, output, rows, sections, force=force)
         plots = sum(item.picture is not None for item in made.answered)
         typer.echo(
             f"{made.page}  {made.page.stat().st_size / 1e6:.2f} MB: {len(made.answered)} questions answered, "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.cli.output import FormatOption, OutputOption, chosen_format, write_result
+from kvtrace.cli.output import FormatOption, JsonOption, OutputOption, chosen_format, write_result
 from kvtrace.errors import KvtraceError, needs_analysis
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def reuse(
     plot: PlotOption = None,
     format: FormatOption = None,  # noqa: A002 - the option's name
     output: OutputOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compute the prefix cache's miss ratio at other sizes.
 
@@ -60,7 +61,7 @@ def reuse(
         from kvtrace.queries.reuse import read_references, sizing
         from kvtrace.queries.reuse.sizing import UNITS
     wanted = _sizes(sizes)
-    kind = chosen_format(format, output, trace)
+    kind = chosen_format(format, output, trace, as_json=as_json)
     with needs_analysis(), Trace(trace) as opened:
         frame = sizing(read_references(opened), wanted, target_hit_rate or (), sample, block_bytes)
         if plot is not None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvtrace.cli.columns import GAP, Columns
 from kvtrace.queries.text import cell, inert
 
 if TYPE_CHECKING:
     from kvtrace.queries import Query
 
 _INDENT = (0, 0, 0, 2)
+_USUAL_WIDTH = 80
+"""Of terminals that do not tell theirs."""
 
 
 def print_result(
@@ -41,6 +45,57 @@ def print_result(
             console.print(Text(line(head), style="bold"), soft_wrap=True)
     console.print(Text("  ".join("-" * width for width in widths), style="dim"), soft_wrap=True)
     file.writelines(line(row) + "\n" for row in cells)
+
+
+def width_of(file: TextIO) -> int:
+    """Cells of a terminal's line."""
+    return os.get_terminal_size(file.fileno()).columns or _USUAL_WIDTH
+
+
+def print_fitting(
+    columns: Columns, places: Sequence[int], numeric: Sequence[bool], file: TextIO, width: int | None
+) -> None:
+    """Print some columns as a table.
+
+    Args:
+        columns: The result's columns.
+        places: Those to show.
+        numeric: For each column of the result: it holds numbers, which go to the right.
+        file: The terminal.
+        width: Its cells, to which texts are cut; None leaves them whole.
+    """
+    widths = columns.widths(places) if width is None else columns.fit(places, width)
+    right = [numeric[place] for place in places]
+
+    def line(texts: Iterable[str]) -> str:
+        parts = (_padded(_cut(text, own), own, number) for text, own, number in zip(texts, widths, right, strict=True))
+        return (" " * GAP).join(parts).rstrip()
+
+    console = _console(file)
+    for head in (columns.heads, columns.units):
+        if any(head[place] for place in places):
+            console.print(Text(line(head[place] for place in places), style="bold"), soft_wrap=True)
+    console.print(Text((" " * GAP).join("-" * own for own in widths), style="dim"), soft_wrap=True)
+    for number in range(len(columns.cells[0]) if columns.cells else 0):
+        file.write(line(columns.cells[place][number] for place in places) + "\n")
+
+
+def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], file: TextIO) -> None:
+    """Print each row as a list, a column a line."""
+    console = _console(file)
+    for number, row in enumerate(rows, 1):
+        if len(rows) > 1:
+            console.print(Text(f"row {number}", style="bold"))
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for head, text in zip(heads, row, strict=True):
+            table.add_row(Text(head), Text(text))
+        console.print(table)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def _lines(heads: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
@@ -71,6 +126,25 @@ def print_catalogue(queries: Iterable[Query], file: TextIO) -> None:
     console.print(Text("\n* has a plot: kvtrace query NAME TRACE --plot FILE.svg"))
     console.print(Text("kvtrace query NAME          what a query computes, its parameters and columns"))
     console.print(Text("kvtrace query NAME TRACE    its answer"))
+
+
+_MOST_FOUND = 10
+
+
+def print_found(queries: Sequence[Query], file: TextIO) -> None:
+    """Print the queries that a search found, the closest first."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for query in queries[:_MOST_FOUND]:
+        table.add_row(f"{query.name} ", Text(query.title))
+    console = _console(file)
+    console.print(table)
+    if more := len(queries) - _MOST_FOUND:
+        console.print(Text(f"\n{more} more speak of these words." if more > 0 else ""))
+    console.print(Text("kvtrace query NAME TRACE    the answer"))
+    console.print(Text("kvtrace explain TRACE ID    one request: where its time went, why it waited and missed"))
+    console.print(Text("kvtrace findings TRACE      what cost the run most"))
 
 
 def print_query(query: Query, file: TextIO) -> None:

@@ -13,7 +13,7 @@ from kvtrace.export.place import is_export
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 from kvtrace.ingest.views import views
 from kvtrace.queries.text import inert
-from kvtrace.queries.trace import Trace, spill_directory
+from kvtrace.queries.trace import COMPUTED, Trace, spill_directory
 
 VIEWS = {view.name: view.sql for view in views() if not view.stored}
 """The SELECTs of a trace's views, in an order in which they can be made."""
@@ -92,11 +92,12 @@ class LakeTrace(Trace):
 
     def missing(self, name: str) -> tuple[str, ...]:
         """The tables a canned query needs that have no rows in this run."""
-        return tuple(
-            table
-            for table in self.queries()[name].needs
-            if (not self._exists(f'SELECT 1 FROM "{table}"') if table in VIEWS else not self.lake.rows(table))
-        )
+        return tuple(table for table in self._ready(name).needs if not self._has(table))
+
+    def _has(self, table: str) -> bool:
+        if table in VIEWS or table == COMPUTED:
+            return self._exists(f'SELECT 1 FROM "{table}"')
+        return self.lake.rows(table) > 0
 
     def _fill(self) -> None:
         run = self._connection.execute

@@ -3,7 +3,7 @@
 A rule is a module of `rules/`. It asks canned queries, so each number can be looked up there.
 """
 
-from kvtrace.queries.findings.find import NOTHING, find_findings
+from kvtrace.queries.findings.find import NOTHING, UNKNOWN, find_findings, without_findings
 from kvtrace.queries.findings.rule import Basis, Finding, Rule
 
-__all__ = ["NOTHING", "Basis", "Finding", "Rule", "find_findings"]
+__all__ = ["NOTHING", "UNKNOWN", "Basis", "Finding", "Rule", "find_findings", "without_findings"]

@@ -13,8 +13,21 @@ from kvtrace.queries.trace import Trace
 NOTHING = "Nothing stands out: no request waited for long, and the prefix cache lost nothing that was used again."
 """The sentence of a run without findings."""
 
+UNKNOWN = "This trace says nothing of steps, waiting or the prefix cache: what cost most is not known."
+"""The sentence of a trace made of files that do not tell what an engine did."""
+
 MOST = 7
 """Findings that are shown: more than a reader takes in would hide the first ones."""
+
+
+def without_findings(trace: Trace) -> str:
+    """Return the sentence that takes the place of findings where there are none."""
+    (told,) = trace.sql(
+        "SELECT EXISTS (FROM source) AS files, EXISTS (FROM step_schedule) OR EXISTS (FROM request_event) "
+        "OR EXISTS (FROM prefix_lookup) OR EXISTS (FROM request_queued) AS work",
+        format="arrow",
+    ).to_pylist()
+    return UNKNOWN if told["files"] and not told["work"] else NOTHING
 
 
 @cache

@@ -59,13 +59,6 @@ def tokens(number: float) -> str:
     return f"{number:,.0f} tokens"
 
 
-def duration(ms: float) -> str:
-    """A duration for a sentence: three digits and a unit."""
-    if ms >= 60_000:
-        return f"{ms / 60_000:.1f} min"
-    return f"{ms / 1000:.3g} s" if ms >= 1000 else f"{ms:.3g} ms"
-
-
 def percent(share: float) -> str:
     """A share of 0 to 1 for a sentence."""
     return f"{share * 100:.0f}%" if share in (0, 1) or 0.1 <= share <= 0.9 else f"{share * 100:.1f}%"

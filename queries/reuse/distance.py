@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from kvtrace.errors import KvtraceError
@@ -90,7 +91,7 @@ class References:
     @cached_property
     def previous(self) -> Ints:
         """The last reference of the same block before each one: int64 [N]; COLD if there is none."""
-        order = np.argsort(self.key, kind="stable")
+        order = grouped(self.key)
         ordered = self.key[order]
         same = ordered[1:] == ordered[:-1]
         previous = np.full(len(order), COLD, np.int64)
@@ -101,6 +102,18 @@ class References:
     def blocks(self) -> int:
         """Different blocks."""
         return int((self.previous == COLD).sum())
+
+
+def grouped(key: NDArray[np.uint64]) -> Ints:
+    """Places of an array so that equal keys stand together, in the order in which they came: int64 [N].
+
+    Numbers in place of keys, each with its place behind it, sort several times as fast as numpy's stable argsort.
+    """
+    words = pa.array(key).dictionary_encode().indices.to_numpy().astype(np.int64) << 32
+    words |= np.arange(len(key))
+    words.sort()
+    words &= (1 << 32) - 1
+    return words
 
 
 def lru_distances(references: References) -> Ints:

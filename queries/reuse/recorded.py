@@ -8,25 +8,33 @@ Imported request traces have lookups only. docs/reuse.md has the definitions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from kvtrace.errors import KvtraceError
-from kvtrace.queries.reuse.distance import References
+from kvtrace.queries.reuse.distance import References, grouped
 
 if TYPE_CHECKING:
-    from kvtrace.queries.trace import Trace
+    import pyarrow as pa
 
-_ENGINES = """
-SELECT e.engine_id, e.block_size_tokens, e.block_bytes, e.blocks AS pool_blocks,
-    count(*) FILTER (l.hit) AS recorded_hits, count(l.hit) AS recorded_lookups
-FROM engine e JOIN (FROM block_lookup WHERE counted) l USING (engine_id)
-GROUP BY ALL ORDER BY ALL
-"""
+
+class Asked(Protocol):
+    """Anything that answers SQL: a `Trace`, or one that is being made."""
+
+    @property
+    def path(self) -> Path | str:
+        """Its name, for messages."""
+
+    def sql(self, text: str, *, format: Literal["arrow"]) -> pa.Table:  # noqa: A002 - as in `Trace`
+        """Answer a SELECT."""
+
+
+_ENGINES = "SELECT engine_id, block_size_tokens, block_bytes, blocks AS pool_blocks FROM engine ORDER BY ALL"
 
 _LOOKUPS = """
-SELECT time_ns, 0 AS kind, request, block_hash, counted
+SELECT time_ns, 0 AS kind, request, block_hash, counted, coalesce(hit::TINYINT, -1) AS hit
 FROM block_lookup WHERE engine_id = {engine}
 ORDER BY time_ns, request, position DESC
 """
@@ -36,7 +44,8 @@ WITH change AS (
     SELECT time_ns, block_id, op, ref_count, block_hash, request, rowid AS place
     FROM block_event WHERE engine_id = {engine} AND pool = 0
 )
-SELECT time_ns, kind, coalesce(request, 0) AS request, coalesce(block_hash, 0) AS block_hash, false AS counted
+SELECT
+    time_ns, kind, coalesce(request, 0) AS request, coalesce(block_hash, 0) AS block_hash, false AS counted, -1 AS hit
 FROM (
     SELECT time_ns, 1 AS kind, request, block_hash, place FROM change WHERE op = 'cache'
     UNION ALL
@@ -75,24 +84,33 @@ class EngineReferences:
     recorded_hits: int | None
 
 
-def read_references(trace: Trace) -> list[EngineReferences]:
+def read_references(trace: Asked) -> list[EngineReferences]:
     """Read each engine's block references.
 
     Raises:
         KvtraceError: the trace has none.
     """
-    engines = trace.sql(_ENGINES, format="arrow").to_pylist()
-    if not engines:
+    found = find_references(trace)
+    if not found:
         raise KvtraceError(
             f"{trace.path} has no lookups of named blocks: prefix caching was off, nothing was admitted, or it was "
             'recorded by a kvtrace that did not name them; `kvtrace sql TRACE "FROM stream"` shows what it has'
         )
-    return [_read_engine(trace, engine) for engine in engines]
+    return found
 
 
-def _read_engine(trace: Trace, engine: dict[str, Any]) -> EngineReferences:
-    recorded = engine["recorded_lookups"] > 0
+def find_references(trace: Asked) -> list[EngineReferences]:
+    """Read the block references of each engine that looked blocks up; none where nothing was."""
+    engines = trace.sql(_ENGINES, format="arrow").to_pylist()
+    return [engine for engine in (_read_engine(trace, engine) for engine in engines) if engine is not None]
+
+
+def _read_engine(trace: Asked, engine: dict[str, Any]) -> EngineReferences | None:
     lookups = _columns(trace, _LOOKUPS, engine["engine_id"])
+    counted = lookups["hit"][lookups["counted"]]  # -1 where the trace does not tell
+    if not len(counted):
+        return None
+    recorded = bool((counted >= 0).any())
     changes = _columns(trace, _CHANGES, engine["engine_id"]) if recorded else None
     return EngineReferences(
         engine["engine_id"],
@@ -100,16 +118,16 @@ def _read_engine(trace: Trace, engine: dict[str, Any]) -> EngineReferences:
         engine["block_size_tokens"],
         engine["block_bytes"],
         engine["pool_blocks"],
-        engine["recorded_hits"] if recorded else None,
+        int((counted == 1).sum()) if recorded else None,
     )
 
 
 Columns = dict[str, "np.ndarray[Any, Any]"]
 
 
-def _columns(trace: Trace, sql: str, engine_id: int) -> Columns:
+def _columns(trace: Asked, sql: str, engine_id: int) -> Columns:
     table = trace.sql(sql.format(engine=int(engine_id)), format="arrow")
-    types = {"time_ns": "i8", "kind": "i1", "request": "i8", "block_hash": "u8", "counted": "?"}
+    types = {"time_ns": "i8", "kind": "i1", "request": "i8", "block_hash": "u8", "counted": "?", "hit": "i1"}
     return {name: table[name].to_numpy().astype(kind) for name, kind in types.items()}
 
 
@@ -135,7 +153,7 @@ def _references(columns: Columns, recorded: bool) -> References:
 
 def _after_first_store(key: Any, kind: Any) -> Any:
     """References other than lookups of blocks that nobody had stored yet (some may have been computing them)."""
-    order = np.argsort(key, kind="stable")
+    order = grouped(key)
     first = np.diff(key[order], prepend=key[order][:1] + np.uint64(1)) != 0
     stored = np.cumsum(kind[order] == _STORE)
     before = np.maximum.accumulate(np.where(first, stored - (kind[order] == _STORE), 0))

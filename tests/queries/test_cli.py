@@ -76,6 +76,13 @@ def test_table_is_limited_unless_told_otherwise(make_trace: MakeTrace) -> None:
     assert len(everything.stdout.splitlines()) == 1 + 1 + 120
 
 
+def test_sql_may_be_longer_than_the_name_of_a_file(make_trace: MakeTrace) -> None:
+    path, sql = make_trace(), f"SELECT {' + '.join(['1'] * 200)} AS ones"
+    for order in ((path, sql), (sql, path)):
+        done = kvtrace("sql", *order, "--format", "csv")
+        assert done.stdout.split() == ['"ones"', "200"], done.stderr
+
+
 def test_csv_json_and_parquet_lose_nothing(make_trace: MakeTrace, tmp_path: Path) -> None:
     path = make_trace(HOSTILE)
     sql = (

@@ -66,6 +66,28 @@ def test_references_are_lookups_and_stores_in_order(two_engines: Path) -> None:
     assert (imported.block_bytes, imported.pool_blocks, imported.recorded_hits) == (None, None, None)
 
 
+def test_the_query_computes_what_the_file_does_not_have(two_engines: Path) -> None:
+    """Only the recorded engine has rows; those of its pool's size are those of `kvtrace reuse`."""
+    with Trace(two_engines) as trace:
+        assert trace.sql("FROM reuse_size", format="arrow").num_rows == 0
+        assert trace.missing("reuse") == ()
+        rows = trace.query("reuse", format="arrow").to_pylist()
+        recorded, _ = read_references(trace)
+    assert [(row["engine_id"], row["times"], row["size_blocks"]) for row in rows] == [
+        (recorded.engine_id, times, size) for times, size in ((0.5, 2), (1, 5), (2, 10), (4, 20))
+    ]
+    frame = sizing([recorded], [2, 5, 10, 20])
+    missed = dict(zip(frame.size_blocks, frame.lru_miss_ratio, strict=True))
+    assert [1 - row["hit_rate"] for row in rows] == pytest.approx([missed[row["size_blocks"]] for row in rows])
+    assert [row["recorded_hit_tokens"] for row in rows] == [None, 3 * 16, None, None]
+
+
+def test_without_lookups_the_query_has_no_rows(make_trace: MakeTrace) -> None:
+    with Trace(make_trace(ENGINE)) as trace:
+        assert trace.missing("reuse") == ("reuse_size",)
+        assert trace.query("reuse", format="arrow").num_rows == 0
+
+
 def test_releases_make_recent_and_resets_forget(make_trace: MakeTrace) -> None:
     """Recency.
 

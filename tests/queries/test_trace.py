@@ -20,6 +20,17 @@ ONE_STEP = """
 """
 
 
+def test_the_class_is_public_and_its_repr_says_what_it_holds(make_trace: MakeTrace) -> None:
+    import kvtrace
+
+    trace = kvtrace.open(make_trace("INSERT INTO request (request, engine_id) VALUES (1, 1), (2, 1)"))
+
+    assert isinstance(trace, kvtrace.Trace)
+    assert "2 requests" in repr(trace)
+    trace.close()
+    assert "closed" in repr(trace)
+
+
 def test_answers_as_pandas_arrow_or_batches(make_trace: MakeTrace) -> None:
     with kvtrace.open(make_trace(ONE_STEP)) as trace:
         frame = trace.query("step-timeline")
@@ -29,6 +40,29 @@ def test_answers_as_pandas_arrow_or_batches(make_trace: MakeTrace) -> None:
     assert frame["start_ns"].tolist() == [1000]
     assert table.equals(batches)
     assert table.column("start_ns").to_pylist() == [1000]
+
+
+def test_answers_as_a_relation_that_goes_on(make_trace: MakeTrace) -> None:
+    with kvtrace.open(make_trace(ONE_STEP)) as trace:
+        steps = trace.query("step-timeline", format="relation")
+        assert steps.filter("decode_tokens = 3").count("*").fetchall() == [(1,)]
+        assert trace.sql("SELECT 1 AS one", format="relation").fetchall() == [(1,)]
+        with pytest.raises(duckdb.Error):
+            steps.write_csv("here.csv")
+
+
+def test_answers_as_polars(make_trace: MakeTrace) -> None:
+    with kvtrace.open(make_trace(ONE_STEP)) as trace:
+        polars = pytest.importorskip("polars")
+        frame = trace.query("step-timeline", format="polars")
+        assert isinstance(frame, polars.DataFrame)
+        assert frame["start_ns"].to_list() == trace.sql("SELECT 1000", format="polars").to_series().to_list()
+
+
+def test_polars_that_is_not_installed_is_advised(make_trace: MakeTrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with kvtrace.open(make_trace(ONE_STEP)) as trace, pytest.raises(KvtraceError, match=r"kvtrace\[polars\]"):
+        trace.query("step-timeline", format="polars")
 
 
 def test_queries_are_listed_by_name(make_trace: MakeTrace) -> None:
@@ -47,8 +81,8 @@ def test_parameters_are_typed_or_text(make_trace: MakeTrace) -> None:
             trace.query("step-timeline", motor=1)
         with pytest.raises(KvtraceError, match=r"no parameter engine; it takes: none"):
             trace.query("preemptions", engine=1)
-        with pytest.raises(KvtraceError, match="'polars'; expected pandas, arrow or batches"):
-            trace.query("step-timeline", format="polars")  # type: ignore[call-overload]
+        with pytest.raises(KvtraceError, match="'excel'; expected one of pandas, polars, arrow, batches, relation"):
+            trace.query("step-timeline", format="excel")  # type: ignore[call-overload]
 
 
 def test_text_parameter_is_only_ever_a_value(make_trace: MakeTrace) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, count, duration, rows_of, tokens, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, count, rows_of, tokens, total
+from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, duration, percent, rows_of, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, percent, rows_of, total
+from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
 _QUERY = "prefix-miss-summary"
 _SMALL = 0.02
 """Share of the prompt tokens below which losses are not worth a change."""
+
+_MORE = "More KV blocks, an offload tier, pins over tool calls: `kvtrace advise` predicts what they give."
 
 
 def find(trace: Trace) -> Iterator[Finding]:
@@ -31,10 +34,15 @@ def find(trace: Trace) -> Iterator[Finding]:
             yield Finding("prefix_cache", text, cost_ms, Basis.derived, _QUERY, len(rows))
             continue
         text += (
-            f" A cache that loses nothing would give {percent((hits + lost) / queried)}: what was evicted before its "
-            f"next use cost {duration(cost_ms)} of prefill."
+            f" A cache that loses nothing and uses all it has would give {percent((hits + lost) / queried)}: the "
+            f"difference cost {duration(cost_ms)} of prefill."
         )
-        remedy = "More KV blocks, an offload tier, pins over tool calls: `kvtrace advise` predicts what they give."
+        evicted = total((row for row in rows if row["verdict"].startswith("evicted")), "avoidable_tokens")
+        remedy = (
+            ""
+            if not evicted
+            else "More KV blocks, an offload tier, pins over tool calls: `kvtrace advise` predicts what they give."
+        )
         yield Finding("prefix_cache", text, cost_ms, Basis.derived, _QUERY, len(rows), remedy)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, duration, percent, rows_of, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, percent, rows_of, total
+from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
 _TIMES = 3.0

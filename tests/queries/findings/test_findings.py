@@ -40,6 +40,22 @@ def test_a_cache_that_loses_nothing_is_not_the_problem(make_trace: MakeTrace) ->
     assert finding.remedy == ""
 
 
+def test_a_rule_of_the_lookup_that_costs_hits_is_named(make_trace: MakeTrace) -> None:
+    more = """
+        INSERT INTO prefix_loss BY NAME SELECT * FROM (VALUES
+            (1, 1, 1, false, 0, 'absent', 0, 100, 50, 100), (1, 1, 1, false, 1, 'window_gap', 1, 40, 32, 20),
+            (1, 2, 2, false, 0, 'alignment', 0, 3, 3, 3), (1, 3, 3, true, 0, 'eagle_drop', 0, 99, 99, 99)
+        ) AS l(engine_id, request, step, resumed, place, rule, kv_group, lost_tokens, known_tokens, compute_ns);
+    """
+    [finding] = found_in(make_trace, "prefix-miss-summary", "prefix_gates", more)
+    assert finding.text == (
+        "A sliding window that was not in the cache where it was needed (KV cache group 1) cost 32 tokens of "
+        "prefix hits that earlier requests had computed: 15% of the prompt tokens."
+    )
+    assert finding.cost_ms == pytest.approx(20e-6 * 32 / 40)
+    assert "--prefix-cache-retention-interval" in finding.remedy
+
+
 def test_requests_waited_for_blocks(make_trace: MakeTrace) -> None:
     [finding] = found_in(make_trace, "admission-limits", "waiting")
     assert finding.text == (
@@ -89,6 +105,17 @@ def test_the_api_process_is_named_where_it_takes_long(make_trace: MakeTrace) -> 
     more = "UPDATE request SET arrival_ns = arrival_ns - 20000000 WHERE request = 1;"
     [finding] = found_in(make_trace, "request-latency", "api_process", more)
     assert finding.text.startswith("34% of the time to first token passed before the engine had the request")
+
+
+def test_the_api_process_is_named_where_it_hands_outputs_on_late(make_trace: MakeTrace) -> None:
+    # 3 ms after 61 ms in the engine are too little; 20 ms are not
+    more = "UPDATE request_delivery SET time_ns = time_ns + 17000000 WHERE request = 1;"
+    [finding] = found_in(make_trace, "request-latency", "api_process", more)
+    assert finding.text == (
+        "25% of the clients' time passed after the engine had ended the request: the API process handed on the last "
+        "output 20 ms later on average, 20 ms at most."
+    )
+    assert (finding.cost_ms, finding.basis, finding.rows) == (20, "derived", 1)
 
 
 def test_what_was_computed_for_clients_that_left(make_trace: MakeTrace) -> None:

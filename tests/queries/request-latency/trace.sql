@@ -1,5 +1,6 @@
 -- Request 1 ran to its end and was preempted for 4 ms while decoding. Request 2 was aborted in the queue.
--- Request 3 still decodes when the recording ends. Request 4 has one output token and no known arrival.
+-- Request 3 still decodes when the recording ends. Request 4 has one output token and no known arrival. The client of
+-- request 2 left before the engine heard of it.
 INSERT INTO request (request, engine_id, external_id, session, turn, prompt_tokens, output_tokens, preemptions, arrival_ns,
     queued_ns, scheduled_ns, first_token_ns, finished_ns, finish_reason)
 VALUES
@@ -13,3 +14,5 @@ INSERT INTO request_event (engine_id, time_ns, step, request, op) VALUES
     (1, 50000000, 4, 1, 'preempt'),
     (1, 54000000, 6, 1, 'resume'),
     (1, 62000000, 9, 1, 'finish');
+INSERT INTO request_delivery (process_id, time_ns, request, first_ns) VALUES
+    (2, 65000000, 1, 44000000), (2, 9000000, 2, NULL), (2, 4500000, 4, NULL);

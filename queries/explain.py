@@ -1,0 +1,261 @@
+"""Explains a request, a step or a block by the canned queries: the page's panel as sections of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvtrace.errors import KvtraceError
+from kvtrace.queries.identify import Subject, label
+from kvtrace.queries.text import duration, inert
+from kvtrace.queries.trace import Trace
+
+_MOST = 6
+"""Neighbours, and events of a block from each end, that are listed."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and its facts, each a name and a text; the name may be empty."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+
+
+def explain(trace: Trace, subject: Subject) -> list[Section]:
+    """Explain one request, step or block.
+
+    Args:
+        trace: An open trace.
+        subject: What to explain.
+
+    Returns:
+        Sections with something to say; the first has the subject's name as its title.
+
+    Raises:
+        KvtraceError: the trace has no such step or block.
+    """
+    if subject.kind == "request":
+        return list(_Request(trace, subject.number).sections())
+    return list((_step if subject.kind == "step" else _block)(trace, subject.number))
+
+
+def _rows(trace: Trace, query: str, **params: object) -> list[Row]:
+    """The rows of a canned query; none where the trace lacks what it needs."""
+    if trace.missing(query):
+        return []
+    rows: list[Row] = trace.query(query, format="arrow", **params).to_pylist()
+    return rows
+
+
+def _clock(trace: Trace, time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{(time_ns - trace.origin_ns) / 1e9:+.4f} s"
+
+
+class _Request:
+    def __init__(self, trace: Trace, request: int) -> None:
+        self.trace = trace
+        self.request = request
+        self.all = {row["request"]: row for row in _rows(trace, "request-latency")}
+        self.row = self.all[request]
+        self.states = sorted(self._own("request-states"), key=lambda row: row["start_ns"])
+        self.preemptions = _rows(trace, "preempted-for")
+        self.samples = self._find_samples()
+
+    def sections(self) -> Iterator[Section]:
+        yield self._head()
+        parts = (
+            self._sampled(),
+            self._times(),
+            self._spent(),
+            self._waited(),
+            self._missed(),
+            self._preempted(),
+            self._neighbours(),
+        )
+        yield from (part for part in parts if part.facts)
+
+    def _own(self, query: str) -> list[Row]:
+        return [row for row in _rows(self.trace, query) if row["request"] == self.request]
+
+    def _name(self, request: int | None) -> str:
+        row = self.all.get(request)
+        return "another request" if row is None else f"{label(row)} (request {request})"
+
+    def _head(self) -> Section:
+        row = self.row
+        facts = [("client's id", inert(str(row["external_id"])))] if row["external_id"] else []
+        if self.samples:
+            facts.append(("samples", f"{len(self.samples):,} of one prompt; the engine knows only these"))
+            return Section(f"Request {self.request}: {label(row)}", tuple(facts))
+        facts.append(("prompt", f"{row['prompt_tokens'] or 0:,} tokens"))
+        facts.append(("output", f"{row['output_tokens'] or 0:,} tokens"))
+        facts.append(("ended by", row["finish_reason"] or "not in this recording"))
+        return Section(f"Request {self.request}: {label(row)}", tuple(facts))
+
+    def _find_samples(self) -> list[Row]:
+        """The rows of its samples, where it is a client's request with n > 1."""
+        found = self.trace.sql(
+            f"""
+            SELECT request FROM request
+            WHERE regexp_extract(internal_id, '^[0-9]+_(.+)$', 1)
+                = (SELECT internal_id FROM request WHERE request = {int(self.request)} AND queued_ns IS NULL)
+            ORDER BY request
+            """,
+            format="arrow",
+        )
+        return [self.all[number] for number in found.column("request").to_pylist()]
+
+    def _sampled(self) -> Section:
+        facts = []
+        for row in self.samples:
+            parts = [f"{row['output_tokens'] or 0:,} tokens"]
+            parts += [f"{duration(row['total_ms'])} in all"] if row["total_ms"] is not None else []
+            parts += [f"{duration(row['queue_ms'])} queued"] if row["queue_ms"] is not None else []
+            parts.append(f"ended by {row['finish_reason'] or 'nothing in this recording'}")
+            facts.append((f"request {row['request']}", ", ".join(parts)))
+        return Section("Samples", tuple(facts))
+
+    def _times(self) -> Section:
+        row = self.row
+        events = [(row["arrival_ns"], "arrived")] if row["arrival_ns"] is not None else []
+        events += [(state["start_ns"], state["state"]) for state in self.states]
+        if self.states and self.states[-1]["end_ns"] is not None:
+            events.append((self.states[-1]["end_ns"], f"ended: {row['finish_reason'] or 'unknown'}"))
+        return Section("Timeline", tuple((_clock(self.trace, time), what) for time, what in events))
+
+    def _spent(self) -> Section:
+        sums: dict[str, int] = {}
+        for state in self.states:
+            if state["end_ns"] is not None:
+                sums[state["state"]] = sums.get(state["state"], 0) + state["end_ns"] - state["start_ns"]
+        total = sum(sums.values())
+        if not total:
+            return Section("", ())
+        facts = [
+            (name, f"{duration(ns / 1e6):>8} {ns / total:>6.1%} {'#' * round(30 * ns / total)}")
+            for name, ns in sums.items()
+        ]
+        if self.row["frontend_ms"] is not None:
+            facts.insert(0, ("before the engine", f"{duration(self.row['frontend_ms']):>8}"))
+        if self.row["output_ms"] is not None:
+            facts.append(("after the engine", f"{duration(self.row['output_ms']):>8}"))
+        return Section("Where its time went", tuple(facts))
+
+    def _waited(self) -> Section:
+        if self.row["queue_ms"] is None:
+            return Section("Why it waited", (("", "It was never admitted."),) if self.states else ())
+        facts = [("in the queue", duration(self.row["queue_ms"]))]
+        for wait in self._own("request-waits"):
+            facts.append(("as its head", f"{wait['head_steps']:,} steps, mostly for {wait['admission_limit']}"))
+            if wait["need_blocks"] is not None:
+                facts.append(("it needed", f"{wait['need_blocks']:,} blocks; {wait['free_blocks'] or 0:,} were free"))
+        if len(facts) == 1:
+            facts.append(("as its head", "in no step: it went straight in, or waited behind others"))
+        return Section("Why it waited", tuple(facts))
+
+    def _missed(self) -> Section:
+        facts: list[tuple[str, str]] = []
+        for miss in self._own("prefix-miss"):
+            when = "when resumed" if miss["resumed"] else "at first"
+            hits = (miss["local_hit_tokens"] or 0) + (miss["external_hit_tokens"] or 0)
+            facts.append((when, f"{hits:,} of {miss['queried_tokens']:,} tokens found; {miss['verdict']}"))
+            facts.append(("", inert(str(miss["why"]))))
+            if miss["avoidable_tokens"]:
+                price = f", about {duration(miss['avoidable_ms'])}" if miss["avoidable_ms"] is not None else ""
+                facts.append(("avoidable", f"{miss['avoidable_tokens']:,} tokens{price}"))
+        for lost in self._own("eviction-cost"):
+            if lost["evicted_for"] is not None:
+                facts.append(("evicted for", self._name(lost["evicted_for"])))
+        return Section("Why it missed", tuple(facts))
+
+    def _preempted(self) -> Section:
+        facts: list[tuple[str, str]] = []
+        for row in self.preemptions:
+            when = f"step {row['step']:,} ({_clock(self.trace, row['time_ns'])})"
+            if row["request"] == self.request:
+                whom = "itself" if row["preempted_for"] is None else self._name(row["preempted_for"])
+                again = "not admitted again" if row["wait_ms"] is None else f"again after {duration(row['wait_ms'])}"
+                facts.append((when, f"for {whom}: {row['lost_tokens'] or 0:,} tokens of KV lost, {again}"))
+            elif row["preempted_for"] == self.request:
+                facts.append((when, f"{self._name(row['request'])} was preempted for it"))
+        return Section("Preemptions", tuple(facts))
+
+    def _neighbours(self) -> Section:
+        begin, end = self._span(self.row)
+        beside = []
+        for row in self.all.values():
+            first, last = self._span(row)
+            overlap = min(end, last) - max(begin, first)
+            if row["request"] != self.request and row["engine_id"] == self.row["engine_id"] and overlap > 0:
+                beside.append((overlap, row["request"]))
+        facts = [
+            (duration(overlap / 1e6), self._name(request))
+            for overlap, request in sorted(beside, key=lambda each: (-each[0], each[1]))[:_MOST]
+        ]
+        if len(beside) > _MOST:
+            facts.append(("", f"and {len(beside) - _MOST:,} more"))
+        return Section("In the batch beside it, by time", tuple(facts))
+
+    def _span(self, row: Row) -> tuple[float, float]:
+        """The time in the batch, first admission to end; empty without one."""
+        if row["arrival_ns"] is None or row["frontend_ms"] is None or row["queue_ms"] is None:
+            return 0, 0
+        begin = row["arrival_ns"] + (row["frontend_ms"] + row["queue_ms"]) * 1e6
+        return begin, row["arrival_ns"] + row["total_ms"] * 1e6 if row["total_ms"] is not None else begin
+
+
+def _step(trace: Trace, step: int) -> Iterator[Section]:
+    rows = _rows(trace, "step-timeline", first_step=step, last_step=step)
+    if not rows:
+        raise KvtraceError(f"{trace.path} has no step {step:,}")
+    for row in rows:
+        yield Section(
+            f"Step {step:,} of engine {row['engine_id']}, at {_clock(trace, row['start_ns'])}",
+            (
+                ("took", "-" if row["duration_ms"] is None else duration(row["duration_ms"])),
+                ("batch", f"{row['scheduled_requests']:,} requests, {row['scheduled_tokens']:,} tokens"),
+                ("of them", _phases(row)),
+                ("running, waiting", f"{row['running'] or 0:,}, {row['waiting'] or 0:,}"),
+                ("KV blocks", f"{row['used_blocks'] or 0:,} used, {row['free_blocks'] or 0:,} free"),
+                ("queue's head", _limit(row)),
+            ),
+        )
+    gone = [row for row in _rows(trace, "preempted-for") if row["step"] == step]
+    facts = [(f"request {row['request']}", f"for request {row['preempted_for'] or row['request']}") for row in gone]
+    if facts:
+        yield Section("Preempted in it", tuple(facts))
+
+
+def _phases(row: Row) -> str:
+    phases = ("prefill", "chunked_prefill", "decode", "resumed")
+    parts = [f"{name} {row[f'{name}_tokens']:,}" for name in phases if row[f"{name}_tokens"]]
+    return ", ".join(parts) or "nothing recorded"
+
+
+def _limit(row: Row) -> str:
+    if row["admission_limit"] == "none":
+        return "nothing waited, or all that waited was admitted"
+    needs = "" if row["limit_need_blocks"] is None else f", needed {row['limit_need_blocks']:,} blocks"
+    return f"request {row['limit_request']}: {row['admission_limit']}{needs} (inferred)"
+
+
+def _block(trace: Trace, block: int) -> Iterator[Section]:
+    rows = _rows(trace, "block-history", block=block)
+    if not rows:
+        raise KvtraceError(f"{trace.path} has no event of block {block:,}")
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["op"]] = counts.get(row["op"], 0) + 1
+    yield Section(f"Block {block:,}", tuple((op, f"{number:,} times") for op, number in counts.items()))
+    shown: Sequence[Row] = rows if len(rows) <= 2 * _MOST else rows[:_MOST] + rows[-_MOST:]
+    facts = [
+        (_clock(trace, row["time_ns"]), f"{row['op']} by {label(row) if row['request'] is not None else 'nobody'}")
+        for row in shown
+    ]
+    if len(rows) > len(shown):
+        facts.insert(_MOST, ("", f"{len(rows) - len(shown):,} events left out (kvtrace query block-history)"))
+    yield Section("Events", tuple(facts))
