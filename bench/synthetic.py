@@ -199,7 +199,7 @@ def _requests() -> tuple[str, ...]:
         """
         INSERT INTO prefix_lookup
         SELECT 1, scheduled_ns - (3 - k) * 1000000, 2 * request + 1, request, 800, 16 * roll(request, 1, 40), NULL,
-            roll(request, 1, 40), k = 3, k, false, true
+            roll(request, 1, 40), k = 3, k, false, true, NULL
         FROM request, range(1, 4) t(k) ORDER BY 2
         """,
     )

@@ -65,6 +65,17 @@ def _misses() -> tuple[str, ...]:
             SELECT time_ns, step, request, true, 806, 496, 31 FROM request_event WHERE op = 'resume'
         ) ORDER BY time_ns
         """,
+        "INSERT INTO kv_group VALUES (1, 0, 'full', 16, 32, NULL)",
+        """
+        INSERT INTO prefix_loss BY NAME
+        SELECT engine_id, time_ns, step, request, resumed, unnest([0, 1])::INTEGER AS place,
+            unnest(['partial_block', 'absent']) AS rule, unnest([NULL, 0])::UTINYINT AS kv_group,
+            unnest([queried_tokens // 16 * 16, local_hit_tokens]) AS start_tokens,
+            unnest([queried_tokens % 16, queried_tokens // 16 * 16 - local_hit_tokens]) AS lost_tokens,
+            unnest([0, avoidable_tokens]) AS known_tokens,
+            lost_tokens AS computed_tokens, 4000 * lost_tokens AS compute_ns
+        FROM prefix_miss ORDER BY time_ns, place
+        """,
         """
         INSERT INTO cost_model
         SELECT 1, composition, 50000, 10, 5e6, 4000, 0.5, 0.9, 3e5, 1, 2048, composition = 'all'

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 BATCH_ROWS = 50_000
 _TYPES = {
@@ -36,7 +37,7 @@ class Appender:
         self._connection = connection
         self._table = table
         described = connection.execute(f"DESCRIBE {table}").fetchall()
-        types = {name: getattr(pa, _TYPES.get(type_, "string"))() for name, type_, *_ in described}
+        types = {name: _arrow_type(type_) for name, type_, *_ in described}
         self._schema = pa.schema([(name, types[name]) for name in columns.split()])
         self._rows: list[tuple[Any, ...]] = []
         self.count = 0
@@ -63,6 +64,15 @@ class Appender:
             self._connection.execute(f"INSERT INTO {self._table} BY NAME SELECT * FROM appended")
         finally:
             self._connection.unregister("appended")
+
+
+def _arrow_type(type_: str) -> pa.DataType:
+    import pyarrow as pa
+
+    if type_.endswith("[]"):
+        return pa.list_(_arrow_type(type_.removesuffix("[]")))
+    found: pa.DataType = getattr(pa, _TYPES.get(type_, "string"))()
+    return found
 
 
 def well_formed(text: str) -> str:

@@ -16,7 +16,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.ingest.schema.trace import create_schema
 
 STORAGE_VERSION = "v1.5.0"
-"""Of the files written: the oldest DuckDB that kvtrace works with can open them."""
+"""Storage version of traces. The oldest DuckDB that kvtrace supports can open them."""
 
 MEMORY_LIMIT_MB = 1000
 LARGEST_THREADS = 8

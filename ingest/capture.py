@@ -36,7 +36,7 @@ _ARROW: dict[str, pa.DataType] = {
 _ARROW_OF_TYPE: dict[Type, pa.DataType] = {REQUEST: pa.int32(), STRING: pa.large_string()}
 
 Progress = Callable[[int], None]
-"""Told how many more records were read."""
+"""Called with the number of records read since the last call."""
 
 
 class Source(NamedTuple):
@@ -47,6 +47,8 @@ class Source(NamedTuple):
     segments: list[Segment]
     ids: ProcessIds
     offset_ns: int
+    times: tuple[int, int] | None = None
+    """Range of possible times (CLOCK_MONOTONIC); records with another time are left out as overwritten."""
 
 
 class Imported(NamedTuple):
@@ -54,6 +56,7 @@ class Imported(NamedTuple):
 
     records: int
     torn: int
+    overwritten: int
 
 
 def import_source(connection: duckdb.DuckDBPyConnection, source: Source, progress: Progress) -> Imported:
@@ -68,7 +71,7 @@ def import_source(connection: duckdb.DuckDBPyConnection, source: Source, progres
         raise
     finally:
         connection.unregister("captured")
-    return Imported(reader.records, reader.torn)
+    return Imported(reader.records, reader.torn, reader.overwritten)
 
 
 class _Reader:
@@ -79,13 +82,15 @@ class _Reader:
         self.progress = progress
         self.records = 0
         self.torn = 0
+        self.overwritten = 0
         self.error: BaseException | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         schema = _schema(self.source.event)
         try:
             for segment in self.source.segments:
-                for records in whole_records(segment, self._count):
+                for found in whole_records(segment, self._count):
+                    records = self._possible(found)
                     arrays = [_column(field, records, self.source) for field in self.source.event.fields]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                     self.progress(len(records))
@@ -96,6 +101,24 @@ class _Reader:
     def _count(self, scan: Scan) -> None:
         self.records += scan.records
         self.torn += scan.torn
+        self.overwritten += scan.overwritten
+
+    def _possible(self, records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+        """The records whose times can be."""
+        if self.source.times is None:
+            return records
+        least, most = self.source.times
+        possible = np.ones(len(records), bool)
+        for field in self.source.event.fields:
+            if field.type is TIME and field.name in (records.dtype.names or ()):
+                times: Any = records[field.name]
+                possible &= (times == TIME.null) | ((times >= least) & (times <= most))
+        wrong = len(records) - int(possible.sum())
+        self.records -= wrong
+        self.torn += wrong
+        self.overwritten += wrong
+        kept: npt.NDArray[np.void] = records[possible]
+        return kept
 
 
 def whole_records(segment: Segment, told: Callable[[Scan], None] = lambda _: None) -> Iterator[npt.NDArray[np.void]]:

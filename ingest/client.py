@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from kvtrace.errors import KvtraceError
+from kvtrace.errors import KvtraceError, Tell
 from kvtrace.format import layout
 from kvtrace.format.jsonlines import read_json_lines
 from kvtrace.ingest.schema.client import CLIENT_REQUEST
@@ -48,6 +48,7 @@ def import_client(
     warnings: list[str],
     recording: int = 1,
     correction_ns: int = 0,
+    tell: Tell | None = None,
 ) -> None:
     """Read the run's client records. A request is one of the same recording, if that has one of that id.
 
@@ -57,12 +58,25 @@ def import_client(
         warnings: Gets what could not be read.
         recording: Its key in table `recording`.
         correction_ns: What is added to its times.
+        tell: Is told of lines that are left out.
 
     Raises:
-        KvtraceError: A line is no client's record. A torn last line is only warned of.
+        KvtraceError: A line is no client's record, and there is no `tell`. A torn last line is only warned of.
     """
     path = run_dir / layout.CLIENT
-    rows = [_row(path, number, line) for number, line in enumerate(read_json_lines(path, warnings), 1)]
+    rows = []
+    for number, line in enumerate(read_json_lines(path, warnings, tell), 1):
+        try:
+            row = _row(path, number, line)
+            if tell:
+                for name in _TYPES:
+                    _array(path, [row.get(name)], name)
+        except KvtraceError as error:
+            if tell is None:
+                raise
+            tell(str(error))
+        else:
+            rows.append(row)
     arrays = {name: _array(path, [row.get(name) for row in rows], name) for name in _TYPES}
     batch = pa.RecordBatch.from_pydict(arrays)
     connection.register("client_line", pa.RecordBatchReader.from_batches(batch.schema, [batch]))

@@ -30,8 +30,8 @@ def insert_discarded(
 ) -> list[str]:
     """Fill the table; returns a warning if anything was discarded."""
     for number, (process, offset_ns) in enumerate(zip(processes, offsets_ns, strict=True), 1):
-        segments = process.segments() if process.kept.streams else {}
-        for event, gone in sorted(process.kept.streams.items()):
+        segments = process.segments() if process.discards.streams else {}
+        for event, gone in sorted(process.discards.streams.items()):
             carried = sum(segment.slots for segment in segments.get(event, []) if segment.carried)
             connection.execute(
                 "INSERT INTO discarded VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -52,6 +52,6 @@ def insert_discarded(
 
 
 def begins_ns(connection: duckdb.DuckDBPyConnection) -> int | None:
-    """From where on all streams are whole; None if they are from the beginning."""
+    """Return the time from which all streams are complete; None if nothing was discarded."""
     row = connection.execute("SELECT max(begins_ns) FROM discarded").fetchone()
     return None if row is None or row[0] is None else int(row[0])

@@ -37,7 +37,7 @@ class Correction(NamedTuple):
 
     @property
     def contradiction_ns(self) -> int:
-        """By how much messages contradict each other; 0 if they do not."""
+        """Return the time by which messages contradict each other; 0 if they do not."""
         if self.earliest_ns is None or self.latest_ns is None:
             return 0
         return max(0, self.earliest_ns - self.latest_ns)

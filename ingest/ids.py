@@ -1,4 +1,4 @@
-"""From captured ids to the trace's: interned strings, requests and process ids."""
+"""Translates captured ids to the trace's: interned strings, requests and process ids."""
 
 from __future__ import annotations
 

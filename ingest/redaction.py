@@ -24,7 +24,7 @@ KEY_BYTES = 32
 _TEXT_BYTES = 10
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _NUMBER = re.compile(r"[-_/:. ]*[0-9]+$")
-"""Of `chat-17`: tags that differ in their number alone are of one kind, and stay so (`prefix-phases` asks for it)."""
+"""Number of a tag such as `chat-17`. Tags that differ only there keep a common prefix, for `prefix-phases`."""
 
 _KEPT = {
     "block_hold": "held_by",
@@ -44,10 +44,12 @@ _KEPT = {
     "join_count": "name",
     "kernel_name": "short_name demangled_name mangled_name category_rule",
     "kv_event": "medium",
+    "kv_group": "kind",
     "kv_layer": "name shape stride dtype",
     "discarded": "event",
     "os_call": "name",
-    "prefix_miss": "verdict key_difference why",
+    "prefix_loss": "rule kind",
+    "prefix_miss": "verdict key_difference gate_rule why",
     "process": "roles vllm_version",
     "source": "version schema_version",
     "source_table": "target",

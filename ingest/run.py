@@ -17,8 +17,7 @@ from kvtrace.ingest.guard import naming
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.ingest.streams import Progress, StreamCount, Streams, recording_warnings
 from kvtrace.ingest.views import fill_stored
-
-TRACE_NAME = "trace.duckdb"
+from kvtrace.queries.trace import TRACE_NAME
 
 
 class SourceTable(NamedTuple):
@@ -58,6 +57,7 @@ def ingest(
     nsight_of_run: bool = True,
     all_tiles: bool = False,
     clock_offsets: Mapping[str, int] | None = None,
+    skip_damaged: bool = False,
 ) -> Summary:
     """Make the trace of a run directory, or one of several, replacing an earlier one atomically.
 
@@ -69,6 +69,7 @@ def ingest(
         nsight_of_run: Ingest the Nsight exports that the runs' manifests name, too.
         all_tiles: Take the tiles of every recorded step, however many there are.
         clock_offsets: What to add to the clock of a recording, ns, by its path or name; others are estimated.
+        skip_damaged: Take what is whole of damaged recordings; the summary's warnings say what was left out.
 
     Raises:
         KvtraceError: Nothing was recorded, an input is damaged or of a newer kvtrace, or `target` cannot be written.
@@ -80,7 +81,7 @@ def ingest(
     if not directories:
         return _ingest_alone(sources, target, found, progress)
     given = merge.directories(directories, clock_offsets or {})
-    recordings = _open(directories)
+    recordings = _open(directories, skip_damaged=skip_damaged)
     if target is None and len(directories) > 1:
         raise KvtraceError("several recordings make a trace of their own: name it with -o", 2)
     summary = Summary(target or directories[0] / TRACE_NAME, warnings=found)
@@ -95,11 +96,11 @@ def ingest(
     return summary
 
 
-def _open(directories: Sequence[Path]) -> list[Recording]:
+def _open(directories: Sequence[Path], *, skip_damaged: bool) -> list[Recording]:
     """The recordings, their processes numbered by them. One without processes may still say what clients saw."""
     if repeated := [path for path in directories if [each.resolve() for each in directories].count(path.resolve()) > 1]:
         raise KvtraceError(f"{repeated[0]} was given twice", 2)
-    recordings = [open_recording(path) for path in directories]
+    recordings = [open_recording(path, skip_damaged=skip_damaged) for path in directories]
     for number, recording in enumerate(recordings, 1):
         for process in recording.processes:
             process.recording = number
@@ -174,7 +175,12 @@ def _fill(
     for number in clocks.of_client:
         run_dir = recordings[number - 1].run_dir
         client.import_client(
-            connection, run_dir, summary.warnings, number, clocks.correction_ns(clocks.of_client[number])
+            connection,
+            run_dir,
+            summary.warnings,
+            number,
+            clocks.correction_ns(clocks.of_client[number]),
+            tell=recordings[number - 1].tell,
         )
     if clocks.of_client:
         summary.joins.append(requests.JoinCount(*client.count_join(connection)))
@@ -186,7 +192,7 @@ def _fill(
         *misfits,
         *streams.warnings(),
         *tile_warnings,
-        *recording_warnings(processes, summary.streams),
+        *recording_warnings(processes, summary.streams, streams.overwritten),
     ]
     _import_sources(connection, sources, summary, progress)
     run_tables.insert_recordings(

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import duckdb
 
 from kvtrace import __version__
-from kvtrace.events import Field
+from kvtrace.events import Field, GroupKind
 from kvtrace.format.reader import ProcessRecording, Recording
 from kvtrace.ingest.clock import Reading
 from kvtrace.ingest.discarded import begins_ns
 from kvtrace.ingest.schema.hosts import RECORDING
-from kvtrace.ingest.schema.trace import CONNECTOR, ENGINE, GPU_CLOCK, GPU_MEMORY, KV_LAYER, PROCESS, TRACE_VERSION
+from kvtrace.ingest.schema.trace import (
+    CONNECTOR,
+    ENGINE,
+    GPU_CLOCK,
+    GPU_MEMORY,
+    KV_GROUP,
+    KV_LAYER,
+    PROCESS,
+    TRACE_VERSION,
+)
 
 _OF_MANIFEST = ("command", "started_ns", "ended_ns", "exit_code", "pid", "limits", "frozen_ns")
 _INTEGER_BITS = {"INTEGER": 31, "BIGINT": 63}
@@ -130,6 +139,8 @@ def insert_processes(
             facts = {_RENAMED_FACTS.get(key, key): value for key, value in process.engine.items()}
             facts["engine_id"] = process_id
             insert_rows(connection, "engine", [_fit(ENGINE.fields, facts, where, warnings)])
+            groups = (_fit(KV_GROUP.fields, group, where, warnings) for group in _kv_groups(facts))
+            insert_rows(connection, "kv_group", groups)
         hooks = ((process_id, hook, state, detail or None) for hook, (state, detail) in process.hooks.items())
         insert_rows(connection, "hook", hooks)
         for layer in process.layers:
@@ -144,6 +155,24 @@ def insert_processes(
                 facts = {**line, "process_id": process_id, "time_ns": line["monotonic_ns"] + offset_ns}
                 insert_rows(connection, table.name, [_fit(table.fields, facts, where, warnings)])
     return warnings
+
+
+def _kv_groups(engine: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The KV cache groups that an engine's settings tell of."""
+    try:
+        groups = json.loads(engine.get("settings") or "{}")["kv_cache_groups"]
+        specs = [group.get("spec") or {} for group in groups]
+        for number, (group, spec) in enumerate(zip(groups, specs, strict=True)):
+            yield {
+                "engine_id": engine["engine_id"],
+                "kv_group": number,
+                "kind": GroupKind.of([str(group.get("kind"))]).name,
+                "block_size_tokens": spec.get("block_size"),
+                "layers": group.get("layers"),
+                "window_tokens": spec.get("sliding_window") or spec.get("attention_chunk_size"),
+            }
+    except (KeyError, TypeError, ValueError, AttributeError):  # not what kvtrace records: nothing is told
+        return
 
 
 def insert_clocks(connection: duckdb.DuckDBPyConnection, readings: Iterable[Reading]) -> None:

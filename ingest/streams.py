@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import duckdb
@@ -16,7 +17,7 @@ from kvtrace.ingest.derive.owners import Owners
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many records are through, and how many there are (an estimate)."""
+"""Called with the activity, the records done, and an estimate of all records."""
 
 
 class StreamCount(NamedTuple):
@@ -40,6 +41,8 @@ class Streams:
         self._segments = [process.segments() for process in processes]
         self._pids = [process_of_pid(process, processes) for process in processes]
         self._owners = Owners(processes, self._pids)
+        self.overwritten: Counter[int] = Counter()
+        """By process: records that are not whole, for another reason than that it died."""
         self._ids = [self._translator(number) for number in range(1, len(processes) + 1)]
 
     def _translator(self, number: int) -> ProcessIds:
@@ -71,9 +74,12 @@ class Streams:
                 found = self._segments[index].get(name, [])
                 if not found and not dropped[index].get(name):
                     continue
-                source = capture.Source(EVENTS[name], index + 1, found, self._ids[index], offset_ns)
+                times = _possible_times(self._processes[index])
+                source = capture.Source(EVENTS[name], index + 1, found, self._ids[index], offset_ns, times)
                 read = capture.import_source(connection, source, advance)
-                counts.append(StreamCount(index + 1, name, len(found), *read, dropped[index].get(name, 0)))
+                self.overwritten[index + 1] += read.overwritten
+                lost = dropped[index].get(name, 0)
+                counts.append(StreamCount(index + 1, name, len(found), read.records, read.torn, lost))
         return counts
 
     def import_tiles(self, connection: duckdb.DuckDBPyConnection, progress: Progress, *, all_tiles: bool) -> list[str]:
@@ -86,7 +92,14 @@ class Streams:
             engines = self._pids[number - 1]
             most = None if all_tiles else tile_tables.DEFAULT_TILES
             counts = tile_tables.import_tiles(
-                connection, process.directory, engines.get, number, offset_ns, most_tiles=most, progress=progress
+                connection,
+                process.directory,
+                engines.get,
+                number,
+                offset_ns,
+                most_tiles=most,
+                progress=progress,
+                tell=process.tell,
             )
             # Files do not say of those at the end.
             counts = counts._replace(lost_steps=max(counts.lost_steps, lost), unwritten_steps=unwritten)
@@ -106,10 +119,19 @@ class Streams:
         return warnings + self._owners.warnings()
 
 
+_YEAR_NS = 366 * 86_400 * 10**9
+
+
+def _possible_times(process: ProcessRecording) -> tuple[int, int] | None:
+    """Range of what a process's clock can have read, where damage is left out; None where it is not looked for."""
+    began_ns = process.clocks[0].monotonic_ns
+    return (max(0, began_ns - _YEAR_NS), began_ns + _YEAR_NS) if process.tell else None
+
+
 def _said_of_tiles(process: ProcessRecording, what: str) -> int:
     """A count of steps by a process's own last words; 0 if files of tiles were discarded, or it was killed."""
     count = process.tiles.get(what)
-    return count if isinstance(count, int) and TILES not in process.kept.streams else 0
+    return count if isinstance(count, int) and TILES not in process.discards.streams else 0
 
 
 def _field_warnings(process: ProcessRecording, event: str, segments: list[Segment]) -> list[str]:
@@ -123,8 +145,10 @@ def _field_warnings(process: ProcessRecording, event: str, segments: list[Segmen
     return warnings
 
 
-def recording_warnings(processes: Sequence[ProcessRecording], streams: Sequence[StreamCount]) -> list[str]:
-    """Say what was lost while it was recorded."""
+def recording_warnings(
+    processes: Sequence[ProcessRecording], streams: Sequence[StreamCount], overwritten: Mapping[int, int]
+) -> list[str]:
+    """Say what was lost, while it was recorded and since."""
     warnings = []
     for number, process in enumerate(processes, 1):
         name = process.directory.name
@@ -132,7 +156,14 @@ def recording_warnings(processes: Sequence[ProcessRecording], streams: Sequence[
         dropped = sum(stream.dropped for stream in streams if stream.process_id == number)
         if process.stopped:
             warnings.append(f"{name}: recording stopped early ({process.stopped}); {dropped} records were dropped")
-        if torn:
-            warnings.append(f"{name}: {torn} torn records were left out: the process died while it wrote them")
+        changed = overwritten.get(number, 0)
+        if torn > changed:
+            warnings.append(
+                f"{name}: {torn - changed} torn records were left out: the process died while it wrote them"
+            )
+        if changed:
+            warnings.append(
+                f"{name}: {changed} records were left out: something overwrote their bytes after they were recorded"
+            )
         warnings.extend(f"{name}: segment {missing} is missing" for missing in process.missing_segments())
     return warnings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 
@@ -17,7 +17,26 @@ class KvtraceError(Exception):
         self.exit_code = exit_code
 
 
-_EXTRAS = {
+class DamageError(KvtraceError):
+    """A file of a recording is damaged, truncated or foreign; the others may be whole."""
+
+
+Tell = Callable[[str], None]
+"""Takes a sentence about what was left out."""
+
+
+def refuse(message: str, tell: Tell | None) -> None:
+    """Refuse what is damaged, or only tell of it where that is asked for.
+
+    Raises:
+        DamageError: There is no `tell`.
+    """
+    if tell is None:
+        raise DamageError(message)
+    tell(message)
+
+
+EXTRAS = {
     "analysis": (
         "adbc_driver_manager",
         "adbc_driver_sqlite",
@@ -29,6 +48,7 @@ _EXTRAS = {
         "sqlite_utils",
     ),
     "export": ("perfetto", "google"),
+    "polars": ("polars",),
     "spark": ("pyspark", "sqlglot"),
 }
 """Extras of pyproject.toml, and the top-level modules that they bring."""
@@ -40,7 +60,7 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.split(".")[0] not in _EXTRAS[extra]:
+        if missing.name is None or missing.name.split(".")[0] not in EXTRAS[extra]:
             raise
         raise KvtraceError(
             f"{missing.name} is not installed; {what} needs it: pip install 'kvtrace[{extra}]'"

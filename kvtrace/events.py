@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections import namedtuple
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -55,7 +56,7 @@ class Phase(enum.IntEnum):
 
 
 class Limit(enum.IntEnum):
-    """Why the request at the head of the waiting queue was not admitted in a step."""
+    """Reason why the request at the head of the waiting queue was not admitted in a step."""
 
     none = 1  # nothing was left waiting
     token_budget = 2
@@ -88,7 +89,7 @@ class RequestOp(enum.IntEnum):
 
 
 class FinishReason(enum.IntEnum):
-    """Why a request ended."""
+    """Reason for the end of a request."""
 
     stop = 1
     length = 2
@@ -103,6 +104,31 @@ class RemotePart(enum.IntEnum):
 
     prefill = 1  # its KV is to be sent to another engine (`do_remote_decode`)
     decode = 2  # its prompt's KV comes from another engine (`do_remote_prefill`)
+
+
+class GroupKind(enum.IntEnum):
+    """Kind of a KV cache group: what of a prefix it needs to go on from there."""
+
+    full = 1  # every block
+    window = 2  # the blocks of a sliding window
+    chunk = 3  # the blocks of the chunk that the next token is in
+    state = 4  # one state, as Mamba and linear attention have
+    other = 5
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> GroupKind:
+        """Tell the kind by the names of vLLM's class of the group and of its bases, the class first."""
+        return next((kind for name in names for part, kind in _SPEC_KINDS.items() if part in name), cls.other)
+
+
+_SPEC_KINDS = {
+    "SlidingWindow": GroupKind.window,
+    "ChunkedLocal": GroupKind.chunk,
+    "Mamba": GroupKind.state,
+    "FullAttention": GroupKind.full,
+    "MLA": GroupKind.full,
+}
+"""Kinds by a part of a class's name. The first that fits counts."""
 
 
 class TableOp(enum.IntEnum):
@@ -175,7 +201,7 @@ class ConnectorCall(enum.IntEnum):
 
 
 class PinCause(enum.IntEnum):
-    """Why a block is held beside, or instead of, by a running request."""
+    """Reason for a reference on a block that no running request holds."""
 
     delayed_free = 1  # the request ended, its connector still saves or loads
     in_flight = 2  # freed while a step that may still write it was running
@@ -186,7 +212,7 @@ class PinCause(enum.IntEnum):
 
 
 class PinEnd(enum.IntEnum):
-    """Why a pin ended."""
+    """Reason for the end of a pin."""
 
     used = 1  # what it was kept for came
     expired = 2  # its time ran out
@@ -293,8 +319,12 @@ STEP_SCHEDULE = Event(
             Limit,
         ),
         Field("limit_request", REQUEST, "The request at the head of the waiting queue."),
-        Field("limit_need_blocks", I32, "With kv_insufficient: blocks the refused allocation asked for."),
-        Field("limit_free_blocks", I32, "With kv_insufficient: blocks free at that moment."),
+        Field(
+            "limit_need_blocks",
+            I32,
+            "Blocks that the refused allocation asked for. NULL unless the limit is kv_insufficient.",
+        ),
+        Field("limit_free_blocks", I32, "Blocks free at that moment. NULL unless the limit is kv_insufficient."),
     ),
 )
 
@@ -336,6 +366,17 @@ REQUEST_ARRIVAL = Event(
     ),
 )
 
+REQUEST_DELIVERY = Event(
+    "request_delivery",
+    "frontend",
+    "The API process had handed on a request's last output, or its client had gone.",
+    (
+        Field("time_ns", TIME, "When whoever sends outputs to the client asked for one after the last, or left."),
+        REQ,
+        Field("first_ns", TIME, "When it asked for one after the first; NULL with one output, as without streaming."),
+    ),
+)
+
 REQUEST_QUEUED = Event(
     "request_queued",
     "engine",
@@ -349,6 +390,7 @@ REQUEST_QUEUED = Event(
         Field("priority", I64, "Priority (lower runs first) under the priority policy."),
         Field("session", STRING, "Session tag: extra_args['kvtrace_session'], else vLLM's session_id."),
         Field("turn", I32, "Turn tag: extra_args['kvtrace_turn']."),
+        Field("tool", STRING, "Tool tag: extra_args['kvtrace_tool'], the tool that the turn is to end with."),
     ),
 )
 
@@ -375,11 +417,13 @@ REQUEST_EVENT = Event(
         REQ,
         Field("op", ENUM, "What happened.", RequestOp),
         Field("reason", ENUM, "With finish: why.", FinishReason),
-        Field("computed_tokens", I32, "Tokens whose KV existed (with preempt: that are thrown away)."),
+        Field("computed_tokens", I32, "Tokens whose KV existed. A preemption discards them."),
         Field("output_tokens", I32, "Output tokens so far."),
-        Field("local_cached_tokens", I32, "With schedule and resume: tokens found in the GPU prefix cache."),
-        Field("external_cached_tokens", I32, "With schedule and resume: tokens found by a KV connector."),
-        Field("blocks", I32, "Blocks in its block table (with preempt and finish: before they are released)."),
+        Field(
+            "local_cached_tokens", I32, "Tokens found in the GPU prefix cache. NULL unless `op` is schedule or resume."
+        ),
+        Field("external_cached_tokens", I32, "Tokens found by a KV connector. NULL unless `op` is schedule or resume."),
+        Field("blocks", I32, "Blocks in its block table; for preempt and finish, before they are released."),
     ),
 )
 
@@ -388,14 +432,18 @@ BLOCK_EVENT = Event(
     "engine",
     "A change of one KV cache block, in the order of the block manager's own calls.",
     (
-        Field("time_ns", TIME, "When it happened; blocks changed by one call share it."),
+        Field("time_ns", TIME, "Time of the change. Blocks changed by one call share it."),
         STEP,
         Field("block_id", I32, "The block manager's id. Block 0 is vLLM's null block."),
         Field("op", ENUM, "What happened.", BlockOp),
-        Field("ref_count", I32, "References held after it."),
+        Field("ref_count", I32, "References to the block after the change."),
         REQ,
-        Field("block_hash", HASH, "With cache, evict: low 64 bits of the content hash (as in vLLM's KV events)."),
-        Field("kv_group", U8, "With cache, evict: KV cache group of the hash."),
+        Field(
+            "block_hash",
+            HASH,
+            "Low 64 bits of the content hash, as in vLLM's KV events. NULL unless `op` is cache or evict.",
+        ),
+        Field("kv_group", U8, "KV cache group of the hash, for cache and evict."),
         Field("pool", U8, "0: the scheduler's GPU pool; others in the order they were first seen."),
     ),
 )
@@ -416,6 +464,40 @@ PREFIX_LOOKUP = Event(
         Field("repeat", I32, "Earlier lookups since the request was last queued or preempted."),
         Field("resumed", BOOL, "The request had been preempted before."),
         Field("enabled", BOOL, "Prefix caching was on for this request."),
+        Field("cap_tokens", I32, "Most tokens that the scheduler let it find; NULL: it set no limit of its own."),
+    ),
+)
+
+GROUP_LOOKUP = Event(
+    "group_lookup",
+    "engine",
+    "An answer of KV cache groups of one kind to an admitted prefix lookup, in the order in which vLLM asked them. "
+    "Recorded where a hit has other limits than missing blocks: engines with several groups, without full attention or "
+    "with a draft model that shares the cache (EAGLE, MTP).",
+    (
+        Field("time_ns", TIME, "When the lookup returned: with the request, its key in prefix_lookup."),
+        STEP,
+        REQ,
+        Field("place", U8, "Place of the answer in the lookup, from 0. A group may be asked more than once."),
+        Field("kv_group", U8, "First of the groups that were asked."),
+        Field("kv_groups", U8, "How many were asked at once: they are alike, and a hit must be in all of them."),
+        Field("kind", ENUM, "Their kind.", GroupKind),
+        Field("bound_tokens", I32, "Length that the groups asked before had agreed on."),
+        Field("hit_tokens", I32, "Longest hit up to there, by vLLM: the bound of the next answer."),
+        Field(
+            "stored_tokens",
+            I32,
+            "What it would have been without alignment and EAGLE's drop (derived: vLLM was asked again at admission).",
+        ),
+        Field("kept_tokens", I32, "What it would have been without alignment (derived, as stored_tokens)."),
+        Field(
+            "own_tokens",
+            I32,
+            "Longest hit of these groups alone (derived, as stored_tokens); NULL when they are asked once more.",
+        ),
+        Field("unit_tokens", I32, "Tokens of the groups' blocks, or of a hash where parts of blocks can be found."),
+        Field("alignment_tokens", I32, "Every hit of the engine is a multiple of so many tokens."),
+        Field("eagle", BOOL, "The last block or hash of the hit was dropped, for a draft model to compute."),
     ),
 )
 
@@ -458,7 +540,7 @@ FORWARD = Event(
     "A call of the model runner's `execute_model`, host side.",
     (
         Field("start_ns", TIME, "When it was entered."),
-        Field("end_ns", TIME, "When it returned; with a GPU the work may still be running there."),
+        Field("end_ns", TIME, "When the call returned. A GPU may still be at work then."),
         Field("engine_id", PROCESS, "The engine that scheduled it."),
         STEP,
         Field("tokens", I32, "Tokens in the batch, without padding."),
@@ -494,7 +576,7 @@ KV_WINDOW = Event(
         STEP,
         Field("layer", I32, "Index of the layer among those that own a KV cache, in the order of the model."),
         Field("kind", ENUM, "What the layer did.", WindowKind),
-        Field("observed", BOOL, "Its own stamps were observed; false: laid evenly between the layers that have some."),
+        Field("observed", BOOL, "The window was timed. false: it is laid evenly between the layers that were."),
     ),
 )
 
@@ -525,7 +607,7 @@ CONNECTOR_LOOKUP = Event(
         Field("local_tokens", I32, "Tokens already found in the GPU prefix cache."),
         Field("matched_tokens", I32, "Tokens beyond those that it can supply; NULL: it does not know yet."),
         Field("asynchronous", BOOL, "It will load them while other requests run."),
-        Field("asked_ns", TIME, "When it was asked: until the answer the scheduler waits. NULL in older recordings."),
+        Field("asked_ns", TIME, "Time of the call; the scheduler waits for the answer. NULL in older recordings."),
     ),
 )
 
@@ -541,8 +623,8 @@ CONNECTOR_CALL = Event(
         Field("part", U8, "0: the engine's connector; from 1: the parts of a MultiConnector, in order."),
         Field("connector", STRING, "The connector's class."),
         Field("call", ENUM, "Which call.", ConnectorCall),
-        Field("sent_requests", I32, "With poll: requests whose saving it reports as finished."),
-        Field("received_requests", I32, "With poll: requests whose loading it reports as finished."),
+        Field("sent_requests", I32, "Requests whose saving it reports as finished, for poll."),
+        Field("received_requests", I32, "Requests whose loading it reports as finished, for poll."),
     ),
 )
 
@@ -569,7 +651,9 @@ TRANSFER_END = Event(
     "worker",
     "A transfer of KV finished.",
     (
-        Field("finished_ns", TIME, "When the worker knew; asynchronous copies may have finished up to a step before."),
+        Field(
+            "finished_ns", TIME, "When the worker noticed. An asynchronous copy may have finished up to a step before."
+        ),
         Field("transfer", I64, "Key within the engine."),
         Field("started_ns", TIME, "When work on it began on the host; NULL if that cannot be seen."),
         Field("bytes", COUNT, "Bytes on this worker, as the connector reports or its tensors say."),
@@ -624,7 +708,7 @@ PIN_START = Event(
         Field("block_id", I32, "The block."),
         Field("cause", ENUM, "By what.", PinCause),
         Field("request", REQUEST, "The request whose KV it is, where known."),
-        Field("requested_ttl_ns", COUNT, "With ttl: the time asked for."),
+        Field("requested_ttl_ns", COUNT, "Time that was asked for. NULL unless the cause is ttl."),
     ),
 )
 
@@ -648,11 +732,13 @@ EVENTS: dict[str, Event] = {
         STEP_UPDATE,
         STEP_REQUEST,
         REQUEST_ARRIVAL,
+        REQUEST_DELIVERY,
         REQUEST_QUEUED,
         REQUEST_REMOTE,
         REQUEST_EVENT,
         BLOCK_EVENT,
         PREFIX_LOOKUP,
+        GROUP_LOOKUP,
         REQUEST_HASH,
         REQUEST_KEY,
         FORWARD,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvtrace.capture._native import EngineState, PoolState, RequestState
 from kvtrace.capture.recorder import Recorder
-from kvtrace.events import BlockOp
+from kvtrace.events import BlockOp, GroupKind
 from kvtrace.probes.hooks import Need
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.pins import Pins
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.vllm_types import Block, BlockPool, Request, Scheduler
@@ -44,6 +44,10 @@ UNCOUNTED = -1 << 40
 """`Pool.cached` once a hook that keeps it up to date is off: what the others add to it leaves it negative."""
 
 
+Lookup = tuple[int, Request, int, int, Sequence[Any] | None]
+"""Time, request, local hit tokens, a limit that the caller set or -1, answers of KV cache groups."""
+
+
 class LiveRequest(RequestState):
     """A request the scheduler knows."""
 
@@ -67,6 +71,19 @@ class LiveRequest(RequestState):
         self.lookups = 0  # prefix lookups since it was queued or last preempted
         self.local_hit = 0
         self.external_hit = 0
+
+
+class AnswerRecorder(Protocol):
+    """Records the answers of KV cache groups to lookups."""
+
+    def take(self) -> Sequence[Any] | None:
+        """Hand over the answers to the lookup that is just over; None: nobody was asked."""
+
+    def complete(self, engine: Engine, answers: Sequence[Any]) -> None:
+        """Add what only the cache as it is at the lookup tells."""
+
+    def record(self, engine: Engine, moment: int, request: int, answers: Sequence[Any]) -> None:
+        """Record the answers to a lookup whose request was admitted."""
 
 
 class PoolRecorder(Protocol):
@@ -97,12 +114,10 @@ class Pool(PoolState):
 class Engine(EngineState):
     """A scheduler's state as the probes follow it."""
 
-    def __init__(self, scheduler: Scheduler, recorder: Recorder, lacks: Lacks) -> None:
+    def __init__(self, scheduler: Scheduler, recorder: Recorder, optional: OptionalAttributes) -> None:
         manager = scheduler.kv_cache_manager
-        self.scheduler: Scheduler = weakref.proxy(
-            scheduler
-        )  # an engine that is let go of must not live on by being recorded
-        self.lacks = lacks
+        self.scheduler: Scheduler = weakref.proxy(scheduler)  # recording must not keep a deleted engine alive
+        self.optional = optional
         self.block_pool = manager.block_pool
         self.pool = Pool(self, self.block_pool, 0)
         self.recorder = recorder
@@ -122,16 +137,18 @@ class Engine(EngineState):
         self.follows_requests = True  # their ends are seen
         self.follows_lookups = True  # and what becomes of them
         self.awaiting_first_token: dict[str, Request] | None = {}  # None: first tokens are not seen
-        self.lookup: tuple[int, Request, int] | None = None  # time, request, local hit tokens: not yet used
+        self.lookup: Lookup | None = None  # whose hits are not yet used
+        self.group_lookups: AnswerRecorder | None = None  # where hits have other limits than missing blocks
+        self.group_kinds: list[GroupKind] = []
         self.need_blocks = -1  # of the last allocation that was sized
         self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
-        self.block_size = int(lacks.read(scheduler, "block_size", _SIZES, 0) or 0)
-        hashed = lacks.read(self.block_pool, "hash_block_size", _HASHED, 0)
+        self.block_size = int(optional.read(scheduler, "block_size", _SIZES, 0) or 0)
+        hashed = optional.read(self.block_pool, "hash_block_size", _HASHED, 0)
         self.hash_block_size = int(self.block_size if hashed is None else hashed)
-        self.has_connector = lacks.read(scheduler, "connector", _EXTERNAL) is not None
+        self.has_connector = optional.read(scheduler, "connector", _EXTERNAL) is not None
         self.queues = [name for name in _QUEUES if hasattr(scheduler, name)]
         if "waiting" not in self.queues or len(self.queues) < 2:
-            lacks.tell(scheduler, "waiting" if "waiting" not in self.queues else "|".join(_QUEUES[::2]), _WAITING)
+            optional.tell(scheduler, "waiting" if "waiting" not in self.queues else "|".join(_QUEUES[::2]), _WAITING)
             self.queues.clear()
         self.pins = Pins(self)
 

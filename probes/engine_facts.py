@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from typing import Any
 
+from kvtrace.format.secrets import redact
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.vllm_symbols import PARALLEL_CONFIG, SCHEDULER
 from kvtrace.probes.vllm_types import KVCacheConfig, ParallelConfig, Scheduler
 
 _FACTS = "facts of the engine"
+_SETTINGS = "settings of the engine that only a replay needs"
 FACT_NEEDS = (
     Need(
         SCHEDULER,
@@ -26,6 +29,9 @@ FACT_NEEDS = (
     Need("vllm.v1.kv_cache_interface:KVCacheConfig", "kv_cache_groups", _FACTS),
     Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "kv_cache_spec layer_names", "how many bytes a block has"),
     Need("vllm.v1.kv_cache_interface:KVCacheSpec", "page_size_bytes", "how many bytes a block has"),
+    Need(
+        "vllm.config.vllm:VllmConfig", "additional_config kv_transfer_config lora_config speculative_config", _SETTINGS
+    ),
 )
 
 
@@ -53,6 +59,7 @@ def facts_of(scheduler: Scheduler, engine: Engine) -> dict[str, Any]:
         "dp_rank": lambda: dp_rank(config.parallel_config),
         "pid": os.getpid,
         "hash_block_tokens": lambda: engine.hash_block_size or None,
+        "settings": lambda: redact([json.dumps(_settings(scheduler), separators=(",", ":"))])[0],
     }
     found = {}
     for name, read in facts.items():
@@ -73,3 +80,50 @@ def _block_bytes(kv_cache_config: KVCacheConfig) -> int:
     """Bytes a block of the first KV cache group holds over its layers."""
     group = kv_cache_config.kv_cache_groups[0]
     return int(group.kv_cache_spec.page_size_bytes) * len(group.layer_names)
+
+
+def _settings(scheduler: Scheduler) -> dict[str, Any]:
+    """Read what else decides how this scheduler schedules; a replay builds it again from this."""
+    config = scheduler.vllm_config
+    additional = config.additional_config
+    pins = additional.get("kvtrace_ttl_pin") if isinstance(additional, dict) else None
+    return {
+        "scheduler": _plain(scheduler.scheduler_config),
+        "kv_cache": _plain(scheduler.kv_cache_config),
+        "kv_cache_groups": [
+            {
+                "kind": type(group.kv_cache_spec).__name__,
+                "layers": len(group.layer_names),
+                "spec": _plain(group.kv_cache_spec),
+            }
+            for group in scheduler.kv_cache_config.kv_cache_groups
+        ],
+        "kv_transfer": _plain(config.kv_transfer_config),
+        "lora": _plain(config.lora_config),
+        "speculative": _plain(config.speculative_config),
+        "ttl_pin": _jsonable(pins),
+    }
+
+
+def _plain(config: object) -> dict[str, Any] | None:
+    """The fields of a configuration that JSON can hold. Types of torch are named: their names begin with `torch.`."""
+    if config is None:
+        return None
+    found = {}
+    for name, value in vars(config).items():
+        if not name.startswith("_"):
+            text = str(value)
+            kept = text if text.startswith("torch.") and not isinstance(value, str) else _jsonable(value)
+            if kept is not None:
+                found[name] = kept
+    return found
+
+
+def _jsonable(value: object) -> Any:
+    """The value, if JSON can hold it; else None."""
+    if isinstance(value, str | int | float | bool | list | dict):
+        try:
+            return json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            return None
+    return None

@@ -12,8 +12,9 @@ from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes import ttl_pins
 from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool, PoolRecorder
 from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
+from kvtrace.probes.group_lookups import GroupLookups
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.vllm_symbols import SCHEDULER
 from kvtrace.probes.vllm_types import BlockPool, Scheduler
 
@@ -23,7 +24,7 @@ class Engines:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.lacks = Lacks(recorder)
+        self.optional = OptionalAttributes(recorder)
         self.by_scheduler: dict[int, Engine] = {}
         self.by_manager: dict[int, Engine] = {}
         self.pools: dict[int, Pool] = {}
@@ -42,7 +43,7 @@ class Engines:
         An engine that was made after another in the same process goes on with its steps, for it is the same engine in
         the recording, and begins with an empty cache.
         """
-        engine = Engine(scheduler, self.recorder, self.lacks)
+        engine = Engine(scheduler, self.recorder, self.optional)
         engine.step = engine.acting_step = max([self._last_step, *(other.step for other in self.by_scheduler.values())])
         if self._latest is not None or self._last_step:
             self.record_reset(engine.step, 0)
@@ -115,6 +116,7 @@ def hooks(
     `overridable` gives the hooks on scheduler methods, which are also put on a `--scheduler-cls` that overrides them.
     `added` is called after the recording knows of the engine.
     """
+    group_lookups = GroupLookups(engines.recorder, patches)
 
     def after_init(_: None, __: None, args: Args, kwargs: Kwargs) -> None:
         scheduler = args[0]
@@ -125,6 +127,7 @@ def hooks(
         engines.recorder.note("engine", **facts_of(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
         ttl_pins.follow(engine, scheduler, patches)
+        group_lookups.follow(engine)
         added()
 
     needs = (

@@ -146,8 +146,8 @@ class Patches:
     def __init__(self, report: Report) -> None:
         self.hooks: list[Hook] = []
         self._report = report
-        self._undo: list[Callable[[], Any]] = []
-        self._objects: list[tuple[weakref.ref[Any], str]] = []  # what they stand for may go away
+        self._undo: list[Callable[[], object]] = []
+        self._objects: list[tuple[weakref.ref[object], str]] = []  # what they stand for may go away
         self._finder: ImportFinder | None = None
 
     def install(self, hooks: Iterable[Hook]) -> None:
@@ -172,7 +172,7 @@ class Patches:
         """Install hooks whose module is there."""
         for hook in hooks:
             try:
-                owner: Any = module
+                owner: object = module
                 *parents, name = hook.path
                 for parent in parents:
                     owner = getattr(owner, parent, None)
@@ -188,7 +188,7 @@ class Patches:
         """Say that this vLLM does not have what a hook is for."""
         _switch_off(hook, self._report, "absent", hook.lost)
 
-    def patch(self, owner: Any, name: str, hook: Hook) -> None:
+    def patch(self, owner: object, name: str, hook: Hook) -> None:
         """Put a wrapper in place of `owner.name`, keeping static and class methods what they are."""
         declared = inspect.getattr_static(owner, name)
         own = name in vars(owner)
@@ -200,7 +200,7 @@ class Patches:
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, declared) if own else delattr(owner, name))
 
-    def patch_object(self, target: Any, name: str, hook: Hook, declared: str = "") -> bool:
+    def patch_object(self, target: object, name: str, hook: Hook, declared: str = "") -> bool:
         """Put a wrapper before one object's method and leave other objects of its class alone.
 
         Hooks get the arguments without the object. `declared` is where vLLM declares the method, if not in the object's

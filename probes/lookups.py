@@ -10,6 +10,7 @@ from kvtrace.events import PREFIX_LOOKUP, PinCause
 from kvtrace.probes.block_hashes import CHAIN_NEEDS, Chains
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
+from kvtrace.probes.group_lookups import GROUP_NEEDS
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
 from kvtrace.probes.vllm_types import KVCacheManager
@@ -29,15 +30,25 @@ def _note_sizing(engine: Engine, manager: KVCacheManager) -> None:
     engine.need_blocks = -1
     method = getattr(type(coordinator), _SIZING, None)
     if method is None:
-        engine.lacks.tell(coordinator, _SIZING, _SIZED)
+        engine.optional.tell(coordinator, _SIZING, _SIZED)
         return
     size = method.__get__(coordinator)
+    groups, answers = engine.group_lookups, engine.lookup[4] if engine.lookup is not None else None
 
     def sized(*args: Any, **kwargs: Any) -> int:
+        nonlocal answers
         engine.need_blocks = need = size(*args, **kwargs)
+        if groups is not None and answers is not None and need <= engine.block_pool.get_num_free_blocks():
+            groups.complete(engine, answers)
+            answers = None
         return need  # type: ignore[no-any-return]
 
     setattr(coordinator, _SIZING, sized)
+
+
+def _cap(args: Args, kwargs: Kwargs) -> int:
+    cap = argument(args, kwargs, 2, "max_cache_hit_length", None)
+    return -1 if cap is None else int(cap)
 
 
 def _without_owner(engine: Engine) -> None:
@@ -60,7 +71,7 @@ class Lookups:
         """Record the pending lookup, if there is one."""
         if engine.lookup is None:
             return
-        moment, request, hit_tokens = engine.lookup
+        moment, request, hit_tokens, cap_tokens, answers = engine.lookup
         engine.lookup = None
         live = engine.request(request.request_id)
         queried = request.num_tokens
@@ -68,7 +79,7 @@ class Lookups:
         if block_size and hit_tokens // block_size < (queried - 1) // block_size:
             missing = hit_tokens // block_size
         caching = engine.scheduler.kv_cache_manager.enable_caching
-        enabled = caching and not engine.lacks.read(request, "skip_reading_prefix_cache", _SKIPS)
+        enabled = caching and not engine.optional.read(request, "skip_reading_prefix_cache", _SKIPS)
         self._emit(
             time_ns=moment,
             step=engine.step,
@@ -81,9 +92,12 @@ class Lookups:
             repeat=live.lookups,
             resumed=live.preempted,
             enabled=bool(enabled),
+            cap_tokens=cap_tokens,
         )
         live.lookups += 1
         if admitted:
+            if answers is not None and engine.group_lookups is not None:
+                engine.group_lookups.record(engine, moment, live.number, answers)
             if enabled:
                 self._chains.record(engine, live.number, request, hit_tokens)
             live.local_hit, live.external_hit = hit_tokens, max(external_tokens, 0)
@@ -100,9 +114,12 @@ class _Allocations:
         engine, request = self._managers.get(id(args[0])), argument(args, kwargs, 1, "request")
         if engine is None or not engine.follows_lookups:
             return
+        groups = engine.group_lookups
+        answers = None if groups is None else groups.take()
         if engine.lookup is not None and engine.lookup[1] is not request:
             self._lookups.settle(engine, admitted=False)
-        engine.lookup = (time.monotonic_ns(), request, found[1])
+        cap = _cap(args, kwargs) if len(args) > 2 or kwargs else -1
+        engine.lookup = (time.monotonic_ns(), request, found[1], cap, answers)
 
     def settled(self, engine: Engine, blocks: object | None, args: Args, kwargs: Kwargs) -> None:
         """Record the lookup before an allocation that is over, and a refusal for lack of blocks."""
@@ -141,7 +158,11 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             "prefix lookups",
             after=allocations.after_lookup,
             off=engines.off(Engine.without_lookups),
-            needs=(Need(REQUEST, "request_id num_tokens"), Need(KV_CACHE_MANAGER, "enable_caching")),
+            needs=(
+                Need(REQUEST, "request_id num_tokens"),
+                Need(KV_CACHE_MANAGER, "enable_caching"),
+                *GROUP_NEEDS,
+            ),
         ),
         Hook(
             f"{KV_CACHE_MANAGER}.allocate_slots",

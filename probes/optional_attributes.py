@@ -18,7 +18,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Lacks:
+class OptionalAttributes:
     """Notes missing attributes in the journal, each once."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -86,6 +86,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         steps,
         worker,
     )
+    from kvtrace.probes.device import levels
 
     followed = engines.Engines(recorder)
     pending = lookups.Lookups(followed)
@@ -101,7 +102,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         *scheduling,
         *lookups.hooks(followed, pending),
         *blocks.hooks(followed),
-        *worker.hooks(recorder, ranges),
+        *worker.hooks(recorder, ranges, levels.level(environment)),
         *frontend.hooks(recorder),
         *(nvtx_hooks.hooks(followed, ranges) if ranges is not None else []),
         *connectors.hooks(followed, patches),

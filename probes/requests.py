@@ -13,7 +13,7 @@ from kvtrace.probes.engine import NOT_ADMITTED, Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.request_events import RequestEvents
 from kvtrace.probes.vllm_symbols import REQUEST, SAMPLING, SCHEDULER
 from kvtrace.probes.vllm_types import Request
@@ -36,7 +36,7 @@ class _Requests:
         self._engines, self._ranges, self._recorder = engines, ranges, engines.recorder
         self._emit_queued = engines.recorder.stream(REQUEST_QUEUED)
         self._events = RequestEvents(engines.recorder)
-        self._note_remote = _remotes(engines.recorder, engines.lacks)
+        self._note_remote = _remotes(engines.recorder, engines.optional)
 
     def before_add(self, args: Args, kwargs: Kwargs) -> None:
         """Record that a request is queued."""
@@ -45,7 +45,9 @@ class _Requests:
             return
         request_id, recorder = request.request_id, self._recorder
         number = engine.request(request_id).number if engine.follows_requests else engine.number(request_id)
-        session, turn = _tags(request, self._engines.lacks)
+        session, turn, tool = _tags(request, self._engines.optional)
+        # Not remembered: there is no end to sessions.
+        session_text, tool_text = recorder.intern_once(session, tool)
         self._emit_queued(
             time_ns=time.monotonic_ns(),
             request=number,
@@ -53,8 +55,9 @@ class _Requests:
             prompt_tokens=request.num_prompt_tokens,
             max_tokens=-1 if request.max_tokens is None else _in_range(request.max_tokens, 31),
             priority=_in_range(request.priority, 63),
-            session=recorder.intern_once(session)[0] if session else 0,  # not remembered: there is no end to sessions
+            session=session_text if session else 0,
             turn=turn,
+            tool=tool_text if tool else 0,
         )
         self._note_remote(number, request)
 
@@ -145,12 +148,12 @@ def _ends(engines: Engines) -> Callable[[str], Callable[[], None]]:
     return unseen
 
 
-def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Request], None]:
+def _remotes(recorder: Recorder, optional: OptionalAttributes) -> Callable[[int, Request], None]:
     """Make the function that records which half of a prefill/decode pair a request is, as its client says."""
     emit = recorder.stream(REQUEST_REMOTE)
 
     def note(number: int, request: Request) -> None:
-        parameters = lacks.read(request, "kv_transfer_params", _HALVES)
+        parameters = optional.read(request, "kv_transfer_params", _HALVES)
         if not isinstance(parameters, dict):
             return
         decodes = bool(parameters.get("do_remote_prefill"))
@@ -163,22 +166,23 @@ def _remotes(recorder: Recorder, lacks: Lacks) -> Callable[[int, Request], None]
     return note
 
 
-def _tags(request: Request, lacks: Lacks) -> tuple[str, int]:
-    """The session and turn a client passed along, or ("", -1)."""
-    extra = _extra(request, lacks)
+def _tags(request: Request, optional: OptionalAttributes) -> tuple[str, int, str]:
+    """The session, turn and tool a client passed along; "", -1 and "" for those it did not."""
+    extra = _extra(request, optional)
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
+    session = "" if session is None else str(session)
     if not extra:
-        return "" if session is None else str(session), -1
+        return session, -1, ""
     turn = str(extra.get("kvtrace_turn"))
     is_number = turn.isascii() and turn.isdigit() and len(turn) < 10
-    return ("" if session is None else str(session)), (int(turn) if is_number else -1)
+    return session, int(turn) if is_number else -1, str(extra.get("kvtrace_tool") or "")
 
 
-def _extra(request: Request, lacks: Lacks) -> dict[str, Any]:
+def _extra(request: Request, optional: OptionalAttributes) -> dict[str, Any]:
     """Read what a client passed along beside the fields that vLLM knows."""
     if request.sampling_params is not None:
-        return lacks.read(request.sampling_params, "extra_args", _TAGS) or {}
-    return lacks.read(request.pooling_params, "extra_kwargs", _TAGS) or {}
+        return optional.read(request.sampling_params, "extra_args", _TAGS) or {}
+    return optional.read(request.pooling_params, "extra_kwargs", _TAGS) or {}
 
 
 def _in_range(value: int, bits: int) -> int:

@@ -17,7 +17,7 @@ def hooks(engines: Engines) -> list[Hook]:
 
     def missing(engine: Engine, output: SchedulerOutput) -> None:
         if engine.step >= 0:
-            engines.lacks.tell(output, STEP_ATTRIBUTE, "which step results belong to")
+            engines.optional.tell(output, STEP_ATTRIBUTE, "which step results belong to")
 
     packer, first_tokens = engines.recorder.packer(STEP_UPDATE), RequestEvents(engines.recorder).first_tokens
     updates = Updates(packer, engines.by_scheduler, STEP_ATTRIBUTE, missing, first_tokens)

@@ -117,7 +117,7 @@ class Steps:
         chunked = scheduler.scheduler_config.enable_chunked_prefill
         if budget_left <= 0 or (not chunked and head.num_tokens - head.num_computed_tokens > budget_left):
             return Limit.token_budget, number, -1, -1
-        paused = engine.lacks.read(scheduler, "_pause_state", _PAUSED)
+        paused = engine.optional.read(scheduler, "_pause_state", _PAUSED)
         if paused is None or not engine.follows_lookups:  # it may be that, or a refusal that nobody saw
             return 0, number, -1, -1
         return (Limit.other if paused.name == "UNPAUSED" else Limit.paused), number, -1, -1

@@ -1,7 +1,7 @@
 """Shapes of vLLM's objects, as far as the probes read them. Protocols only: nothing of vLLM is imported.
 
 A shape holds attributes that a probe reads directly. Hooks declare the same ones as a `Need`; a test compares the two.
-An attribute that a vLLM may lack is read with `Lacks.read` and stands in no shape.
+An attribute that a vLLM may lack is read with `OptionalAttributes.read` and stands in no shape.
 """
 
 from __future__ import annotations
@@ -159,6 +159,10 @@ class VllmConfig(Protocol):
     model_config: ModelConfig
     parallel_config: ParallelConfig
     scheduler_config: SchedulerConfig
+    additional_config: object
+    kv_transfer_config: object | None
+    lora_config: object | None
+    speculative_config: object | None
 
 
 @shape_of("vllm.v1.kv_cache_interface:KVCacheSpec")

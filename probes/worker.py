@@ -11,12 +11,12 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.events import FORWARD, GraphMode
 from kvtrace.probes.device.batch import BatchOrder
 from kvtrace.probes.device.cuda_events import Begin, End
-from kvtrace.probes.device.levels import DeviceRecorder, level
+from kvtrace.probes.device.levels import DeviceRecorder
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.engine_facts import dp_rank
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.vllm_symbols import MODEL_RUNNER, PARALLEL_CONFIG, SCHEDULER_OUTPUT
 from kvtrace.probes.vllm_types import Member, ModelRunner, SchedulerOutput
 
@@ -52,93 +52,105 @@ def _mode(graph_mode: Member) -> int:
 
 
 def _forwards(recorder: Recorder) -> Forwards:
-    lacks = Lacks(recorder)
+    optional = OptionalAttributes(recorder)
 
     def missing(scheduler_output: SchedulerOutput, in_a_row: int) -> None:
         if in_a_row > _WARM_UP_PASSES:
-            lacks.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
+            optional.tell(scheduler_output, STEP_ATTRIBUTE, _STEPLESS)
 
     return Forwards(recorder.packer(FORWARD), STEP_ATTRIBUTE, _mode, missing)
 
 
-def hooks(recorder: Recorder, ranges: Ranges | None) -> list[Hook]:
-    """The hooks on both model runners. CPU runners inherit the first."""
-    forwards = _forwards(recorder)
-    announced: set[int] = set()
+def hooks(recorder: Recorder, ranges: Ranges | None, wanted: str) -> list[Hook]:
+    """Return the hooks on both model runners, for the wanted level. CPU runners inherit the first."""
+    worker = _WorkerHooks(recorder, ranges, wanted)
+    found = [hook for module in _RUNNERS for hook in _runner_hooks(module, worker)]
+    if wanted == "tile":
+        found += BatchOrder(recorder).hooks()
+    full_graph = f"{_GRAPHS}.run_fullgraph"
+    found.append(Hook(full_graph, "which forward passes are full graphs", before=worker.before_full_graph))
+    return found
 
-    layers = DeviceRecorder(recorder, level()) if level() != "host" else None
 
-    def with_ranges(begin: Begin | None, end: End | None) -> tuple[Begin, End]:
-        assert ranges is not None
+def _runner_hooks(module: str, worker: _WorkerHooks) -> list[Hook]:
+    return [
+        Hook(
+            f"{module}:GPUModelRunner.execute_model",
+            "forward passes",
+            before=worker.forwards.before,
+            after=worker.forwards.after,
+            takes=(Argument(1, "scheduler_output"), Argument(3, "dummy_run", optional=True)),
+            needs=(Need(SCHEDULER_OUTPUT, "num_scheduled_tokens total_num_scheduled_tokens"),),
+        ),
+        Hook(
+            f"{module}:GPUModelRunner.initialize_kv_cache",
+            "which rank a worker is",
+            after=worker.after_caches,
+            needs=(
+                Need(f"{_PARALLEL}:", "get_tensor_model_parallel_rank"),
+                Need(f"{_PARALLEL}:", "get_pp_group", "pipeline parallel ranks"),
+                Need(f"{_PARALLEL}:GroupCoordinator", "rank_in_group", "pipeline parallel ranks"),
+                Need(f"{module}:GPUModelRunner", "vllm_config", "data parallel ranks"),
+                Need("vllm.config.vllm:VllmConfig", "parallel_config", "data parallel ranks"),
+                Need(PARALLEL_CONFIG, "data_parallel_index data_parallel_rank", "data parallel ranks"),
+                *_LAYERS,
+            ),
+        ),
+        Hook(
+            f"{module}:set_forward_context",
+            "the graph mode of forward passes",
+            before=worker.forwards.context,
+            needs=(Need("vllm.forward_context:set_forward_context", "cudagraph_runtime_mode", "graph modes"),),
+        ),
+    ]
 
-        def ranged_begin(start_ns: int, dummy: bool, scheduler_output: SchedulerOutput) -> None:
-            mark = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
-            if mark:
-                ranges.begin_forward(mark[1], start_ns)
-            if begin is not None:
-                begin(start_ns, dummy, scheduler_output)
 
-        def ranged_end(tokens: int) -> None:
-            if end is not None:
-                end(tokens)
-            ranges.end_forward()
+class _WorkerHooks:
+    """Functions of the hooks, and what they share: forward passes, timed layers and NVTX ranges."""
 
-        return ranged_begin, ranged_end
+    def __init__(self, recorder: Recorder, ranges: Ranges | None, wanted: str) -> None:
+        self._recorder, self._ranges = recorder, ranges
+        self._layers = DeviceRecorder(recorder, wanted) if wanted != "host" else None
+        self._announced: set[int] = set()
+        self.forwards = _forwards(recorder)
+        if ranges is not None:
+            self.forwards.watch(*_with_ranges(ranges, None, None), None, None)
 
-    if ranges is not None:
-        forwards.watch(*with_ranges(None, None), None, None)
+    def before_full_graph(self, args: Args, kwargs: Kwargs) -> None:
+        self.forwards.mode = self.forwards.mode or GraphMode.full
 
-    def before_full_graph(args: Args, kwargs: Kwargs) -> None:
-        forwards.mode = forwards.mode or GraphMode.full
-
-    def after_caches(_: None, __: object, args: Args, kwargs: Kwargs) -> None:
-        if os.getpid() in announced or argument(args, kwargs, 2, "is_profiling", False):
+    def after_caches(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
+        if os.getpid() in self._announced or argument(args, kwargs, 2, "is_profiling", False):
             return
-        announced.add(os.getpid())
-        recorder.note("role", opens=True, role="worker")
-        recorder.note("rank", **_ranks(args[0]))
+        self._announced.add(os.getpid())
+        self._recorder.note("role", opens=True, role="worker")
+        self._recorder.note("rank", **_ranks(args[0]))
+        ranges, layers = self._ranges, self._layers
         if ranges is not None:
             ranges.start()
         if layers is not None and layers.attach(args[0]):
             around = layers.around()
-            forwards.watch(*(with_ranges(*around) if ranges is not None else around), layers.turn, layers.other)
+            if ranges is not None:
+                around = _with_ranges(ranges, *around)
+            self.forwards.watch(*around, layers.turn, layers.other)
 
-    found = []
-    for module in _RUNNERS:
-        found += [
-            Hook(
-                f"{module}:GPUModelRunner.execute_model",
-                "forward passes",
-                before=forwards.before,
-                after=forwards.after,
-                takes=(Argument(1, "scheduler_output"), Argument(3, "dummy_run", optional=True)),
-                needs=(Need(SCHEDULER_OUTPUT, "num_scheduled_tokens total_num_scheduled_tokens"),),
-            ),
-            Hook(
-                f"{module}:GPUModelRunner.initialize_kv_cache",
-                "which rank a worker is",
-                after=after_caches,
-                needs=(
-                    Need(f"{_PARALLEL}:", "get_tensor_model_parallel_rank"),
-                    Need(f"{_PARALLEL}:", "get_pp_group", "pipeline parallel ranks"),
-                    Need(f"{_PARALLEL}:GroupCoordinator", "rank_in_group", "pipeline parallel ranks"),
-                    Need(f"{module}:GPUModelRunner", "vllm_config", "data parallel ranks"),
-                    Need("vllm.config.vllm:VllmConfig", "parallel_config", "data parallel ranks"),
-                    Need(PARALLEL_CONFIG, "data_parallel_index data_parallel_rank", "data parallel ranks"),
-                    *_LAYERS,
-                ),
-            ),
-            Hook(
-                f"{module}:set_forward_context",
-                "the graph mode of forward passes",
-                before=forwards.context,
-                needs=(Need("vllm.forward_context:set_forward_context", "cudagraph_runtime_mode", "graph modes"),),
-            ),
-        ]
-    if level() == "tile":
-        found += BatchOrder(recorder).hooks()
-    found.append(Hook(f"{_GRAPHS}.run_fullgraph", "which forward passes are full graphs", before=before_full_graph))
-    return found
+
+def _with_ranges(ranges: Ranges, begin: Begin | None, end: End | None) -> tuple[Begin, End]:
+    """Add NVTX ranges to functions that are called at the begin and end of a forward pass."""
+
+    def ranged_begin(start_ns: int, dummy: bool, scheduler_output: SchedulerOutput) -> None:
+        mark = None if dummy else getattr(scheduler_output, STEP_ATTRIBUTE, None)
+        if mark:
+            ranges.begin_forward(mark[1], start_ns)
+        if begin is not None:
+            begin(start_ns, dummy, scheduler_output)
+
+    def ranged_end(tokens: int) -> None:
+        if end is not None:
+            end(tokens)
+        ranges.end_forward()
+
+    return ranged_begin, ranged_end
 
 
 def _ranks(runner: ModelRunner) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-SHARED_RECORDINGS = {"tests/vllm/test_truth.py", "tests/vllm/test_misses.py", "tests/vllm/test_privacy.py"}
+SHARED_RECORDINGS = {f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction")}
+SHARED_FOLDERS = {"tests/vllm/offload", "tests/lab/replay"}
 
 
 def group_of(node_id: str) -> str:
@@ -18,7 +19,7 @@ def group_of(node_id: str) -> str:
     if file in SHARED_RECORDINGS:
         return "tests/vllm"
     folder = file.rpartition("/")[0]
-    return folder if folder == "tests/vllm/offload" else file
+    return folder if folder in SHARED_FOLDERS else file
 
 
 def pytest_configure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -57,6 +58,10 @@ def test_every_module_of_every_room_is_in_the_wheel(wheel: Path) -> None:
     assert "kvtrace/py.typed" in packaged
 
 
+def test_building_leaves_nothing_that_a_later_build_would_take(wheel: Path) -> None:
+    assert not (wheel.parent / "source" / "build").exists()
+
+
 def test_declared_packages_are_the_folders(wheel: Path) -> None:
     declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     folders = {".".join(init.parent.relative_to(ROOT).parts) for init in OWN.rglob("__init__.py")}
@@ -93,6 +98,36 @@ def test_recording_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("arguments", ["--help", "query --help", "doctor --help", "--version"])
+def test_help_imports_nothing_heavy(arguments: str) -> None:
+    script = (
+        f"import sys; sys.argv = 'kvtrace {arguments}'.split()\n"
+        "from kvtrace.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = ('duckdb', 'pyarrow', 'pandas', 'numpy', 'matplotlib', 'rich', 'vllm', 'torch', 'cupy')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert done.stderr.strip() == "[]"
+
+
+def test_the_extra_all_has_what_the_others_have() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        found: set[str] = set()
+        for requirement in extras[extra]:
+            own = re.fullmatch(r"kvtrace\[(.*)\]", requirement)
+            found |= set().union(*map(packages, own[1].split(","))) if own else {requirement}
+        return found
+
+    for extra in set(extras) - {"dev", "fuzz"}:
+        assert packages(extra) <= packages("all"), extra
+        assert packages(extra), extra
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -32,7 +32,7 @@ _CHANGES = """
 
 
 class Changes:
-    """All changes of an engine's blocks, in order of time."""
+    """Changes of an engine's blocks, in order of time."""
 
     def __init__(self, source: Source, engine: int, origin_ns: int) -> None:
         table = source.table(_CHANGES.format(engine=engine, origin=origin_ns, states=list(BLOCK_STATES)))
@@ -94,7 +94,7 @@ def _level(writer: Writer, name: str, changes: Changes, edges: Any, blocks: Any)
 
 
 def _thin(changes: Changes, rows: Any, start_us: int, end_us: int) -> Any:
-    """Of each block's changes within a bin the last one; `rows` are ordered by block and time."""
+    """Keep the last change of each block in each bin. `rows` are ordered by block and time."""
     time = np.maximum(changes.time_us[rows], start_us - 1)
     bins = (time - start_us) * BINS // max(1, end_us - start_us)
     block = changes.block[rows]

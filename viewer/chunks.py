@@ -61,7 +61,7 @@ def cut(table: pa.Table, rows: int) -> Iterator[pa.Table]:
 
 
 def span(table: pa.Table) -> dict[str, int]:
-    """From when to when the rows of a table with `start_ns` and perhaps `end_ns` last."""
+    """Return the first start and the last end of a table's rows. A table may lack `end_ns`."""
     first, last = least_and_most(table["start_ns"])
     ends = pc.max(table["end_ns"]).as_py() if "end_ns" in table.column_names else None
     return {"from_ns": first, "to_ns": last if ends is None else max(last, ends)}
@@ -72,7 +72,7 @@ def _range(table: pa.Table, key: str) -> dict[str, int]:
     return {"first": first, "last": last}
 
 
-class Kept:
+class MemorySink:
     """A sink in memory that holds at most `room` characters."""
 
     def __init__(self, room: int) -> None:
@@ -87,7 +87,7 @@ class Kept:
         return True
 
 
-class Passed:
+class WriterSink:
     """A sink that hands every chunk on at once, so that a large trace is never in memory as a whole."""
 
     def __init__(self, write: Callable[[str, str], None]) -> None:

@@ -35,7 +35,7 @@ _LAYERS = """
     SELECT layer, kind, min(start_ns) AS start_ns, max(end_ns) AS end_ns, true AS observed
     FROM accesses GROUP BY ALL ORDER BY start_ns
 """
-"""Of a step with tiles there are no windows: a layer's are from its first access of a kind to its last."""
+"""Windows of a step that has tiles: each lasts from a layer's first access of a kind to its last."""
 
 _ACCESSES = """
     SELECT layer, block_id AS block, request, kind::VARCHAR AS kind, observed, min(start_ns) - {origin} AS start_ns,

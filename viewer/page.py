@@ -22,7 +22,7 @@ from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.pages import is_page
 from kvtrace.permissions import make_usual
-from kvtrace.viewer.chunks import Kept, Passed
+from kvtrace.viewer.chunks import MemorySink, WriterSink
 from kvtrace.viewer.export import Document, contents, export_run
 
 TEMPLATE = Path(__file__).parent / "assets" / "page.html"
@@ -48,7 +48,7 @@ def make_page(traces: Sequence[Path], path: Path, *, max_bytes: int, force: bool
         KvtraceError: a trace cannot be read, or the file cannot be written.
     """
     _refuse(path, force=force)
-    sink = Kept(max_bytes - len(_template()))
+    sink = MemorySink(max_bytes - len(_template()))
     document = _document(traces, sink)
     return write(render(document, sink.chunks), path, force=force)
 
@@ -74,7 +74,7 @@ def make_folder(traces: Sequence[Path], path: Path, *, force: bool = False) -> i
         raise _cannot_write(path, error) from error
     try:
         (temporary / DATA).mkdir()
-        page = render(_document(traces, Passed(keep)), {}, split=True)
+        page = render(_document(traces, WriterSink(keep)), {}, split=True)
         (temporary / "index.html").write_text(page, encoding="utf-8")
         make_usual(temporary)
         if path.is_dir():
@@ -89,7 +89,7 @@ def make_folder(traces: Sequence[Path], path: Path, *, force: bool = False) -> i
     return written + len(page.encode())
 
 
-def _document(traces: Sequence[Path], sink: Kept | Passed) -> Document:
+def _document(traces: Sequence[Path], sink: MemorySink | WriterSink) -> Document:
     names = _names(traces)
     runs = [export_run(trace, sink, names[number], number) for number, trace in enumerate(traces)]
     return contents(runs, version=__version__)

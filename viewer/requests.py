@@ -47,7 +47,8 @@ _REQUESTS = """
         head_steps, wait_limit, wait_need_blocks, wait_free_blocks, wait_step,
         miss_verdict, miss_why, avoidable_tokens, avoidable_duration_ns, miss_request,
         miss_lost_ns - {origin} AS miss_lost_ns,
-        begin_ns - {origin} AS start_ns, greatest(begin_ns, coalesce(finished_ns, {last})) - {origin} AS end_ns,
+        begin_ns - {origin} AS start_ns,
+        greatest(begin_ns, coalesce(finished_ns, CASE WHEN {scheduled} THEN {last} END, begin_ns)) - {origin} AS end_ns,
         arrival_ns - {origin} AS arrival_ns, queued_ns - {origin} AS queued_ns, scheduled_ns - {origin} AS scheduled_ns,
         first_token_ns - {origin} AS first_token_ns, finished_ns - {origin} AS finished_ns,
         CASE WHEN session IS NOT NULL THEN
@@ -111,7 +112,8 @@ _LONGEST = f"SELECT * FROM requests ORDER BY end_ns - start_ns DESC, request LIM
 def export_requests(source: Source, writer: Writer, engine: int, origin_ns: int, last_ns: int) -> dict[str, Any]:
     """An engine's requests by start, and of many the longest as an overview; times after `origin_ns`."""
     places = {"engine": engine, "origin": origin_ns, "last": last_ns}
-    requests = source.table(_REQUESTS.format(**places))
+    scheduled = f"EXISTS (FROM request_event WHERE engine_id = {engine})"  # else nothing says that it still runs
+    requests = source.table(_REQUESTS.format(scheduled=scheduled, **places))
     states = source.table(_STATES.format(states=list(REQUEST_STATES), **places))
     total = source.row(f"SELECT count(*) AS requests FROM request WHERE engine_id = {engine}")["requests"]
     levels = []

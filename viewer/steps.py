@@ -65,7 +65,7 @@ _GPU_JOIN = """
         SELECT step, {columns} FROM step_gpu WHERE engine_id = {engine} AND step IS NOT NULL GROUP BY step
     ) g ON g.step = s.step
 """
-"""With several GPUs: the one with the most."""
+"""GPU time of steps. Of several GPUs, the one with the most counts."""
 
 _OVERVIEW = """
     SELECT min(step) AS step, count(*) AS steps, min(start_ns) AS start_ns, max(end_ns) AS end_ns,

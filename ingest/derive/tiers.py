@@ -52,7 +52,7 @@ SELECT *, bytes / (busy_ns / 1e9) FROM summed
 QUALIFY row_number() OVER (PARTITION BY engine_id, direction ORDER BY basis = 'host', basis) = 1
 ORDER BY engine_id, direction
 """
-"""By the best time there is. Transfers of a worker under way at the same time share its wall time: it counts once."""
+"""Rates, by the best time that was recorded. Wall time in which a worker's transfers overlap counts once."""
 
 
 def gather(connection: duckdb.DuckDBPyConnection) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.errors import KvtraceError
+from kvtrace.errors import DamageError, KvtraceError, Tell, refuse
 from kvtrace.format.segment import LARGEST_CLOCK_NS
 from kvtrace.format.tile_file import (
     CHUNK,
@@ -92,29 +92,30 @@ def has_tiles(directory: Path) -> bool:
     return any(directory.glob("tiles.*.kvt"))
 
 
-def steps(directory: Path) -> Iterator[StepTiles]:
-    """The recorded steps of a process, file by file.
+def steps(directory: Path, tell: Tell | None = None) -> Iterator[StepTiles]:
+    """The recorded steps of a process, file by file. With `tell` damaged ones are left out.
 
     Raises:
         KvtraceError: A file is damaged or of a newer kvtrace. A torn chunk at the end of the last one is left out.
     """
     paths = sorted(directory.glob("tiles.*.kvt"))
     for path in paths:
-        for chunk, data, offset in _chunks(path, is_last=path is paths[-1]):
+        for chunk, data, offset in _chunks(path, tell, is_last=path is paths[-1]):
             step = _step(chunk, data, offset)
             if wrong := _what_is_wrong(step):
-                raise KvtraceError(f"{path}: the step at byte {offset - CHUNK.size} is damaged: {wrong}")
+                refuse(f"{path}: the step at byte {offset - CHUNK.size} is damaged: {wrong}", tell)
+                continue
             yield step
 
 
-def headers(directory: Path) -> tuple[list[Chunk], int]:
+def headers(directory: Path, tell: Tell | None = None) -> tuple[list[Chunk], int]:
     """The headers of a process's recorded steps, and how many torn steps follow (0 or 1).
 
     Raises:
         KvtraceError: As `steps`.
     """
     paths = sorted(directory.glob("tiles.*.kvt"))
-    found = [[chunk for chunk, _, _ in _chunks(path, is_last=path is paths[-1])] for path in paths]
+    found = [[chunk for chunk, _, _ in _chunks(path, tell, is_last=path is paths[-1])] for path in paths]
     torn = 0
     if paths:
         whole = FILE_HEADER_BYTES + sum(CHUNK.size + chunk.payload_bytes for chunk in found[-1])
@@ -122,16 +123,26 @@ def headers(directory: Path) -> tuple[list[Chunk], int]:
     return [chunk for chunks in found for chunk in chunks], torn
 
 
-def _chunks(path: Path, *, is_last: bool) -> Iterator[tuple[Chunk, Array, int]]:
+def _chunks(path: Path, tell: Tell | None, *, is_last: bool) -> Iterator[tuple[Chunk, Array, int]]:
+    """Each whole chunk of a file, with `tell` up to where it is damaged."""
+    try:
+        yield from _chunks_of_sound_file(path, is_last=is_last)
+    except KvtraceError as error:
+        if tell is None:
+            raise
+        tell(f"{error}; nothing from there on was read")
+
+
+def _chunks_of_sound_file(path: Path, *, is_last: bool) -> Iterator[tuple[Chunk, Array, int]]:
     """Each whole chunk of a file: its header, the file's bytes, and where among them its sections begin."""
     if path.stat().st_size < FILE_HEADER_BYTES:
         if is_last:  # the process died while it made the file
             return
-        raise KvtraceError(f"{path} is shorter than its header of {FILE_HEADER_BYTES} bytes: it was truncated")
+        raise DamageError(f"{path} is shorter than its header of {FILE_HEADER_BYTES} bytes: it was truncated")
     data: Array = np.memmap(path, np.uint8, "r")
     magic, version, _ = FILE_HEADER.unpack_from(data.data)
     if magic != TILES_MAGIC:
-        raise KvtraceError(f"{path} is no file of tile records: it begins with {magic!r}")
+        raise DamageError(f"{path} is no file of tile records: it begins with {magic!r}")
     if version != TILES_VERSION:
         raise KvtraceError(
             f"{path} has format {version} of tile records, this kvtrace reads {TILES_VERSION}: "
@@ -141,14 +152,14 @@ def _chunks(path: Path, *, is_last: bool) -> Iterator[tuple[Chunk, Array, int]]:
     while offset + CHUNK.size <= len(data):
         chunk = Chunk(*CHUNK.unpack_from(data.data, offset))
         if chunk.mark != CHUNK_MARK:
-            raise KvtraceError(f"{path}: no step begins at byte {offset}: the file is damaged")
+            raise DamageError(f"{path}: no step begins at byte {offset}: the file is damaged")
         end = offset + CHUNK.size + chunk.payload_bytes
         if end > len(data):
             break
         yield chunk, data, offset + CHUNK.size
         offset = end
     if offset < len(data) and not is_last:
-        raise KvtraceError(f"{path}: the step at byte {offset} is cut off, and {path.name} is not the last file")
+        raise DamageError(f"{path}: the step at byte {offset} is cut off, and {path.name} is not the last file")
 
 
 def _step(chunk: Chunk, data: Array, offset: int) -> StepTiles:

@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from kvtrace.errors import Tell
 from kvtrace.format.tile_file import HAS_SUM, LISTS_BLOCKS
 from kvtrace.ingest import columns
 from kvtrace.ingest.derive import tile_columns
@@ -69,17 +70,18 @@ def import_tiles(
     *,
     most_tiles: int | None = DEFAULT_TILES,
     progress: Progress = lambda what, done, total: None,
+    tell: Tell | None = None,
 ) -> TileCounts:
     """Fill `tile_step`, `gpu_program`, `gpu_tile`, `gpu_block_list` and `gpu_write` from a process's tile files.
 
     Raises:
-        KvtraceError: A file is damaged or of a newer kvtrace.
+        KvtraceError: A file is damaged, and there is no `tell`, or of a newer kvtrace.
     """
-    chunks, torn = tile_columns.headers(directory)
+    chunks, torn = tile_columns.headers(directory, tell)
     total = sum(chunk.tiles for chunk in chunks)
     every = 1 if most_tiles is None else max(1, -(-total // most_tiles))
     ingested = 0
-    for number, step in enumerate(tile_columns.steps(directory)):
+    for number, step in enumerate(tile_columns.steps(directory, tell)):
         if number % every:
             continue
         owner = Owner(process_id, engine_of_pid(step.chunk.engine_pid), offset_ns)

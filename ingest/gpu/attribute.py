@@ -188,7 +188,7 @@ def _insert_breakpoints(connection: duckdb.DuckDBPyConnection, number: int, time
 
 
 def _main_threads(found: list[Timeline]) -> dict[int, int]:
-    """By process: the thread with the most forward passes. Other threads work for it."""
+    """Return each process's thread with the most forward passes. Other threads work for it."""
     most: dict[int, tuple[int, int]] = {}
     for timeline in found:
         forwards = sum(method is Attribution.nvtx_forward for _, method in timeline.states)

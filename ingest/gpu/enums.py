@@ -21,7 +21,7 @@ class ActivityKind(enum.IntEnum):
 
 
 class CopyKind(enum.IntEnum):
-    """From where to where a copy went."""
+    """Kinds of memory that a copy read and wrote."""
 
     host_to_device = 1
     device_to_host = 2

@@ -94,4 +94,20 @@ REQUEST_SNAPSHOT = Table(
     ),
 )
 
-OUTSIDE_TABLES = (ENGINE_SOURCE, ENGINE_SAMPLE, SCHEDULER_SNAPSHOT, REQUEST_SNAPSHOT)
+SCHEDULER_LOOKUP = Table(
+    "scheduler_lookup",
+    "What a scheduler trace says of a prefix lookup beside the columns of prefix_lookup (recorded).",
+    (
+        _ENGINE,
+        column("step", INTEGER, "The step."),
+        column("time_ns", BIGINT, "When."),
+        column("request", INTEGER, "The request (`request.request`)."),
+        column("connector", TEXT, "The class of the KV connector that was asked; NULL if none."),
+        column("total_hit_tokens", INTEGER, "Tokens found in the GPU prefix cache and by the connector together."),
+        column("prompt_tokens", INTEGER, "Prompt tokens of the request."),
+        column("load_kv_async", BOOLEAN, "The connector loads its tokens beside the steps that follow: the "
+                                         "request waits for them and is admitted later."),
+    ),
+)  # fmt: skip
+
+OUTSIDE_TABLES = (ENGINE_SOURCE, ENGINE_SAMPLE, SCHEDULER_SNAPSHOT, REQUEST_SNAPSHOT, SCHEDULER_LOOKUP)

@@ -23,11 +23,12 @@ from kvtrace.ingest.schema.declare import column as _column
 from kvtrace.ingest.schema.hosts import HOSTS
 from kvtrace.ingest.schema.imported import OUTSIDE_TABLES
 from kvtrace.ingest.schema.misses import VERDICTS
+from kvtrace.ingest.schema.reuse import REUSE_SIZE
 from kvtrace.ingest.schema.tiles import TILE_TABLES
 from kvtrace.ingest.views import View, views
 
-TRACE_VERSION = 9
-"""Of the tables below. Readers refuse a trace of another version and name both."""
+TRACE_VERSION = 10
+"""Version of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(
     "run",
@@ -84,8 +85,28 @@ ENGINE = Table(
             "hash_block_tokens", _INTEGER, "Tokens a content hash covers; block_size_tokens if all groups are alike."
         ),
         _column("scheduler", _TEXT, "The scheduler's class, as module.Class; NULL in recordings of earlier kvtraces."),
+        _column(
+            "settings",
+            _TEXT,
+            "Further settings that decide how it schedules, as JSON without secrets: scheduler, kv_cache, "
+            "kv_cache_groups, kv_transfer, lora, speculative, ttl_pin. NULL in recordings of earlier kvtraces.",
+        ),
     ),
 )
+
+KV_GROUP = Table(
+    "kv_group",
+    "The KV cache groups of each engine: layers that share block tables. Empty in recordings of earlier kvtraces.",
+    (
+        _column("engine_id", _INTEGER, "The engine."),
+        _column("kv_group", _INTEGER, "Its number, as in other tables."),
+        _column("kind", _TEXT, "What it keeps of a sequence: full, every block; window or chunk, those of its window; "
+                               "state, one state; other."),
+        _column("block_size_tokens", _INTEGER, "Tokens a block: slots, or the tokens that one state stands for."),
+        _column("layers", _INTEGER, "Layers."),
+        _column("window_tokens", _INTEGER, "Tokens of the sliding window or chunk; NULL without one."),
+    ),
+)  # fmt: skip
 
 REQUEST = Table(
     "request",
@@ -140,7 +161,9 @@ STREAM = Table(
         _column("event", _TEXT, "The event."),
         _column("segments", _INTEGER, "Segment files."),
         _column("records", _BIGINT, "Whole records read."),
-        _column("torn", _BIGINT, "Records that were being written when the process died."),
+        _column(
+            "torn", _BIGINT, "Records left out as not whole: being written when the process died, or overwritten since."
+        ),
         _column("dropped", _BIGINT, "Records lost after recording stopped (a full disk, say)."),
     ),
 )
@@ -237,6 +260,7 @@ TABLES: tuple[Table, ...] = (
     RUN,
     PROCESS,
     ENGINE,
+    KV_GROUP,
     REQUEST,
     CLIENT_REQUEST,
     HOOK,
@@ -251,12 +275,13 @@ TABLES: tuple[Table, ...] = (
     CONNECTOR,
     *HOSTS,
     *VERDICTS,
+    REUSE_SIZE,
     *OUTSIDE_TABLES,
     *gpu.TABLES,
 )
 
 ALL_ENUMS: tuple[EnumType, ...] = (*ENUMS, *GPU_ENUMS)
-"""Of the events, then of the other tables."""
+"""Enums of the events, then those of the other tables."""
 
 
 def create_schema(connection: duckdb.DuckDBPyConnection) -> None:

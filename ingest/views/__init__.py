@@ -49,14 +49,14 @@ class View:
 
 @cache
 def views() -> tuple[View, ...]:
-    """All views, each behind those it needs."""
+    """Return the views, each behind those it needs."""
     files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".sql"))
     found = (parse(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)
     return in_order({view.name: view for view in sorted(found, key=lambda view: view.name)})
 
 
 def in_order(found: dict[str, View]) -> tuple[View, ...]:
-    """Views, each behind those it needs.
+    """Sort views so that each is behind those it needs.
 
     Raises:
         KvtraceError: two need each other.

@@ -3,7 +3,8 @@
 -- The stretches are put together from the turns that the scheduler recorded. A resumed request computes tokens again
 -- until the last step of that phase has ended; where all its KV was still in the prefix cache it has no such step and
 -- goes on at once. A first token that comes back after its request was preempted does not end the preemption: under
--- async scheduling results arrive late. Stretches without duration are left out.
+-- async scheduling results arrive late. Stretches without duration are left out. Requests of which only the
+-- arrival is known (request traces, logs) have none.
 --
 -- needs: request, request_event, step_request, step_update
 -- column: engine_id recorded | The engine that served it.
@@ -36,7 +37,9 @@ WITH turn AS (
         'queued' AS op,
         NULL AS step
     FROM request
-    WHERE coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) IS NOT NULL
+    WHERE
+        coalesce(queued_ns, arrival_ns, scheduled_ns, first_token_ns, finished_ns) IS NOT NULL
+        AND (queued_ns IS NOT NULL OR engine_id IN (SELECT engine_id FROM turn))
     UNION ALL
     SELECT engine_id, request, time_ns, op, step FROM turn
     UNION ALL

@@ -174,7 +174,7 @@ class Launch:
     def __init__(self, launch_kernel: int, function: int, threads: int, arguments: int, keep: Any, /) -> None: ...
     def __call__(self, stream: int, /) -> None: ...
 
-class Marks:
+class EventRing:
     def __init__(
         self,
         event_record: int,
@@ -192,10 +192,10 @@ class Marks:
     def end(self, step: int, /) -> bool: ...
     def mark(self, place: int, /) -> Callable[[int], None]: ...
 
-class Marked:
+class TimedPasses:
     def __init__(
         self,
-        marks: Marks,
+        ring: EventRing,
         mark: str,
         begin: Callable[[int, bool, Any], None],
         end: Callable[[int], None],
@@ -206,7 +206,7 @@ class Marked:
     def begin(self, start_ns: int, dummy: bool, scheduler_output: Any, /) -> None: ...
     def end(self, tokens: int, /) -> None: ...
 
-class Stamped:
+class TimestampedCall:
     def __init__(
         self,
         original: Callable[..., Any],

@@ -32,6 +32,16 @@ from kvtrace.format import layout
 from kvtrace.format.segment_file import allocate, clock_pair, store
 
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_CLOCKS_APART_NS = 5_000
+
+
+def _clock_offset_ns() -> int:
+    """Return the realtime clock less the monotonic one; the thread may lose its core between two readings."""
+    for _ in range(3):
+        before, realtime, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        if after - before < _CLOCKS_APART_NS:
+            break
+    return realtime - (before + after) // 2
 
 
 class Recorder:
@@ -64,12 +74,12 @@ class Recorder:
         self._by_name = {stream.event.name: stream for stream in self._streams}
         self._notes_before_fork: list[dict[str, Any]] = []
         self._reset()
-        forked = weakref.WeakMethod(self._after_fork)  # a recorder that is let go of gives its files back
+        forked = weakref.WeakMethod(self._after_fork)  # a garbage-collected recorder closes its files
         os.register_at_fork(after_in_child=lambda: (alive := forked()) and alive())
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
-        self._clock_offset_ns = time.time_ns() - time.monotonic_ns()
+        self._clock_offset_ns = _clock_offset_ns()
         self.stopped: str | None = None
         self.directory = self.run_dir
         self.counters: mmap.mmap | None = None
@@ -151,7 +161,7 @@ class Recorder:
 
     def clock_moved_ns(self) -> int:
         """Return how far the realtime clock was stepped or slewed since this process was ready to record."""
-        return time.time_ns() - time.monotonic_ns() - self._clock_offset_ns
+        return _clock_offset_ns() - self._clock_offset_ns
 
     def forget(self, text: str) -> None:
         """Drop a string that will not come again (a finished request's id), so that memory stays flat."""

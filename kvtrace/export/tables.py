@@ -31,7 +31,7 @@ def tables(trace: Trace, *, views: bool) -> list[str]:
 
 
 def select(name: str) -> str:
-    """All of a table."""
+    """Return the SQL that reads a whole table."""
     return 'FROM "' + name.replace('"', '""') + '"'
 
 

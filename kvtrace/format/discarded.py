@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvtrace.errors import KvtraceError
+from kvtrace.errors import DamageError
 from kvtrace.format import layout
 from kvtrace.format.segment import check_format_version
 
 TILES = "tiles"
-"""The name that tile files go by; their records are steps."""
+"""Stream name of tile files. Their records are steps."""
 
 
 @dataclass(frozen=True)
-class LetGo:
-    """Discarded part of a stream. It is whole from file `first` on, which begins at `begins_ns` (CLOCK_MONOTONIC)."""
+class Discarded:
+    """Discarded part of a stream. The rest begins with file `first`, at `begins_ns` (CLOCK_MONOTONIC)."""
 
     first: int = 0
     files: int = 0
@@ -29,7 +29,7 @@ class LetGo:
     bytes: int = 0
     begins_ns: int = 0
 
-    def more(self, first: int, records: int, size: int, begins_ns: int) -> LetGo:
+    def more(self, first: int, records: int, size: int, begins_ns: int) -> Discarded:
         """Return this with the files before `first` discarded as well."""
         files = self.files + first - self.first
         return replace(
@@ -38,10 +38,10 @@ class LetGo:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Discards:
     """Discarded records, by stream, and the first file of strings that is needed."""
 
-    streams: dict[str, LetGo] = field(default_factory=dict)
+    streams: dict[str, Discarded] = field(default_factory=dict)
     first_strings: int = 0
 
     def write(self, directory: Path) -> None:
@@ -52,7 +52,7 @@ class Kept:
         temporary.replace(directory / layout.KEPT)
 
 
-def read_kept(directory: Path) -> Kept:
+def read_discards(directory: Path) -> Discards:
     """Read what was discarded of a process's recording; nothing where there is no `kept.json`.
 
     Raises:
@@ -62,23 +62,23 @@ def read_kept(directory: Path) -> Kept:
     try:
         facts = json.loads(path.read_bytes())
     except FileNotFoundError:
-        return Kept()
+        return Discards()
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
-        raise KvtraceError(f"{path} is damaged: it is not a JSON object")
+        raise DamageError(f"{path} is damaged: it is not a JSON object")
     check_format_version(path, facts.get("format_version"))
     streams, first_strings = facts.get("streams"), facts.get("first_strings")
     if not isinstance(streams, dict) or not isinstance(first_strings, int) or not _is_count(first_strings):
-        raise KvtraceError(f"{path} is damaged: it lacks `streams` or `first_strings`")
-    return Kept({name: _let_go(path, name, told) for name, told in streams.items()}, first_strings)
+        raise DamageError(f"{path} is damaged: it lacks `streams` or `first_strings`")
+    return Discards({name: _discarded(path, name, told) for name, told in streams.items()}, first_strings)
 
 
-def _let_go(path: Path, name: str, told: Any) -> LetGo:
-    expected = set(asdict(LetGo()))
+def _discarded(path: Path, name: str, told: Any) -> Discarded:
+    expected = set(asdict(Discarded()))
     if not isinstance(told, dict) or set(told) != expected or not all(map(_is_count, told.values())):
-        raise KvtraceError(f"{path} is damaged: stream {name!r:.40} is {told!r:.60}, expected counts of {expected}")
-    return LetGo(**told)
+        raise DamageError(f"{path} is damaged: stream {name!r:.40} is {told!r:.60}, expected counts of {expected}")
+    return Discarded(**told)
 
 
 def _is_count(value: Any) -> bool:

@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from kvtrace.errors import KvtraceError
+from kvtrace.errors import Tell, refuse
 
 _LINES_AT_ONCE = 4096
 
 
-def read_json_lines(path: Path, warnings: list[str]) -> Iterator[Any]:
+def read_json_lines(path: Path, warnings: list[str], tell: Tell | None = None) -> Iterator[Any]:
     """Yield the value of each line. A last line that is torn is left out and reported in `warnings`.
 
     Raises:
-        KvtraceError: Another line is not JSON.
+        DamageError: Another line is not JSON, and there is no `tell`, with which such lines are left out.
     """
     with path.open("rb") as file:
         first = 1
         while lines := list(itertools.islice(file, _LINES_AT_ONCE)):
             values = _parse_together(lines)
             if values is None:
-                values = _parse_singly(path, lines, first, file, warnings)
+                values = _parse_singly(path, lines, first, file, warnings, tell)
             yield from values
             first += len(lines)
 
@@ -38,14 +38,17 @@ def _parse_together(lines: list[bytes]) -> list[Any] | None:
     return values if len(values) == len(lines) else None
 
 
-def _parse_singly(path: Path, lines: list[bytes], first: int, file: IO[bytes], warnings: list[str]) -> list[Any]:
+def _parse_singly(
+    path: Path, lines: list[bytes], first: int, file: IO[bytes], warnings: list[str], tell: Tell | None
+) -> list[Any]:
     values = []
     for index, line in enumerate(lines):
         try:
             values.append(parse_json(line))
         except (ValueError, RecursionError):
             if index + 1 < len(lines) or file.read(1):
-                raise KvtraceError(f"{path} is damaged: line {first + index} is not JSON: {line[:40]!r}") from None
+                refuse(f"{path} is damaged: line {first + index} is not JSON: {line[:40]!r}", tell)
+                continue
             warnings.append(f"{path}: the last line (line {first + index}) is torn; it was left out")
     return values
 

@@ -28,10 +28,10 @@ KV_LEVEL_VARIABLE = "KVTRACE_KV_LEVEL"
 """Environment variable that tells them how deep to look: `host`, `layer` or `tile`."""
 
 NVTX_VARIABLE = "KVTRACE_NVTX"
-"""Environment variable that makes them speak NVTX (`1`) even if no profiler seems to listen."""
+"""Environment variable that turns NVTX ranges on (`1`) even if no profiler is detected."""
 
 FORMAT_VERSION = 1
-"""Of segments, counters and journals. A reader refuses versions it does not know."""
+"""Version of segments, counters and journals. A reader refuses versions it does not know."""
 
 MANIFEST = "manifest.json"
 PROCESSES = "processes"

@@ -10,15 +10,16 @@ Only the standard library is needed; `kvtrace record` uses this for its status l
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvtrace.errors import KvtraceError
+from kvtrace.errors import DamageError, KvtraceError, Tell, refuse
 from kvtrace.format import layout
-from kvtrace.format.discarded import Kept, LetGo, read_kept
+from kvtrace.format.discarded import Discarded, Discards, read_discards
 from kvtrace.format.jsonlines import parse_json, read_json_lines
 from kvtrace.format.segment import Clock, Segment, check_format_version, clock_of, read_segment
 
@@ -36,6 +37,7 @@ class ProcessRecording:
     """Recording of one process. Journal facts are read on opening; segments, strings and counters when asked for.
 
     `warnings` is the recording's list: what is read later adds to it. `recording` counts a trace's run directories.
+    `tell` is told what is left out as damaged; without it, damage is an error.
     """
 
     directory: Path
@@ -55,9 +57,10 @@ class ProcessRecording:
     gpu_clocks: list[dict[str, Any]] = field(default_factory=list)
     gpu_memory: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
-    kept: Kept = field(default_factory=Kept)
+    discards: Discards = field(default_factory=Discards)
     warnings: list[str] = field(default_factory=list)
     recording: int = 1
+    tell: Tell | None = None
     _read: dict[str, Segment] = field(default_factory=dict, repr=False)
 
     @property
@@ -74,7 +77,7 @@ class ProcessRecording:
         found: dict[str, list[Segment]] = {}
         cached, self._read = self._read, {}
         for event, on_disk in segment_names(self.directory).items():
-            first = self.let_go(event).first
+            first = self.discarded(event).first
             sequences = [sequence for sequence in on_disk if sequence >= first - 1]
             for sequence in sequences:
                 name, followed, carried = (
@@ -82,12 +85,25 @@ class ProcessRecording:
                     sequence < sequences[-1],
                     sequence < first,
                 )
-                segment = (None if carried else cached.get(name)) or read_segment(self.directory / name)
+                segment = (None if carried else cached.get(name)) or self._segment(name)
                 if segment is not None:
                     self._read[name] = segment
                     found.setdefault(event, []).append(dataclasses.replace(segment, followed=followed, carried=carried))
-                elif followed:
-                    raise KvtraceError(f"{self.directory / name} is damaged: it is empty, but later segments exist")
+                elif followed and self.tell is None:
+                    raise DamageError(f"{self.directory / name} is damaged: it is empty, but later segments exist")
+        return found
+
+    def _segment(self, name: str) -> Segment | None:
+        path = self.directory / name
+        try:
+            found = read_segment(path, self.tell)
+        except KvtraceError as error:
+            if self.tell is None:
+                raise
+            self.tell(str(error))
+            return None
+        if found is None and self.tell and path.stat().st_size == 0:
+            self.tell(f"{path} is empty")
         return found
 
     def missing_segments(self) -> list[str]:
@@ -95,12 +111,12 @@ class ProcessRecording:
         return [
             layout.segment_name(event, sequence)
             for event, sequences in segment_names(self.directory).items()
-            for sequence in sorted(set(range(self.let_go(event).first, sequences[-1])) - set(sequences))
+            for sequence in sorted(set(range(self.discarded(event).first, sequences[-1])) - set(sequences))
         ]
 
-    def let_go(self, stream: str) -> LetGo:
+    def discarded(self, stream: str) -> Discarded:
         """Return the discarded part of a stream."""
-        return self.kept.streams.get(stream, LetGo())
+        return self.discards.streams.get(stream, Discarded())
 
     def dropped(self) -> dict[str, int]:
         """Records lost because recording had stopped, by event; events without losses included."""
@@ -116,11 +132,11 @@ class ProcessRecording:
         Raises:
             KvtraceError: A file is damaged.
         """
-        return read_strings(self.directory, self.kept.first_strings, self.warnings)
+        return read_strings(self.directory, self.discards.first_strings, self.warnings, self.tell)
 
     def _counters(self) -> dict[str, tuple[int, int]]:
         streams = self.facts["streams"]
-        data = _read_counters(self.directory / layout.COUNTERS)
+        data = _read_counters(self.directory / layout.COUNTERS, self.tell)
         if data is None:
             return dict.fromkeys(streams, (0, 0))
         start, step = layout.COUNTERS_HEADER_BYTES, layout.COUNTERS_ENTRY.size
@@ -135,15 +151,21 @@ class Recording:
     manifest: dict[str, Any]
     processes: list[ProcessRecording]
     warnings: list[str]
+    tell: Tell | None = None
 
 
-def open_recording(run_dir: Path) -> Recording:
+def open_recording(run_dir: Path, *, skip_damaged: bool = False) -> Recording:
     """Read what a run directory says about its processes. A recording that is still going on may be opened too.
+
+    Args:
+        run_dir: The run directory.
+        skip_damaged: Leave out what is damaged, now and in what is read later, and say so in the warnings.
 
     Raises:
         KvtraceError: `run_dir` is missing or no run directory, or a file in it is damaged or of a newer kvtrace.
     """
     warnings: list[str] = []
+    tell = _teller(warnings) if skip_damaged else None
     processes_dir = run_dir / layout.PROCESSES
     if not run_dir.exists():
         raise KvtraceError(f"{run_dir} does not exist; name the directory given to `kvtrace record -o`")
@@ -153,14 +175,22 @@ def open_recording(run_dir: Path) -> Recording:
         raise KvtraceError(
             f"{run_dir} is not a run directory: it has neither {layout.MANIFEST} nor {layout.PROCESSES}/"
         )
-    manifest = _read_manifest(run_dir / layout.MANIFEST, warnings)
+    manifest = _read_manifest(run_dir / layout.MANIFEST, warnings, tell)
     directories = sorted(path for path in processes_dir.iterdir() if path.is_dir()) if processes_dir.is_dir() else []
-    processes = [process for path in directories if (process := _open_process(path, warnings))]
+    processes = [process for path in directories if (process := _open_process(path, warnings, tell))]
     processes.sort(key=lambda process: (process.clocks[0].realtime_ns, process.pid))
-    return Recording(run_dir, manifest, processes, warnings)
+    return Recording(run_dir, manifest, processes, warnings, tell)
 
 
-def _read_manifest(path: Path, warnings: list[str]) -> dict[str, Any]:
+def _teller(warnings: list[str]) -> Tell:
+    def tell(text: str) -> None:
+        if (warning := f"left out: {text}") not in warnings:  # files may be read more than once
+            warnings.append(warning)
+
+    return tell
+
+
+def _read_manifest(path: Path, warnings: list[str], tell: Tell | None) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -173,51 +203,81 @@ def _read_manifest(path: Path, warnings: list[str]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
-        raise KvtraceError(f"{path} is damaged: it is not a JSON object: {data[:40]!r}")
-    check_format_version(path, manifest.get("format_version"))
+        refuse(f"{path} is damaged: it is not a JSON object: {data[:40]!r}", tell)
+        return {}
+    try:
+        check_format_version(path, manifest.get("format_version"))
+    except DamageError as error:
+        refuse(str(error), tell)
+        return {}
     return manifest
 
 
-def _open_process(directory: Path, warnings: list[str]) -> ProcessRecording | None:
+def _open_process(directory: Path, warnings: list[str], tell: Tell | None) -> ProcessRecording | None:
     path = directory / layout.JOURNAL
-    lines = list(read_json_lines(path, warnings)) if path.exists() else []
-    if not lines:
-        if any(directory.glob("*.seg")):
-            raise KvtraceError(
-                f"{path} is missing or damaged: it has no `process` line, so its segments cannot be read"
-            )
+    lines = list(read_json_lines(path, warnings, tell)) if path.exists() else []
+    if not lines and not any(directory.glob("*.seg")):
         warnings.append(f"{directory} holds nothing: its process ended while it began to record")
         return None
-    process = ProcessRecording(directory, _process_facts(path, lines[0]), kept=read_kept(directory), warnings=warnings)
+    facts = _process_facts_or_what_segments_say(path, lines, tell)
+    if facts is None:
+        return None
+    process = ProcessRecording(directory, facts, warnings=warnings, tell=tell)
+    process.clocks += [clock for clock in [clock_of(facts)] if clock]
+    try:
+        process.discards = read_discards(directory)
+    except DamageError as error:
+        refuse(str(error), tell)
     for line in lines:
         if not isinstance(line, dict):
-            raise KvtraceError(f"{path} is damaged: {line!r:.60} is not a JSON object")
-        _apply(process, line)
-    if (engines := sum(line.get("kind") == "engine" for line in lines)) > 1:
+            refuse(f"{path} is damaged: {line!r:.60} is not a JSON object", tell)
+        elif line is not facts:
+            _apply(process, line)
+    if (engines := sum(isinstance(line, dict) and line.get("kind") == "engine" for line in lines)) > 1:
         warnings.append(
             f"{directory}: its process made {engines} engines, one after the other or together; their rows are under "
             "one engine_id and their blocks cannot be told apart: run each engine in a process of its own"
         )
-    counters = _read_counters(directory / layout.COUNTERS)
+    counters = _read_counters(directory / layout.COUNTERS, tell)
     if process.stopped is None and counters is not None and layout.COUNTERS_HEADER.unpack_from(counters)[2]:
         process.stopped = "recording stopped early; the reason could not be written"
     return process
 
 
+def _process_facts_or_what_segments_say(path: Path, lines: list[Any], tell: Tell | None) -> dict[str, Any] | None:
+    """The `process` line; where that is damaged and `tell` is there, a pid and a clock of the first whole segment."""
+    try:
+        if not lines:
+            raise DamageError(f"{path} is missing or damaged: it has no `process` line, so its segments cannot be read")
+        return _process_facts(path, lines[0])
+    except DamageError as error:
+        if tell is None:
+            raise
+        host = path.parent.name.rsplit("-", 2)[0]
+        for segment_path in sorted(path.parent.glob("*.seg")):
+            with contextlib.suppress(KvtraceError):
+                segment = read_segment(segment_path, tell)
+                if segment and segment.clock and 0 < segment.pid <= _LARGEST_PID:
+                    tell(f"{error}; pid and clock are those of {segment_path.name}, losses are not known")
+                    return {"pid": segment.pid, "host": host, "streams": [], **segment.clock._asdict()}
+        tell(f"{path.parent}, all of its process: {error}")
+        return None
+
+
 def _process_facts(path: Path, line: Any) -> dict[str, Any]:
     if not isinstance(line, dict) or line.get("kind") != "process":
-        raise KvtraceError(f"{path} is damaged: its first line is {line!r:.60}, expected one of kind `process`")
+        raise DamageError(f"{path} is damaged: its first line is {line!r:.60}, expected one of kind `process`")
     check_format_version(path, line.get("format_version"))
     pid, streams = line.get("pid"), line.get("streams")
     if not isinstance(pid, int) or not 0 < pid <= _LARGEST_PID:
-        raise KvtraceError(f"{path} is damaged: its `process` line has pid {pid!r}, expected a process id")
+        raise DamageError(f"{path} is damaged: its `process` line has pid {pid!r}, expected a process id")
     most = (layout.COUNTERS_BYTES - layout.COUNTERS_HEADER_BYTES) // layout.COUNTERS_ENTRY.size
     if not isinstance(streams, list) or len(streams) > most or not all(isinstance(name, str) for name in streams):
-        raise KvtraceError(
+        raise DamageError(
             f"{path} is damaged: its `process` line has streams {streams!r:.60}, expected a list of names"
         )
     if clock_of(line) is None:
-        raise KvtraceError(f"{path} is damaged: its `process` line has no clock reading (realtime_ns, monotonic_ns)")
+        raise DamageError(f"{path} is damaged: its `process` line has no clock reading (realtime_ns, monotonic_ns)")
     return line
 
 
@@ -284,17 +344,20 @@ def _numbered(directory: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
     return sorted((int(match["sequence"] or 0), path) for match, path in matches if match)
 
 
-def read_strings(directory: Path, first: int, warnings: list[str]) -> dict[int, str]:
+def read_strings(directory: Path, first: int, warnings: list[str], tell: Tell | None = None) -> dict[int, str]:
     """A process's interned strings by number, from file `first` on and those retained from the ones before.
 
     Raises:
-        KvtraceError: A file is damaged.
+        KvtraceError: A file is damaged, and there is no `tell`, with which such lines are left out.
     """
     texts: dict[int, str] = {}
     for sequence, path in string_files(directory):
         if sequence < first - 1:
             continue
-        for index, line in enumerate(read_json_lines(path, warnings), 1):
+        if tell and not (sequence or first):
+            texts |= _strings_in_place(path, warnings, tell)
+            continue
+        for index, line in enumerate(read_json_lines(path, warnings, tell), 1):
             match line:
                 case [int(number), str(text)] if (sequence or first or number == index) and 0 < number < _MOST_STRINGS:
                     texts[number] = text
@@ -302,12 +365,32 @@ def read_strings(directory: Path, first: int, warnings: list[str]) -> dict[int, 
                     pass
                 case _:
                     expected = "a number and its text" if sequence or first else f"[{index}, text]"
-                    raise KvtraceError(f"{path} is damaged: line {index} is {line!r:.60}, expected {expected}")
+                    refuse(f"{path} is damaged: line {index} is {line!r:.60}, expected {expected}", tell)
     return texts
 
 
-def _read_counters(path: Path) -> bytes | None:
-    """The counters file's bytes; None if the process died before it was made."""
+def _strings_in_place(path: Path, warnings: list[str], tell: Tell) -> dict[int, str]:
+    """The strings of a damaged file whose numbers follow the one before, or precede the one after."""
+    lines = list(read_json_lines(path, warnings, tell))
+    numbers = [0, *(_string_number(line) for line in lines), 0]
+    kept = {}
+    for before, number, after, line in zip(numbers, numbers[1:], numbers[2:], lines, strict=False):
+        if 0 < number < _MOST_STRINGS and (number == before + 1 or number == after - 1):
+            kept[number] = line[1]
+    if len(kept) < len(lines):
+        tell(f"{path} is damaged: {len(lines) - len(kept)} strings are out of their place")
+    return kept
+
+
+def _string_number(line: Any) -> int:
+    match line:
+        case [int(number), str()]:
+            return number
+    return -1
+
+
+def _read_counters(path: Path, tell: Tell | None) -> bytes | None:
+    """The counters file's bytes; None if the process died before it was made, or if they are damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -315,6 +398,11 @@ def _read_counters(path: Path) -> bytes | None:
     if not data.rstrip(b"\0"):
         return None
     if len(data) < layout.COUNTERS_BYTES or not data.startswith(layout.COUNTERS_MAGIC):
-        raise KvtraceError(f"{path} is damaged or truncated: {len(data)} bytes that start with {data[:8]!r}")
-    check_format_version(path, layout.COUNTERS_HEADER.unpack_from(data)[1])
+        refuse(f"{path} is damaged or truncated: {len(data)} bytes that start with {data[:8]!r}", tell)
+        return None
+    try:
+        check_format_version(path, layout.COUNTERS_HEADER.unpack_from(data)[1])
+    except DamageError as error:
+        refuse(str(error), tell)
+        return None
     return data

@@ -6,11 +6,11 @@ import json
 import mmap
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from kvtrace.errors import KvtraceError
+from kvtrace.errors import DamageError, KvtraceError, Tell, refuse
 from kvtrace.events import EVENTS, SCHEMA_VERSION
 from kvtrace.format import layout
 
@@ -39,11 +39,16 @@ class Clock(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Scan of a segment: whole records, torn ones, and the slots to read to see every whole one."""
+    """Scan of a segment: whole records, torn ones, and the slots to read to see every whole one.
+
+    `overwritten` are those of the torn ones that no process can have left by dying: it writes one record at a time,
+    after all others, and sets its last byte from 0 to 1.
+    """
 
     records: int
     torn: int
     used_slots: int
+    overwritten: int
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,19 @@ class Segment:
     def scan(self) -> Scan:
         """Find the whole and the torn records. A record is whole if and only if its last byte is 1."""
         if not self.slots:
-            return Scan(0, 0, 0)
+            return Scan(0, 0, 0, 0)
         with map_segment(self) as data:
             end = layout.SEGMENT_HEADER_BYTES + self.slots * self.record_bytes
             marks = data[layout.SEGMENT_HEADER_BYTES + self.record_bytes - 1 : end : self.record_bytes]
             used = marks.rfind(_WHOLE) + 1
             records = marks.count(_WHOLE)
             if self.followed:
-                return Scan(records, self._given_out(data, used) - records, used)
-            return Scan(records, used - records + self._torn_after(data, used), used)
+                torn = self._given_out(data, used) - records
+                return Scan(records, torn, used, torn)
+            behind = self._torn_after(data, used)
+            last = bool(behind) and self._is_unfinished(data, used)
+            torn = used - records + behind
+            return Scan(records, torn, used, torn - last)
 
     def _given_out(self, data: mmap.mmap, used: int) -> int:
         """Places that threads were to write to in a segment that is not the last one, by its seal if it has one."""
@@ -97,6 +106,12 @@ class Segment:
         if not end or not 0 <= sealed < self.slots:
             return self.slots
         return max(sealed, used - 1)  # whoever wrote behind the seal left the place at it empty
+
+    def _is_unfinished(self, data: mmap.mmap, slot: int) -> bool:
+        """Return whether something was written to a place, but not its last byte."""
+        start = layout.SEGMENT_HEADER_BYTES + slot * self.record_bytes
+        record = data[start : start + self.record_bytes]
+        return any(record) and not record[-1]
 
     def committed_estimate(self) -> int:
         """About how many records are whole, from a few reads of one byte: for a display while recording goes on."""
@@ -128,15 +143,16 @@ def map_segment(segment: Segment) -> mmap.mmap:
     """
     with segment.path.open("rb") as file:
         if os.fstat(file.fileno()).st_size < segment.file_bytes:
-            raise KvtraceError(f"{segment.path} became shorter while it was read; is something else changing the run?")
+            raise DamageError(f"{segment.path} became shorter while it was read; is something else changing the run?")
         return mmap.mmap(file.fileno(), segment.file_bytes, access=mmap.ACCESS_READ)
 
 
-def read_segment(path: Path) -> Segment | None:
+def read_segment(path: Path, tell: Tell | None = None) -> Segment | None:
     """Read and check a segment's header.
 
     Returns:
-        The segment, or None if it was still being made when its process died: such a file holds nothing.
+        The segment, or None if it was still being made when its process died: such a file holds nothing. With `tell` a
+        file that was cut off has what is left of it.
 
     Raises:
         KvtraceError: The file is damaged, truncated, foreign, or of a newer kvtrace.
@@ -151,11 +167,11 @@ def read_segment(path: Path) -> Segment | None:
             head = file.read(layout.SEGMENT_HEADER_BYTES)
     magic = _magic(head)
     if magic != layout.SEGMENT_MAGIC:
-        raise KvtraceError(
+        raise DamageError(
             f"{path} is damaged or no kvtrace segment: it starts with {magic!r}, not {layout.SEGMENT_MAGIC!r}"
         )
     if len(head) < layout.SEGMENT_HEADER_BYTES:
-        raise KvtraceError(f"{path} is truncated: {len(head)} bytes, a header has {layout.SEGMENT_HEADER_BYTES}")
+        raise DamageError(f"{path} is truncated: {len(head)} bytes, a header has {layout.SEGMENT_HEADER_BYTES}")
     _, version, record_bytes, json_bytes = layout.SEGMENT_HEADER.unpack_from(head)
     check_format_version(path, version)
     start = layout.SEGMENT_HEADER.size
@@ -163,7 +179,9 @@ def read_segment(path: Path) -> Segment | None:
     segment = _from_header(path, header, version, record_bytes, file_bytes)
     declared = header.get("segment_bytes", file_bytes)
     if declared != file_bytes:
-        raise KvtraceError(f"{path} is truncated or damaged: {file_bytes} bytes, its header says {declared!r:.40}")
+        refuse(f"{path} is truncated or damaged: {file_bytes} bytes, its header says {declared!r:.40}", tell)
+        if isinstance(declared, int) and layout.SEGMENT_HEADER_BYTES <= declared < file_bytes:
+            return replace(segment, file_bytes=declared)
     return segment
 
 
@@ -173,7 +191,8 @@ def check_format_version(path: Path, version: object) -> None:
         return
     newer = isinstance(version, int) and version > layout.FORMAT_VERSION
     advice = "ingest it with the kvtrace that recorded it, or a newer one" if newer else "the file is damaged"
-    raise KvtraceError(f"{path} has format version {version!r}, this kvtrace reads {layout.FORMAT_VERSION}: {advice}")
+    error = KvtraceError if newer else DamageError
+    raise error(f"{path} has format version {version!r}, this kvtrace reads {layout.FORMAT_VERSION}: {advice}")
 
 
 def _magic(head: bytes) -> bytes:
@@ -194,7 +213,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise KvtraceError(f"{path} is damaged: its header is not a JSON object: {text[:40]!r}")
+        raise DamageError(f"{path} is damaged: its header is not a JSON object: {text[:40]!r}")
     return header
 
 
@@ -202,7 +221,7 @@ def _from_header(path: Path, header: dict[str, Any], version: int, record_bytes:
     event, schema_version = header.get("event"), header.get("schema_version")
     _check_schema_version(path, schema_version)
     if not isinstance(event, str) or event not in EVENTS:
-        raise KvtraceError(
+        raise DamageError(
             f"{path} holds events of type {event!r:.60}, which this kvtrace does not know: it is damaged, or was "
             "recorded by a newer kvtrace (ingest it with that one)"
         )
@@ -210,9 +229,9 @@ def _from_header(path: Path, header: dict[str, Any], version: int, record_bytes:
     _check_types(path, event, fields)
     pid, sequence = header.get("pid"), header.get("sequence")
     if not isinstance(pid, int) or not isinstance(sequence, int):
-        raise KvtraceError(f"{path} is damaged: its header has pid {pid!r} and sequence {sequence!r}, expected numbers")
+        raise DamageError(f"{path} is damaged: its header has pid {pid!r} and sequence {sequence!r}, expected numbers")
     if path.name != layout.segment_name(event, sequence):
-        raise KvtraceError(
+        raise DamageError(
             f"{path} has the header of {layout.segment_name(event, sequence)}: was it renamed or damaged?"
         )
     clock = clock_of(header)
@@ -224,27 +243,28 @@ def _check_schema_version(path: Path, found: object) -> None:
         return
     newer = isinstance(found, int) and found > SCHEMA_VERSION
     advice = "ingest it with the kvtrace that recorded it, or a newer one" if newer else "the file is damaged"
-    raise KvtraceError(f"{path} has schema version {found!r}, this kvtrace reads {SCHEMA_VERSION}: {advice}")
+    error = KvtraceError if newer else DamageError
+    raise error(f"{path} has schema version {found!r}, this kvtrace reads {SCHEMA_VERSION}: {advice}")
 
 
 def _fields(path: Path, declared: object, record_bytes: int) -> tuple[FieldFormat, ...]:
     if not isinstance(declared, list) or not declared:
-        raise KvtraceError(f"{path} is damaged: its header declares no fields")
+        raise DamageError(f"{path} is damaged: its header declares no fields")
     fields = []
     for field in declared:
         if not isinstance(field, list) or len(field) != 3 or not all(isinstance(part, str) for part in field):
-            raise KvtraceError(
+            raise DamageError(
                 f"{path} is damaged: its header declares the field {field!r}, expected [name, type, code]"
             )
         if field[2] not in _FIELD_CODES:
-            raise KvtraceError(f"{path}: field {field[0]!r} has the unknown code {field[2]!r}; the header is damaged")
+            raise DamageError(f"{path}: field {field[0]!r} has the unknown code {field[2]!r}; the header is damaged")
         fields.append(FieldFormat(*field))
     names = [field.name for field in fields]
     if len(set(names)) != len(names):
-        raise KvtraceError(f"{path} is damaged: its header declares a field twice: {names}")
+        raise DamageError(f"{path} is damaged: its header declares a field twice: {names}")
     expected = struct.calcsize("<" + "".join(field.code for field in fields)) + 1
     if record_bytes != expected or record_bytes > LARGEST_RECORD_BYTES:
-        raise KvtraceError(f"{path} is damaged: records of {record_bytes} bytes, but its fields take {expected}")
+        raise DamageError(f"{path} is damaged: records of {record_bytes} bytes, but its fields take {expected}")
     return tuple(fields)
 
 
@@ -253,7 +273,7 @@ def _check_types(path: Path, event: str, fields: tuple[FieldFormat, ...]) -> Non
     for name, type_name, code in fields:
         expected = declared.get(name)
         if expected is not None and (type_name, code) != (expected.name, expected.code):
-            raise KvtraceError(
+            raise DamageError(
                 f"{path}: field {name} is of type {type_name} ({code}), this kvtrace expects {expected.name} "
                 f"({expected.code}); the header is damaged or of another kvtrace"
             )

@@ -16,12 +16,12 @@ from kvtrace.capture.tile_options import TileOptions
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.manifest import Manifest
+from kvtrace.format.secrets import redact
 from kvtrace.launch import preflight
 from kvtrace.launch.meter import Meter
 from kvtrace.launch.nsys import Nsys, command_pid, find_nsys, pid_file
 from kvtrace.launch.nsys_report import Report, finish_report, last_words
 from kvtrace.launch.rundir import default_run_dir, make_run_dir
-from kvtrace.launch.secrets import redact
 from kvtrace.launch.status import INTERVAL_S, StatusLine, begin_line, is_usable, status_text
 from kvtrace.launch.summary import Ending, summarize
 from kvtrace.launch.supervise import Between, Child
@@ -80,6 +80,8 @@ def record(launch: Launch) -> int:
     started_ns = time.monotonic_ns()
     try:
         manifest.write(run_dir)
+        if not launch.quiet:
+            _say(f"recording to {run_dir}; when the command has ended: kvtrace ingest {run_dir}")
         child = _start(launch, nsys, program, environment, run_dir)
     except KvtraceError:
         _remove_unused(run_dir, is_new=is_new)

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvtrace.errors import KvtraceError
 from kvtrace.events import STEP_SCHEDULE
 from kvtrace.format import layout
-from kvtrace.format.discarded import read_kept
+from kvtrace.format.discarded import read_discards
 from kvtrace.format.reader import ProcessRecording, Segment, open_recording
 
 _RATE_WINDOW_NS = 5_000_000_000
@@ -42,14 +42,14 @@ class Meter:
             records = size = steps = dropped = 0
             full, self._full = self._full, {}
             for process in self._processes.values():
-                process.kept = read_kept(process.directory)
+                process.discards = read_discards(process.directory)
                 dropped += sum(process.dropped().values())
                 for event, segments in process.segments().items():
                     count = sum(self._count(segment, full) for segment in segments)
                     records += count
                     size += count * segments[0].record_bytes
                     if event == STEP_SCHEDULE.name:
-                        steps += count + process.let_go(event).records
+                        steps += count + process.discarded(event).records
         except (KvtraceError, OSError, ValueError):
             return None
         return Reading(len(self._processes), records, size, dropped, self._rate(now_ns, steps))

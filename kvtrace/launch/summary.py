@@ -77,7 +77,11 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
         *_devices(processes),
         *_nvtx(processes),
         f"  records: {_by_stream(counts.records)}",
-        *([f"  left out: {counts.torn:,} torn records, being written when their process died"] if counts.torn else []),
+        *(
+            [f"  left out: {counts.torn:,} torn records, unfinished when their process died or overwritten"]
+            if counts.torn
+            else []
+        ),
         *_discarded(processes),
         *_profile(ending.report),
         f"  on disk: {size(disk_bytes)} in {ending.run_dir}",
@@ -107,7 +111,7 @@ def _count(processes: Iterable[ProcessRecording], *, exactly: bool) -> _Counts:
 
 
 def _discarded(processes: Iterable[ProcessRecording]) -> Iterator[str]:
-    gone = [(process, stream, told) for process in processes for stream, told in process.kept.streams.items()]
+    gone = [(process, stream, told) for process in processes for stream, told in process.discards.streams.items()]
     if not gone:
         return
     records = sum(told.records for _, stream, told in gone if stream != TILES)

@@ -13,28 +13,7 @@ from typing import Any
 
 from kvtrace.pages import GENERATOR
 from kvtrace.queries.text import cell, inert
-from kvtrace.reports.document import (
-    LONGEST,
-    Block,
-    Cards,
-    Cell,
-    Code,
-    Column,
-    Details,
-    Document,
-    Facts,
-    Figure,
-    File,
-    Items,
-    Listing,
-    Panel,
-    Paragraph,
-    Section,
-    Table,
-    Words,
-    is_number,
-    subsections,
-)
+from kvtrace.reports import document as doc
 
 _STYLE = Path(__file__).parent / "page.css"
 _TICKS = re.compile(r"`([^`]+)`")
@@ -67,7 +46,7 @@ def tag(name: str, *children: str, **attributes: str | None) -> Html:
     return Html(f"<{name}{given}>{inside}</{name}>")
 
 
-def page(document: Document) -> str:
+def page(document: doc.Document) -> str:
     """The whole page."""
     style, policy = _style()
     title = tag("title", "kvtrace: ", document.window_title or document.title)
@@ -98,11 +77,11 @@ def _style() -> tuple[str, str]:
     return style, f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
-def _contents(document: Document) -> Iterator[Html]:
+def _contents(document: doc.Document) -> Iterator[Html]:
     """Links to the sections: a list for those without subsections, a heading and a list for each of the others."""
     alone = [tag("li", tag("a", "Overview", href="#top"))]
     for section in document.sections:
-        if below := subsections(section):
+        if below := doc.subsections(section):
             yield from [tag("ul", *alone)] if alone else []
             alone = []
             yield tag("section", tag("h2", _inline(section.title)), tag("ul", *map(_link, below)))
@@ -111,43 +90,43 @@ def _contents(document: Document) -> Iterator[Html]:
     yield from [tag("ul", *alone)] if alone else []
 
 
-def _link(section: Section) -> Html:
+def _link(section: doc.Section) -> Html:
     title = section.title if section.name else None
     return tag("li", tag("a", section.name or _inline(section.title), href=f"#{section.anchor}", title=title))
 
 
-def _blocks(blocks: Iterable[Block], level: int) -> Iterator[Html]:
+def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[Html]:
     for block in blocks:
         yield _block(block, level)
         yield Html("\n")
 
 
-def _block(block: Block, level: int) -> Html:
+def _block(block: doc.Block, level: int) -> Html:
     match block:
-        case Paragraph(parts, kind):
+        case doc.Paragraph(parts, kind):
             return tag("p", *map(_inline, parts), class_=kind)
-        case Items(texts, kind):
+        case doc.Items(texts, kind):
             return tag("ul", *(tag("li", _inline(text)) for text in texts), class_=_LEVELS[kind])
-        case Facts(pairs):
+        case doc.Facts(pairs):
             return tag("dl", *(element for pair in pairs for element in _fact(*pair)), class_="facts")
-        case Cards():
+        case doc.Cards():
             return _cards(block)
-        case Table():
+        case doc.Table():
             return _table(block)
-        case Figure(picture, _, text):
+        case doc.Figure(picture, _, text):
             image = Html(f'<img src="{picture.uri}" alt="{escape(inert(text))}">')
             return tag("figure", image)
-        case Listing(text):
+        case doc.Listing(text):
             return tag("pre", Html("\n".join(_text(line) for line in text.split("\n"))))
-        case Details(summary, blocks):
+        case doc.Details(summary, blocks):
             return tag("details", tag("summary", _inline(summary)), *_blocks(blocks, level))
-        case Panel(blocks):
+        case doc.Panel(blocks):
             return tag("div", *_blocks(blocks, level), class_="panel")
-        case Section():
+        case doc.Section():
             return _section(block, level + 1)
 
 
-def _section(section: Section, level: int) -> Html:
+def _section(section: doc.Section, level: int) -> Html:
     name = [Html(" "), tag("code", section.name)] if section.name else []
     heading = tag(f"h{level}", _inline(section.title), *name)
     if level == _SECTION_LEVEL:
@@ -156,11 +135,11 @@ def _section(section: Section, level: int) -> Html:
 
 
 def _fact(name: str, value: Any) -> tuple[Html, Html]:
-    wide = "wide" if isinstance(value, Code) else None
+    wide = "wide" if isinstance(value, doc.Code) else None
     return tag("dt", _inline(name)), tag("dd", _inline(value if isinstance(value, str) else str(value)), class_=wide)
 
 
-def _cards(block: Cards) -> Html:
+def _cards(block: doc.Cards) -> Html:
     def unit(name: str, text: str) -> str:
         return f" [{text}]" if text and not name.endswith(text) else ""
 
@@ -169,7 +148,7 @@ def _cards(block: Cards) -> Html:
         *(
             tag(
                 "div",
-                tag("b", cell(card.value, LONGEST)),
+                tag("b", cell(card.value, doc.LONGEST)),
                 tag("span", _joints(card.name), unit(card.name, card.unit)),
                 class_="card",
                 title=card.meaning,
@@ -180,7 +159,7 @@ def _cards(block: Cards) -> Html:
     )
 
 
-def _table(table: Table) -> Html:
+def _table(table: doc.Table) -> Html:
     head = tag("thead", tag("tr", *map(_head, table.columns)))
     rows = (
         tag("tr", *(_cell(value, column) for value, column in zip(row, table.columns, strict=True)))
@@ -191,26 +170,26 @@ def _table(table: Table) -> Html:
     return tag("div", tag("table", head, body, class_=wide), class_="scroll", tabindex="0")
 
 
-def _head(column: Column) -> Html:
+def _head(column: doc.Column) -> Html:
     below = " ".join(filter(None, (column.sign, column.unit)))
     small = [tag("small", below)] if below else []
     return tag("th", _joints(column.name), *small, class_="n" if column.number else None, title=column.meaning)
 
 
-def _cell(value: Any, column: Column) -> Html:
+def _cell(value: Any, column: doc.Column) -> Html:
     mark = ""
-    if isinstance(value, Cell):
+    if isinstance(value, doc.Cell):
         value, mark = value.value, value.mark
     if value is None:
         return tag("td", "-", class_="n null")
-    if is_number(value) or column.number:
-        kind, text = "n", _inline(value) if isinstance(value, str) else cell(value, LONGEST)
-    elif isinstance(value, Words | Code | File):
+    if doc.is_number(value) or column.number:
+        kind, text = "n", _inline(value) if isinstance(value, str) else cell(value, doc.LONGEST)
+    elif isinstance(value, doc.Words | doc.Code | doc.File):
         kind, text = "", _inline(value)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         kind, text = "", Html("".join(map(_inline, value)))
     else:
-        text = cell(value, LONGEST)
+        text = cell(value, doc.LONGEST)
         kind = "t" if len(text) > _LONG_TEXT else "s"
     return tag("td", text, class_=" ".join(filter(None, (kind, mark))))
 
@@ -219,11 +198,11 @@ def _inline(text: str) -> Html:
     """A text as markup."""
     if isinstance(text, Html):
         return text
-    if isinstance(text, Words):
+    if isinstance(text, doc.Words):
         return Html(_TICKS.sub(r"<code>\1</code>", _text(text)))
-    if isinstance(text, Code):
+    if isinstance(text, doc.Code):
         return tag("code", text)
-    if isinstance(text, File):
+    if isinstance(text, doc.File):
         return tag("a", text, href=text)
     return _text(text)
 

@@ -11,29 +11,10 @@ from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.pages import is_page
 from kvtrace.queries import Param, Query, Trace, catalogue, grouped
-from kvtrace.queries.findings import NOTHING, find_findings
+from kvtrace.queries.findings import find_findings, without_findings
 from kvtrace.queries.plotting import FORMATS
+from kvtrace.reports import document as doc
 from kvtrace.reports.answers import Answer, Unanswered, answers
-from kvtrace.reports.document import (
-    Block,
-    Card,
-    Cards,
-    Code,
-    Column,
-    Details,
-    Document,
-    Facts,
-    Figure,
-    File,
-    Items,
-    Listing,
-    Panel,
-    Paragraph,
-    Section,
-    Table,
-    Words,
-    text_table,
-)
 from kvtrace.reports.head import Head, read_head
 from kvtrace.reports.html import page
 from kvtrace.reports.markdown import markdown
@@ -45,6 +26,8 @@ PAGE = "report.html"
 MARKDOWN = "report.md"
 SUMMARY = "run-summary"
 """The query whose one row stands at the top."""
+
+_NO_ROWS = "No rows: the trace has the tables, but nothing in them that the question asks about."
 
 SIGNS = {"recorded": "●", "derived": "◐", "inferred": "○"}
 """Signs for a column's source in a table's head."""
@@ -59,13 +42,16 @@ class Made:
     unanswered: list[Unanswered]
 
 
-def write_report(path: Path, folder: Path, rows: int = ROWS, *, force: bool = False) -> Made:
+def write_report(
+    path: Path, folder: Path, rows: int = ROWS, sections: Sequence[doc.Section] = (), *, force: bool = False
+) -> Made:
     """Write the report on the trace at `path` into `folder`, in place of an earlier one.
 
     Args:
         path: The trace.
         folder: Made if it is not there.
         rows: Most rows of an answer in the page.
+        sections: Further ones, behind what cost most.
         force: Replace files of the report's names that kvtrace did not make.
 
     Raises:
@@ -78,11 +64,12 @@ def write_report(path: Path, folder: Path, rows: int = ROWS, *, force: bool = Fa
         found = list(answers(trace, rows))
     answered = [item for item in found if isinstance(item, Answer)]
     unanswered = [item for item in found if isinstance(item, Unanswered)]
-    document = _document("/".join(path.resolve().parts[-2:]), head, cost, answered, unanswered)
+    document = _document("/".join(path.resolve().parts[-2:]), head, [cost, *sections], answered, unanswered)
     try:
         _clear(folder)
         for item in answered:
-            write_file(folder / "csv" / f"{item.query.name}.csv", item.csv)
+            if item.total:  # the page links no others
+                write_file(folder / "csv" / f"{item.query.name}.csv", item.csv)
             for kind, data in (item.picture.files if item.picture else {}).items():
                 write_file(folder / "plots" / f"{item.query.name}.{kind}", data)
         write_file(folder / MARKDOWN, markdown(document).encode())
@@ -119,24 +106,24 @@ def _clear(folder: Path) -> None:
 
 
 def _document(
-    name: str, head: Head, cost: Section, answered: Sequence[Answer], unanswered: Sequence[Unanswered]
-) -> Document:
+    name: str, head: Head, sections: Sequence[doc.Section], answered: Sequence[Answer], unanswered: Sequence[Unanswered]
+) -> doc.Document:
     by_name = {item.query.name: item for item in answered}
     signs = ", ".join(f"{sign} {source}" for source, sign in SIGNS.items())
-    return Document(
+    return doc.Document(
         title=name,
-        lead=Words(
+        lead=doc.Words(
             f"What happened to the KV cache in this run: {len(answered)} questions answered by `kvtrace report`, "
             f"{len(unanswered)} that this recording cannot answer."
         ),
         blocks=[
             *_head(head),
-            cost,
+            *sections,
             *_cards(by_name.get(SUMMARY)),
-            Paragraph([f"In the tables: {signs}. Recorded values are copied from the trace, derived ones computed from "
-                       "it, inferred ones guessed by a rule. A dash is no value."], "hint"),
+            doc.Paragraph([f"In the tables: {signs}. Recorded values are copied from the trace, derived ones computed "
+                           "from it, inferred ones guessed by a rule. A dash is no value."], "hint"),
             *(
-                Section(Words(group), f"group-{number}", [_answer(by_name[query.name]) for query in queries])
+                doc.Section(doc.Words(group), f"group-{number}", [_answer(by_name[query.name]) for query in queries])
                 for number, (group, queries) in enumerate(grouped(item.query for item in answered).items())
             ),
             *_unanswered(unanswered),
@@ -145,56 +132,58 @@ def _document(
     )  # fmt: skip
 
 
-def _head(head: Head) -> Iterator[Block]:
+def _head(head: Head) -> Iterator[doc.Block]:
     """The run's facts, its engines' settings, and what its recording lacks."""
-    facts = Facts([(name, Code(value) if name == "Command" else value) for name, value in head.facts])
-    settings = Table([Column(name) for name in head.engine_names], head.engines)
-    yield Panel([facts, *([Details("Settings of each engine", [settings])] if head.engines else [])])
+    facts = doc.Facts([(name, doc.Code(value) if name == "Command" else value) for name, value in head.facts])
+    settings = doc.Table([doc.Column(name) for name in head.engine_names], head.engines)
+    yield doc.Panel([facts, *([doc.Details("Settings of each engine", [settings])] if head.engines else [])])
     for level in ("warning", "info"):
         if texts := [note["text"] for note in head.notes if note["level"] == level]:
-            yield Items(texts, level)
+            yield doc.Items(texts, level)
 
 
-def _cost(trace: Trace) -> Section:
+def _cost(trace: Trace) -> doc.Section:
     """Findings, the most expensive first, each with its evidence."""
     try:
         found = find_findings(trace)
+        instead = without_findings(trace)
     except KvtraceError as error:
-        return Section(Words("What cost most"), "findings", [Paragraph([f"It failed: {error}"], "problem")])
+        return doc.Section(doc.Words("What cost most"), "findings", [doc.Paragraph([f"It failed: {error}"], "problem")])
     rows: list[tuple[Any, ...]] = [
-        (finding.text, Words(f"`{finding.evidence}`"), Words(finding.basis), Words(finding.remedy)) for finding in found
+        (finding.text, doc.Words(f"`{finding.evidence}`"), doc.Words(finding.basis), doc.Words(finding.remedy))
+        for finding in found
     ]
-    table = Table([Column("finding"), Column("evidence"), Column("known"), Column("what to try")], rows)
-    return Section(Words("What cost most"), "findings", [table] if rows else [Paragraph([NOTHING])])
+    table = doc.Table(
+        [doc.Column("finding"), doc.Column("evidence"), doc.Column("known"), doc.Column("what to try")], rows
+    )
+    return doc.Section(doc.Words("What cost most"), "findings", [table] if rows else [doc.Paragraph([instead])])
 
 
-def _cards(summary: Answer | None) -> Iterator[Block]:
+def _cards(summary: Answer | None) -> Iterator[doc.Block]:
     """The run's own numbers."""
     if summary is not None and summary.rows:
         columns = zip(summary.query.columns, summary.rows[0], strict=True)
-        yield Cards([Card(value, column.name, column.unit or "", column.meaning) for column, value in columns])
+        yield doc.Cards([doc.Card(value, column.name, column.unit or "", column.meaning) for column, value in columns])
 
 
-def _answer(answer: Answer) -> Section:
+def _answer(answer: Answer) -> doc.Section:
     """A query's answer: its meaning, plot and rows, and how each number was computed."""
     query = answer.query
-    blocks: list[Block] = [Paragraph([Words(text)], "about") for text in query.description.split("\n\n")]
-    blocks += [Paragraph([Words(f"Draws again: {figure}")], "about") for figure in query.figures]
+    blocks: list[doc.Block] = [doc.Paragraph([doc.Words(text)], "about") for text in query.description.split("\n\n")]
+    blocks += [doc.Paragraph([doc.Words(f"Draws again: {figure}")], "about") for figure in query.figures]
     if answer.picture:
-        blocks.append(Figure(answer.picture, f"plots/{query.name}", f"Plot of {query.name}: {query.title}"))
+        blocks.append(doc.Figure(answer.picture, f"plots/{query.name}", f"Plot of {query.name}: {query.title}"))
     if answer.problem:
-        blocks.append(Paragraph([answer.problem], "problem"))
-    blocks += _rows(answer) if answer.total else [
-        Paragraph(["No rows: the trace has the tables, but nothing in them that the question asks about."], "caption")
-    ]  # fmt: skip
+        blocks.append(doc.Paragraph([answer.problem], "problem"))
+    blocks += _rows(answer) if answer.total else [doc.Paragraph([_NO_ROWS], "caption")]
     blocks.append(_how_computed(query, answer.seconds))
-    return Section(Words(query.title), query.name, blocks, query.name)
+    return doc.Section(doc.Words(query.title), query.name, blocks, query.name)
 
 
-def _rows(answer: Answer) -> list[Block]:
+def _rows(answer: Answer) -> list[doc.Block]:
     query = answer.query
     columns = [
-        Column(
+        doc.Column(
             column.name,
             number,
             column.unit or "",
@@ -205,47 +194,53 @@ def _rows(answer: Answer) -> list[Block]:
     ]
     whole = f"{answer.total} row{'s' if answer.total != 1 else ''}, also as "
     first = f"The first {len(answer.rows)} of {answer.total:,} rows; all of them: "
-    plot = [", the plot: ", File(f"plots/{query.name}.svg")] if answer.picture else []
-    caption = [first if answer.cut else whole, File(f"csv/{query.name}.csv"), *plot]
-    return [Table(columns, answer.rows), Paragraph(caption, "caption")]
+    plot = [", the plot: ", doc.File(f"plots/{query.name}.svg")] if answer.picture else []
+    caption = [first if answer.cut else whole, doc.File(f"csv/{query.name}.csv"), *plot]
+    return [doc.Table(columns, answer.rows), doc.Paragraph(caption, "caption")]
 
 
-def _how_computed(query: Query, seconds: float) -> Details:
+def _how_computed(query: Query, seconds: float) -> doc.Details:
     columns = [
         (
-            Code(column.name),
-            Words(column.unit or ""),
-            Words(f"{SIGNS[column.source]} {column.source}"),
-            Words(column.meaning),
+            doc.Code(column.name),
+            doc.Words(column.unit or ""),
+            doc.Words(f"{SIGNS[column.source]} {column.source}"),
+            doc.Words(column.meaning),
         )
         for column in query.columns
     ]
-    blocks: list[Block] = [text_table(("column", "unit", "source", "meaning"), columns)]
+    blocks: list[doc.Block] = [doc.text_table(("column", "unit", "source", "meaning"), columns)]
     if query.params:
         params = [
-            (Code(param.name), Words(param.type), Code(_default(param)), Words(param.meaning)) for param in query.params
+            (doc.Code(param.name), doc.Words(param.type), doc.Code(_default(param)), doc.Words(param.meaning))
+            for param in query.params
         ]
-        blocks.append(Paragraph(["Parameters, at their defaults:"]))
-        blocks.append(text_table(("parameter", "type", "value", "meaning"), params))
+        blocks.append(doc.Paragraph(["Parameters, at their defaults:"]))
+        blocks.append(doc.text_table(("parameter", "type", "value", "meaning"), params))
     blocks += [
-        Paragraph([f"SQL, over {', '.join(query.needs)}; it took {seconds:.2f} s:"]),
-        Listing(query.body, "sql"),
-        Paragraph([Words(f"Again: `kvtrace query {query.name} TRACE --limit 0`")], "hint"),
+        doc.Paragraph([f"SQL, over {', '.join(query.needs)}; it took {seconds:.2f} s:"]),
+        doc.Listing(query.body, "sql"),
+        doc.Paragraph([doc.Words(f"Again: `kvtrace query {query.name} TRACE --limit 0`")], "hint"),
     ]
-    return Details("How each number was computed", blocks)
+    return doc.Details("How each number was computed", blocks)
 
 
 def _default(param: Param) -> str:
     return "NULL" if param.default is None else str(param.default)
 
 
-def _unanswered(unanswered: Sequence[Unanswered]) -> Iterator[Section]:
+def _unanswered(unanswered: Sequence[Unanswered]) -> Iterator[doc.Section]:
     if not unanswered:
         return
     rows = [
-        (Code(item.query.name), Words(item.query.title), Words(", ".join(item.missing)), Words("; ".join(item.why)))
+        (
+            doc.Code(item.query.name),
+            doc.Words(item.query.title),
+            doc.Words(", ".join(item.missing)),
+            doc.Words("; ".join(item.why)),
+        )
         for item in unanswered
     ]
-    why = Paragraph(["These ask about things that are not in this recording."])
-    table = text_table(("query", "question", "without rows", "how to get an answer"), rows)
-    yield Section("Not answered", "unanswered", [why, table])
+    why = doc.Paragraph(["These ask about things that are not in this recording."])
+    table = doc.text_table(("query", "question", "without rows", "how to get an answer"), rows)
+    yield doc.Section("Not answered", "unanswered", [why, table])

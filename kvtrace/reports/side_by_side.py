@@ -15,25 +15,8 @@ from kvtrace.errors import KvtraceError
 from kvtrace.queries.plotting import COLOURS, draw_bytes, label, new_figure
 from kvtrace.queries.statistics import RESAMPLES, RULE, Difference
 from kvtrace.queries.text import inert, rounded
+from kvtrace.reports import document as doc
 from kvtrace.reports.compare import Comparison, Row, verdict
-from kvtrace.reports.document import (
-    Block,
-    Cell,
-    Code,
-    Column,
-    Document,
-    File,
-    Items,
-    Mark,
-    Panel,
-    Paragraph,
-    Picture,
-    Section,
-    Table,
-    Words,
-    text_table,
-)
-from kvtrace.reports.document import Figure as Drawing
 from kvtrace.reports.gates import Judgement, as_junit
 from kvtrace.reports.html import page
 from kvtrace.reports.markdown import markdown
@@ -58,7 +41,7 @@ METHOD = (
     f"{RULE}; metrics that have one value a run have none.",
 )
 
-_MARKS: dict[str, Mark] = {"better": "better", "worse": "worse"}
+_MARKS: dict[str, doc.Mark] = {"better": "better", "worse": "worse"}
 
 CSV_COLUMNS = (
     *("metric", "unit", "better", "query", "statistic", "run", "trace", "value"),
@@ -124,16 +107,18 @@ def write_comparison(
     return folder / PAGE
 
 
-def _document(comparison: Comparison, pictures: dict[str, Picture | None], judgements: Sequence[Judgement]) -> Document:
-    fair = Section("Is it fair?", "fair", [Items(comparison.warnings, "warning")])
-    return Document(
+def _document(
+    comparison: Comparison, pictures: dict[str, doc.Picture | None], judgements: Sequence[Judgement]
+) -> doc.Document:
+    fair = doc.Section("Is it fair?", "fair", [doc.Items(comparison.warnings, "warning")])
+    return doc.Document(
         title=f"{len(comparison.names)} runs side by side",
         lead="Each run against the first, A.",
         blocks=[
-            Panel(_runs(comparison)),
+            doc.Panel(_runs(comparison)),
             *([_gates(judgements)] if judgements else []),
             *([fair] if comparison.warnings else []),
-            Paragraph([READING], "hint"),
+            doc.Paragraph([READING], "hint"),
             *(_section(comparison, other, pictures[comparison.letters[other]]) for other in _others(comparison)),
             _metrics(comparison),
         ],
@@ -142,14 +127,14 @@ def _document(comparison: Comparison, pictures: dict[str, Picture | None], judge
     )
 
 
-def _gates(judgements: Sequence[Judgement]) -> Section:
+def _gates(judgements: Sequence[Judgement]) -> doc.Section:
     """The verdicts of the gates."""
-    marks: dict[str, Mark] = {"passed": "better", "failed": "worse"}
+    marks: dict[str, doc.Mark] = {"passed": "better", "failed": "worse"}
     rows = [
-        [*map(Words, cells[:-2]), Cell(Words(cells[-2]), marks.get(cells[-2], "")), Words(cells[-1])]
+        [*map(doc.Words, cells[:-2]), doc.Cell(doc.Words(cells[-2]), marks.get(cells[-2], "")), doc.Words(cells[-1])]
         for cells in map(gate_cells, judgements)
     ]
-    return Section("Gates", "gates", [text_table(GATE_COLUMNS, rows)])
+    return doc.Section("Gates", "gates", [doc.text_table(GATE_COLUMNS, rows)])
 
 
 def gate_cells(judgement: Judgement) -> tuple[str, str, str, str, str]:
@@ -161,61 +146,61 @@ def _others(comparison: Comparison) -> range:
     return range(1, len(comparison.names))
 
 
-def _runs(comparison: Comparison) -> list[Block]:
+def _runs(comparison: Comparison) -> list[doc.Block]:
     """The runs and the settings in which they differ."""
     paired = ["", *(pairing.description for pairing in comparison.pairings)]
     rows = [
-        (Words(letter), name, Code(command), Words(pairs))
+        (doc.Words(letter), name, doc.Code(command), doc.Words(pairs))
         for letter, name, command, pairs in zip(
             comparison.letters, comparison.names, comparison.commands, paired, strict=True
         )
     ]
-    settings = [(Words(setting.name), *setting.values) for setting in comparison.settings]
+    settings = [(doc.Words(setting.name), *setting.values) for setting in comparison.settings]
     return [
-        text_table(("run", "trace", "command", "requests paired with A's"), rows),
-        text_table(("setting that differs", *comparison.letters), settings)
+        doc.text_table(("run", "trace", "command", "requests paired with A's"), rows),
+        doc.text_table(("setting that differs", *comparison.letters), settings)
         if settings
-        else Paragraph(["All recorded settings are the same."], "hint"),
+        else doc.Paragraph(["All recorded settings are the same."], "hint"),
     ]
 
 
-def _section(comparison: Comparison, other: int, picture: Picture | None) -> Section:
+def _section(comparison: Comparison, other: int, picture: doc.Picture | None) -> doc.Section:
     """A run against the first: the plot of its differences, and the table."""
     letter = comparison.letters[other]
     repeat = f"{letter} has A's command and settings: these differences are what repeating a run does by itself."
     columns = [
-        *(Column(name) for name in ("metric", "unit", "better")),
-        *(Column(name, number=True) for name in ("A", letter, "difference", "change", "95% interval", "pairs")),
-        Column(f"{letter} is"),
+        *(doc.Column(name) for name in ("metric", "unit", "better")),
+        *(doc.Column(name, number=True) for name in ("A", letter, "difference", "change", "95% interval", "pairs")),
+        doc.Column(f"{letter} is"),
     ]
     rows = [
-        [*map(Words, line.cells[:-1]), Cell(Words(line.verdict), _MARKS.get(line.verdict, ""))]
+        [*map(doc.Words, line.cells[:-1]), doc.Cell(doc.Words(line.verdict), _MARKS.get(line.verdict, ""))]
         for line in lines(comparison, other)
     ]
-    caption = [f"{comparison.pairings[other - 1].description}. As CSV: ", File("compare.csv")]
-    drawn = [Drawing(picture, f"plots/{letter}", f"Relative differences of {letter} from A")] if picture else []
-    return Section(
+    caption = [f"{comparison.pairings[other - 1].description}. As CSV: ", doc.File("compare.csv")]
+    drawn = [doc.Figure(picture, f"plots/{letter}", f"Relative differences of {letter} from A")] if picture else []
+    return doc.Section(
         f"{letter} against A",
         f"against-{letter}",
         [
-            *([Paragraph([repeat])] if comparison.repeats[other - 1] else []),
-            Panel([*drawn, Table(columns, rows), Paragraph(caption, "caption")]),
+            *([doc.Paragraph([repeat])] if comparison.repeats[other - 1] else []),
+            doc.Panel([*drawn, doc.Table(columns, rows), doc.Paragraph(caption, "caption")]),
         ],
     )
 
 
-def _metrics(comparison: Comparison) -> Section:
+def _metrics(comparison: Comparison) -> doc.Section:
     """The meaning of every metric, and how its numbers and intervals are computed."""
     rows = [
         (
-            *(Words(metric.name), Words(metric.unit), Words(metric.meaning), Code(metric.query)),
-            Words(", ".join(f"`{column}`" for column in metric.columns)),
-            Words(metric.statistic + (" over requests" if metric.paired else "")),
+            *(doc.Words(metric.name), doc.Words(metric.unit), doc.Words(metric.meaning), doc.Code(metric.query)),
+            doc.Words(", ".join(f"`{column}`" for column in metric.columns)),
+            doc.Words(metric.statistic + (" over requests" if metric.paired else "")),
         )
         for metric in (row.metric for row in comparison.rows)
     ]
-    table = text_table(("metric", "unit", "meaning", "query", "columns", "a run's number"), rows)
-    return Section("How it is computed", "metrics", [*(Paragraph([Words(text)]) for text in METHOD), table])
+    table = doc.text_table(("metric", "unit", "meaning", "query", "columns", "a run's number"), rows)
+    return doc.Section("How it is computed", "metrics", [*(doc.Paragraph([doc.Words(text)]) for text in METHOD), table])
 
 
 def as_csv(comparison: Comparison) -> str:
@@ -263,10 +248,10 @@ def _drawable(found: Difference) -> bool:
     return math.isfinite(found.relative)
 
 
-def _picture(comparison: Comparison, other: int) -> Picture | None:
+def _picture(comparison: Comparison, other: int) -> doc.Picture | None:
     """The plot of a run's differences, if there are any to draw."""
     drawn = any((found := row.differences[other - 1]) and _drawable(found) for row in comparison.rows)
-    return Picture({"svg": draw_bytes(forest(comparison, other), "svg")}) if drawn else None
+    return doc.Picture({"svg": draw_bytes(forest(comparison, other), "svg")}) if drawn else None
 
 
 def _line(row: Row, other: int) -> Line:

@@ -196,7 +196,7 @@ class Tiers:
         return (row for lies in self._stored.values() for rows in lies.values() for row in rows)
 
 
-class Carry:
+class Compaction:
     """Records still in force of one process's discarded segments."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Carry:
     @staticmethod
     def takes(event: str) -> bool:
         """Return whether records of an event may outlive their segment."""
-        return event in _CARRIED
+        return event in _COMPACTED
 
     def fold(self, event: str, records: Iterable[Record]) -> None:
         """Take up the whole records of a segment, after those of the one before it."""
@@ -260,7 +260,7 @@ class Carry:
     def strings(self) -> set[int]:
         """Numbers of the interned strings that retained records need."""
         needed = set()
-        for event in _CARRIED:
+        for event in _COMPACTED:
             names = [field.name for field in EVENTS[event].fields if field.type in (REQUEST, STRING)]
             needed |= {getattr(row.record, name) for row in self._rows(event) for name in names}
         return needed - {0}
@@ -279,7 +279,7 @@ class Carry:
         return itertools.chain.from_iterable(pairs.rows(event) for pairs in self._pairs if event in pairs.events)
 
 
-_CARRIED = frozenset(
+_COMPACTED = frozenset(
     {BLOCK_EVENT.name, *Requests.EVENTS, REQUEST_ARRIVAL.name, TIER_BLOCK.name, BATCH_ROW.name}
     | {PIN_START.name, PIN_END.name, TRANSFER_SUBMIT.name, TRANSFER_END.name}
 )

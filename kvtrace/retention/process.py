@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
 from kvtrace.format import layout
-from kvtrace.format.discarded import TILES, LetGo, read_kept
+from kvtrace.format.discarded import TILES, Discarded, read_discards
 from kvtrace.format.jsonlines import read_json_lines
 from kvtrace.format.processes import is_alive, is_here
 from kvtrace.format.reader import read_strings, segment_names, string_files, tile_files
 from kvtrace.format.segment import Segment, map_segment, read_segment
 from kvtrace.format.segment_file import segment_header
 from kvtrace.format.tile_file import CHUNK, FILE_HEADER_BYTES, Chunk
-from kvtrace.retention.compaction import Carry, Record
+from kvtrace.retention.compaction import Compaction, Record
 
 
 class File(NamedTuple):
@@ -35,15 +35,15 @@ class File(NamedTuple):
     path: Path
 
 
-class ProcessKeeper:
-    """Retention of a process directory. `carry` has the records in force of its discarded files."""
+class ProcessRetention:
+    """Retention of a process directory. `compaction` has the records in force of its discarded files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.carry = Carry()
-        self._kept = read_kept(directory)
+        self.compaction = Compaction()
+        self._discards = read_discards(directory)
         self._headers: dict[Path, Segment] = {}
-        self._carried: dict[str, int] = {}
+        self._compacted: dict[str, int] = {}
         self._facts: dict[str, Any] = {}
         self._died_ns: int | None = None
 
@@ -52,7 +52,7 @@ class ProcessKeeper:
         if self._died_ns is None and self._is_dead():
             self._died_ns = now_ns
         for event, sequences in segment_names(self.directory).items():
-            whole = [number for number in sequences if number >= self._let_go(event).first]
+            whole = [number for number in sequences if number >= self._discarded(event).first]
             for number, following in itertools.pairwise([*whole, None]):
                 path, end_ns = self._path(event, number or 0), self._died_ns
                 if following is not None:
@@ -68,18 +68,18 @@ class ProcessKeeper:
 
     def fold(self, files: Sequence[File]) -> None:
         """Take up the records in force of some files and count the files as discarded."""
-        streams = dict(self._kept.streams)
+        streams = dict(self._discards.streams)
         for file in files:
             records = _tile_steps(file.path) if file.stream == TILES else self._fold(self._headers[file.path])
-            gone = self._let_go(file.stream) if file.stream not in streams else streams[file.stream]
+            gone = self._discarded(file.stream) if file.stream not in streams else streams[file.stream]
             streams[file.stream] = gone.more(file.sequence + 1, records, file.bytes, file.end_ns)
-        self._kept = replace(self._kept, streams=streams)
+        self._discards = replace(self._discards, streams=streams)
 
     def oldest_ns(self, now_ns: int) -> int:
         """No remaining record is older, except retained ones. CLOCK_MONOTONIC."""
         begins = [now_ns]
         for event, sequences in segment_names(self.directory).items():
-            oldest = next((number for number in sequences if number >= self._let_go(event).first), None)
+            oldest = next((number for number in sequences if number >= self._discarded(event).first), None)
             if oldest is None:
                 continue
             header = self._header(self._path(event, oldest), is_last=oldest == sequences[-1])
@@ -89,27 +89,27 @@ class ProcessKeeper:
 
     def strings(self) -> dict[int, str]:
         """The interned strings that are still there."""
-        return read_strings(self.directory, self._kept.first_strings, [])
+        return read_strings(self.directory, self._discards.first_strings, [])
 
-    def let_go(self, files: Sequence[File], now_ns: int) -> None:
+    def discard(self, files: Sequence[File], now_ns: int) -> None:
         """Write the retained records in the place of the last files, and delete the others.
 
         The discarded files are noted first: a reader after a crash in between knows which files do not count.
         """
         strings = self.strings()
         if self._died_ns is not None and self.oldest_ns(now_ns) == now_ns:
-            self.carry = Carry()  # nothing of it is left that would need it
+            self.compaction = Compaction()  # nothing of it is left that would need it
         first_strings = self._first_strings(now_ns)
-        self._kept = replace(self._kept, first_strings=first_strings)
-        self._kept.write(self.directory)
-        for event, gone in self._kept.streams.items():
+        self._discards = replace(self._discards, first_strings=first_strings)
+        self._discards.write(self.directory)
+        for event, gone in self._discards.streams.items():
             if event != TILES:
-                self._carry_over(event, gone)
+                self._write_compacted(event, gone)
         for file in files:
-            if file.stream == TILES or file.sequence < self._kept.streams[file.stream].first - 1:
+            if file.stream == TILES or file.sequence < self._discards.streams[file.stream].first - 1:
                 self._delete(file.path)
         if first_strings:
-            texts = ([number, strings[number]] for number in sorted(self.carry.strings()) if number in strings)
+            texts = ([number, strings[number]] for number in sorted(self.compaction.strings()) if number in strings)
             lines = "".join(json.dumps(line) + "\n" for line in texts)
             _replace(self.directory / layout.strings_name(first_strings - 1), lines.encode())
             for number, path in string_files(self.directory):
@@ -129,13 +129,13 @@ class ProcessKeeper:
         """
         oldest_ns = self.oldest_ns(now_ns)
         begun = [number for number, path in string_files(self.directory) if _begin_ns(path) <= oldest_ns]
-        return max(self._kept.first_strings, begun[-1] - 1 if begun else 0)
+        return max(self._discards.first_strings, begun[-1] - 1 if begun else 0)
 
-    def _carry_over(self, event: str, gone: LetGo) -> None:
+    def _write_compacted(self, event: str, gone: Discarded) -> None:
         """Write an event's retained records as the segment before the first whole one; delete the one before that."""
-        records = self.carry.records(event)
+        records = self.compaction.records(event)
         path = self._path(event, gone.first - 1)
-        if self._carried.get(event) == len(records) and path not in self._headers:
+        if self._compacted.get(event) == len(records) and path not in self._headers:
             return
         last = self._headers.pop(path, None) or read_segment(path)
         for number in segment_names(self.directory).get(event, []):
@@ -145,14 +145,14 @@ class ProcessKeeper:
             _replace(path, _segment(last, records))
         else:
             path.unlink(missing_ok=True)
-        self._carried[event] = len(records)
+        self._compacted[event] = len(records)
 
     def _delete(self, path: Path) -> None:
         self._headers.pop(path, None)
         path.unlink(missing_ok=True)
 
-    def _let_go(self, stream: str) -> LetGo:
-        return self._kept.streams.get(stream, LetGo())
+    def _discarded(self, stream: str) -> Discarded:
+        return self._discards.streams.get(stream, Discarded())
 
     def _path(self, event: str, sequence: int) -> Path:
         return self.directory / layout.segment_name(event, sequence)
@@ -174,9 +174,9 @@ class ProcessKeeper:
     def _fold(self, segment: Segment) -> int:
         """Take up a segment; how many whole records it has."""
         records = replace(segment, followed=True).scan().records
-        if records and Carry.takes(segment.event):
+        if records and Compaction.takes(segment.event):
             _check_fields(segment)
-            self.carry.fold(segment.event, _records(segment))
+            self.compaction.fold(segment.event, _records(segment))
         return records
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from kvtrace.capture.limits import Limits
 from kvtrace.events import REQUEST_ARRIVAL
 from kvtrace.format import layout
-from kvtrace.retention.process import File, ProcessKeeper
+from kvtrace.retention.process import File, ProcessRetention
 
 _ARRIVAL_NS = 86_400_000_000_000
 """Arrivals of requests that no engine saw the end of are retained for a day."""
@@ -25,7 +25,7 @@ _SLACK = 8
 """An eighth of the cap is freed when segments are discarded, for allocations until the next look."""
 
 
-class Keeper:
+class Retention:
     """Looks at a run directory again and again.
 
     Args:
@@ -38,9 +38,9 @@ class Keeper:
         self._run_dir = run_dir
         self._limits = limits
         self._clock = clock
-        self._processes: dict[Path, ProcessKeeper] = {}
+        self._processes: dict[Path, ProcessRetention] = {}
 
-    def keep(self) -> int:
+    def enforce(self) -> int:
         """Discard files that are too old or too many; returns the number of discarded files.
 
         Raises:
@@ -55,23 +55,23 @@ class Keeper:
             if chosen:
                 self._forget(now_ns)
             for process, files in chosen.items():
-                process.let_go(files, now_ns)
+                process.discard(files, now_ns)
         return sum(map(len, chosen.values()))
 
     def _find_processes(self) -> None:
         directory = self._run_dir / layout.PROCESSES
         for path in directory.iterdir() if directory.is_dir() else ():
             if path not in self._processes and path.is_dir():
-                self._processes[path] = ProcessKeeper(path)
+                self._processes[path] = ProcessRetention(path)
 
-    def _choose(self, now_ns: int) -> dict[ProcessKeeper, list[File]]:
+    def _choose(self, now_ns: int) -> dict[ProcessRetention, list[File]]:
         """The files to discard, in the order of their ends."""
         too_much, too_old_ns = 0, -1
         if (most := self._limits.max_bytes) is not None and (size := _bytes(self._run_dir)) > most - most // _SLACK:
             too_much = size - (most - most // _SLACK)
         if self._limits.keep_ns is not None:
             too_old_ns = now_ns - self._limits.keep_ns
-        chosen: defaultdict[ProcessKeeper, list[File]] = defaultdict(list)
+        chosen: defaultdict[ProcessRetention, list[File]] = defaultdict(list)
         closed = [(file, process) for process in self._processes.values() for file in process.closed(now_ns)]
         for file, process in sorted(closed, key=lambda found: found[0]):
             if too_much <= 0 and file.end_ns > too_old_ns:
@@ -85,13 +85,13 @@ class Keeper:
         oldest_ns = min(process.oldest_ns(now_ns) for process in self._processes.values())
         forgotten: set[str] = set()
         for process in self._processes.values():
-            if numbers := process.carry.forget(oldest_ns):
+            if numbers := process.compaction.forget(oldest_ns):
                 strings = process.strings()
                 forgotten |= {strings[number] for number in numbers if number in strings}
         for process in self._processes.values():
-            if process.carry.records(REQUEST_ARRIVAL.name):
+            if process.compaction.records(REQUEST_ARRIVAL.name):
                 gone = {number for number, text in process.strings().items() if text in forgotten}
-                process.carry.forget_arrivals(gone, now_ns - _ARRIVAL_NS)
+                process.compaction.forget_arrivals(gone, now_ns - _ARRIVAL_NS)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvtrace.capture.limits import Limits
 from kvtrace.errors import KvtraceError
-from kvtrace.retention.retention import Keeper
+from kvtrace.retention.retention import Retention
 from kvtrace.retention.snapshot import snapshot, snapshot_name
 
 INTERVAL_S = 1.0
@@ -26,7 +26,7 @@ class FlightRecorder(threading.Thread):
     def __init__(self, run_dir: Path, limits: Limits, say: Callable[[str], None]) -> None:
         super().__init__(name="kvtrace-flight", daemon=True)
         self._run_dir = run_dir
-        self._keeper: Keeper | None = Keeper(run_dir, limits)
+        self._retention: Retention | None = Retention(run_dir, limits)
         self._say = say
         self._wake = threading.Event()
         self._asked = threading.Event()
@@ -57,9 +57,9 @@ class FlightRecorder(threading.Thread):
                 self._say(f"snapshot: {snapshot(self._run_dir, snapshot_name(self._run_dir.absolute()))}")
             except (KvtraceError, OSError) as error:
                 self._say(str(error))
-        if self._keeper is not None:
+        if self._retention is not None:
             try:
-                self._keeper.keep()
+                self._retention.enforce()
             except Exception as error:  # the recording goes on, whatever became of it
-                self._keeper = None
+                self._retention = None
                 self._say(f"old records are no longer discarded, so the recording grows: {error!r}")

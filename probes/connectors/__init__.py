@@ -12,7 +12,7 @@ from kvtrace.probes.connectors.part import Part
 from kvtrace.probes.connectors.registry import adapter_of
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 
 _FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory"
 _PARTS = "the parts of a MultiConnector"
@@ -23,7 +23,7 @@ def hooks(engines: Engines, patches: Patches) -> list[Hook]:
 
     def after_create(_: None, connector: object, args: Args, kwargs: Kwargs) -> None:
         role = argument(args, kwargs, 2, "role").name.lower()
-        for index, one in enumerate([connector, *_children(connector, engines.lacks)]):
+        for index, one in enumerate([connector, *_children(connector, engines.optional)]):
             _attach(Part(engines, patches, connector, one, index), role)
 
     parts = Need(
@@ -35,12 +35,12 @@ def hooks(engines: Engines, patches: Patches) -> list[Hook]:
     return [Hook(f"{_FACTORY}.create_connector", lost, after=after_create, needs=(parts,))]
 
 
-def _children(connector: object, lacks: Lacks) -> list[object]:
+def _children(connector: object, optional: OptionalAttributes) -> list[object]:
     """List the parts of a MultiConnector, and their parts."""
     if not any(kind.__name__ == "MultiConnector" for kind in type(connector).__mro__):
         return []
-    parts = lacks.read(connector, "_connectors", _PARTS, ())
-    return [found for part in parts for found in (part, *_children(part, lacks))]
+    parts = optional.read(connector, "_connectors", _PARTS, ())
+    return [found for part in parts for found in (part, *_children(part, optional))]
 
 
 def _attach(part: Part, role: str) -> None:

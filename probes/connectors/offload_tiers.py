@@ -11,7 +11,7 @@ from kvtrace.probes.connectors.adapter import Planned
 from kvtrace.probes.connectors.part import TIER_PLACES, TIERS, Part, chunks_of, low_hashes
 from kvtrace.probes.connectors.worker_side import Transfers
 from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Need, argument
-from kvtrace.probes.optional_attributes import Followed, Lacks
+from kvtrace.probes.optional_attributes import Followed, OptionalAttributes
 from kvtrace.probes.vllm_types import Block, BlockPool, shape_of
 
 _MANAGER, _PRIMARY = "vllm.v1.kv_offload.base:OffloadingManager", "vllm.v1.kv_offload.tiering.manager"
@@ -148,11 +148,11 @@ class TierRows:
             )
 
 
-def capacity_of(manager: object, lacks: Lacks) -> int | None:
+def capacity_of(manager: object, optional: OptionalAttributes) -> int | None:
     """The capacity of a manager's tier, in blocks or chunks."""
     capacity = getattr(manager, "_num_blocks", None)  # of older ones
     if capacity is None:
-        capacity = lacks.read(manager, "_num_chunks", _CAPACITY)
+        capacity = optional.read(manager, "_num_chunks", _CAPACITY)
     return None if capacity is None else int(capacity)
 
 
@@ -160,8 +160,8 @@ class ManagerTier:
     """A tier kept by one of vLLM's `OffloadingManager`s."""
 
     def __init__(self, part: Part, manager: object) -> None:
-        self._lacks = part.lacks
-        medium = part.lacks.read(manager, "medium", _KIND)
+        self._optional = part.optional
+        medium = part.optional.read(manager, "medium", _KIND)
         tier = TIERS.get(str(getattr(medium, "value", medium)).lower().rpartition(".")[2], Tier.other)
         self._rows = TierRows(part, tier)
         self._block_of: dict[bytes, int] = {}
@@ -192,7 +192,7 @@ class ManagerTier:
         self._record(TierOp.evict, output.evicted_keys)
         for key in output.evicted_keys:
             self._block_of.pop(key, None)
-        ids = chunks_of(output.store_spec, self._lacks)
+        ids = chunks_of(output.store_spec, self._optional)
         if self._follows and len(ids) == len(output.keys_to_store):
             self._block_of.update(zip(output.keys_to_store, ids, strict=True))
         self._record(TierOp.write, output.keys_to_store)
@@ -207,7 +207,7 @@ class ManagerTier:
 
     def _after_prepare_load(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
         context = argument(args, kwargs, 1, "req_context")
-        self._record(TierOp.hit, argument(args, kwargs, 0, "keys"), self._lacks.read(context, "req_id", _HITS, ""))
+        self._record(TierOp.hit, argument(args, kwargs, 0, "keys"), self._optional.read(context, "req_id", _HITS, ""))
 
     def _after_reset(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
         self._block_of.clear()
@@ -252,7 +252,7 @@ class SecondaryTier:
     def __init__(self, part: Part, tier: object, level: int) -> None:
         self._part, self._level = part, level
         medium = getattr(tier, "medium", None)  # since vLLM 0.27
-        kind = str(medium.value if medium is not None else part.lacks.read(tier, "tier_type", _KIND, "")).lower()
+        kind = str(medium.value if medium is not None else part.optional.read(tier, "tier_type", _KIND, "")).lower()
         remote = getattr(getattr(tier, "locality", None), "value", "") == "REMOTE"
         self._tier = Tier.remote if remote else TIERS.get({"fs": "disk", "p2p": "remote"}.get(kind, kind), Tier.other)
         self._block_bytes = int(getattr(tier, "_block_size_bytes", 0) or 0)

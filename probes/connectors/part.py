@@ -11,7 +11,7 @@ from kvtrace.events import Direction, Tier
 from kvtrace.probes.engine import Engine, PoolRecorder
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Patches
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.vllm_types import BlockPool
 
 STEP_ATTRIBUTE = "_kvtrace_step"
@@ -40,7 +40,7 @@ class Part:
 
     def __init__(self, engines: Engines, patches: Patches, root: object, connector: object, index: int) -> None:
         self.recorder: Recorder = engines.recorder
-        self.lacks = engines.lacks
+        self.optional = engines.optional
         self.root = root
         self.connector: Any = connector  # an adapter knows its attributes
         self.index = index
@@ -118,11 +118,11 @@ class Part:
 TIERS = {"cpu": Tier.cpu, "disk": Tier.disk, "storage": Tier.disk, "remote": Tier.remote}
 
 
-def chunks_of(spec: object, lacks: Lacks) -> list[int]:
+def chunks_of(spec: object, optional: OptionalAttributes) -> list[int]:
     """List the blocks of a tier that a load/store spec addresses; empty if it names files or the like instead."""
     ids = getattr(spec, "block_ids", None)
     if ids is None and type(spec).__name__ == "CPULoadStoreSpec":
-        lacks.tell(spec, "block_ids", TIER_PLACES)
+        optional.tell(spec, "block_ids", TIER_PLACES)
     return [] if ids is None else listed(ids)
 
 

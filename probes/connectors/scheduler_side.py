@@ -173,7 +173,7 @@ class Plans:
 def _hashes(engine: Engine, plan: Planned) -> tuple[list[int], list[int]]:
     """Look up the content hash of each planned GPU block: the block's, or its request's before it is filled."""
     blocks = engine.block_pool.blocks
-    keys = engine.lacks.read_all([blocks[block] for block in plan.gpu_blocks], "block_hash", CONTENT)
+    keys = engine.optional.read_all([blocks[block] for block in plan.gpu_blocks], "block_hash", CONTENT)
     if plan.direction is Direction.load and not all(keys):
         of_requests = {request: _keys_of_request(engine, request) for request in set(plan.requests) if request}
         owned = zip(keys, plan.requests, plan.gpu_blocks, strict=True)
@@ -186,7 +186,7 @@ def _keys_of_request(engine: Engine, request_id: str) -> dict[int, bytes]:
     request = engine.scheduler.requests.get(request_id)
     if request is None or engine.hash_block_size != engine.block_size:
         return {}
-    hashes: Iterable[bytes] = engine.lacks.read(request, "block_hashes", CONTENT, ())
+    hashes: Iterable[bytes] = engine.optional.read(request, "block_hashes", CONTENT, ())
     manager = engine.scheduler.kv_cache_manager
     return {
         block: hash_ + group.to_bytes(4, "big")

@@ -33,7 +33,7 @@ HOOKS = PREEMPTIONS, METADATA, LOAD, SAVE, RESULTS, FINISHED
 
 
 def _missing(part: Part, metadata: object) -> None:
-    part.lacks.tell(metadata, STEP_ATTRIBUTE, _STEP)
+    part.optional.tell(metadata, STEP_ATTRIBUTE, _STEP)
 
 
 def calls_of(part: Part, adapter: Adapter) -> Calls:

@@ -38,8 +38,8 @@ class Taken(NamedTuple):
     times_ns: NDArray[int64]
 
 
-class Marks:
-    """Marks of passes, in a ring of events. A pass that finds no room is lost, whole.
+class EventRing:
+    """A ring of CUDA events that mark places of passes. A pass that finds no room is lost, whole.
 
     All but `take` is of the engine's thread.
 
@@ -69,8 +69,8 @@ class Marks:
         kept = self._events.handles, self._places, self._steps, self._stops, self.state
         handles, places, steps, stops, state = [ctypes.addressof(memory) for memory in kept]
         record = cuda.entry("cuEventRecord")
-        self._marks = marks = _native.Marks(record, handles, places, steps, stops, state, ring, kept)
-        self.begin, self.leave, self.end, self.mark = marks.begin, marks.leave, marks.end, marks.mark
+        self._event_ring = native = _native.EventRing(record, handles, places, steps, stops, state, ring, kept)
+        self.begin, self.leave, self.end, self.mark = native.begin, native.leave, native.end, native.mark
 
     @property
     def lost(self) -> int:
@@ -86,7 +86,7 @@ class Marks:
             enqueued: To be called when compiled code has ended one.
             interval_ns: It is not, sooner than this after the last time.
         """
-        quick = _native.Marked(self._marks, STEP_ATTRIBUTE, begin, end, enqueued, interval_ns)
+        quick = _native.TimedPasses(self._event_ring, STEP_ATTRIBUTE, begin, end, enqueued, interval_ns)
         return quick.begin, quick.end
 
     def take(self, since: int, since_ns: int, most: int) -> Taken | None:

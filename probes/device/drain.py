@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
-from kvtrace.probes.device.cuda_events import Marks, Taken
+from kvtrace.probes.device.cuda_events import EventRing, Taken
 from kvtrace.probes.device.drain_thread import Drain
-from kvtrace.probes.device.graph_timestamps import ATTENTION_START, PLACES, Stamps
+from kvtrace.probes.device.graph_timestamps import ATTENTION_START, PLACES, GraphTimestamps
 
 if TYPE_CHECKING:
     from numpy import dtype, int64, void
@@ -27,31 +27,31 @@ class WindowDrain(Drain):
     A step that is overwritten before it could be copied is counted as dropped, whole.
     """
 
-    def __init__(self, stamps: Stamps, marks: Marks, recorder: Recorder, engine_pid: int) -> None:
+    def __init__(self, timestamps: GraphTimestamps, ring: EventRing, recorder: Recorder, engine_pid: int) -> None:
         super().__init__("kvtrace-drain", recorder, LOOK_SECONDS)
         import numpy
         import torch
 
-        self._stamps = stamps
-        self._marks = marks
+        self._timestamps = timestamps
+        self._event_ring = ring
         self._lost = 0
         self._drained = 0
         with torch.inference_mode(False):
-            self._pinned = torch.empty((_AT_ONCE, stamps.words), dtype=torch.int64, pin_memory=True)
+            self._pinned = torch.empty((_AT_ONCE, timestamps.words), dtype=torch.int64, pin_memory=True)
             self._count = torch.zeros(1, dtype=torch.int64, pin_memory=True)
-        self._windows = 2 * stamps.layers
+        self._windows = 2 * timestamps.layers
         self._rows = numpy.zeros((_AT_ONCE, self._windows), dtype=_record_type())
         self._rows["engine_id"] = engine_pid
         self._rows["layer"] = numpy.arange(self._windows) // 2
-        self._rows["kind"] = numpy.tile([WindowKind.write, WindowKind.attention], stamps.layers)
+        self._rows["kind"] = numpy.tile([WindowKind.write, WindowKind.attention], timestamps.layers)
         self._rows["observed"] = True
 
     def look(self) -> None:
         """Write the windows of new steps to the log."""
         self._look_at_ring()
-        while taken := self._marks.take(self._timer.event, self._timer.event_ns, _AT_ONCE):
+        while taken := self._event_ring.take(self._timer.event, self._timer.event_ns, _AT_ONCE):
             self._write(self._marked(taken))
-        lost = self._marks.lost  # read once: the engine's thread counts
+        lost = self._event_ring.lost  # read once: the engine's thread counts
         self._count_lost(lost - self._lost)
         self._lost = lost
 
@@ -64,7 +64,7 @@ class WindowDrain(Drain):
         """Arrange CUDA events' times as steps of the ring. An attention's first start counts; of all else the last."""
         import numpy
 
-        found = numpy.zeros((len(taken.steps), self._stamps.words), numpy.int64)
+        found = numpy.zeros((len(taken.steps), self._timestamps.words), numpy.int64)
         found[:, 0] = taken.steps
         found[taken.rows, 1 + taken.places] = taken.times_ns
         starts = numpy.flatnonzero(taken.places % PLACES == ATTENTION_START)[::-1]
@@ -75,8 +75,8 @@ class WindowDrain(Drain):
         return found
 
     def _look_at_ring(self) -> None:
-        self._fetch(self._count, self._stamps.appended)
-        published, slots = int(self._count[0]), self._stamps.slots
+        self._fetch(self._count, self._timestamps.appended)
+        published, slots = int(self._count[0]), self._timestamps.slots
         if published - self._drained > slots - slots // 8:  # what is older may be overwritten while it is copied
             kept = published - slots // 2
             self._count_lost(kept - self._drained)
@@ -84,7 +84,7 @@ class WindowDrain(Drain):
         while self._drained < published:
             start = self._drained % slots
             count = min(published - self._drained, slots - start, _AT_ONCE)
-            self._fetch(self._pinned[:count], self._stamps.ring[start : start + count])
+            self._fetch(self._pinned[:count], self._timestamps.ring[start : start + count])
             self._write(self._pinned[:count].numpy())
             self._drained += count
 

@@ -18,7 +18,7 @@ IDLE_SECONDS = 0.25
 """Seconds that the last steps before a pause stay on the device."""
 
 
-class Pace:
+class DrainSchedule:
     """Lets one thread wait until another has enqueued a step.
 
     Args:
@@ -53,12 +53,12 @@ class Pace:
 
 
 class Drain(threading.Thread):
-    """Looks at one ring of the current device, at its `pace`, until `finish` is called.
+    """Looks at one ring of the current device, at its `schedule`, until `finish` is called.
 
     Any failure ends the recording from that ring, nothing else.
 
     Attributes:
-        pace: Is to be told of steps.
+        schedule: Is to be told of steps.
     """
 
     def __init__(self, name: str, recorder: Recorder, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Drain(threading.Thread):
         self._device = torch.cuda.current_device()
         self._timer = GpuTimer(recorder)
         self._memory = MemoryMeter(recorder)
-        self.pace = Pace(seconds)
+        self.schedule = DrainSchedule(seconds)
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream(priority=-1)
 
@@ -88,7 +88,7 @@ class Drain(threading.Thread):
                 self._torch.cuda.set_device(self._device)
                 stay_out_of_captures()  # vLLM may make graphs while it serves
                 self._torch.cuda.set_stream(self._stream)
-                while self.pace.wait():
+                while self.schedule.wait():
                     self._timer.keep(self._stream)
                     self._memory.keep()
                     self.look()
@@ -100,5 +100,5 @@ class Drain(threading.Thread):
 
     def finish(self, seconds: float) -> None:
         """Drain the rest and end, within so many seconds."""
-        self.pace.end()
+        self.schedule.end()
         self.join(timeout=seconds)

@@ -58,7 +58,7 @@ extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, u6
 )
 
 
-class Stamps:
+class GraphTimestamps:
     """The places, the ring and the launches of one device.
 
     Args:

@@ -9,7 +9,7 @@ from functools import partial
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import from_environment
 from kvtrace.probes.device.at_exit import at_end
-from kvtrace.probes.device.cuda_events import Begin, End, Marks
+from kvtrace.probes.device.cuda_events import Begin, End, EventRing
 from kvtrace.probes.device.drain import LOOK_SECONDS, WindowDrain
 from kvtrace.probes.device.graph_timestamps import (
     ATTENTION_END,
@@ -17,7 +17,7 @@ from kvtrace.probes.device.graph_timestamps import (
     PLACES,
     WRITE_END,
     WRITE_START,
-    Stamps,
+    GraphTimestamps,
 )
 from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
 from kvtrace.probes.device.wrap import Ends, stamped
@@ -39,8 +39,8 @@ class LayerRecorder:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._outside_graphs: list[tuple[object, str, Callable[..., object]]] = []
-        self._stamps: Stamps | None = None  # where graphs are captured
-        self._marks: Marks  # elsewhere
+        self._timestamps: GraphTimestamps | None = None  # where graphs are captured
+        self._event_ring: EventRing  # elsewhere
         self._drain: WindowDrain | None = None
         self._undo: list[Callable[[], None]] = []
         self._alive = True
@@ -56,12 +56,12 @@ class LayerRecorder:
         layers = kv_layers(runner)
         when = timing(len(layers), from_environment(os.environ).layers, alike=alike(runner, layers))
         try:
-            self._stamps, self._marks = Stamps(len(layers)), Marks()
+            self._timestamps, self._event_ring = GraphTimestamps(len(layers)), EventRing()
         except ImportError:
             self._recorder.note("device", state="absent", detail="CuPy is not installed: pip install 'kvtrace[gpu]'")
             return False
         # A draft model's layers have theirs after the step has been published.
-        self._marks.state.always_stale = getattr(runner, "speculative_config", None) is not None
+        self._event_ring.state.always_stale = getattr(runner, "speculative_config", None) is not None
         self._capturing = torch._C._cuda_isCurrentStreamCapturing
         self._stream = partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
         try:
@@ -86,7 +86,7 @@ class LayerRecorder:
     def _detach(self) -> None:
         while self._undo:
             self._undo.pop()()
-        self._stamps = None
+        self._timestamps = None
 
     def _wrap(self, layer: int, implementation: object, *, in_graphs: bool) -> None:
         between = partial(self._between, implementation, layer, in_graphs=in_graphs)
@@ -111,12 +111,12 @@ class LayerRecorder:
         first: bool = False,
         follows: bool = False,
     ) -> None:
-        assert self._stamps is not None
+        assert self._timestamps is not None
         original = getattr(owner, name)
         around = stamped(
             original,
-            Ends(self._stamps.stamp(layer, start, first=first), self._stamps.stamp(layer, end)),
-            Ends(self._marks.mark(PLACES * layer + start), self._marks.mark(PLACES * layer + end)),
+            Ends(self._timestamps.stamp(layer, start, first=first), self._timestamps.stamp(layer, end)),
+            Ends(self._event_ring.mark(PLACES * layer + start), self._event_ring.mark(PLACES * layer + end)),
             self._stream,
             self._capturing,
             self._stop,
@@ -131,8 +131,8 @@ class LayerRecorder:
     def _stop(self, error: Exception) -> None:
         if self._alive:
             self._alive = False
-            self._marks.state.ready = False
-            self._marks.leave()
+            self._event_ring.state.ready = False
+            self._event_ring.leave()
             self._recorder.note("device", state="stopped", detail=f"{type(error).__name__}: {error}")
 
     def turn(self, in_pieces: bool) -> None:
@@ -140,7 +140,7 @@ class LayerRecorder:
 
         Each microsecond of Python is one of the step there: what would only pass a call on is taken out.
         """
-        self._marks.state.in_pieces = in_pieces
+        self._event_ring.state.in_pieces = in_pieces
         for owner, name, around in self._outside_graphs:
             if in_pieces:
                 vars(owner).pop(name, None)
@@ -149,44 +149,44 @@ class LayerRecorder:
 
     def other(self) -> None:
         """Forget stamps: the model is about to run for something else than a pass."""
-        self._marks.state.stale = True
+        self._event_ring.state.stale = True
 
     def around(self, begin: Begin, end: End) -> tuple[Begin, End]:
         """Make the calls around passes of these two, which call `begin` and `end` and do nothing else."""
-        return self._marks.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
+        return self._event_ring.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
 
     def begin(self, step: int, engine_pid: int) -> None:
         """Begin a step: its forward pass is about to be enqueued; 0 for a dummy run."""
-        if self._stamps is None or not self._alive:
+        if self._timestamps is None or not self._alive:
             return
-        state = self._marks.state
+        state = self._event_ring.state
         state.step = step
         if step and self._drain is None:  # not before the first real step: graphs are being captured until then
-            self._drain = WindowDrain(self._stamps, self._marks, self._recorder, engine_pid)
+            self._drain = WindowDrain(self._timestamps, self._event_ring, self._recorder, engine_pid)
             self._drain.start()
             state.ready = True
         if state.stale:
-            self._stamps.clear(self._stream())
+            self._timestamps.clear(self._stream())
         state.stale = True
         if step:
-            self._marks.begin()
+            self._event_ring.begin()
         else:
-            self._marks.leave()
+            self._event_ring.leave()
 
     def end(self) -> None:
         """End the step: its forward pass has been enqueued."""
-        if self._stamps is None or not self._alive:
+        if self._timestamps is None or not self._alive:
             return
-        state = self._marks.state
+        state = self._event_ring.state
         if state.step:
-            if not self._marks.end(state.step):  # a graph's, then
-                self._stamps.publish(state.step, self._stream())
+            if not self._event_ring.end(state.step):  # a graph's, then
+                self._timestamps.publish(state.step, self._stream())
             state.stale = state.always_stale
             self._enqueued()
 
     def _enqueued(self) -> None:
         if self._drain is not None:
-            self._drain.pace.enqueued()
+            self._drain.schedule.enqueued()
 
     def finish(self) -> None:
         """Drain what is left on the device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.layout import KV_LEVEL_VARIABLE
@@ -16,9 +16,9 @@ from kvtrace.probes.vllm_types import ModelRunner, SchedulerOutput
 _MICROBATCHES = "vLLM runs steps in microbatches (--enable-dbo, --ubatch-size); what each did cannot be told apart"
 
 
-def level() -> str:
+def level(environment: Mapping[str, str]) -> str:
     """Read the wanted recording level: `host`, `layer` or `tile`; the last two need a GPU."""
-    return os.environ.get(KV_LEVEL_VARIABLE, "layer")
+    return environment.get(KV_LEVEL_VARIABLE, "layer")
 
 
 class DeviceRecorder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kvtrace.capture._native import Stamped
+from kvtrace.capture._native import TimestampedCall
 from kvtrace.probes.device.cuda import Launch
 
 
@@ -40,4 +40,4 @@ def stamped(
         follows: Whether a call with stamps comes right before this one. In one graph nothing runs between the two, and
             the end of the first is the start of this one; called from Python, it starts when Python gets to it.
     """
-    return Stamped(original, *captured, *called, stream, capturing, failed, in_graphs, follows)
+    return TimestampedCall(original, *captured, *called, stream, capturing, failed, in_graphs, follows)

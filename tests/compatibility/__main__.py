@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kvtrace.doctor.sources import Sources
 from tests.compatibility import recorded, table
-from tests.compatibility.signatures import Sources
 
 
 def main(what: str, *arguments: str) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from kvtrace.doctor.declared import all_declared
 from kvtrace.format.layout import PROCESSES
 from kvtrace.format.reader import ProcessRecording, open_recording
-from tests.compatibility.declared import all_declared
 
 
 def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvtrace.doctor.declared import Declared, all_declared
+from kvtrace.doctor.sources import how_it_fits
+from kvtrace.launch.versions import parts
 from kvtrace.probes.connectors import registry
-from tests.compatibility.declared import Declared, all_declared
 
 FACTS = Path(__file__).parent / "facts"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
@@ -21,7 +23,8 @@ _HEAD = """\
 
 kvtrace hooks vLLM's functions without a fork. A version may lack a function, or name it differently. kvtrace then still
 records the rest, and the summary of `kvtrace record` names each missing hook and what the trace lacks without it. With
-a vLLM newer than all of these, it records with the hooks that it finds; the summary says so in one line.
+a vLLM newer than all of these, it records with the hooks that it finds; the summary says so in one line. `kvtrace
+doctor` tells how the hooks fit the vLLM that is installed.
 
 `make compatibility` generates this page from `tests/compatibility/facts`: the journals of recordings of real engines,
 and the syntax trees of vLLM's sources. `python -m tests.compatibility recorded FOLDER` adds recordings made elsewhere,
@@ -60,11 +63,6 @@ def versions() -> dict[str, dict[str, Any]]:
     """The stored facts by version, oldest first."""
     found = {path.stem: json.loads(path.read_text()) for path in FACTS.glob("*.json")}
     return dict(sorted(found.items(), key=lambda item: parts(item[0])))
-
-
-def parts(version: str) -> tuple[int, ...]:
-    """A version's numbers, for comparison."""
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def page() -> str:
@@ -120,16 +118,10 @@ def cell(declared: Declared, version: str, facts: dict[str, Any]) -> str:
     state = facts.get("recorded", {}).get("hooks", {}).get(declared.target, "")
     if declared.target not in facts["sources"]:
         return "not checked"
-    missing = facts["sources"][declared.target]
     if state.startswith("failed"):
         return f"absent: {state}"
-    if missing is None:
-        return "none" if declared.since and parts(version) < parts(declared.since) else "absent"
-    if needed := [name for name, lost in missing.items() if not lost]:
-        return f"absent: needs {', '.join(f'`{name}`' for name in needed)}"
-    if missing:
-        return "degraded: lacks " + "; ".join(dict.fromkeys(missing.values()))
-    return "works" if state == "fired" else "fits"
+    fits = how_it_fits(declared, version, facts["sources"][declared.target])
+    return "works" if fits == "fits" and state == "fired" else fits
 
 
 def _short(target: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from kvtrace.capture.recorder import Recorder
+from kvtrace.doctor.declared import Argument, Declared, all_declared
+from kvtrace.doctor.sources import Sources
 from kvtrace.events import Event
 from kvtrace.format.manifest import Manifest
 from kvtrace.launch import versions
@@ -22,8 +24,6 @@ from kvtrace.probes.connectors.adapters.offloading import Offloading
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.vllm_types import SHAPES
 from tests.compatibility import recorded, table
-from tests.compatibility.declared import Argument, Declared, all_declared
-from tests.compatibility.signatures import Sources
 from tests.probes.tiles.versions import version_folders
 from tests.vllm.faults.matrix import IN_MATRIX
 from tests.vllm.offload.engines import connector_engines
@@ -68,8 +68,8 @@ def test_a_hook_comes_with_the_first_version_that_has_its_place() -> None:
     late = [declared for declared in all_declared() if declared.since]
     for declared in late:
         has = {version: facts["sources"][declared.target] is not None for version, facts in table.versions().items()}
-        since = table.parts(declared.since)
-        assert has == {version: table.parts(version) >= since for version in has}, declared.target
+        since = versions.parts(declared.since)
+        assert has == {version: versions.parts(version) >= since for version in has}, declared.target
     assert late
 
 
@@ -88,12 +88,12 @@ def test_every_adapter_is_broken_by_the_fault_matrix() -> None:
 
 def test_a_connector_is_recorded_in_detail_from_the_version_that_its_adapter_says() -> None:
     for name, declared in registry.declarations().items():
-        since = table.parts(declared.since)
+        since = versions.parts(declared.since)
         for version, facts in table.versions().items():
             # hooks that came later say so themselves
-            early = [hook.target for hook in declared.hooks if table.parts(hook.since) <= since]
+            early = [hook.target for hook in declared.hooks if versions.parts(hook.since) <= since]
             there = [facts["sources"][target] is not None for target in early]
-            assert all(there) if table.parts(version) >= since else not any(there), (name, version)
+            assert all(there) if versions.parts(version) >= since else not any(there), (name, version)
 
 
 def test_the_summary_knows_the_versions_of_the_page() -> None:

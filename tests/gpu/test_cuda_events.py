@@ -48,12 +48,12 @@ def test_a_mark_lies_between_the_stamps_around_it(behind: float) -> None:
     """By at most what the timer says of its event; counted from an event before it, and from one after it."""
     import torch
 
-    from kvtrace.probes.device.cuda_events import Marks
-    from kvtrace.probes.device.graph_timestamps import Stamps
+    from kvtrace.probes.device.cuda_events import EventRing
+    from kvtrace.probes.device.graph_timestamps import GraphTimestamps
     from kvtrace.probes.device.timer import GpuTimer
 
     side, stream = torch.cuda.Stream(priority=-1), torch.cuda.Stream()
-    notes, stamps, marks = Notes(), Stamps(2 * ROUNDS), Marks(4 * ROUNDS)
+    notes, stamps, marks = Notes(), GraphTimestamps(2 * ROUNDS), EventRing(4 * ROUNDS)
     timer = GpuTimer(notes)  # type: ignore[arg-type]
     with torch.cuda.stream(side):
         timer.keep(side)
@@ -89,15 +89,15 @@ def test_a_mark_lies_between_the_stamps_around_it(behind: float) -> None:
 def test_a_mark_costs_the_processor_less_than_a_stamp() -> None:
     import torch
 
-    from kvtrace.probes.device.cuda_events import Marks
-    from kvtrace.probes.device.graph_timestamps import Stamps
+    from kvtrace.probes.device.cuda_events import EventRing
+    from kvtrace.probes.device.graph_timestamps import GraphTimestamps
 
     free = torch.cuda.mem_get_info()[0]
     start = time.perf_counter()
-    marks = Marks()
+    marks = EventRing()
     made = time.perf_counter() - start
     print("making events: ms", 1e3 * made, "bytes", free - torch.cuda.mem_get_info()[0])
-    stamps, stream = Stamps(1), torch.cuda.current_stream()
+    stamps, stream = GraphTimestamps(1), torch.cuda.current_stream()
     took: dict[str, list[int]] = {"mark": [], "stamp": []}
     calls = {"mark": marks.mark(1), "stamp": stamps.stamp(0, 0)}
     marks.begin()
@@ -115,14 +115,14 @@ def test_a_graph_captured_meanwhile_is_whole() -> None:
     """Though the thread looks, and reads the timer, over and over while it is captured."""
     import torch
 
-    from kvtrace.probes.device.cuda_events import Marks
+    from kvtrace.probes.device.cuda_events import EventRing
     from kvtrace.probes.device.drain import WindowDrain
-    from kvtrace.probes.device.graph_timestamps import Stamps
+    from kvtrace.probes.device.graph_timestamps import GraphTimestamps
 
     counted, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
-    notes, marks, steps = Notes(), Marks(), 0
-    drain = WindowDrain(Stamps(1), marks, notes, 1)  # type: ignore[arg-type]
+    notes, marks, steps = Notes(), EventRing(), 0
+    drain = WindowDrain(GraphTimestamps(1), marks, notes, 1)  # type: ignore[arg-type]
     launches = [marks.mark(place) for place in range(4)]
     drain.start()
     torch.cuda.synchronize()
@@ -136,7 +136,7 @@ def test_a_graph_captured_meanwhile_is_whole() -> None:
                     launch(other.cuda_stream)
                 assert marks.end(steps)
                 steps += 1
-            drain.pace.enqueued()
+            drain.schedule.enqueued()
             time.sleep(0.001)
         counted += 1
     for _ in range(3):

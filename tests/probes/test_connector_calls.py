@@ -203,7 +203,7 @@ class SomePart(SimpleNamespace):
 def part_of(run: Path) -> Any:
     engines = Engines(Recorder(run))
     engines.recorder.note("role", opens=True)
-    return SomePart(recorder=engines.recorder, lacks=engines.lacks, index=2, name="Some", step=(0, -1))
+    return SomePart(recorder=engines.recorder, optional=engines.optional, index=2, name="Some", step=(0, -1))
 
 
 def metadata(step: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace.probes.device import cuda
-from kvtrace.probes.device.cuda_events import Marks, Taken
+from kvtrace.probes.device.cuda_events import EventRing, Taken
 from kvtrace.probes.device.drain import WindowDrain
 from kvtrace.probes.device.layers import LayerRecorder
 from kvtrace.probes.device.levels import DeviceRecorder
@@ -90,7 +90,7 @@ def test_passes_are_taken_as_they_were_marked(passes: list[tuple[list[int], bool
     with pytest.MonkeyPatch.context() as patch:
         driver, ring = Driver(), 16
         patch.setattr(cuda, "entry", driver.entry)
-        marks = Marks(ring)
+        marks = EventRing(ring)
         stamps = [marks.mark(place) for place in range(4)]
         waiting: list[tuple[int, list[int], int]] = []
         lost = 0
@@ -134,7 +134,7 @@ def test_passes_are_taken_as_they_were_marked(passes: list[tuple[list[int], bool
 
 
 def test_a_pass_without_marks_that_was_left_is_not_lost(driver: Driver) -> None:
-    marks = Marks(16)
+    marks = EventRing(16)
     marks.begin()
     marks.mark(3)(STREAM)
     assert marks.end(1)
@@ -145,7 +145,7 @@ def test_a_pass_without_marks_that_was_left_is_not_lost(driver: Driver) -> None:
 
 
 def test_what_the_driver_refuses_is_an_exception(driver: Driver) -> None:
-    marks = Marks(16)
+    marks = EventRing(16)
     mark = marks.mark(3)
     mark(STREAM)  # no pass
     assert driver.recorded == 0
@@ -169,13 +169,13 @@ def recorder(streams: list[int]) -> tuple[Any, list[dict[str, Any]]]:
     """A layer recorder with marks, in an engine whose passes run on these streams, and what it says."""
     said: list[dict[str, Any]] = []
     made: Any = LayerRecorder(SimpleNamespace(note=lambda kind, **facts: said.append(facts)))  # type: ignore[arg-type]
-    made._marks = Marks(64)
-    made._stamps = SimpleNamespace(
+    made._event_ring = EventRing(64)
+    made._timestamps = SimpleNamespace(
         stamp=lambda layer, place, first=False: lambda stream: None,
         clear=lambda stream: None,
         publish=lambda *step: None,
     )
-    made._drain = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None))
+    made._drain = SimpleNamespace(schedule=SimpleNamespace(enqueued=lambda: None))
     made._stream, made._capturing = lambda: streams[0], lambda: False
     return made, said
 
@@ -197,7 +197,7 @@ def test_calls_are_marked_on_the_stream_of_their_pass(driver: Driver, in_pieces:
         streams.pop(0)
         streams.append(STREAM)
     driver.run(8)
-    taken = made._marks.take(SINCE, SINCE_NS, 9)
+    taken = made._event_ring.take(SINCE, SINCE_NS, 9)
     assert taken.steps.tolist() == [1, 2]
     assert taken.places.tolist() == [20, 21, 22, 23] * 2
     assert driver.streams == [STREAM] * 4 + [other] * 4
@@ -220,7 +220,7 @@ def test_an_event_that_fails_is_told_of_once_and_costs_the_engine_nothing(driver
     made.end()
     assert [facts["state"] for facts in said] == ["stopped"]
     assert "700" in said[0]["detail"]
-    assert made._marks.take(SINCE, SINCE_NS, 9) is None
+    assert made._event_ring.take(SINCE, SINCE_NS, 9) is None
 
 
 PASSES = st.tuples(
@@ -243,14 +243,17 @@ def test_passes_around_which_little_is_to_do_are_those_around_which_python_does_
         for quick in (False, True):
             log: list[Any] = []
             made, _ = recorder([STREAM])
-            made._stamps.clear = lambda stream, log=log: log.append("clear")
-            made._stamps.publish = lambda step, stream, log=log: log.append(step)
-            made._drain, made._marks.state.ready = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None)), True
-            made._marks.state.always_stale = drafts
+            made._timestamps.clear = lambda stream, log=log: log.append("clear")
+            made._timestamps.publish = lambda step, stream, log=log: log.append(step)
+            made._drain, made._event_ring.state.ready = (
+                SimpleNamespace(schedule=SimpleNamespace(enqueued=lambda: None)),
+                True,
+            )
+            made._event_ring.state.always_stale = drafts
             device: Any = DeviceRecorder(None, "layer")  # type: ignore[arg-type]
             device._active = made
             begin, end = device.around() if quick else (device.begin, device.end)
-            stamps = [made._marks.mark(place) for place in range(4)]
+            stamps = [made._event_ring.mark(place) for place in range(4)]
             for step, (what, marked, then) in enumerate(passes, 1):
                 tokens = 0 if what == "empty" else 9
                 output = SimpleNamespace(total_num_scheduled_tokens=tokens)
@@ -266,7 +269,7 @@ def test_passes_around_which_little_is_to_do_are_those_around_which_python_does_
                 elif then == "stop":
                     made._stop(RuntimeError())
             driver.run(driver.recorded)
-            taken = made._marks.take(SINCE, SINCE_NS, 99)
+            taken = made._event_ring.take(SINCE, SINCE_NS, 99)
             log.append(taken and (taken.steps.tolist(), taken.rows.tolist(), taken.places.tolist()))
             logs.append(log)
     assert logs[0] == logs[1]
@@ -275,11 +278,14 @@ def test_passes_around_which_little_is_to_do_are_those_around_which_python_does_
 def test_the_drain_hears_of_marked_passes(driver: Driver) -> None:
     made, _ = recorder([STREAM])
     heard: list[int] = []
-    made._drain, made._marks.state.ready = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: heard.append(1))), True
+    made._drain, made._event_ring.state.ready = (
+        SimpleNamespace(schedule=SimpleNamespace(enqueued=lambda: heard.append(1))),
+        True,
+    )
     device: Any = DeviceRecorder(None, "layer")  # type: ignore[arg-type]
     device._active = made
     begin, end = device.around()
-    mark = made._marks.mark(3)
+    mark = made._event_ring.mark(3)
     for step in (1, 2):
         begin(1, False, SimpleNamespace(total_num_scheduled_tokens=9, **{STEP_ATTRIBUTE: (7, step)}))
         mark(STREAM)
@@ -289,7 +295,7 @@ def test_the_drain_hears_of_marked_passes(driver: Driver) -> None:
 
 def test_steps_windows_of_their_marks() -> None:
     """Two layers: one attended to in two calls, one that was written but not attended to. Then a step of the second."""
-    drain = SimpleNamespace(_stamps=SimpleNamespace(words=1 + 4 * 2))
+    drain = SimpleNamespace(_timestamps=SimpleNamespace(words=1 + 4 * 2))
     places, times = numpy.array([0, 1, 2, 3, 2, 3, 4, 5, 7, 6, 7], numpy.uint32), numpy.arange(10, 120, 10)
     taken = Taken([9, 12], numpy.repeat([0, 1], [9, 2]), places, times)
     find: Any = WindowDrain._marked

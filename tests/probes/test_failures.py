@@ -23,7 +23,7 @@ from kvtrace.probes.connectors.part import Part
 from kvtrace.probes.engine import MOST_REQUESTS, Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Hook, Patches, wrap
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.requests import _tags
 
 
@@ -97,15 +97,16 @@ def test_of_several_hooks_on_a_place_each_failure_is_kept(tmp_path: Path) -> Non
 @pytest.mark.parametrize("turn", ["²", "१", "99999999999999999999", -1, None, 1.5, "x", [1]])
 def test_no_tag_of_a_clients_can_make_a_hook_fail(turn: Any, tmp_path: Path) -> None:
     parameters = SimpleNamespace(extra_args={"kvtrace_session": ["s", 1], "kvtrace_turn": turn})
-    assert _tags(SimpleNamespace(sampling_params=parameters), Lacks(Recorder(tmp_path))) == ("['s', 1]", -1)
+    request = SimpleNamespace(sampling_params=parameters)
+    assert _tags(request, OptionalAttributes(Recorder(tmp_path))) == ("['s', 1]", -1, "")
 
 
 def test_an_attribute_that_is_missing_is_named_once_with_what_is_lost(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.note("role", opens=True, role="engine")
-    lacks, pool = Lacks(recorder), BlockPool()
-    assert lacks.read(pool, "hash_block_size", "hashes", 1) == 16
-    assert [lacks.read(pool, "num_gpu_blocks", "sizes", -1) for _ in range(3)] == [-1, -1, -1]
+    optional, pool = OptionalAttributes(recorder), BlockPool()
+    assert optional.read(pool, "hash_block_size", "hashes", 1) == 16
+    assert [optional.read(pool, "num_gpu_blocks", "sizes", -1) for _ in range(3)] == [-1, -1, -1]
     [process] = open_recording(tmp_path).processes
     assert (process.directory / JOURNAL).read_text().count("num_gpu_blocks") == 1
     assert process.hooks == {f"{__name__}:BlockPool.num_gpu_blocks": ("absent", "sizes")}

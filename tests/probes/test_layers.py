@@ -22,7 +22,7 @@ STREAM = (1 << 63) + 7  # handles are addresses
 
 
 class Launches:
-    """Stands for `Stamps` and `Marks`: notes which places get a stamp, and how."""
+    """Stands for `GraphTimestamps` and `EventRing`: notes which places get a stamp, and how."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, int, int]] = []
@@ -84,7 +84,7 @@ class Implementation:
 def recorder(*, capturing: bool = False) -> tuple[Any, Launches, Notes]:
     notes, launches = Notes(), Launches()
     made: Any = LayerRecorder(notes)  # type: ignore[arg-type]
-    made._stamps, made._marks = launches, launches
+    made._timestamps, made._event_ring = launches, launches
     made._stream, made._capturing = lambda: STREAM, lambda: capturing
     return made, launches, notes
 
@@ -134,7 +134,7 @@ def test_between_pieces_nothing_stands_in_for_calls_that_would_be_passed_on() ->
 
 def test_stamps_of_other_runs_of_the_model_are_forgotten() -> None:
     made, launches, _ = recorder()
-    made._drain = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None))
+    made._drain = SimpleNamespace(schedule=SimpleNamespace(enqueued=lambda: None))
     for step in (1, 2):
         made.begin(step, 7)
         made.end()
@@ -149,7 +149,7 @@ def test_stamps_of_other_runs_of_the_model_are_forgotten() -> None:
 
 def test_a_pass_is_taken_from_marks_where_there_are_some_and_else_from_its_graph() -> None:
     made, launches, _ = recorder()
-    made._drain = SimpleNamespace(pace=SimpleNamespace(enqueued=lambda: None))
+    made._drain = SimpleNamespace(schedule=SimpleNamespace(enqueued=lambda: None))
     for step, launches.marked in ((1, False), (2, True), (3, False)):
         made.begin(step, 7)
         made.end()

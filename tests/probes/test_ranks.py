@@ -12,7 +12,7 @@ import pytest
 from kvtrace.capture.recorder import Recorder
 from kvtrace.ingest.run import ingest
 from kvtrace.probes.engine_facts import dp_rank
-from kvtrace.probes.optional_attributes import Lacks
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.requests import _remotes
 
 
@@ -31,7 +31,7 @@ def test_the_data_parallel_rank_is_the_one_of_the_launch(config: dict[str, int |
 def test_halves_of_pairs_are_recorded_by_what_their_client_says(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.note("role", opens=True, role="engine")
-    note = _remotes(recorder, Lacks(recorder))
+    note = _remotes(recorder, OptionalAttributes(recorder))
     told: list[Any] = [
         {"do_remote_decode": True, "transfer_id": "t1"},
         {"do_remote_prefill": True, "remote_request_id": "p-1", "remote_block_ids": [1]},

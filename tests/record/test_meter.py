@@ -6,7 +6,7 @@ import pytest
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import EVENTS
-from kvtrace.format.discarded import Kept, LetGo
+from kvtrace.format.discarded import Discarded, Discards
 from kvtrace.launch.meter import Meter, Reading
 from kvtrace.launch.status import size, status_text
 
@@ -73,7 +73,7 @@ def test_what_a_flight_recorder_lets_go_is_no_longer_counted_but_still_happened(
 
     # WHEN the first goes
     first.unlink()
-    Kept({STEP.name: LetGo(1, 1, gone, first.parent.stat().st_size, 1)}).write(second.parent)
+    Discards({STEP.name: Discarded(1, 1, gone, first.parent.stat().st_size, 1)}).write(second.parent)
     steps(recorder, 50)
 
     # THEN what is there is counted, and the rate is that of all steps

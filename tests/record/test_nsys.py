@@ -188,8 +188,9 @@ def test_a_failed_export_leaves_no_half_and_says_how_to_go_on(
 def test_an_nsys_that_refuses_its_options_is_an_error_of_kvtraces(record: Run, tmp_path: Path) -> None:
     result = record("--nsys", "--nsys-args", "--bogus=1", "-o", "run", "touch", "started")
     assert result.returncode == 2
-    assert result.stderr.decode().count("\n") == 1
-    assert b"did not start the command: unrecognised option '--bogus'" in result.stderr
+    told, error = result.stderr.decode().splitlines()
+    assert told.startswith("kvtrace: recording to ")
+    assert "did not start the command: unrecognised option '--bogus'" in error
     assert not (tmp_path / "started").exists()
     assert not (tmp_path / "run").exists()
 

@@ -32,10 +32,10 @@ from kvtrace.events import (
     TableOp,
 )
 from kvtrace.format import layout
-from kvtrace.format.discarded import read_kept
+from kvtrace.format.discarded import read_discards
 from kvtrace.format.reader import ProcessRecording, open_recording
 from kvtrace.retention.process import _records
-from kvtrace.retention.retention import Keeper
+from kvtrace.retention.retention import Retention
 
 STEP_NS = 1_000_000
 KEEP_NS = 30 * STEP_NS
@@ -75,7 +75,7 @@ class Engine:
         self.names: dict[int, str] = {}
         limits = Limits(keeps=True, keep_ns=keep_ns, max_bytes=max_bytes)
         self.recorder = Recorder(run, limits, largest_segment_bytes=layout.SEGMENT_HEADER_BYTES + 400)
-        self.keeper = Keeper(run, limits, lambda: self.now)
+        self.retention = Retention(run, limits, lambda: self.now)
         self.waiting: list[Live] = []
         self.running: list[Live] = []
         self.references = [0] * BLOCKS
@@ -110,7 +110,7 @@ class Engine:
         self.recorder.forget(name)
         self.recorder.forget(f"client-{self.count}")
         live = Live(name, self.intern(name))
-        self.emit(REQUEST_QUEUED, self.now, live.number, self.now, 32, 8, 0, 0, -1)
+        self.emit(REQUEST_QUEUED, self.now, live.number, self.now, 32, 8, 0, 0, -1, 0)
         self.waiting.append(live)
 
     def _admit(self, choice: int) -> None:
@@ -190,7 +190,7 @@ class Engine:
         self.recorder.rotate()
 
     def _keep(self, _: int) -> None:
-        self.keeper.keep()
+        self.retention.enforce()
 
 
 @pytest.fixture(autouse=True)
@@ -274,14 +274,14 @@ def test_what_stays_is_the_tail_and_what_is_in_force(seed: int, steps: int) -> N
         for action in actions:
             writer.act(action, chance.randrange(8))
         writer.now += KEEP_NS // 2
-        writer.keeper.keep()
+        writer.retention.enforce()
 
         (process,) = open_recording(Path(folder)).processes
         found, strings = read(process), process.strings()
 
         # The whole part is the tail of what was written, and the counts tell how much is gone.
         for event, written in writer.written.items():
-            kept, gone = found[event], process.let_go(event).records
+            kept, gone = found[event], process.discarded(event).records
             assert kept.whole == written[gone:]
             assert is_subsequence(kept.carried, written[:gone])
         assert process.missing_segments() == []
@@ -320,7 +320,7 @@ def test_what_stays_is_the_tail_and_what_is_in_force(seed: int, steps: int) -> N
 
 
 def gone_of(process: ProcessRecording, event: str) -> int:
-    return process.let_go(event).records
+    return process.discarded(event).records
 
 
 def is_subsequence(some: list[Values], all_of_them: list[Values]) -> bool:
@@ -346,13 +346,13 @@ def test_a_recording_of_days_stays_within_its_size(tmp_path: Path) -> None:
     for turn in work(writer, 1500):
         if turn % 10 == 0:
             writer.recorder.rotate()
-            writer.keeper.keep()
+            writer.retention.enforce()
             sizes.append(sum(path.lstat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file()))
 
     # THEN it is kept at every look, names and all, and the newest are there
     (process,) = open_recording(tmp_path).processes
     assert max(sizes) <= 400_000
-    assert sum(gone.bytes for gone in process.kept.streams.values()) > 10 * 400_000
+    assert sum(gone.bytes for gone in process.discards.streams.values()) > 10 * 400_000
     assert read(process)["step_update"].whole[-1] == writer.written["step_update"][-1]
     # and the request that stays is still known, with its block
     first = writer.running[0]
@@ -364,19 +364,19 @@ def test_a_recording_of_days_stays_within_its_size(tmp_path: Path) -> None:
 def test_a_crash_between_noting_and_deleting_leaves_a_readable_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # GIVEN a keeper that dies when it has noted what goes
+    # GIVEN a retention that dies when it has noted what it discards
     writer = engine(tmp_path)
     for turn in work(writer, 40):
         if turn % 10 == 0:
             writer.recorder.rotate()
-    monkeypatch.setattr("kvtrace.retention.process.ProcessKeeper._carry_over", _die)
+    monkeypatch.setattr("kvtrace.retention.process.ProcessRetention._write_compacted", _die)
     with pytest.raises(InterruptedError):
-        writer.keeper.keep()
+        writer.retention.enforce()
 
     # THEN the streams that it noted are whole from where it says, and nothing counts twice
     (process,) = open_recording(tmp_path).processes
     for event, kept in read(process).items():
-        assert kept.whole == writer.written[event][process.let_go(event).records :]
+        assert kept.whole == writer.written[event][process.discarded(event).records :]
         assert is_subsequence(kept.carried, writer.written[event])
 
 
@@ -391,10 +391,10 @@ def test_a_segment_that_is_being_made_is_waited_for(tmp_path: Path) -> None:
     newest.write_bytes(b"\0" * len(layout.SEGMENT_MAGIC) + header[len(layout.SEGMENT_MAGIC) :])
 
     # THEN all others go as they should, and the rest when it is made
-    assert writer.keeper.keep() > 0
+    assert writer.retention.enforce() > 0
     newest.write_bytes(header)
     writer.now += 2 * KEEP_NS
-    assert writer.keeper.keep() > 0
+    assert writer.retention.enforce() > 0
     (process,) = open_recording(tmp_path).processes
     assert read(process)["step_update"].whole == writer.written["step_update"][gone_of(process, "step_update") :]
 
@@ -415,4 +415,4 @@ def _die(*_: Any) -> None:
 def test_a_damaged_note_is_named(tmp_path: Path, data: bytes, complaint: str) -> None:
     (tmp_path / layout.KEPT).write_bytes(data)
     with pytest.raises(KvtraceError, match=rf"kept\.json.*{complaint}"):
-        read_kept(tmp_path)
+        read_discards(tmp_path)

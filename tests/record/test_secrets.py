@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace.launch.secrets import REDACTED, redact
+from kvtrace.format.secrets import REDACTED, redact
 
 WORDS = st.sampled_from(["key", "token", "secret", "password", "auth", "API_KEY", "Token", "PassWord"])
 AROUND = st.text("abcxyz-_", max_size=6).map(lambda text: text.strip("-"))

@@ -48,8 +48,8 @@ def test_old_segments_go_and_the_summary_says_so(record: Run, engine: Engine, tm
     )
 
     # THEN what is there is the tail, the summary counts the rest, and the manifest tells of the limits
-    processes = [process for process in open_recording(tmp_path / "run").processes if process.kept.streams]
-    gone = processes[0].let_go("step_update")
+    processes = [process for process in open_recording(tmp_path / "run").processes if process.discards.streams]
+    gone = processes[0].discarded("step_update")
     assert done.returncode == 0
     assert gone.records > 0
     assert f"discarded: {gone.records:,} records in {gone.files} files".encode() in done.stderr
@@ -78,7 +78,7 @@ def test_of_a_process_that_has_ended_everything_may_go(record: Run, engine: Engi
     (gone,) = (
         p for p in open_recording(tmp_path / "run").processes if p.directory.name == done.stdout.decode().strip()
     )
-    assert gone.let_go("step_schedule").records == 5
+    assert gone.discarded("step_schedule").records == 5
     assert gone.segments() == {}
     assert gone.missing_segments() == []
 
@@ -121,7 +121,7 @@ def test_a_frozen_copy_does_not_change_and_shares_what_is_finished(tmp_path: Pat
     emit(1, 2, 1, 0, 0)
     recorder.rotate()
     emit(1, 2, 2, 0, 0)
-    recorder.stream(REQUEST_QUEUED)(1, recorder.intern("a"), 1, 1, 1, 0, 0, -1)
+    recorder.stream(REQUEST_QUEUED)(1, recorder.intern("a"), 1, 1, 1, 0, 0, -1, 0)
 
     # WHEN it is frozen and goes on
     copy = snapshot(run, tmp_path / "copy")

@@ -13,7 +13,7 @@ from kvtrace.format.reader import open_recording, tile_files
 from kvtrace.format.tile_file import CHUNK_MARK, SECTION_BYTES, TILES_MAGIC, Chunk
 from kvtrace.ingest.derive.tile_columns import headers
 from kvtrace.probes.device.tiles.files import TileFiles
-from kvtrace.retention.retention import Keeper
+from kvtrace.retention.retention import Retention
 
 TILES = 1000
 PAYLOAD = b"\0" * TILES * SECTION_BYTES[1]
@@ -53,11 +53,11 @@ def test_old_files_of_tiles_go_and_their_steps_are_counted(tmp_path: Path, monke
     assert len(tile_files(recorder.directory)) > 10
 
     # WHEN the cap is applied
-    assert Keeper(tmp_path, limits).keep() > 0
+    assert Retention(tmp_path, limits).enforce() > 0
 
     # THEN the last steps are there, in files that are what they were, and the others were counted
     (process,) = open_recording(tmp_path).processes
-    gone = process.let_go("tiles")
+    gone = process.discarded("tiles")
     assert kept_steps(tmp_path) == list(range(gone.records, 400))
     assert gone.records > 100
     assert gone.begins_ns <= time.monotonic_ns()

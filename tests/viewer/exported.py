@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kvtrace.viewer.chunks import Kept
+from kvtrace.viewer.chunks import MemorySink
 from kvtrace.viewer.columns import unpack
 from kvtrace.viewer.export import export_run
 
@@ -18,7 +18,7 @@ class Exported:
     """The first engine's part of a page, or another one's."""
 
     def __init__(self, trace: Path, engine: int = 0, room: int = ROOM) -> None:
-        sink = Kept(room)
+        sink = MemorySink(room)
         self.run = export_run(trace, sink, trace.stem)
         self.chunks = sink.chunks
         self.origin = int(self.run["origin_ns"])

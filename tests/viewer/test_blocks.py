@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvtrace.viewer import blocks
-from kvtrace.viewer.chunks import Kept, Writer
+from kvtrace.viewer.chunks import MemorySink, Writer
 from kvtrace.viewer.columns import unpack
 from kvtrace.viewer.source import Source
 
@@ -81,7 +81,7 @@ def test_a_coarse_level_shows_some_blocks_and_the_last_change_of_each_bin(
 ) -> None:
     for name, value in (("TILE_ROWS", 2000), ("FINE_ROWS", 400), ("BINS", 16), ("MAP_ROWS", 10)):
         monkeypatch.setattr(blocks, name, value)
-    sink = Kept(ROOM)
+    sink = MemorySink(ROOM)
     with Source(trace) as source:
         changes = blocks.Changes(source, 1, EPOCH_NS)
     first, *_ = blocks.export_overview(Writer(sink, "x"), changes)

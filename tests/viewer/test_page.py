@@ -8,6 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from kvtrace.queries import Trace
+from kvtrace.queries.identify import identify
 from kvtrace.viewer import requests, steps
 from kvtrace.viewer.page import make_folder
 
@@ -235,6 +237,49 @@ def test_a_request_is_found_by_its_job_and_selected(chromium: Chromium, page: Pa
     chromium.wait("document.querySelector('#found li')?.innerText.startsWith('KV block 17')")
     chromium.key("Enter")
     wait_for_text(chromium, "KV block 17")
+
+
+def test_the_address_takes_any_id_that_explain_takes(chromium: Chromium, page: Path, trace: Path) -> None:
+    number, external, internal, session, turn = row(
+        trace,
+        "SELECT request, external_id, internal_id, session, turn FROM request WHERE external_id = 'chat-03/turn-1'",
+    )
+    chromium.open(page)
+    for given in (
+        external,
+        internal,
+        str(number),
+        f"#{number}",
+        f"{session}/{turn}",
+        external[:-1] + "1…",
+        internal[:-1],
+    ):
+        with Trace(trace) as opened:
+            assert identify(opened, given).number == number, given
+        chromium.evaluate("location.hash = 'step=1'")
+        chromium.wait("kvtrace.view.selection?.kind === 'step'")
+        chromium.evaluate(f"location.hash = 'request=' + encodeURIComponent({json.dumps(given)})")
+        chromium.wait(f"kvtrace.view.selection?.kind === 'request' && kvtrace.view.selection.id === {number}")
+    # Of what means several, or nothing, the search has the candidates.
+    for given, found in ((session, 5), ("nobody", 1)):
+        chromium.evaluate(f"location.hash = 'request=' + encodeURIComponent({json.dumps(given)})")
+        chromium.wait(
+            f"document.querySelectorAll('#found li').length === {found} && !document.querySelector('#found').hidden"
+        )
+        assert chromium.evaluate("kvtrace.view.selection === null")
+    assert chromium.console == []
+
+
+def test_an_id_in_the_address_is_looked_for_in_all_engines(chromium: Chromium, tmp_path: Path) -> None:
+    trace = create_trace(tmp_path / "two.duckdb", engines=2)
+    with duckdb.connect(str(trace)) as connection:
+        connection.execute(
+            "UPDATE request SET external_id = 'only-here' WHERE request = "
+            "(SELECT max(request) FROM request WHERE engine_id = 2)"
+        )
+    chromium.open(make_page(trace), "engine=all&request=only-h")
+    chromium.wait("kvtrace.view.selection?.kind === 'request'")
+    assert chromium.evaluate("kvtrace.view.selection.engine === kvtrace.view.engines[1]")
 
 
 def test_a_user_follows_a_preempted_request_to_the_step_that_evicted_it(chromium: Chromium, tmp_path: Path) -> None:

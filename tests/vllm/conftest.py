@@ -170,3 +170,25 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         print(log.read_text()[-6000:])
         raise
     yield ingested(folder / "run", truth, log.read_text())
+
+
+@pytest.fixture(scope="session")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A server with clients of the OpenAI SDK at once; `truth` is what they, `/metrics` and KV events told."""
+    from tests.vllm import sdk
+    from tests.vllm.served import MARKED_API_KEY, serve
+    from tests.vllm.truth import KvEvents
+
+    folder = tmp_path_factory.mktemp("asked")
+    port, ports = free_port(), [free_port(), free_port()]
+    engine = {name: value for name, value in ENGINE.items() if name != "disable_log_stats"}
+    engine |= {"kv_events_config": KvEvents.config(ports), "enable_prompt_tokens_details": True}
+    engine |= {"api_key": MARKED_API_KEY, "served_model_name": sdk.MODEL}
+    log = folder / "server.log"
+    try:
+        with serve(folder / "run", engine, port, log, vllm_environment()) as server:
+            truth = sdk.drive(server, KvEvents(ports, engine["block_size"]), engine["block_size"])
+    except BaseException:
+        print(log.read_text()[-6000:])
+        raise
+    return ingested(folder / "run", truth, log.read_text())

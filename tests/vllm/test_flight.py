@@ -17,7 +17,7 @@ from kvtrace.events import EVENTS, PROCESS, REQUEST, STRING, TIME, RequestOp
 from kvtrace.format.reader import ProcessRecording, open_recording
 from kvtrace.ingest.run import ingest
 from kvtrace.retention.process import _records
-from kvtrace.retention.retention import Keeper
+from kvtrace.retention.retention import Retention
 from kvtrace.retention.snapshot import snapshot
 from tests.vllm.conftest import Recorded
 
@@ -76,7 +76,7 @@ def write_again(run: Path, target: Path, offset_ns: int, monkeypatch: pytest.Mon
             recorder.note("engine", **process.engine)
         recorder.open()
         now += 1  # directories are named by it
-    keeper = Keeper(target, limits, lambda: now)
+    retention = Retention(target, limits, lambda: now)
     rotate_ns = begin
     for now, number, event, values in records:
         recorder, strings = recorders[number], texts[number]
@@ -97,7 +97,7 @@ def write_again(run: Path, target: Path, offset_ns: int, monkeypatch: pytest.Mon
             rotate_ns = now + (end - begin) // ROTATIONS
             for each in recorders:
                 each.rotate()
-            keeper.keep()
+            retention.enforce()
 
 
 class Halves(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.vllm.conftest import ENGINE, HERE, MODEL, Recorded, ingested, kvtrace, vllm_environment
+from tests.vllm.reproduction import check_all
 
 BLOCK = 32
 MISSES = {
@@ -114,6 +115,11 @@ def test_an_eviction_lies_between_its_storing_and_its_miss(misses: dict[str, dic
     assert misses["evictor"]["time_ns"] < row["lost_ns"]
     behind = misses["behind"]
     assert behind["time_ns"] < behind["stored_ns"], "the request ahead stored the block after the lookup"
+
+
+def test_a_replay_misses_alike(recorded: Recorded, tmp_path: Path) -> None:
+    """With salts, an adapter, a reset of the cache and a limit on how much of a prompt a step computes."""
+    check_all({"misses": recorded.run / "trace.duckdb"}, tmp_path)
 
 
 def test_no_salt_is_in_the_recording(recorded: Recorded) -> None:

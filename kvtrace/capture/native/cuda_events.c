@@ -1,10 +1,10 @@
-/* Marks of passes: the driver's events, in a ring. */
+/* A ring of CUDA events that mark places of passes. */
 
 #include "cuda_events.h"
 
-PyTypeObject *marks_type, *mark_type;
+PyTypeObject *event_ring_type, *ring_event_type;
 
-static int marks_init(Marks *self, PyObject *args, PyObject *kwargs)
+static int event_ring_init(EventRing *self, PyObject *args, PyObject *kwargs)
 {
     unsigned long long record, events, places, steps, stops, state;
     PyObject *given[1];
@@ -24,7 +24,7 @@ static int marks_init(Marks *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-void marks_open(Marks *self)
+void event_ring_open(EventRing *self)
 {
     State *state = self->state;
     state->next = state->stop;
@@ -32,7 +32,7 @@ void marks_open(Marks *self)
     state->known = 0;
 }
 
-void marks_close(Marks *self, int64_t step)
+void event_ring_close(EventRing *self, int64_t step)
 {
     State *state = self->state;
     uint64_t limit = state->limit;
@@ -48,92 +48,93 @@ void marks_close(Marks *self, int64_t step)
     state->ended++;
 }
 
-static PyObject *marks_begin(Marks *self, PyObject *none)
+static PyObject *event_ring_begin(EventRing *self, PyObject *none)
 {
-    marks_open(self);
+    event_ring_open(self);
     Py_RETURN_NONE;
 }
 
-static PyObject *marks_leave(Marks *self, PyObject *none)
+static PyObject *event_ring_leave(EventRing *self, PyObject *none)
 {
     self->state->limit = 0;
     Py_RETURN_NONE;
 }
 
-static PyObject *marks_end(Marks *self, PyObject *given)
+static PyObject *event_ring_end(EventRing *self, PyObject *given)
 {
     long long step = PyLong_AsLongLong(given);
     if (step == -1 && PyErr_Occurred())
         return NULL;
     int marked = self->state->next > self->state->stop;
-    marks_close(self, step);
+    event_ring_close(self, step);
     return PyBool_FromLong(marked);
 }
 
-static PyObject *marks_mark(Marks *self, PyObject *place)
+static PyObject *event_ring_mark(EventRing *self, PyObject *place)
 {
-    return PyObject_CallFunction((PyObject *)mark_type, "OO", self, place);
+    return PyObject_CallFunction((PyObject *)ring_event_type, "OO", self, place);
 }
 
-static PyMethodDef marks_methods[] = {
-    {"begin", (PyCFunction)marks_begin, METH_NOARGS, NULL},
-    {"leave", (PyCFunction)marks_leave, METH_NOARGS, NULL},
-    {"end", (PyCFunction)marks_end, METH_O, NULL},
-    {"mark", (PyCFunction)marks_mark, METH_O, NULL},
+static PyMethodDef event_ring_methods[] = {
+    {"begin", (PyCFunction)event_ring_begin, METH_NOARGS, NULL},
+    {"leave", (PyCFunction)event_ring_leave, METH_NOARGS, NULL},
+    {"end", (PyCFunction)event_ring_end, METH_O, NULL},
+    {"mark", (PyCFunction)event_ring_mark, METH_O, NULL},
     {NULL},
 };
 
-static PyType_Slot marks_slots[] = {
-    {Py_tp_doc, "Marks(event_record, events, places, steps, stops, state, count, keep)"},
+static PyType_Slot event_ring_slots[] = {
+    {Py_tp_doc, "EventRing(event_record, events, places, steps, stops, state, count, keep)"},
     HOLDER_SLOTS,
-    {Py_tp_init, marks_init},
-    {Py_tp_methods, marks_methods},
+    {Py_tp_init, event_ring_init},
+    {Py_tp_methods, event_ring_methods},
     {0, NULL},
 };
 
-PyType_Spec marks_spec = {"kvtrace.capture._native.Marks", sizeof(Marks), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                          marks_slots};
+PyType_Spec event_ring_spec = {"kvtrace.capture._native.EventRing", sizeof(EventRing), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, event_ring_slots};
 
-int mark_at(Mark *mark, uint64_t stream)
+int mark_at(RingEvent *mark, uint64_t stream)
 {
-    Marks *marks = marks_of(mark);
-    State *state = marks->state;
+    EventRing *ring = event_ring_of(mark);
+    State *state = ring->state;
     if (state->limit == 0)
         return 0;
     uint64_t number = state->next++;
     if (number >= state->limit)
         return 0;
-    marks->places[number % marks->count] = mark->place;
+    ring->places[number % ring->count] = mark->place;
     /* The GIL is kept, as PyTorch keeps it around what it launches: who gives it away may have to wait for it. */
-    int error = marks->record(marks->events[number % marks->count], (void *)(uintptr_t)stream);
+    int error = ring->record(ring->events[number % ring->count], (void *)(uintptr_t)stream);
     if (error)
         PyErr_Format(PyExc_RuntimeError, "CUDA error %d at an event", error);
     return error ? -1 : 0;
 }
 
-static int mark_init(Mark *self, PyObject *args, PyObject *kwargs)
+static int ring_event_init(RingEvent *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[1];
-    if (!PyArg_ParseTuple(args, "O!I", marks_type, &given[0], &self->place))
+    if (!PyArg_ParseTuple(args, "O!I", event_ring_type, &given[0], &self->place))
         return -1;
     HOLD(self, given);
     return 0;
 }
 
-static PyObject *mark_call(Mark *self, PyObject *args, PyObject *kwargs)
+static PyObject *ring_event_call(RingEvent *self, PyObject *args, PyObject *kwargs)
 {
     unsigned long long stream;
     if (!PyArg_ParseTuple(args, "K", &stream))
         return NULL;
-    return self->marks != NULL && mark_at(self, stream) < 0 ? NULL : Py_NewRef(Py_None);
+    return self->ring != NULL && mark_at(self, stream) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyType_Slot mark_slots[] = {
-    {Py_tp_doc, "Mark(marks, place)"}, HOLDER_SLOTS, {Py_tp_init, mark_init}, {Py_tp_call, mark_call}, {0, NULL},
+static PyType_Slot ring_event_slots[] = {
+    {Py_tp_doc, "RingEvent(ring, place)"}, HOLDER_SLOTS, {Py_tp_init, ring_event_init},
+    {Py_tp_call, ring_event_call},         {0, NULL},
 };
 
-PyType_Spec mark_spec = {"kvtrace.capture._native.Mark", sizeof(Mark), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                         mark_slots};
+PyType_Spec ring_event_spec = {"kvtrace.capture._native.RingEvent", sizeof(RingEvent), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, ring_event_slots};
 
 PyObject *elapsed(PyObject *module, PyObject *args)
 {

@@ -27,33 +27,33 @@ typedef struct {
     uint64_t *stops;
     State *state;
     unsigned count;
-} Marks;
+} EventRing;
 
 /* What marks a place. */
 typedef struct {
     HOLDER;
-    PyObject *marks;
+    PyObject *ring;
     unsigned place;
-} Mark;
+} RingEvent;
 
-static inline Marks *marks_of(Mark *mark)
+static inline EventRing *event_ring_of(RingEvent *mark)
 {
-    return (Marks *)mark->marks;
+    return (EventRing *)mark->ring;
 }
 
 /* Is a pass of pieces under way? */
-static inline int is_in_pieces(Mark *mark)
+static inline int is_in_pieces(RingEvent *mark)
 {
-    return mark->marks != NULL && marks_of(mark)->state->limit != 0 && marks_of(mark)->state->in_pieces;
+    return mark->ring != NULL && event_ring_of(mark)->state->limit != 0 && event_ring_of(mark)->state->in_pieces;
 }
 
 /* A pass begins; it ends, as one of this step. */
-void marks_open(Marks *marks);
-void marks_close(Marks *marks, int64_t step);
+void event_ring_open(EventRing *ring);
+void event_ring_close(EventRing *ring, int64_t step);
 
 /* -1: an exception is set. */
-int mark_at(Mark *mark, uint64_t stream);
+int mark_at(RingEvent *mark, uint64_t stream);
 
-extern PyTypeObject *marks_type, *mark_type;
+extern PyTypeObject *event_ring_type, *ring_event_type;
 
 #endif

@@ -58,6 +58,14 @@ enum { /* BlockOp */
     BLOCK_OP_RESET = 6,
 };
 
+enum { /* GroupKind */
+    GROUP_KIND_FULL = 1,
+    GROUP_KIND_WINDOW = 2,
+    GROUP_KIND_CHUNK = 3,
+    GROUP_KIND_STATE = 4,
+    GROUP_KIND_OTHER = 5,
+};
+
 enum { /* GraphMode */
     GRAPH_MODE_EAGER = 1,
     GRAPH_MODE_PIECEWISE = 2,
@@ -231,12 +239,24 @@ typedef struct {
 typedef struct {
     int64_t time_ns;
     uint32_t request;
+    int64_t first_ns;
+    uint8_t whole; /* 1 once all of it is written */
+} RequestDeliveryRecord;
+#define REQUEST_DELIVERY_LAYOUT \
+    "time_ns:q " \
+    "request:I " \
+    "first_ns:q"
+
+typedef struct {
+    int64_t time_ns;
+    uint32_t request;
     int64_t arrival_ns;
     int32_t prompt_tokens;
     int32_t max_tokens;
     int64_t priority;
     uint32_t session;
     int32_t turn;
+    uint32_t tool;
     uint8_t whole; /* 1 once all of it is written */
 } RequestQueuedRecord;
 #define REQUEST_QUEUED_LAYOUT \
@@ -247,7 +267,8 @@ typedef struct {
     "max_tokens:i " \
     "priority:q " \
     "session:I " \
-    "turn:i"
+    "turn:i " \
+    "tool:I"
 
 typedef struct {
     int64_t time_ns;
@@ -324,6 +345,7 @@ typedef struct {
     int32_t repeat;
     uint8_t resumed;
     uint8_t enabled;
+    int32_t cap_tokens;
     uint8_t whole; /* 1 once all of it is written */
 } PrefixLookupRecord;
 #define PREFIX_LOOKUP_LAYOUT \
@@ -337,7 +359,43 @@ typedef struct {
     "admitted:? " \
     "repeat:i " \
     "resumed:? " \
-    "enabled:?"
+    "enabled:? " \
+    "cap_tokens:i"
+
+typedef struct {
+    int64_t time_ns;
+    int32_t step;
+    uint32_t request;
+    uint8_t place;
+    uint8_t kv_group;
+    uint8_t kv_groups;
+    uint8_t kind;
+    int32_t bound_tokens;
+    int32_t hit_tokens;
+    int32_t stored_tokens;
+    int32_t kept_tokens;
+    int32_t own_tokens;
+    int32_t unit_tokens;
+    int32_t alignment_tokens;
+    uint8_t eagle;
+    uint8_t whole; /* 1 once all of it is written */
+} GroupLookupRecord;
+#define GROUP_LOOKUP_LAYOUT \
+    "time_ns:q " \
+    "step:i " \
+    "request:I " \
+    "place:B " \
+    "kv_group:B " \
+    "kv_groups:B " \
+    "kind:B(full=1,window=2,chunk=3,state=4,other=5) " \
+    "bound_tokens:i " \
+    "hit_tokens:i " \
+    "stored_tokens:i " \
+    "kept_tokens:i " \
+    "own_tokens:i " \
+    "unit_tokens:i " \
+    "alignment_tokens:i " \
+    "eagle:?"
 
 typedef struct {
     int32_t step;
@@ -617,11 +675,13 @@ _Static_assert(sizeof(StepScheduleRecord) == 98, "StepScheduleRecord is not pack
 _Static_assert(sizeof(StepUpdateRecord) == 29, "StepUpdateRecord is not packed");
 _Static_assert(sizeof(StepRequestRecord) == 22, "StepRequestRecord is not packed");
 _Static_assert(sizeof(RequestArrivalRecord) == 17, "RequestArrivalRecord is not packed");
-_Static_assert(sizeof(RequestQueuedRecord) == 45, "RequestQueuedRecord is not packed");
+_Static_assert(sizeof(RequestDeliveryRecord) == 21, "RequestDeliveryRecord is not packed");
+_Static_assert(sizeof(RequestQueuedRecord) == 49, "RequestQueuedRecord is not packed");
 _Static_assert(sizeof(RequestRemoteRecord) == 22, "RequestRemoteRecord is not packed");
 _Static_assert(sizeof(RequestEventRecord) == 39, "RequestEventRecord is not packed");
 _Static_assert(sizeof(BlockEventRecord) == 36, "BlockEventRecord is not packed");
-_Static_assert(sizeof(PrefixLookupRecord) == 40, "PrefixLookupRecord is not packed");
+_Static_assert(sizeof(PrefixLookupRecord) == 44, "PrefixLookupRecord is not packed");
+_Static_assert(sizeof(GroupLookupRecord) == 50, "GroupLookupRecord is not packed");
 _Static_assert(sizeof(RequestHashRecord) == 29, "RequestHashRecord is not packed");
 _Static_assert(sizeof(RequestKeyRecord) == 38, "RequestKeyRecord is not packed");
 _Static_assert(sizeof(ForwardRecord) == 34, "ForwardRecord is not packed");

@@ -33,15 +33,15 @@ int passes_names(void)
 /* Around passes that are marked, without Python; where there is more to do it is Python's. */
 typedef struct {
     HOLDER;
-    PyObject *marks, *attribute, *begin, *end, *enqueued;
+    PyObject *ring, *attribute, *begin, *end, *enqueued;
     long long interval_ns, due_ns; /* between calls of `enqueued` */
-} Marked;
+} TimedPasses;
 
-static PyObject *marked_begin(Marked *self, PyObject *const *given, Py_ssize_t count)
+static PyObject *timed_passes_begin(TimedPasses *self, PyObject *const *given, Py_ssize_t count)
 {
     if (count != 3)
         return PyErr_Format(PyExc_TypeError, "start_ns, dummy and scheduler_output are needed");
-    State *state = ((Marks *)self->marks)->state;
+    State *state = ((EventRing *)self->ring)->state;
     long long pid, step = 0, tokens = 0;
     if (given[1] == Py_False && state->ready && !state->stale) {
         int found = mark_of(given[2], self->attribute, &pid, &step);
@@ -52,19 +52,19 @@ static PyObject *marked_begin(Marked *self, PyObject *const *given, Py_ssize_t c
         return PyObject_CallFunctionObjArgs(self->begin, given[0], given[1], given[2], NULL);
     state->step = (uint64_t)step;
     state->stale = 1;
-    marks_open((Marks *)self->marks);
+    event_ring_open((EventRing *)self->ring);
     Py_RETURN_NONE;
 }
 
-static PyObject *marked_end(Marked *self, PyObject *tokens)
+static PyObject *timed_passes_end(TimedPasses *self, PyObject *tokens)
 {
-    State *state = ((Marks *)self->marks)->state;
+    State *state = ((EventRing *)self->ring)->state;
     int some = PyObject_IsTrue(tokens);
     if (some < 0)
         return NULL;
     if (!some || !state->ready || state->step == 0 || state->next == state->stop)
         return PyObject_CallFunctionObjArgs(self->end, tokens, NULL);
-    marks_close((Marks *)self->marks, (int64_t)state->step);
+    event_ring_close((EventRing *)self->ring, (int64_t)state->step);
     state->stale = state->always_stale;
     long long now = now_ns();
     if (now < self->due_ns)
@@ -73,32 +73,32 @@ static PyObject *marked_end(Marked *self, PyObject *tokens)
     return PyObject_CallNoArgs(self->enqueued);
 }
 
-static int marked_init(Marked *self, PyObject *args, PyObject *kwargs)
+static int timed_passes_init(TimedPasses *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[5];
-    if (!PyArg_ParseTuple(args, "O!OOOOL", marks_type, &given[0], &given[1], &given[2], &given[3], &given[4],
+    if (!PyArg_ParseTuple(args, "O!OOOOL", event_ring_type, &given[0], &given[1], &given[2], &given[3], &given[4],
                           &self->interval_ns))
         return -1;
     HOLD(self, given);
     return 0;
 }
 
-static PyMethodDef marked_methods[] = {
-    {"begin", FAST(marked_begin), NULL},
-    {"end", (PyCFunction)marked_end, METH_O, NULL},
+static PyMethodDef timed_passes_methods[] = {
+    {"begin", FAST(timed_passes_begin), NULL},
+    {"end", (PyCFunction)timed_passes_end, METH_O, NULL},
     {NULL},
 };
 
-static PyType_Slot marked_slots[] = {
-    {Py_tp_doc, "Marked(marks, mark, begin, end, enqueued, interval_ns)"},
+static PyType_Slot timed_passes_slots[] = {
+    {Py_tp_doc, "TimedPasses(ring, mark, begin, end, enqueued, interval_ns)"},
     HOLDER_SLOTS,
-    {Py_tp_init, marked_init},
-    {Py_tp_methods, marked_methods},
+    {Py_tp_init, timed_passes_init},
+    {Py_tp_methods, timed_passes_methods},
     {0, NULL},
 };
 
-PyType_Spec marked_spec = {"kvtrace.capture._native.Marked", sizeof(Marked), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                           marked_slots};
+PyType_Spec timed_passes_spec = {"kvtrace.capture._native.TimedPasses", sizeof(TimedPasses), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, timed_passes_slots};
 
 /* Forward passes: see kvtrace.probes.worker. */
 typedef struct {

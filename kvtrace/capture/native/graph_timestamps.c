@@ -1,4 +1,4 @@
-/* Stamps around a layer's calls. */
+/* Timestamps around calls of a layer. */
 
 #include "cuda_events.h"
 
@@ -58,7 +58,7 @@ typedef struct {
     PyObject *original, *before, *after, *mark_before, *mark_after, *stream, *capturing, *failed;
     int in_graphs, follows, over;
     int quick; /* marks are compiled code's */
-} Stamped;
+} TimestampedCall;
 
 static int is_so(PyObject *question)
 {
@@ -69,7 +69,7 @@ static int is_so(PyObject *question)
 }
 
 /* An exception of ours is told of, and there are no stamps any more. -1: it is none of ours, it stays. */
-static int end(Stamped *self)
+static int end(TimestampedCall *self)
 {
     self->over = 1;
     return taken_away(self->failed) ? 0 : -1;
@@ -83,7 +83,7 @@ static int stamp(PyObject *launch, PyObject *stream)
 }
 
 /* What stamps a call's start and end, borrowed, NULL for one that has none. -1: an exception is set. */
-static int stamps_of(Stamped *self, PyObject **start, PyObject **end)
+static int stamps_of(TimestampedCall *self, PyObject **start, PyObject **end)
 {
     int captured = is_so(self->capturing);
     *start = captured ? self->follows ? NULL : self->before : self->mark_before;
@@ -95,10 +95,10 @@ static int stamps_of(Stamped *self, PyObject **start, PyObject **end)
 
 /* Between the pieces of a graph nothing is captured, and Python's time is the step's: nothing is asked for that is
  * known. 1: an exception is set. */
-static int mark_in_pieces(Stamped *self, PyObject *with)
+static int mark_in_pieces(TimestampedCall *self, PyObject *with)
 {
-    Mark *mark = (Mark *)with;
-    State *state = marks_of(mark)->state;
+    RingEvent *mark = (RingEvent *)with;
+    State *state = event_ring_of(mark)->state;
     if (!state->known) { /* a pass has one */
         PyObject *stream = PyObject_CallNoArgs(self->stream);
         state->stream = stream ? PyLong_AsUnsignedLongLong(stream) : 0;
@@ -110,7 +110,7 @@ static int mark_in_pieces(Stamped *self, PyObject *with)
     return mark_at(mark, state->stream) < 0;
 }
 
-static PyObject *called_in_pieces(Stamped *self, PyObject *args, PyObject *kwargs)
+static PyObject *called_in_pieces(TimestampedCall *self, PyObject *args, PyObject *kwargs)
 {
     int failed = mark_in_pieces(self, self->mark_before);
     PyObject *result = failed && end(self) < 0 ? NULL : PyObject_Call(self->original, args, kwargs);
@@ -119,9 +119,9 @@ static PyObject *called_in_pieces(Stamped *self, PyObject *args, PyObject *kwarg
     return result;
 }
 
-static PyObject *stamped_call(Stamped *self, PyObject *args, PyObject *kwargs)
+static PyObject *timestamped_call_call(TimestampedCall *self, PyObject *args, PyObject *kwargs)
 {
-    if (self->quick && !self->over && is_in_pieces((Mark *)self->mark_before))
+    if (self->quick && !self->over && is_in_pieces((RingEvent *)self->mark_before))
         return called_in_pieces(self, args, kwargs);
     PyObject *start = NULL, *last = NULL, *stream = NULL;
     int failed = !self->over && stamps_of(self, &start, &last) < 0;
@@ -134,36 +134,37 @@ static PyObject *stamped_call(Stamped *self, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-static int stamped_init(Stamped *self, PyObject *args, PyObject *kwargs)
+static int timestamped_call_init(TimestampedCall *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *given[8];
     if (!PyArg_ParseTuple(args, "OOOOOOOOpp", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
                           &given[6], &given[7], &self->in_graphs, &self->follows))
         return -1;
     HOLD(self, given);
-    self->quick = PyObject_TypeCheck(self->mark_before, mark_type) && PyObject_TypeCheck(self->mark_after, mark_type);
+    self->quick = PyObject_TypeCheck(self->mark_before, ring_event_type) &&
+                  PyObject_TypeCheck(self->mark_after, ring_event_type);
     return 0;
 }
 
-static PyObject *stamped_reduce(Stamped *self, PyObject *none)
+static PyObject *timestamped_call_reduce(TimestampedCall *self, PyObject *none)
 {
-    return PyUnicode_FromString("stamped"); /* copied as a function is: not at all */
+    return PyUnicode_FromString("timestamped_call"); /* copied as a function is: not at all */
 }
 
-static PyMethodDef stamped_methods[] = {
-    {"__reduce__", (PyCFunction)stamped_reduce, METH_NOARGS, NULL},
+static PyMethodDef timestamped_call_methods[] = {
+    {"__reduce__", (PyCFunction)timestamped_call_reduce, METH_NOARGS, NULL},
     {NULL},
 };
 
-static PyType_Slot stamped_slots[] = {
-    {Py_tp_doc,
-     "Stamped(original, before, after, mark_before, mark_after, stream, capturing, failed, in_graphs, follows)"},
+static PyType_Slot timestamped_call_slots[] = {
+    {Py_tp_doc, "TimestampedCall(original, before, after, mark_before, mark_after, stream, capturing, failed, "
+                "in_graphs, follows)"},
     HOLDER_SLOTS,
-    {Py_tp_init, stamped_init},
-    {Py_tp_call, stamped_call},
-    {Py_tp_methods, stamped_methods},
+    {Py_tp_init, timestamped_call_init},
+    {Py_tp_call, timestamped_call_call},
+    {Py_tp_methods, timestamped_call_methods},
     {0, NULL},
 };
 
-PyType_Spec stamped_spec = {"kvtrace.capture._native.Stamped", sizeof(Stamped), 0,
-                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, stamped_slots};
+PyType_Spec timestamped_call_spec = {"kvtrace.capture._native.TimestampedCall", sizeof(TimestampedCall), 0,
+                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, timestamped_call_slots};

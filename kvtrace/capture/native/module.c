@@ -6,8 +6,8 @@
 
 /* Every file's part of the module: types, and the names that they read. */
 extern PyType_Spec packer_spec, writer_spec, hashes_spec, guard_spec, owner_spec, steps_spec, calls_spec, around_spec;
-extern PyType_Spec forwards_spec, updates_spec, ends_spec, launch_spec, marks_spec, mark_spec, marked_spec,
-    stamped_spec;
+extern PyType_Spec forwards_spec, updates_spec, ends_spec, launch_spec, event_ring_spec, ring_event_spec,
+    timed_passes_spec, timestamped_call_spec;
 int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
 int passes_names(void), ends_names(void), prefault_init(void);
 PyObject *elapsed(PyObject *module, PyObject *args);
@@ -50,10 +50,10 @@ PyMODINIT_FUNC PyInit__native(void)
         {"Updates", &updates_spec, passes_names},
         {"Ends", &ends_spec, ends_names},
         {"Launch", &launch_spec, NULL},
-        {"Marks", &marks_spec, NULL, &marks_type},
-        {"Mark", &mark_spec, NULL, &mark_type},
-        {"Stamped", &stamped_spec, NULL},
-        {"Marked", &marked_spec, NULL},
+        {"EventRing", &event_ring_spec, NULL, &event_ring_type},
+        {"RingEvent", &ring_event_spec, NULL, &ring_event_type},
+        {"TimestampedCall", &timestamped_call_spec, NULL},
+        {"TimedPasses", &timed_passes_spec, NULL},
     };
     PyObject *made = prefault_init() < 0 ? PyErr_NoMemory() : PyModule_Create(&module);
     for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++) {

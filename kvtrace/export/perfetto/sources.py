@@ -22,11 +22,13 @@ REQUESTS = Source(
             arg_min(avoidable_tokens, time_ns) AS avoidable_tokens, arg_min(avoidable_ns, time_ns) AS avoidable_ns
         FROM prefix_miss WHERE NOT resumed GROUP BY request
     )
-    SELECT least(l.start_ns, h.start_ns) AS start_ns, CASE WHEN NOT l.open THEN l.end_ns END AS end_ns,
+    SELECT least(coalesce(l.start_ns, r.arrival_ns), h.start_ns) AS start_ns,
+        CASE WHEN l.request IS NULL THEN coalesce(r.finished_ns, r.arrival_ns)
+            WHEN NOT l.open THEN l.end_ns END AS end_ns,
         coalesce(r.external_id, r.internal_id, 'request ' || r.request) AS name,
         r.*, m.miss_verdict, m.miss_why, m.avoidable_tokens, m.avoidable_ns
-    FROM request r JOIN life l USING (request) LEFT JOIN share h USING (request) LEFT JOIN miss m USING (request)
-    WHERE r.engine_id IS NOT NULL
+    FROM request r LEFT JOIN life l USING (request) LEFT JOIN share h USING (request) LEFT JOIN miss m USING (request)
+    WHERE r.engine_id IS NOT NULL AND (l.request IS NOT NULL OR r.arrival_ns IS NOT NULL)
     ORDER BY 1, r.request
     """,
     ("engine_id", "request"),

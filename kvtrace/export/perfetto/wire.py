@@ -41,7 +41,7 @@ def where(parts: Parts, present: Flags) -> Parts:
 
 
 def tobytes(parts: Parts) -> bytes:
-    """All rows, one after the other."""
+    """Concatenate the rows."""
     data = np.concatenate([part.data for part in parts], axis=1)
     kept: bytes = data[np.concatenate([part.keep for part in parts], axis=1)].tobytes()
     return kept
@@ -87,7 +87,7 @@ def ragged(tag: bytes, values: npt.NDArray[Any], counts: Ints) -> Cells:
 
 
 def _whole(data: npt.NDArray[np.uint8]) -> Cells:
-    """All bytes of every row."""
+    """Return the bytes of all rows."""
     rows, width = data.shape
     return Cells(data, np.broadcast_to(np.True_, data.shape), np.broadcast_to(np.int64(width), (rows,)))
 

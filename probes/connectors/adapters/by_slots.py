@@ -120,10 +120,10 @@ class BySlots(Adapter):
         end_ns = time.monotonic_ns()
         if not self._slot_bytes:
             context = argument(args, kwargs, 0, "forward_context")
-            layers = list(self.part.lacks.read(context, "no_compile_layers", _LOADED, {}).values())
+            layers = list(self.part.optional.read(context, "no_compile_layers", _LOADED, {}).values())
             with_cache = [layer for layer in layers if hasattr(layer, "kv_cache")]  # layers of experts have none
             if layers and not with_cache:
-                self.part.lacks.tell(layers[0], "kv_cache", _LOADED)
+                self.part.optional.tell(layers[0], "kv_cache", _LOADED)
             caches = [layer.kv_cache for layer in with_cache if layer.kv_cache is not None]
             self._slot_bytes = sum(map(self._bytes_a_slot, caches))
         if slots := self._slots(Direction.load):
@@ -156,7 +156,7 @@ class BySlots(Adapter):
         self._transfers.finished(transfer, finished_ns=end_ns, started_ns=start_ns, bytes_=bytes_)
 
     def _slots(self, direction: Direction) -> int:
-        metadata = self.part.lacks.read(self.part.connector, "_connector_metadata", _METADATA)
+        metadata = self.part.optional.read(self.part.connector, "_connector_metadata", _METADATA)
         if metadata is None:
             return 0
         return sum(copy.last - copy.first for copy in self._copies(metadata) if copy.direction is direction)
@@ -165,7 +165,7 @@ class BySlots(Adapter):
         """Read the tokens of a block; 0 if they are not known."""
         found = self.part.connector
         for name in ("_vllm_config", "cache_config", "block_size"):
-            found = self.part.lacks.read(found, name, _BYTES)
+            found = self.part.optional.read(found, name, _BYTES)
             if found is None:
                 return 0
         return int(found)
@@ -173,19 +173,20 @@ class BySlots(Adapter):
     def _bytes_a_slot(self, kv_cache: _Tensor | list[_Tensor] | tuple[_Tensor, ...]) -> int:
         """Compute the bytes of a token in a layer's KV tensor; 0 if they are not known."""
         tensor = kv_cache[0] if isinstance(kv_cache, list | tuple) else kv_cache
-        lacks = self.part.lacks
-        config = lacks.read(self.part.connector, "_kv_cache_config", _BYTES)
-        slots = (lacks.read(config, "num_blocks", _BYTES) or 0) * self._block_size() if config is not None else 0
+        optional = self.part.optional
+        config = optional.read(self.part.connector, "_kv_cache_config", _BYTES)
+        slots = (optional.read(config, "num_blocks", _BYTES) or 0) * self._block_size() if config is not None else 0
         return int(tensor.numel() * tensor.element_size() // slots) if slots else 0
 
     def _copies(self, metadata: object) -> Iterator[_Copy]:
-        lacks = self.part.lacks
-        for request in lacks.read(metadata, "requests", _METADATA, ()):
+        optional = self.part.optional
+        for request in optional.read(metadata, "requests", _METADATA, ()):
             slots = len(request.slot_mapping)
             if hasattr(request, "is_store"):
                 yield _Copy(Direction.store if request.is_store else Direction.load, request, 0, slots)
                 continue
-            load, save = (lacks.read(request, name, _METADATA) for name in ("load_spec", "save_spec"))
+            load: _LoadSpec | None = optional.read(request, "load_spec", _METADATA)
+            save: _SaveSpec | None = optional.read(request, "save_spec", _METADATA)
             if load is not None and load.can_load:
                 yield _Copy(Direction.load, request, load.vllm_cached_tokens, min(load.lmcache_cached_tokens, slots))
             if save is not None and save.can_save:

@@ -108,26 +108,26 @@ class Offloading(Adapter):
 
     def attach_scheduler(self) -> Facts:
         """Hook the manager of the primary tier, and the secondary tiers."""
-        lacks = self.part.lacks
-        manager = lacks.read(self._connector.connector_scheduler, "manager", "the tiers of an OffloadingConnector")
+        optional = self.part.optional
+        manager = optional.read(self._connector.connector_scheduler, "manager", "the tiers of an OffloadingConnector")
         if manager is None:
             return {}
         primary: object = manager
         secondary: Sequence[object] = ()
         if any(kind.__name__ == "TieringOffloadingManager" for kind in type(manager).__mro__):
-            primary = lacks.read(manager, "primary_tier", "the CPU tier of an OffloadingConnector")
-            secondary = lacks.read(manager, "secondary_tiers", "tiers behind the CPU", secondary)
+            primary = optional.read(manager, "primary_tier", "the CPU tier of an OffloadingConnector")
+            secondary = optional.read(manager, "secondary_tiers", "tiers behind the CPU", secondary)
         capacity = None
         if primary is not None:
             ManagerTier(self.part, primary)
-            capacity = capacity_of(primary, lacks)
+            capacity = capacity_of(primary, optional)
         for level, tier in enumerate(secondary, 1):
             SecondaryTier(self.part, tier, level)
         return {"tier": "cpu", "capacity_blocks": capacity, "blocks_per_chunk": self._blocks_per_chunk()}
 
     def _blocks_per_chunk(self) -> int | None:
         config = self._connector.connector_scheduler.config
-        found = self.part.lacks.read(config, "blocks_per_chunk", TIER_PLACES)
+        found = self.part.optional.read(config, "blocks_per_chunk", TIER_PLACES)
         return None if found is None else int(found)
 
     def planned(self, metadata: _Metadata, scheduler_output: SchedulerOutput) -> Iterable[Planned]:
@@ -144,7 +144,7 @@ class Offloading(Adapter):
     def _plan(
         self, job: int, direction: Direction, entry: _Job, gpu: _GpuSpec, other: object, per_chunk: int | None
     ) -> Planned:
-        gpu_blocks, chunks = listed(gpu.block_ids), chunks_of(other, self.part.lacks) if per_chunk else []
+        gpu_blocks, chunks = listed(gpu.block_ids), chunks_of(other, self.part.optional) if per_chunk else []
         per_chunk = per_chunk or 1
         places: list[int] = []
         first = 0
@@ -160,7 +160,7 @@ class Offloading(Adapter):
     def attach_worker(self) -> bool:
         """Hook the worker that copies, once it is built."""
         half = self._connector.connector_worker
-        worker = self.part.lacks.read(half, "worker", "transfers of an OffloadingConnector", ABSENT)
+        worker = self.part.optional.read(half, "worker", "transfers of an OffloadingConnector", ABSENT)
         if worker is None:
             return False
         if worker is ABSENT:

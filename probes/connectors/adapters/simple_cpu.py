@@ -158,7 +158,7 @@ class SimpleCpu(Adapter):
 
     def _kind(self) -> Tier:
         """The kind of tier, by the option `kv_offload_backend`."""
-        config = self.part.lacks.read(self.part.connector, "_kv_transfer_config", _KIND)
+        config = self.part.optional.read(self.part.connector, "_kv_transfer_config", _KIND)
         if config is None:
             return Tier.other
         wanted = (config.kv_connector_extra_config or {}).get("kv_offload_backend", "cpu")
@@ -193,7 +193,7 @@ class SimpleCpu(Adapter):
         manager = self._scheduler_half()
         found: dict[int, str] = {}
         wanted = set(metadata.store_gpu_blocks)
-        stored = self.part.lacks.read(manager, "_store_event_to_reqs", _OWNERS, {})
+        stored = self.part.optional.read(manager, "_store_event_to_reqs", _OWNERS, {})
         for request_id in stored.get(metadata.store_event, ()):
             state = manager._reqs_to_store.get(request_id)
             if state is None:
@@ -210,8 +210,8 @@ class SimpleCpu(Adapter):
         handler = self._connector.worker_handler
         if handler is None:
             return True
-        lacks = self.part.lacks
-        backend, caches = (lacks.read(handler, name, _TRANSFERS, ABSENT) for name in ("_backend", "gpu_kv_caches"))
+        optional = self.part.optional
+        backend, caches = (optional.read(handler, name, _TRANSFERS, ABSENT) for name in ("_backend", "gpu_kv_caches"))
         if backend is ABSENT or caches is ABSENT:
             return True
         if backend is None or caches is None:
@@ -231,7 +231,7 @@ class SimpleCpu(Adapter):
         blocks, is_store = argument(args, kwargs, 0, "src_blocks"), argument(args, kwargs, 2, "is_store")
         event, direction = argument(args, kwargs, 3, "event_idx"), Direction.store if is_store else Direction.load
         backend = self._worker_half()._backend
-        stream = self.part.lacks.read(backend, "_store_stream" if is_store else "_load_stream", _DEVICE_TIMES)
+        stream = self.part.optional.read(backend, "_store_stream" if is_store else "_load_stream", _DEVICE_TIMES)
         pending = _Pending(self.part.transfer(event, direction), event, blocks, stream)
         if self._polled:
             self._copies[id(blocks)] = pending
@@ -274,7 +274,7 @@ class SimpleCpu(Adapter):
             waiting = self._pending[direction]
             if not waiting:
                 continue
-            highest = self.part.lacks.read(handler, reached, _ENDS)
+            highest = self.part.optional.read(handler, reached, _ENDS)
             if highest is None:
                 self.without_polls()
                 return

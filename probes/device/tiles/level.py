@@ -157,7 +157,7 @@ class TileRecorder:
         if self._alive and self._opened and self._drain is not None:
             self._opened = False
             self._ring.close(self._step, self._stream(self._device))
-            self._drain.pace.enqueued()
+            self._drain.schedule.enqueued()
 
     def finish(self) -> None:
         """Drain what is left on the device."""

@@ -40,6 +40,10 @@ their blocks, and shifted by 16, one more than the head whose programs list them
 _LOOKUP = 64
 """Blocks that a program looks up at once."""
 
+_PLACE = "kvt_pair, kvt_last_place, kvt_address"
+_SIZES = "TILE_SIZE, BLOCK_SIZE"
+"""Arguments that several added calls share."""
+
 KEY, VALUE, SLOTS = "key_cache_ptr", "value_cache_ptr", "slot_mapping_ptr"
 
 
@@ -66,30 +70,22 @@ def attention(source: str) -> str:
     sequence = ast.unparse(factor_of([function], "block_table_stride"))
     query_block = ast.unparse(factor_of([function], "BLOCK_Q"))
     inside = _mask_of(load, block)
+    scored, score, output = _score_and_output(function, loop)
 
-    keys = tainted(loop.body, assigned_from(loop.body, "load", KEY))
-    values = tainted(loop.body, assigned_from(loop.body, "load", VALUE))
-    carried = carried_into(function, loop)
-    output = only(values & carried, "accumulator of V")
-    scored = _last_assigning(loop.body, (keys - values) & carried)
-    score = next(name for name in _in_order(loop.body[scored]) if name in (keys - values) & carried)
-
-    sizes = "TILE_SIZE, BLOCK_SIZE"
     look_up, read = _block_lookup(loop.body, _name(block), inside)
     loop.body[scored + 1 : scored + 1] = [
         _call(f"kvt_ticked = kvt_ticks(kvt_bits({score}), kvt_last)"),
         _call("kvt_last = kvt_key(kvt_last, kvt_ticked)"),
     ]
-    place = "kvt_pair, kvt_last_place, kvt_address"
-    loop.body.insert(0, _call(f"kvt_value(kvt_last, kvt_ticked, {place}, {tile} - 1, {low})"))
+    loop.body.insert(0, _call(f"kvt_value(kvt_last, kvt_ticked, {_PLACE}, {tile} - 1, {low})"))
     before = f"""
-        {place}, kvt_start = kvt_begin(kvt_control, kvt_tiles, kvt_first_tile, kvt_what, kvt_heads, {head},
-            {low}, {high}, {sizes})
+        {_PLACE}, kvt_start = kvt_begin(kvt_control, kvt_tiles, kvt_first_tile, kvt_what, kvt_heads, {head},
+            {low}, {high}, {_SIZES})
         kvt_last = kvt_times({score}, kvt_start)
         kvt_ticked = kvt_last * 0
     """
     after = f"""
-        kvt_last_value({output}, kvt_last, kvt_ticked, {place}, {high} - 1, {low})
+        kvt_last_value({output}, kvt_last, kvt_ticked, {_PLACE}, {high} - 1, {low})
         if kvt_tiles > 0:
             kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})
             kvt_total = 0
@@ -101,14 +97,25 @@ def attention(source: str) -> str:
                     kvt_inside = (kvt_index * kvt_unit < {high} * TILE_SIZE) & ({read})
                     kvt_block = tl.load({look_up}, mask=kvt_inside, other=0)
                     kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
-                        {place}, {sizes})
+                        {_PLACE}, {_SIZES})
                 kvt_total = tl.sum(kvt_sum, axis=0)
             kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
-                {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {sizes})
+                {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {_SIZES})
     """
     body[at : at + 1] = [*_statements(before), loop, *_statements(after)]
     function.body.insert(0, _call(f"kvt_tiles, kvt_first_tile = kvt_room(kvt_control, {TILES})"))
     return _finished(function)
+
+
+def _score_and_output(function: ast.FunctionDef, loop: ast.For) -> tuple[int, str, str]:
+    """Find what a tile's K and V flow into: the statement that computes scores, their name, V's accumulator."""
+    keys = tainted(loop.body, assigned_from(loop.body, "load", KEY))
+    values = tainted(loop.body, assigned_from(loop.body, "load", VALUE))
+    carried = carried_into(function, loop)
+    output = only(values & carried, "accumulator of V")
+    scored = _last_assigning(loop.body, (keys - values) & carried)
+    score = next(name for name in _in_order(loop.body[scored]) if name in (keys - values) & carried)
+    return scored, score, output
 
 
 def cache_write(source: str) -> str:

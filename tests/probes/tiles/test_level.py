@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kvtrace.capture.tile_options import TileOptions
-from kvtrace.probes.device.drain_thread import Pace
+from kvtrace.probes.device.drain_thread import DrainSchedule
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
 from kvtrace.probes.device.tiles.launch import Current
 from kvtrace.probes.device.tiles.level import TileRecorder
@@ -20,7 +20,7 @@ class Drain(TileDrain):
     """Without a device."""
 
     def __init__(self) -> None:
-        self.filtered, self._opened, self.pace = 0, deque(), Pace(0)
+        self.filtered, self._opened, self.schedule = 0, deque(), DrainSchedule(0)
 
     rate_bytes = 0
 

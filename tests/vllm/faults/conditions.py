@@ -111,12 +111,12 @@ def aborted(engine: Engine, requests: int = 10_000) -> dict[str, Any]:
 
 
 def restarted(engine: Engine) -> dict[str, Any]:
-    """The engine is let go of and another is made in the same process."""
+    """The engine is deleted and another is made in the same process."""
     outcome = workload.run(engine.llm)
     core = engine.llm.llm_engine.engine_core.engine_core
     alive = [weakref.ref(core), weakref.ref(core.scheduler), weakref.ref(core.scheduler.kv_cache_manager.block_pool)]
     del core, engine.llm
-    for _ in range(2):  # what the first round lets go of may be a cycle of its own
+    for _ in range(2):  # what the first round deletes may be a cycle of its own
         gc.collect()
     left = [type(found).__name__ for one in alive if (found := one()) is not None]
     engine.build()

@@ -2,6 +2,7 @@
 
 import { engineChoice } from "./engines";
 import { LANES, selectableOf, SELECTABLES } from "./lanes/list";
+import { searchFor } from "./search";
 import { select, show, view } from "./view";
 
 const QUIET_MS = 250, MOST_ID = 300;
@@ -52,12 +53,18 @@ export async function openAddress(openEngines: (choice: string) => void, showLan
   const [from, to] = [number("from") * 1e9, number("to") * 1e9];
   if (to > from) show(from, to, false);
   select(null);
-  const engine = view.engines[number("run") || 0] ?? view.engines[0];
-  if (!engine) return;
-  const time = (number("at") || (from + to) / 2e9 || 0) * 1e9;
+  // Without `run` the first engine that has it is meant.
+  const told = view.engines[number("run") || 0] ?? view.engines[0],
+    time = (number("at") || (from + to) / 2e9 || 0) * 1e9;
+  const engines = told && wanted.has("run") ? [told] : view.engines;
   for (const selectable of SELECTABLES) {
     const name = wanted.get(selectable.kind);
-    if (name !== null) await selectable.open(engine, name, time);
+    if (name === null) continue;
+    for (const engine of engines) {
+      await selectable.open(engine, name, time);
+      if (view.selection) break;
+    }
+    if (!view.selection && selectable.kind === "request") searchFor(name);
   }
   if (to > from) show(from, to, false);
 }

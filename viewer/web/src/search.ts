@@ -34,6 +34,13 @@ export function listenToSearch(): void {
   });
 }
 
+// Lists what an id in the address may mean, where it is none or several.
+export function searchFor(typed: string): void {
+  const text = typed.replace(/…+$/, "");
+  byId<HTMLInputElement>("search").value = text;
+  void search(text);
+}
+
 function take(index: number): void {
   matches[index]?.run();
   open(false);

@@ -142,17 +142,40 @@ export class Engine {
     return row ? nameOf(row) : `request ${request}`;
   }
 
-  async findRequest(id: string): Promise<number | null> {
-    for (const reference of this.requests.finest) {
+  // The request that any id of a user's means, as `kvtrace explain` takes them: one that the client or vLLM knows, the
+  // trace's number, session/turn, a session of one request, or the beginning of one of these. Null: none, or several.
+  async findRequest(typed: string): Promise<number | null> {
+    const wanted = typed.trim().replace(/…+$/, "");
+    let found: number[] = [], best = WAYS.length;
+    for (const reference of wanted ? this.requests.finest : []) {
       const columns = await load(reference.id);
       this.learn(columns);
       for (let row = 0; row < columns.rows; row++) {
-        if (columns.text("external_id", row) === id || columns.text("internal_id", row) === id)
-          return columns.at("request", row);
+        const way = WAYS.findIndex((matches) => matches({ columns, row }, wanted));
+        if (way < 0 || way > best) continue;
+        if (way < best) found = [];
+        best = way;
+        found.push(columns.num("request")[row]!);
+        if (way === 0) return found[0]!;
       }
     }
-    return null;
+    return found.length === 1 ? found[0]! : null;
   }
+}
+
+// How an id may mean a request; the first way that any request fits decides. `queries/identify.py` has the same.
+const WAYS: ((row: Row<"requests">, wanted: string) => boolean)[] = [
+  (row, wanted) => ids(row).includes(wanted),
+  ({ columns, row }, wanted) => String(columns.at("request", row)) === wanted,
+  ({ columns, row }, wanted) => `${columns.text("session", row)}/${columns.at("turn", row)}` === wanted,
+  ({ columns, row }, wanted) => columns.text("session", row) === wanted,
+  (row, wanted) => ids(row).some((id) => id.startsWith(wanted)),
+  (row, wanted) => ids(row).some((id) => id.replace(/^\d+_/, "").startsWith(wanted)),
+  ({ columns, row }, wanted) => `${columns.text("session", row) ?? ""}/${columns.at("turn", row)}`.startsWith(wanted),
+];
+
+function ids({ columns, row }: Row<"requests">): string[] {
+  return [columns.text("external_id", row) ?? "", columns.text("internal_id", row) ?? ""];
 }
 
 export function nameOf({ columns, row }: Row<"requests">): string {

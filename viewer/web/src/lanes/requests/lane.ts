@@ -123,8 +123,10 @@ class RequestsLane extends Lane {
     const gap = columns.at("gap_start_ns", row), start = columns.num("start_ns")[row]!;
     if (gap !== null && start > gap) this.paintGap(this.x(gap), this.x(start), y + ROW / 2 - 1);
     const id = this.engine.segmentsOf(columns), segments = id ? peek(id) : null;
+    if (!id) this.paintSegment("soft", start, columns.num("end_ns")[row]!, y);
     if (segments) {
       const found = Segments.of(segments, columns.rows), [low, high] = found.range(row);
+      if (low === high) this.paintSegment("soft", start, columns.num("end_ns")[row]!, y);
       for (let i = low; i < high; i++) {
         const begin = found.start[i]!, end = begin + found.duration[i]!;
         if (end >= this.from && begin <= this.to)
@@ -154,7 +156,8 @@ class RequestsLane extends Lane {
 
   private paintSegment(name: string, start: number, end: number, y: number): void {
     const from = Math.max(LEFT, this.x(start)), to = Math.min(view.width - RIGHT, this.x(end));
-    const width = Math.max(1, to - from), size = name === "queued" ? 2 : name === "preempted" ? 4 : BAR;
+    const width = Math.max(1, to - from),
+      size = name === "queued" ? 2 : name === "preempted" || name === "soft" ? 4 : BAR;
     this.context.fillStyle = colour(name);
     this.context.fillRect(from, y + (ROW - 2 - size) / 2, width > 3 && size === BAR ? width - 0.6 : width, size);
   }
@@ -184,9 +187,10 @@ class RequestsLane extends Lane {
     const job = columns.text("session", row);
     if (job !== null) lines.push(`job ${shorten(job, 40)}, turn ${columns.at("turn", row) ?? "unknown"}`);
     const id = this.engine.segmentsOf(columns), segments = id ? peek(id) : null;
+    if (!id && x >= LEFT) lines.push(this.untold(each));
     if (segments && x >= LEFT) {
       const found = Segments.of(segments, columns.rows), [low, high] = found.range(row);
-      let now = "not alive here";
+      let now = low < high ? "not alive here" : this.untold(each);
       for (let i = low; i < high; i++) {
         const begin = found.start[i]!, end = begin + found.duration[i]!;
         if (begin <= time && time < end)
@@ -208,6 +212,13 @@ class RequestsLane extends Lane {
       selection: { kind: "request", engine: this.engine, id: request, row: each, span },
       lines: lines.filter(Boolean),
     };
+  }
+
+  // Of a request that no scheduler told of.
+  private untold({ columns, row }: Listed): string {
+    const arrival = columns.at("arrival_ns", row), end = columns.at("finished_ns", row);
+    const known = arrival === null ? "no state known" : `arrived at ${clock(arrival, 1e5)}`;
+    return `${known}, ${end === null ? "end unknown" : `ended at ${clock(end, 1e5)}`}: no scheduler was recorded`;
   }
 
   override get listed(): number[] {

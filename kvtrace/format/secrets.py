@@ -1,4 +1,4 @@
-"""Takes secrets out of a command line before it is written to a manifest."""
+"""Takes secrets out of texts before they are written to a run directory."""
 
 from __future__ import annotations
 

@@ -1,0 +1,61 @@
+"""Replays of recordings with recorded times, beside what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay import check
+from kvtrace.lab.replay.check import Agreement, Outcome
+from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.replay.run import Job, replay
+from kvtrace.lab.replay.settings import changed_settings, recorded_settings, untold_settings
+
+COUNTED = ("steps", "hit_tokens", "evictions", "preemptions", "output_tokens")
+
+
+class Repeated(NamedTuple):
+    """A recording, and its replay with recorded times."""
+
+    recorded: Outcome
+    replayed: Outcome
+    agreement: Agreement
+    warnings: list[str]
+
+    def check(self) -> None:
+        """Hits, evictions and preemptions are equal, and so are 99.9% of the steps."""
+        counts = [{name: getattr(outcome, name) for name in COUNTED} for outcome in (self.replayed, self.recorded)]
+        assert counts[0] == counts[1], self.agreement.departs
+        assert self.agreement.identical_steps >= 0.999, self.agreement.departs
+
+
+def repeated(trace: Path, engine_id: int | None, folder: Path, recorded: Sequence[str] = ()) -> Repeated:
+    """Replay one engine of a trace; an error is raised. `recorded` has settings that the trace does not tell."""
+    recording = read_recording(trace, engine_id)
+    settings = changed_settings(recording.engine, recorded_settings(recording.engine), recorded)
+    recording.warnings += untold_settings(recording.engine, settings)
+    number = recording.engine.engine_id
+    [done] = replay(recording, [Job("repeated", settings, None, Loop(), folder / "again.duckdb")])
+    if isinstance(done, KvtraceError):
+        raise done
+    agreement = check.agreement(trace, done.trace, number)
+    return Repeated(check.outcome(trace, number), check.outcome(done.trace), agreement, done.warnings)
+
+
+def check_all(traces: Mapping[str, Path | tuple[Path, int]], folder: Path) -> dict[str, Repeated]:
+    """Check the replays of several traces, or engines of traces, two at a time."""
+
+    def one(name: str) -> Repeated:
+        (folder / f"repeated {name}").mkdir()
+        where = traces[name]
+        return repeated(*(where if isinstance(where, tuple) else (where, None)), folder / f"repeated {name}")
+
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip(traces, pool.map(one, traces), strict=True))
+    for each in found.values():
+        each.check()
+    return found

@@ -1,0 +1,51 @@
+"""Property: a replay with recorded times repeats whatever a real engine did with a generated workload."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import kvtrace as package
+from tests.vllm.conftest import ENGINE, HERE, kvtrace, vllm_environment
+from tests.vllm.reproduction import check_all
+
+SEED = 1
+_TWO_GROUPS = {"layer_types": ["full_attention", "sliding_attention"] * 2, "sliding_window": 64}
+ENGINES = {
+    "plain": {},
+    "asynchronous": {"async_scheduling": True},
+    "priorities": {
+        "num_gpu_blocks_override": 18,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 96,
+        "scheduling_policy": "priority",
+    },
+    "two groups": {"num_gpu_blocks_override": 48, "hf_overrides": _TWO_GROUPS},
+}
+
+
+def test_generated_workloads_are_repeated(tmp_path: Path) -> None:
+    engines = [{**ENGINE, **options} for options in ENGINES.values()]
+    script = [sys.executable, str(HERE / "generated.py"), json.dumps(engines), str(SEED)]
+    environment = vllm_environment(
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    )
+    run = tmp_path / "run"
+    done = kvtrace("record", "-o", run, "--", *script, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    done = kvtrace("ingest", run, timeout=240)
+    assert done.returncode == 0, done.stderr
+    path = run / "trace.duckdb"
+    with package.open(path) as trace:
+        ids = trace.sql(
+            "SELECT engine_id FROM engine JOIN process ON engine_id = process_id ORDER BY started_ns", format="arrow"
+        )
+        ends = trace.sql("SELECT DISTINCT finish_reason::VARCHAR reason FROM request", format="arrow")
+    found = check_all(
+        {name: (path, number) for name, number in zip(ENGINES, ids["engine_id"].to_pylist(), strict=True)}, tmp_path
+    )
+    # The workloads do what they are there for.
+    assert {"abort", "length", "stop"} <= set(ends["reason"].to_pylist())
+    assert all(each.recorded.hit_tokens and each.recorded.evictions for each in found.values())
+    assert sum(each.recorded.preemptions for each in found.values()) > 10

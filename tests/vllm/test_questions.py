@@ -1,0 +1,211 @@
+"""The ten questions of docs/questions.md, each answered by a command, against the word of vLLM and of its clients."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.vllm import sdk
+from tests.vllm.conftest import ENGINE, Recorded, kvtrace
+from tests.vllm.sdk import Seen
+
+CLOCKS_MS = 2.0
+"""How far vLLM's own times, which it rounds and takes elsewhere, may be from the trace's."""
+
+LATE_MS = 5.0
+"""How long after a token was written to a connection its client, or the record of it, may come."""
+
+
+@pytest.fixture
+def ask(asked: Recorded) -> Any:
+    """`ask(command, ...)`: the answer of one command about the recording, as JSON."""
+
+    def answer(command: str, *arguments: str, trace_first: bool = False) -> Any:
+        run = str(asked.run)
+        words = [command, run, *arguments] if trace_first else [command, *arguments[:1], run, *arguments[1:]]
+        done = kvtrace(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return answer
+
+
+@pytest.fixture
+def seen(asked: Recorded) -> list[Seen]:
+    return asked.truth["seen"]
+
+
+@pytest.fixture
+def metric(asked: Recorded) -> Any:
+    return lambda name, label="": sdk.gauge(asked.truth["metrics"], f"vllm:{name}", label)
+
+
+def stayed(seen: list[Seen]) -> list[Seen]:
+    return [each for each in seen if each.kind != "leaver"]
+
+
+def preemptions(rows: list[dict[str, Any]]) -> tuple[int, int]:
+    """Preemptions of clients that stayed, and all: vLLM counts one with the next output, which may never be."""
+    return sum(not row["session"].startswith("leaver") for row in rows), len(rows)
+
+
+def milliseconds(text: str) -> float:
+    number, unit = text.split()[:2]
+    return float(number.replace(",", "")) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[unit]
+
+
+def test_why_was_this_request_slow(ask: Any, seen: list[Seen]) -> None:
+    """The id is the client's; the parts add up to what its clock showed, but for the way there and back."""
+    slow = max((each for each in seen if each.kind in ("agent", "batch")), key=lambda each: each.total_ms)
+    told = ask("explain", slow.id, trace_first=True)
+    title = next(iter(told))
+    assert title.endswith(f": {slow.session}/{slow.turn}")
+    facts = dict(told[title])
+    assert facts["prompt"] == f"{slow.prompt_tokens} tokens"
+    assert facts["output"] == f"{slow.output_tokens} tokens"
+    parts = {name: milliseconds(text) for name, text in told["Where its time went"]}
+    engine_ms = sum(parts[name] for name in ("before the engine", "queued", "prefill", "decode") if name in parts)
+    assert 0.7 * slow.total_ms < engine_ms <= slow.total_ms + CLOCKS_MS
+    assert "Why it waited" in told
+
+
+def test_both_samples_of_a_request_are_found_by_the_id_of_its_client(ask: Any, seen: list[Seen]) -> None:
+    pair = next(each for each in seen if each.kind == "pair")
+    told = ask("explain", pair.id, trace_first=True)
+    samples = [text for name, text in told["Samples"]]
+    assert len(samples) == 2
+    assert all("20 tokens" in text for text in samples)
+
+
+def test_why_is_my_hit_rate_what_it_is(ask: Any, metric: Any, seen: list[Seen]) -> None:
+    rows = [row for row in ask("query", "prefix-miss-summary") if not row["resumed"]]
+    hit, queried = sum(row["hit_tokens"] for row in rows), sum(row["queried_tokens"] for row in rows)
+    assert (queried, hit) == (metric("prefix_cache_queries_total"), metric("prefix_cache_hits_total"))
+    told = sum(each.cached_tokens for each in seen if each.kind in ("agent", "batch"))
+    assert 0 < told <= hit
+    assert {"never_stored", "evicted"} <= {row["verdict"] for row in rows}
+
+
+def test_which_client_evicts_whom(asked: Recorded, ask: Any) -> None:
+    rows = ask("query", "evictor-victim", "-p", "by=kind")
+    removed = sum(count for _, count in asked.truth["events"]["removed"])
+    assert sum(row["evicted_blocks"] for row in rows) == removed > 0
+    assert any((row["evictor"], row["victim"]) == ("batch", "agent") and row["lost_tokens"] for row in rows)
+
+
+def test_would_twice_the_cache_help(ask: Any, metric: Any) -> None:
+    """The pool's own hits are vLLM's, to the token; what LRU has at its size is near them, and twice that has more."""
+    rows = {row["times"]: row for row in ask("query", "reuse")}
+    pool, twice = rows[1], rows[2]
+    assert pool["size_blocks"] == ENGINE["num_gpu_blocks_override"] - 1
+    assert pool["recorded_hit_tokens"] == metric("prefix_cache_hits_total")
+    assert abs(pool["hit_tokens"] - pool["recorded_hit_tokens"]) / ENGINE["block_size"] < 0.15 * pool["lookups"]
+    assert twice["more_hit_tokens"] == twice["hit_tokens"] - pool["hit_tokens"] > 0
+    in_full = {row["size_blocks"]: row["lru_miss_ratio"] for row in ask("reuse", trace_first=True)}
+    assert 1 - pool["hit_rate"] == pytest.approx(in_full[pool["size_blocks"]])
+
+
+def test_should_i_offload(ask: Any) -> None:
+    rows = [
+        row
+        for row in ask("query", "recompute-vs-swap", "-p", "assumed_gb_per_s=10")
+        if row["dimension"] == "lost_tokens"
+    ]
+    kept, preempted = preemptions(ask("query", "preempted-for"))
+    assert kept <= sum(row["events"] for row in rows if row["cause"] == "preemption") <= preempted
+    token_bytes = 2 * 4 * 4 * 32 * 2  # K and V of 4 layers with 4 heads of 32 numbers of 2 bytes
+    for row in rows:
+        assert row["mean_assumed_fetch_ms"] == pytest.approx(row["mean_lost_tokens"] * token_bytes / 10e9 * 1e3)
+        if row["strategy"] == "recomputed":
+            assert 0 < row["mean_recompute_ms"] < row["mean_overhead_ms"]
+    assert any(row["strategy"] == "recomputed" for row in rows)
+
+
+def test_who_preempted_whom(ask: Any, metric: Any, seen: list[Seen]) -> None:
+    rows = ask("query", "preempted-for")
+    kept, preempted = preemptions(rows)
+    assert 0 < kept <= metric("num_preemptions_total") <= preempted
+    sessions = {each.session for each in seen}
+    assert {row["session"] for row in rows} <= sessions
+    for row in rows:  # it may have needed the blocks itself
+        assert row["for_session"] in (sessions if row["preempted_for"] is not None else {None})
+        assert row["preempted_for"] != row["request"]
+    assert any(row["preempted_for"] is not None for row in rows)
+
+
+def test_why_do_requests_queue(asked: Recorded, ask: Any) -> None:
+    """As often as vLLM's gauge shows requests that wait, the query has a reason."""
+    rows = {row["admission_limit"]: row for row in ask("query", "admission-limits")}
+    waiting = [waiting for _, waiting, _ in asked.truth["gauges"].samples]
+    steps = ask("query", "step-timeline")
+    assert max(waiting) <= max(step["waiting"] for step in steps)
+    assert rows["kv_insufficient"]["mean_need_blocks"] > rows["kv_insufficient"]["mean_free_blocks"]
+    begins, ends = steps[0]["start_ns"] / 1e9, steps[-2]["start_ns"] / 1e9  # the last is the sentinel's
+    during = [bool(waiting) for at, waiting, _ in asked.truth["gauges"].samples if begins <= at <= ends]
+    limited_ms = sum(row["wall_ms"] for limit, row in rows.items() if limit != "none")
+    assert sum(during) / len(during) == pytest.approx(
+        limited_ms / sum(row["wall_ms"] for row in rows.values()), abs=0.2
+    )
+
+
+def test_what_do_disconnects_waste(ask: Any, metric: Any, seen: list[Seen]) -> None:
+    rows = {row["session"]: row for row in ask("query", "aborted-work")}
+    left = {each.session: each for each in seen if each.kind == "leaver"}
+    assert rows.keys() == left.keys()
+    for session, row in rows.items():
+        assert left[session].received <= row["output_tokens"] < 300
+        assert row["computed_tokens"] >= 50  # the prompt
+    sent = metric("generation_tokens_total") - sum(each.output_tokens for each in seen) - 1  # the sentinel's
+    assert sum(each.received for each in left.values()) <= sent <= sum(row["output_tokens"] for row in rows.values())
+
+
+def test_who_holds_the_kv(asked: Recorded, ask: Any, seen: list[Seen]) -> None:
+    rows = {row["holder"]: row for row in ask("query", "kv-holders", "-p", "by=kind")}
+    for kind in ("agent", "batch"):
+        mine = [each for each in seen if each.kind == kind]
+        assert rows[kind]["requests"] == len(mine)
+        assert rows[kind]["prompt_tokens"] == sum(each.prompt_tokens for each in mine)
+        assert rows[kind]["hit_tokens"] == sum(each.cached_tokens for each in mine)
+    assert {kind: rows[kind]["requests"] for kind in ("pair", "leaver")} == {"pair": 4, "leaver": sdk.LEAVERS}
+    # what vLLM's gauge shows, over time
+    samples = asked.truth["gauges"].samples
+    used = sum((b[0] - a[0]) * (a[2] + b[2]) / 2 for a, b in pairwise(samples)) * (
+        ENGINE["num_gpu_blocks_override"] - 1
+    )
+    assert sum(row["block_seconds"] for row in rows.values()) == pytest.approx(used, rel=0.35)
+
+
+def test_is_the_api_server_the_bottleneck(ask: Any, metric: Any, seen: list[Seen]) -> None:
+    """Each request's parts lie within what its client saw, and their sums are those of vLLM's histograms."""
+    rows = [row for row in ask("query", "request-latency") if row["engine_id"] is not None]
+    by_id = {row["external_id"]: row for row in rows}
+    late_ms: list[float] = []
+    for each in seen:
+        if each.kind in ("agent", "batch"):
+            row = by_id[f"{each.id}-0"]
+            assert each.sent_ns / 1e6 - CLOCKS_MS <= row["arrival_ns"] / 1e6 <= each.first_ns / 1e6
+            assert row["ttft_ms"] <= (each.first_ns - each.sent_ns) / 1e6 + CLOCKS_MS
+            assert row["total_ms"] + row["output_ms"] <= each.total_ms + LATE_MS
+            handed_ns = row["arrival_ns"] + (row["total_ms"] + row["output_ms"]) * 1e6
+            late_ms.append((handed_ns - each.last_ns) / 1e6)
+            first_ns = row["arrival_ns"] + (row["ttft_ms"] + row["first_output_ms"]) * 1e6
+            late_ms.append((first_ns - each.first_ns) / 1e6)
+    # when the server says that it handed a token on, the client has it
+    assert abs(median(late_ms)) < LATE_MS
+    assert all(
+        row["first_output_ms"] > 0 and row["output_ms"] > 0
+        for row in rows
+        if row["session"] and "agent" in row["session"]
+    )
+    ended = [row for row in rows if row["finish_reason"] == "length"]
+    count = metric("request_queue_time_seconds_count")
+    assert len(ended) == count
+    for column, name in [("queue_ms", "queue"), ("prefill_ms", "prefill"), ("decode_ms", "decode")]:
+        told_ms = metric(f"request_{name}_time_seconds_sum") * 1e3
+        assert sum(row[column] for row in ended) == pytest.approx(told_ms, abs=CLOCKS_MS * count)
+    assert Counter(row["finish_reason"] for row in rows)["abort"] == sdk.LEAVERS
