@@ -10,11 +10,12 @@ tracing. Two engines of the same kind differ, too: with `off` more than once, it
 compared with.
 
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
-it) at 32 and 256 sequences of 512 + 128 tokens: medians, and ratios to the untraced batches of the same round; their
-medians by start, too, for engines differ. A batch's 99th percentile is that of a step or two, so that of all batches
-together is given as well. Then, of each kind, the steps whose results came back latest or earliest against the
-untraced ones, in the median, and the kernels that were compiled within batches, for which requests waited (vLLM says
-so). `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells of the complete rounds.
+it) at 32 and 256 sequences of 512 + 128 tokens (with fewer tokens more engines fit): medians, and ratios to the
+untraced batches of the same round; their medians by start, too, for engines differ. A batch's 99th percentile is that
+of a step or two, so that of all batches together is given as well. Then, of each kind, the steps whose results came
+back latest or earliest against the untraced ones, in the median, and the kernels that were compiled within batches, for
+which requests waited (vLLM says so). `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it
+tells of the complete rounds.
 
 How many of a batch's prompts are computed in its first step depends on how fast they arrive, and what they take
 together on that: some percent of TTFT. With `--together` none is scheduled before all are queued, so that each batch
@@ -67,23 +68,25 @@ def serve(options: Any) -> None:
         jit_monitor_verbose=True,
         **backend,
     )
-    parameters = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False)
+    parameters = SamplingParams(max_tokens=options.output_tokens, ignore_eos=True, detokenize=False)
     gc.collect()
     gc.freeze()  # as vLLM's server does
     with Client(options.serve) as parent:
         parent.send("ready")
         while (asked := parent.recv()) is not None:
-            parent.send(batch(llm.llm_engine, parameters, *asked, together=options.together))
+            parent.send(batch(llm.llm_engine, parameters, *asked, options.prompt_tokens, together=options.together))
 
 
-def batch(engine: Any, parameters: Any, sequences: int, seed: int, *, together: bool = False) -> Figures:
+def batch(
+    engine: Any, parameters: Any, sequences: int, seed: int, prompt_tokens: int, *, together: bool = False
+) -> Figures:
     """Run one batch: figures, and in ms every inter-token latency and how long after the last each step came back."""
     ids = [f"{seed}-{number}" for number in range(sequences)]
     start = time.perf_counter()
     if together:
         engine.engine_core.call_utility("pause_scheduler", "keep", False)  # nor clear its cache
     for number, request in enumerate(ids):
-        prompt = [(number * 7 + position * (seed + 1) + sequences) % 500 + 3 for position in range(PROMPT_TOKENS)]
+        prompt = [(number * 7 + position * (seed + 1) + sequences) % 500 + 3 for position in range(prompt_tokens)]
         engine.add_request(request, {"prompt_token_ids": prompt}, parameters)
     if together:
         engine.engine_core.call_utility("resume_scheduler")
@@ -133,6 +136,7 @@ class Engine:
         self._listener = Listener(address)
         command = [sys.executable, __file__, options.model, "--serve", address]
         command += ["--graphs", options.graphs, "--backend", options.backend, "--kv-gib", str(options.kv_gib)]
+        command += ["--prompt-tokens", str(options.prompt_tokens), "--output-tokens", str(options.output_tokens)]
         command += ["--together"] if options.together else []
         run = options.keep / f"{kind.replace('+', '-')}-{number}"
         level, *more = kind.split("+")
@@ -205,6 +209,8 @@ def main() -> None:
     parser.add_argument("--graphs", default="FULL_AND_PIECEWISE")
     parser.add_argument("--backend", default="", help="an attention backend, such as TRITON_ATTN")
     parser.add_argument("--kv-gib", type=int, default=KV_GIB, help="GiB of KV cache of each engine")
+    parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="of each sequence")
+    parser.add_argument("--output-tokens", type=int, default=OUTPUT_TOKENS, help="of each sequence")
     parser.add_argument("--together", action="store_true", help="schedule none of a batch before all of it is queued")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()))
     parser.add_argument("--serve", help=argparse.SUPPRESS)

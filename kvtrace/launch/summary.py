@@ -183,7 +183,7 @@ def _layers(process: ProcessRecording) -> str:
 
 
 def _tiles(process: ProcessRecording) -> str:
-    """Return a process's own count of its tiles; it says so at its end, so a killed one does not."""
+    """Return a process's own count of its tiles, which it gives in pauses and at its end."""
     tiles = process.tiles
     if not tiles:
         return "tiles"

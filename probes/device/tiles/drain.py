@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STAGING_BYTES = 32 << 20
+SAY_SECONDS = 1.0
+"""Seconds between two counts of what was recorded."""
 
 
 class TileDrain(Drain):
@@ -45,6 +47,8 @@ class TileDrain(Drain):
         self._reported = (0, 0)
         self._opened: deque[tuple[int, int]] = deque()  # steps on the device, and how many were left out before each
         self.recorded = self.lost = self.unwritten = self.filtered = self.tiles = 0
+        self._said: dict[str, int] = {}
+        self._said_at = 0.0
         with torch.inference_mode(False):
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         self._staged = self._staging.numpy()
@@ -74,19 +78,27 @@ class TileDrain(Drain):
     def finish(self, seconds: float) -> None:
         """Copy what is left and end; say what was recorded."""
         super().finish(seconds)
-        self._recorder.note(
-            "tiles",
-            steps=self.recorded,
-            lost_steps=self.lost,
-            unwritten_steps=self.unwritten,
-            filtered_steps=self.filtered,
-            tiles=self.tiles,
-            bytes=self.rate_bytes,
-        )
+        self._say()
+
+    def _say(self) -> None:
+        """Note what was recorded so far, if that is news."""
+        counts = {
+            "steps": self.recorded,
+            "lost_steps": self.lost,
+            "unwritten_steps": self.unwritten,
+            "filtered_steps": self.filtered,
+            "tiles": self.tiles,
+            "bytes": self.rate_bytes,
+        }
+        if counts != self._said:
+            self._said, self._said_at = counts, time.monotonic()
+            self._recorder.note("tiles", **counts)
 
     def look(self) -> None:
         """Copy the steps that the device has closed."""
         published = int(self._published[0])
+        if self._drained == published and time.monotonic() - self._said_at >= SAY_SECONDS:
+            self._say()  # vLLM kills an engine that takes more than 5 s to end
         while self._drained < published:
             self._take(self._steps[self._drained % STEP_SLOTS])
             self._drained += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from collections import deque
 from collections.abc import Iterator
@@ -44,7 +45,9 @@ class Drain(TileDrain):
         self._stream: Any = SimpleNamespace(synchronize=lambda: None)
         self._staging = torch.zeros(STAGING_BYTES, dtype=torch.uint8)
         self._staged, self._released = self._staging.numpy(), np.zeros(len(layout.SECTIONS), np.int64)
-        self.recorded = self.lost = self.unwritten = self.filtered = self.tiles = 0
+        self.recorded = self.lost = self.unwritten = self.filtered = self.tiles = self._drained = 0
+        self._published, self._recorder = np.zeros(1, np.int64), recorder
+        self._said, self._said_at = {}, 0.0
 
     def closes(self, step: int, state: int) -> None:
         """The device has closed a step, whose writes begin where the last one's ended."""
@@ -93,3 +96,13 @@ def test_a_step_that_cannot_be_written_is_not_one_that_the_ring_dropped(drain: D
     assert (drain.recorded, drain.lost, drain.unwritten) == (2, 0, 2)
     assert steps_in(drain) == [(1, 0), (2, 0)]
     assert drain._released[layout.WRITES] == 4 * WRITES  # the ring has room again all the same
+
+
+def test_a_drain_that_is_killed_in_a_pause_has_said_what_it_recorded(drain: Drain) -> None:
+    for step, state in enumerate((layout.RECORDED, layout.OVERFLOWED), 1):
+        drain.closes(step, state)
+    drain.look()
+    drain.look()  # nothing new
+    journal = (drain._recorder.directory / "journal.jsonl").read_text().splitlines()
+    said = [json.loads(line) for line in journal if '"tiles"' in line]
+    assert [(counts["steps"], counts["lost_steps"], counts["bytes"]) for counts in said] == [(1, 1, drain.rate_bytes)]
