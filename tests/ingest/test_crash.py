@@ -64,7 +64,8 @@ def test_nothing_written_before_kill_9_is_lost(run_dir: Path, query: Callable, s
     for stream in summary.streams:
         assert counted[stream.event] <= stream.records <= counted[stream.event] + 1
         assert stream.torn <= 1
-    rows = query(summary.target)("SELECT block_id, internal_id FROM block_event JOIN request USING (request)")
+    in_order = "SELECT block_id, internal_id FROM block_event e JOIN request USING (request) ORDER BY e.rowid"
+    rows = query(summary.target)(in_order)
     assert rows == [(i, f"request {i // 100}") for i in range(len(rows))]
     assert len(rows) >= counted["block_event"]
 
