@@ -325,6 +325,12 @@ STEP_SCHEDULE = Event(
             "Blocks that the refused allocation asked for. NULL unless the limit is kv_insufficient.",
         ),
         Field("limit_free_blocks", I32, "Blocks free at that moment. NULL unless the limit is kv_insufficient."),
+        Field(
+            "limit_kept_blocks",
+            I32,
+            "Of these, blocks that the allocation had to leave free: the watermark, and what requests in flight have "
+            "reserved. NULL unless the limit is kv_insufficient.",
+        ),
     ),
 )
 

@@ -141,7 +141,7 @@ class Engine(EngineState):
         self.group_lookups: AnswerRecorder | None = None  # where hits have other limits than missing blocks
         self.group_kinds: list[GroupKind] = []
         self.need_blocks = -1  # of the last allocation that was sized
-        self.refused: tuple[str, int, int] | None = None  # waiting request, blocks needed, blocks free
+        self.refused: tuple[str, int, int, int] | None = None  # request, blocks needed, free, kept free
         self.block_size = int(optional.read(scheduler, "block_size", _SIZES, 0) or 0)
         hashed = optional.read(self.block_pool, "hash_block_size", _HASHED, 0)
         self.hash_block_size = int(self.block_size if hashed is None else hashed)

@@ -13,7 +13,7 @@ from kvtrace.probes.engines import Engines
 from kvtrace.probes.group_lookups import GROUP_NEEDS
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
-from kvtrace.probes.vllm_types import KVCacheManager
+from kvtrace.probes.vllm_types import KVCacheManager, Request
 
 _SIZING = "get_num_blocks_to_allocate"
 _SIZED = "how many blocks a refused request asked for"
@@ -103,6 +103,13 @@ class Lookups:
             live.local_hit, live.external_hit = hit_tokens, max(external_tokens, 0)
 
 
+def _kept_free(manager: KVCacheManager, request: Request, kwargs: Kwargs) -> int:
+    """Blocks below vLLM's watermark, which a request that waits may not take while others run."""
+    watermark = getattr(manager, "watermark_blocks", 0)
+    applies = watermark and request.status.name in ("WAITING", "PREEMPTED") and kwargs.get("has_scheduled_reqs", True)
+    return int(watermark) if applies else 0
+
+
 class _Allocations:
     """Hooks around lookups, and around allocations and releases of requests' blocks."""
 
@@ -133,7 +140,11 @@ class _Allocations:
         if blocks is not None and kwargs.get("delay_cache_blocks"):  # it waits for a connector to fill them
             engine.pins.hold_request(PinCause.async_load, request)
         if blocks is None:
-            engine.refused = (request.request_id, engine.need_blocks, engine.block_pool.get_num_free_blocks())
+            free = engine.block_pool.get_num_free_blocks()
+            kept = _kept_free(args[0], request, kwargs)
+            if engine.need_blocks + kept <= free:
+                kept += kwargs.get("reserved_blocks", 0)
+            engine.refused = (request.request_id, engine.need_blocks, free, kept)
 
     def before_free(self, args: Args, kwargs: Kwargs) -> Engine | None:
         """Release blocks for a request until `after_free`."""

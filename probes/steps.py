@@ -29,8 +29,8 @@ from kvtrace.probes.vllm_symbols import (
 from kvtrace.probes.vllm_types import Request
 
 _PAUSED = "that admissions were paused"
-_NOBODY_WAITS = int(Limit.none), 0, -1, -1
-"""The limit, whose it is, blocks needed and blocks free."""
+_NOBODY_WAITS = int(Limit.none), 0, -1, -1, -1
+"""The limit, whose it is, blocks needed, blocks free and blocks kept free."""
 _PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
 
 
@@ -98,29 +98,30 @@ class Steps:
         )
 
     @staticmethod
-    def _limit(engine: Engine, budget_left: int, waiting: int) -> tuple[int, int, int, int]:
+    def _limit(engine: Engine, budget_left: int, waiting: int) -> tuple[int, int, int, int, int]:
         """Infer why the head of the queue has to wait, from the state that vLLM left: vLLM itself does not say."""
         if waiting < 0:
-            return 0, 0, -1, -1
+            return 0, 0, -1, -1, -1
         head = engine.head()
         if head is None:
             return _NOBODY_WAITS
         number = engine.request(head.request_id).number
         scheduler = engine.scheduler
         if engine.refused is not None and engine.refused[0] == head.request_id:
-            return Limit.kv_insufficient, number, engine.refused[1], engine.refused[2]
+            return Limit.kv_insufficient, number, *engine.refused[1:]
         if engine.preempted:
-            return Limit.preempted, number, -1, -1
+            return Limit.preempted, number, -1, -1, -1
         most = getattr(scheduler, "max_num_active_reqs", None) or scheduler.max_num_running_reqs
-        if len(scheduler.running) >= most:
-            return Limit.max_num_seqs, number, -1, -1
+        paused_sessions = getattr(scheduler, "num_waiting_for_streaming_input", 0)  # they keep their places
+        if len(scheduler.running) + paused_sessions >= most:
+            return Limit.max_num_seqs, number, -1, -1, -1
         chunked = scheduler.scheduler_config.enable_chunked_prefill
         if budget_left <= 0 or (not chunked and head.num_tokens - head.num_computed_tokens > budget_left):
-            return Limit.token_budget, number, -1, -1
+            return Limit.token_budget, number, -1, -1, -1
         paused = engine.optional.read(scheduler, "_pause_state", _PAUSED)
         if paused is None or not engine.follows_lookups:  # it may be that, or a refusal that nobody saw
-            return 0, number, -1, -1
-        return (Limit.other if paused.name == "UNPAUSED" else Limit.paused), number, -1, -1
+            return 0, number, -1, -1, -1
+        return (Limit.other if paused.name == "UNPAUSED" else Limit.paused), number, -1, -1, -1
 
 
 def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hook]:

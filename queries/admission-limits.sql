@@ -19,6 +19,7 @@
 -- column: mean_waiting [requests] derived | Mean number of requests waiting after scheduling.
 -- column: mean_need_blocks [blocks] derived | With kv_insufficient: mean blocks the refused allocations asked for.
 -- column: mean_free_blocks [blocks] derived | With kv_insufficient: mean blocks free at those moments.
+-- column: mean_kept_blocks [blocks] derived | Of these, mean blocks to be left free: watermark and reservations.
 
 WITH grouped AS (
     SELECT
@@ -29,7 +30,8 @@ WITH grouped AS (
         count(DISTINCT limit_request) AS requests,
         avg(waiting) AS mean_waiting,
         avg(limit_need_blocks) AS mean_need_blocks,
-        avg(limit_free_blocks) AS mean_free_blocks
+        avg(limit_free_blocks) AS mean_free_blocks,
+        avg(limit_kept_blocks) AS mean_kept_blocks
     FROM step
     GROUP BY engine_id, admission_limit
 )
@@ -43,7 +45,8 @@ SELECT
     requests,
     mean_waiting,
     mean_need_blocks,
-    mean_free_blocks
+    mean_free_blocks,
+    mean_kept_blocks
 FROM grouped
 WINDOW engine AS (PARTITION BY engine_id)
 ORDER BY engine_id, steps DESC, admission_limit

@@ -152,7 +152,9 @@ class _Request:
         for wait in self._own("request-waits"):
             facts.append(("as its head", f"{wait['head_steps']:,} steps, mostly for {wait['admission_limit']}"))
             if wait["need_blocks"] is not None:
-                facts.append(("it needed", f"{wait['need_blocks']:,} blocks; {wait['free_blocks'] or 0:,} were free"))
+                kept = f", {wait['kept_blocks']:,} of them to be kept free" if wait["kept_blocks"] else ""
+                free = f"{wait['free_blocks'] or 0:,} were free{kept}"
+                facts.append(("it needed", f"{wait['need_blocks']:,} blocks; {free}"))
         if len(facts) == 1:
             facts.append(("as its head", "in no step: it went straight in, or waited behind others"))
         return Section("Why it waited", tuple(facts))
@@ -240,6 +242,8 @@ def _limit(row: Row) -> str:
     if row["admission_limit"] == "none":
         return "nothing waited, or all that waited was admitted"
     needs = "" if row["limit_need_blocks"] is None else f", needed {row['limit_need_blocks']:,} blocks"
+    if row["limit_kept_blocks"]:
+        needs += f" beside {row['limit_kept_blocks']:,} kept free"
     return f"request {row['limit_request']}: {row['admission_limit']}{needs} (inferred)"
 
 

@@ -16,6 +16,7 @@
 -- column: first_step recorded | The first of these steps.
 -- column: need_blocks [blocks] recorded | Blocks that the refused allocation then asked for; NULL for other reasons.
 -- column: free_blocks [blocks] recorded | Blocks free then.
+-- column: kept_blocks [blocks] recorded | Of these, blocks to be left free: the watermark, reservations of others.
 
 WITH head AS (
     SELECT
@@ -24,7 +25,8 @@ WITH head AS (
         count(*) AS head_steps,
         min(step) AS first_step,
         arg_min(limit_need_blocks, step) AS need_blocks,
-        arg_min(limit_free_blocks, step) AS free_blocks
+        arg_min(limit_free_blocks, step) AS free_blocks,
+        arg_min(limit_kept_blocks, step) AS kept_blocks
     FROM step_schedule
     WHERE admission_limit <> 'none' AND limit_request IS NOT NULL
     GROUP BY engine_id, limit_request
@@ -48,7 +50,8 @@ SELECT
     w.admission_limit,
     h.first_step,
     h.need_blocks,
-    h.free_blocks
+    h.free_blocks,
+    h.kept_blocks
 FROM head h
 JOIN reason w ON w.engine_id = h.engine_id AND w.request = h.request AND w.place = 1
 LEFT JOIN request r ON r.request = h.request

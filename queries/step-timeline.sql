@@ -33,6 +33,7 @@
 -- column: limit_request recorded | That request.
 -- column: limit_need_blocks [blocks] recorded | With kv_insufficient: blocks the refused allocation asked for.
 -- column: limit_free_blocks [blocks] recorded | With kv_insufficient: blocks free at that moment.
+-- column: limit_kept_blocks [blocks] recorded | Of these, blocks to be left free: the watermark, reservations of others.
 
 SELECT
     engine_id,
@@ -57,7 +58,8 @@ SELECT
     admission_limit,
     limit_request,
     limit_need_blocks,
-    limit_free_blocks
+    limit_free_blocks,
+    limit_kept_blocks
 FROM step
 WHERE
     ($engine IS NULL OR engine_id = $engine)

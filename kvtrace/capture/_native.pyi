@@ -88,7 +88,7 @@ class Steps:
         ended: Callable[[Any], None] | None,
         settle: Callable[[Any], None],
         share: Callable[[Any, int, str, int], tuple[int, int]],
-        limit: Callable[[Any, int, int], tuple[int, int, int, int]],
+        limit: Callable[[Any, int, int], tuple[int, int, int, int, int]],
         /,
     ) -> None: ...
     def before(self, args: Args, kwargs: Kwargs, /) -> tuple[Any, int] | None: ...

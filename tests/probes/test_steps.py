@@ -191,7 +191,7 @@ class Model:
         row |= {"free_blocks": 11, "used_blocks": 28, "cached_blocks": -1, "preempted_requests": 0}
         row |= {"admission_limit": Limit.max_num_seqs if waiting else Limit.none}
         row |= {"limit_request": self.live.request(waiting[0]).number if waiting else 0}
-        return STEP_SCHEDULE.record(**row, limit_need_blocks=-1, limit_free_blocks=-1)
+        return STEP_SCHEDULE.record(**row, limit_need_blocks=-1, limit_free_blocks=-1, limit_kept_blocks=-1)
 
 
 @settings(deadline=None, max_examples=100)
@@ -309,9 +309,27 @@ def test_the_owner_of_an_allocation_is_its_request(tmp_path: Path) -> None:
     # AND WHEN it is refused, THEN that is noted, as before; another manager's calls are nobody's
     state = hook.before((manager, known, 1, 0, object()), {})
     hook.after(state, None, (manager, known, 1, 0, object()), {})
-    assert (engine.refused, engine.owner) == (("a", 3, 2), 0)
+    assert (engine.refused, engine.owner) == (("a", 3, 2, 0), 0)
     assert hook.before((object(), known), {}) is None
     hook.after(None, blocks, (object(), known), {})
+
+
+@pytest.mark.parametrize(
+    ("free", "others", "kept"),
+    [(2, True, 4), (10, True, 4 + 7), (10, False, 7)],
+    ids=["by its watermark", "for blocks that are reserved, too", "alone, for blocks that are reserved"],
+)
+def test_a_refusal_says_what_had_to_stay_free(tmp_path: Path, free: int, others: bool, kept: int) -> None:
+    engines = Engines(Recorder(tmp_path))
+    hook = {hook.path[-1]: hook for hook in hooks(engines, Lookups(engines))}["allocate_slots"]
+    assert hook.after is not None
+    engine: Any = Engine(lookup=None, refused=None, need_blocks=3)
+    engine.block_pool = SimpleNamespace(get_num_free_blocks=lambda: free)
+    manager = SimpleNamespace(coordinator=SimpleNamespace(), watermark_blocks=4)
+    request = SimpleNamespace(request_id="a", status=SimpleNamespace(name="WAITING"))
+    called = {"reserved_blocks": 7, "has_scheduled_reqs": others}
+    hook.after(engine, None, (manager, request, 1, 0, object()), called)
+    assert engine.refused == ("a", 3, free, kept)
 
 
 end = st.fixed_dictionaries(

@@ -41,11 +41,9 @@ TRACE = """
     INSERT INTO block_event (engine_id, time_ns, step, block_id, op, ref_count, request, pool) VALUES
         (1, 2301000000, 5, 2, 'free', 0, 1, 0), (1, 2301000001, 5, 2, 'allocate', 1, 2, 0);
     INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns, admission_limit, limit_request,
-        limit_need_blocks,
-        limit_free_blocks, prefill_requests, chunked_prefill_requests, decode_requests, resumed_requests,
-            prefill_tokens,
-        chunked_prefill_tokens, decode_tokens, resumed_tokens)
-    VALUES (1, 2, 2050000000, 2051000000, 'kv_insufficient', 1, 4, 3, 0, 0, 0, 0, 0, 0, 0, 0);
+        limit_need_blocks, limit_free_blocks, limit_kept_blocks, prefill_requests, chunked_prefill_requests,
+        decode_requests, resumed_requests, prefill_tokens, chunked_prefill_tokens, decode_tokens, resumed_tokens)
+    VALUES (1, 2, 2050000000, 2051000000, 'kv_insufficient', 1, 4, 5, 2, 0, 0, 0, 0, 0, 0, 0, 0);
     INSERT INTO prefix_miss (engine_id, time_ns, request, resumed, verdict, queried_tokens, local_hit_tokens, why,
         avoidable_tokens, avoidable_ns)
     VALUES (1, 2101000000, 1, false, 'evicted', 64, 16, 'Block 1 was evicted.', 32, 5000000);
@@ -106,7 +104,7 @@ def test_a_request_that_waited_missed_and_was_preempted(make_trace: MakeTrace) -
     assert spent["queued"] == ["100", "ms", "16.7%"]
     assert spent["preempted"] == ["200", "ms", "33.3%"]
     assert ("as its head", "1 steps, mostly for kv_insufficient") in found["Why it waited"]
-    assert ("it needed", "4 blocks; 3 were free") in found["Why it waited"]
+    assert ("it needed", "4 blocks; 5 were free, 2 of them to be kept free") in found["Why it waited"]
     assert ("", "Block 1 was evicted.") in found["Why it missed"]
     assert ("avoidable", "32 tokens, about 5 ms") in found["Why it missed"]
     assert found["Preemptions"] == (
@@ -125,7 +123,7 @@ def test_a_step_and_a_block(make_trace: MakeTrace) -> None:
     path = make_trace(TRACE)
 
     step = dict(sections(path, Subject("step", 2))["Step 2 of engine 1, at +1.0500 s"])
-    assert step["queue's head"] == "request 1: kv_insufficient, needed 4 blocks (inferred)"
+    assert step["queue's head"] == "request 1: kv_insufficient, needed 4 blocks beside 2 kept free (inferred)"
     block = sections(path, Subject("block", 2))
     assert block["Events"] == (("+1.3010 s", "free by chat"), ("+1.3010 s", "allocate by chat"))
     with Trace(path) as trace, pytest.raises(KvtraceError, match="no step 77"):

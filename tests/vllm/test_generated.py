@@ -13,7 +13,7 @@ from tests.vllm.reproduction import check_all
 SEED = 1
 _TWO_GROUPS = {"layer_types": ["full_attention", "sliding_attention"] * 2, "sliding_window": 64}
 ENGINES = {
-    "plain": {},
+    "watermark": {"watermark": 0.1},
     "asynchronous": {"async_scheduling": True},
     "priorities": {
         "num_gpu_blocks_override": 18,
@@ -41,7 +41,18 @@ def test_generated_workloads_are_repeated(tmp_path: Path) -> None:
         ids = trace.sql(
             "SELECT engine_id FROM engine JOIN process ON engine_id = process_id ORDER BY started_ns", format="arrow"
         )
+        refused = trace.sql(
+            "SELECT engine_id, limit_need_blocks need, limit_free_blocks free, limit_kept_blocks kept "
+            "FROM step_schedule WHERE admission_limit = 'kv_insufficient' AND limit_need_blocks IS NOT NULL",
+            format="arrow",
+        ).to_pylist()
         ends = trace.sql("SELECT DISTINCT finish_reason::VARCHAR reason FROM request", format="arrow")
+    # vLLM refuses a request that needs more than is free beside what is to be kept free, here the watermark.
+    assert all(row["need"] > row["free"] - row["kept"] for row in refused)
+    fits = [row for row in refused if row["need"] <= row["free"]]
+    assert {(row["engine_id"], row["kept"]) for row in fits} == {
+        (ids["engine_id"][0].as_py(), int(0.1 * ENGINE["num_gpu_blocks_override"]))
+    }
     found = check_all(
         {name: (path, number) for name, number in zip(ENGINES, ids["engine_id"].to_pylist(), strict=True)}, tmp_path
     )

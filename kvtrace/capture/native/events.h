@@ -166,6 +166,7 @@ typedef struct {
     uint32_t limit_request;
     int32_t limit_need_blocks;
     int32_t limit_free_blocks;
+    int32_t limit_kept_blocks;
     uint8_t whole; /* 1 once all of it is written */
 } StepScheduleRecord;
 #define STEP_SCHEDULE_LAYOUT \
@@ -191,7 +192,8 @@ typedef struct {
     "admission_limit:B(none=1,token_budget=2,kv_insufficient=3,max_num_seqs=4,preempted=5,paused=6,other=7) " \
     "limit_request:I " \
     "limit_need_blocks:i " \
-    "limit_free_blocks:i"
+    "limit_free_blocks:i " \
+    "limit_kept_blocks:i"
 
 typedef struct {
     int64_t update_ns;
@@ -671,7 +673,7 @@ typedef struct {
 
 #pragma pack(pop)
 
-_Static_assert(sizeof(StepScheduleRecord) == 98, "StepScheduleRecord is not packed");
+_Static_assert(sizeof(StepScheduleRecord) == 102, "StepScheduleRecord is not packed");
 _Static_assert(sizeof(StepUpdateRecord) == 29, "StepUpdateRecord is not packed");
 _Static_assert(sizeof(StepRequestRecord) == 22, "StepRequestRecord is not packed");
 _Static_assert(sizeof(RequestArrivalRecord) == 17, "RequestArrivalRecord is not packed");

@@ -269,17 +269,18 @@ static int count_waiting(PyObject *engine, PyObject *scheduler, long long *waiti
 /* Why the head of the queue waits: what it is, whose, blocks needed and free. */
 static int set_limit(Steps *self, PyObject *engine, long long waiting, StepScheduleRecord *record)
 {
-    long long limit = LIMIT_NONE, request = 0, need = -1, free = -1;
+    long long limit = LIMIT_NONE, request = 0, need = -1, free = -1, kept = -1;
     if (waiting != 0) {
         long long left = record->budget_left_tokens;
         PyObject *said = PyObject_CallFunction(self->limit, "OLL", engine, left, waiting);
-        int failed = said == NULL || !PyArg_ParseTuple(said, "LLLL", &limit, &request, &need, &free);
+        int failed = said == NULL || !PyArg_ParseTuple(said, "LLLLL", &limit, &request, &need, &free, &kept);
         Py_XDECREF(said);
         if (failed)
             return -1;
     }
     return SET(record->admission_limit, limit) && SET(record->limit_request, request) &&
-                   SET(record->limit_need_blocks, need) && SET(record->limit_free_blocks, free)
+                   SET(record->limit_need_blocks, need) && SET(record->limit_free_blocks, free) &&
+                   SET(record->limit_kept_blocks, kept)
                ? 0
                : -1;
 }

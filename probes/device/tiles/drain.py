@@ -47,7 +47,7 @@ class TileDrain(Drain):
         self._reported = (0, 0)
         self._opened: deque[tuple[int, int]] = deque()  # steps on the device, and how many were left out before each
         self.recorded = self.lost = self.unwritten = self.filtered = self.tiles = 0
-        self._said: dict[str, int] = {}
+        self._said: dict[str, Any] = {}
         self._said_at = 0.0
         with torch.inference_mode(False):
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
@@ -82,7 +82,7 @@ class TileDrain(Drain):
 
     def _say(self) -> None:
         """Note what was recorded so far, if that is news."""
-        counts = {
+        counts: dict[str, Any] = {
             "steps": self.recorded,
             "lost_steps": self.lost,
             "unwritten_steps": self.unwritten,
