@@ -8,6 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
 from kvtrace.queries import Trace
 from kvtrace.queries.identify import identify
 from kvtrace.viewer import requests, steps
@@ -593,3 +595,18 @@ def test_a_trace_without_a_part_still_opens(chromium: Chromium, tmp_path: Path, 
     assert chromium.evaluate("document.documentElement.dataset.state") == "ready"
     assert expected in text(chromium, "body")
     assert chromium.console == []
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0,12,1\n"
+
+
+def test_requests_without_a_scheduler_are_explained(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
+    """GIVEN a request trace, which says when requests arrived THEN the legend has their colour, and no state's."""
+    (tmp_path / "azure.csv").write_text(AZURE)
+    sources = Sources(requests=(tmp_path / "azure.csv",))
+    chromium.open(make_page(ingest(None, tmp_path / "t.duckdb", sources=sources).target))
+    assert chromium.texts("[data-lane=requests] .legend li") == ["states unknown", "tool gap"]
+    assert "finished" not in text(chromium, "#cards")
+    assert "TP / PP / DP" not in text(chromium, "#inspector")
+    chromium.open(make_page(trace))
+    assert "states unknown" not in chromium.texts("[data-lane=requests] .legend li")

@@ -99,9 +99,10 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
     pool = (facts["blocks"] as number | null | undefined) ?? blocks.blocks;
   const limited = (Object.entries(totals.limits) as [Limit, number][]).filter(([limit]) => limit !== "none");
   const [worst, most] = limited.sort((a, b) => b[1] - a[1])[0] ?? [null, 0];
-  const seconds = (num("span_ns") ?? 0) / 1e9, output = num("output_tokens"), peak = num("peak_used_blocks");
+  const seconds = (num("span_ns") ?? 0) / 1e9, output = num("output_tokens"), peak = num("peak_used_blocks"),
+    finished = num("finished_requests");
   return [
-    { name: "Requests", value: count(num("requests")), more: `${count(num("finished_requests"))} finished` },
+    { name: "Requests", value: count(num("requests")), more: finished === null ? "" : `${count(finished)} finished` },
     { name: "Prompt tokens", value: count(num("prompt_tokens")), more: "of all requests" },
     {
       name: "Output tokens",
