@@ -9,6 +9,8 @@ import duckdb
 import pytest
 
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
 from kvtrace.viewer import requests, steps
 
 from .exported import Exported
@@ -147,6 +149,21 @@ def test_of_many_requests_an_overview_has_the_longest(trace: Path, monkeypatch: 
     assert sorted(exported.requests["request"]) == [
         row for (row,) in ask(trace, "SELECT request FROM request ORDER BY 1")
     ]
+
+
+def test_of_requests_without_an_end_an_overview_has_some_of_all_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN 400 arrivals, 1 s apart WHEN the page lists 10 of them THEN one in every 80 s is among them."""
+    arrivals = "".join(f'{{"timestamp": {n}000, "input_length": 5, "output_length": 1}}\n' for n in range(400))
+    (tmp_path / "mooncake.jsonl").write_text(arrivals)
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(requests=(tmp_path / "mooncake.jsonl",))).target
+    monkeypatch.setattr(requests, "CHUNK_REQUESTS", 15)
+    monkeypatch.setattr(requests, "_LONGEST", requests._LONGEST.replace("LIMIT 2000", "LIMIT 10"))
+    exported = Exported(trace)
+    listed = exported.read(exported.engine["requests"]["levels"][0])["arrival_ns"]
+    assert len(listed) == 10
+    assert {arrival // (80 * 10**9) for arrival in listed} == set(range(5))
 
 
 def test_lanes_last_from_queue_to_end_without_a_gap(trace: Path) -> None:

@@ -89,7 +89,8 @@ class RequestsLane extends Lane {
     }
     this.rows = this.sort(listed);
     const all = this.engine.contents.requests.total;
-    this.amount.textContent = `${count(listed.length)} of ${count(all)}${found.exact ? "" : ": the longest"}`;
+    const which = this.engine.totals["finished_requests"] === null ? "evenly spread" : "the longest";
+    this.amount.textContent = `${count(listed.length)} of ${count(all)}${found.exact ? "" : `: ${which}`}`;
     this.spacer.style.height = `${Math.max(0, this.rows.length * ROW + 6 - this.scroller.clientHeight)}px`;
   }
 
