@@ -81,8 +81,7 @@ def processes(trace: Trace) -> list[dict[str, Any]]:
 def engines(trace: Trace) -> list[dict[str, Any]]:
     """The configuration of every engine that has one or that recorded a step or a request.
 
-    A profile without a recording is shown as an engine 0 of which nothing else is known. Of a model loaded from disk
-    only the folder's name goes on: pages are passed on.
+    Of a model loaded from disk only the folder's name goes on: pages are passed on.
     """
     found = _rows(
         trace,
@@ -95,8 +94,6 @@ def engines(trace: Trace) -> list[dict[str, Any]]:
         LEFT JOIN engine e ON e.engine_id = id LEFT JOIN process p ON p.process_id = id ORDER BY id
         """,
     )
-    if not found and _exists(trace, "gpu_activity"):
-        return [{"engine_id": 0, "model": None}]
     return [{**engine, "model": model_name(engine["model"])} for engine in found]
 
 

@@ -41,6 +41,8 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
         told = started.isascii() and started.isdigit()
         origin_ns = int(started) if told else first_ns or 0
         engines = facts.engines(source.trace)
+        if not engines and source.has("gpu_activity"):  # a profile alone: an engine of which nothing else is known
+            engines = [{"engine_id": 0, "model": None}]
         writers = [Writer(sink, f"r{number}e{index}") for index in range(len(engines))]
         alone = len(engines) == 1
         began, ended = facts.work_span(source.trace)

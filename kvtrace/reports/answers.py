@@ -10,7 +10,7 @@ from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Query, Trace, catalogue
-from kvtrace.queries.missing import advice
+from kvtrace.queries.missing import advice, made_of
 from kvtrace.queries.plotting import draw_bytes, has_plot
 from kvtrace.queries.text import inert
 from kvtrace.queries.writers import Limited, write_csv
@@ -56,16 +56,17 @@ class Unanswered:
 
 def answers(trace: Trace, rows: int) -> Iterator[Answer | Unanswered]:
     """Every query's answer, in the catalogue's order, with at most `rows` rows to show. One that fails is said so."""
+    source = made_of(trace)
     for query in catalogue().values():
         try:
-            yield _answer_or_why_not(trace, query, rows)
+            yield _answer_or_why_not(trace, query, rows, source)
         except KvtraceError as error:
             yield Unanswered(query, (), [f"it failed: {' '.join(str(error).split())}"], failed=True)
 
 
-def _answer_or_why_not(trace: Trace, query: Query, rows: int) -> Answer | Unanswered:
+def _answer_or_why_not(trace: Trace, query: Query, rows: int, source: str | None) -> Answer | Unanswered:
     if missing := trace.missing(query.name):
-        return Unanswered(query, missing, advice(missing))
+        return Unanswered(query, missing, advice(missing, source))
     if required := [param.name for param in query.params if param.required]:
         values = " ".join(f"--param {name}=VALUE" for name in required)
         return Unanswered(query, (), [f"ask it with a value: `kvtrace query {query.name} TRACE {values}`"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +14,10 @@ from typer.testing import CliRunner
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
 from kvtrace.queries import Trace, catalogue, grouped
+from kvtrace.queries.facts import engines
 from kvtrace.queries.missing import how_to_record
 from kvtrace.queries.plotting import find_plot
 from kvtrace.queries.text import inert
@@ -248,6 +252,29 @@ def test_a_needed_table_without_rows_has_advice() -> None:
     assert "--nsys" in how_to_record("gpu_activity")
     assert "connector" in how_to_record("tier_block")
     assert "hook" in how_to_record("step_schedule")
+
+
+def test_a_trace_without_a_recording_has_no_hooks_to_look_at(tmp_path: Path) -> None:
+    """GIVEN arrivals alone THEN neither the report nor a query without rows sends the reader to table `hook`."""
+    (tmp_path / "a.jsonl").write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}\n')
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(requests=(tmp_path / "a.jsonl",))).target
+    done = CliRunner().invoke(app, ["report", str(trace), "-o", str(tmp_path / "report")])
+    assert done.exit_code == 0, done.exception
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "made of requests, which does not tell it" in page
+    assert "hook is missing" not in page
+    done = CliRunner().invoke(app, ["query", "run-summary", str(trace)])
+    assert done.exit_code == 0, done.exception
+    assert "made of requests" in done.stderr
+    assert "hook" not in done.stderr
+
+
+def test_a_profile_alone_has_no_engine(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 0, "dur": 1, "args": {"device": 0}}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [event]}))
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(torch=(tmp_path / "a.json",))).target
+    with Trace(trace) as opened:
+        assert engines(opened) == []
 
 
 def test_a_query_is_drawn_by_the_command_line_and_in_python(trace: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -164,6 +165,20 @@ def test_of_requests_without_an_end_an_overview_has_some_of_all_times(
     listed = exported.read(exported.engine["requests"]["levels"][0])["arrival_ns"]
     assert len(listed) == 10
     assert {arrival // (80 * 10**9) for arrival in listed} == set(range(5))
+
+
+def test_gpus_are_active_where_anything_runs_on_them(tmp_path: Path) -> None:
+    """GIVEN GPU 0 busy from 0 to 150 us on two streams that overlap, GPU 1 from 100 to 200 us THEN 250 of 400 us."""
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": gpu, "tid": stream, "ts": start, "dur": 100,
+         "args": {"device": gpu, "stream": stream}}
+        for gpu, stream, start in ((0, 7, 0), (0, 8, 50), (1, 7, 100))
+    ]  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": events}))
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(torch=(tmp_path / "a.json",))).target
+    kernels = Exported(trace).engine["kernels"]
+    assert (kernels["active_ns"], kernels["gpus"], kernels["measured_ns"]) == (250_000, 2, 200_000)
+    assert kernels["busy_ns"] == {"other": 300_000}
 
 
 def test_lanes_last_from_queue_to_end_without_a_gap(trace: Path) -> None:

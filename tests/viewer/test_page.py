@@ -600,6 +600,16 @@ def test_a_trace_without_a_part_still_opens(chromium: Chromium, tmp_path: Path, 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0,12,1\n"
 
 
+def test_a_trace_with_nothing_to_draw_says_what_it_is_made_of(chromium: Chromium, tmp_path: Path) -> None:
+    """GIVEN a profile of the host alone THEN the page does not blame a recording that there was not."""
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [event]}))
+    sources = Sources(torch=(tmp_path / "a.json",))
+    chromium.open(make_page(ingest(None, tmp_path / "t.duckdb", sources=sources).target))
+    assert "torch told of no scheduler step, no request and no GPU activity" in text(chromium, "#failure")
+    assert "kvtrace record" not in text(chromium, "#failure")
+
+
 def test_requests_without_a_scheduler_are_explained(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
     """GIVEN a request trace, which says when requests arrived THEN the legend has their colour, and no state's."""
     (tmp_path / "azure.csv").write_text(AZURE)

@@ -108,6 +108,12 @@ function fail(text: string): void {
 }
 
 function nothingRecorded(): string {
+  const sources = view.contents!.runs.map((run) => new Map(run.run).get("source") ?? "capture");
+  if (sources.every((source) => !source.includes("capture"))) {
+    return `Nothing to draw: ${
+      sources.join(", ")
+    } told of no scheduler step, no request and no GPU activity. kvtrace report and kvtrace sql show what the trace holds.`;
+  }
   const roles = view.contents!.runs.flatMap((run) => run.processes).map((process) =>
     String(process["roles"] || "unknown role")
   );

@@ -159,14 +159,15 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
 }
 
 // `long`: every category that took its share.
-function gpuTotals({ total, busy_ns, measured_ns }: KernelContents, long: boolean): Total[] {
+function gpuTotals({ total, busy_ns, active_ns, gpus, measured_ns }: KernelContents, long: boolean): Total[] {
   const busy = Object.entries(busy_ns).sort((a, b) => b[1] - a[1]), all = busy.reduce((sum, [, ns]) => sum + ns, 0);
-  const meaning = `kernels, copies and fills took ${duration(all)} in the profile's ${duration(measured_ns)}`
-    + `${long ? "" : " while the engine worked"}; on several streams they overlap`;
+  const meaning = `kernels, copies or fills ran in ${duration(active_ns)} of the profile's ${duration(measured_ns)}`
+    + `${long ? "" : " while the engine worked"}${gpus > 1 ? ` on ${count(gpus)} GPUs` : ""}; they took `
+    + `${duration(all)}, which overlap on several streams`;
   const [top, most] = busy[0] ?? ["", 0];
   const whole: Total = {
     name: "GPU active",
-    value: share(all, measured_ns),
+    value: share(active_ns, gpus * measured_ns),
     more: `${words(top)} ${share(most, all)} of it`,
     meaning,
   };
@@ -178,7 +179,7 @@ function gpuTotals({ total, busy_ns, measured_ns }: KernelContents, long: boolea
       name: words(category),
       value: share(ns, all),
       more: duration(ns),
-      meaning: `of the GPU's active time`,
+      meaning: "of the time that kernels, copies and fills took",
     })),
   ];
 }

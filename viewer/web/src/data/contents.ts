@@ -32,9 +32,11 @@ export interface KernelContents {
   // From the first activity's start to the last one's end.
   from_ns: number;
   to_ns: number;
-  // The part of it in which the engine worked, and how long each category ran then.
+  // The part of it in which the engine worked, how long each category ran then, and how long anything did, over all GPUs.
   measured_ns: number;
   busy_ns: Record<string, number>;
+  active_ns: number;
+  gpus: number;
   overview: Reference<"kernel_bins">[];
   details: Reference<"kernels">[];
 }
