@@ -43,6 +43,8 @@ export interface KernelContents {
 
 export type EngineContents = { [T in LaneTable]: Reference<T>[] } & {
   facts: Facts;
+  // Of an engine that another tool told of, from its first moment to its last: its clock may be no other engine's.
+  span_ns: [number, number] | null;
   totals: Record<string, number | null> & { limits: Record<string, number> };
   steps: { total: number; per_bar: number; cache_mismatches: number; levels: Reference<"steps">[][] };
   shares: Reference<"shares">[];
