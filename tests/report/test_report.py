@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +20,7 @@ from kvtrace.ingest.sources import Sources
 from kvtrace.queries import Trace, catalogue, grouped
 from kvtrace.queries.facts import engines
 from kvtrace.queries.missing import how_to_record
-from kvtrace.queries.plotting import find_plot
+from kvtrace.queries.plotting import find_plot, new_figure
 from kvtrace.queries.text import inert
 from kvtrace.reports import answers
 from kvtrace.reports.report import write_report
@@ -298,3 +299,23 @@ def test_plots_and_groups_are_marked_in_the_list() -> None:
         [line] = [line for line in listed.splitlines() if line.startswith(f"  {name} ")]
         assert ("*" in line.split(catalogue()[name].title.split()[0])[0]) == (find_plot(name) is not None)
     assert [line for line in listed.splitlines() if line.strip() in grouped(catalogue().values())]
+
+
+@pytest.mark.parametrize(("values", "drawn"), [([math.nan, math.nan], False), ([math.nan, 3.0], True), ([], False)])
+def test_a_plot_of_values_that_nobody_knows_is_left_out(values: list[float], drawn: bool) -> None:
+    figure = new_figure("Throughput", source="step_schedule")
+    figure.axes[0].plot([1.0] * len(values), values)
+    assert answers._shows_something(figure.axes[0]) is drawn
+
+
+def test_a_report_of_two_clocks_claims_no_span(make_trace: MakeTrace, tmp_path: Path) -> None:
+    """GIVEN an engine whose times count from 0 and one of 2023 THEN neither when nor how long is said."""
+    sql = (
+        "INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns) VALUES (1, 1, 1000, 1000), (2, 1, {}, {})"
+    )
+    trace = make_trace(sql.format(*[1_700_000_000 * 10**9] * 2))
+    write_report(trace, tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "First to last event" not in page
+    with Trace(trace) as opened:
+        assert opened.query("run-summary", format="arrow")["span_s"].to_pylist() == [None]
