@@ -23,15 +23,15 @@ class Span(NamedTuple):
 
 _WORK = """
     SELECT min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM (
-        SELECT start_ns AS time_ns FROM step_schedule
-        UNION ALL SELECT max(scheduled_ns) FROM step_schedule
-        UNION ALL SELECT max(end_ns) FROM step_update
-        UNION ALL SELECT unnest([min(time_ns), max(time_ns)]) FROM request_queued
-        UNION ALL SELECT unnest([min(time_ns), max(time_ns)]) FROM request_event
-        UNION ALL SELECT unnest([min(queued_ns), max(finished_ns)]) FROM request
+        SELECT start_ns AS time_ns FROM step_schedule WHERE {own}
+        UNION ALL SELECT max(scheduled_ns) FROM step_schedule WHERE {own}
+        UNION ALL SELECT max(end_ns) FROM step_update WHERE {own}
+        UNION ALL SELECT unnest([min(time_ns), max(time_ns)]) FROM request_queued WHERE {own}
+        UNION ALL SELECT unnest([min(time_ns), max(time_ns)]) FROM request_event WHERE {own}
+        UNION ALL SELECT unnest([min(queued_ns), max(finished_ns)]) FROM request WHERE {own}
         -- Of a request trace, which says what was asked and not what an engine did:
         UNION ALL SELECT unnest([min(arrival_ns), max(arrival_ns)]) FROM request
-        WHERE NOT EXISTS (FROM step_schedule) AND NOT EXISTS (FROM request_event)
+        WHERE {own} AND NOT EXISTS (FROM step_schedule WHERE {own}) AND NOT EXISTS (FROM request_event WHERE {own})
     )
 """
 _PROFILE = "SELECT min(start_ns) AS first_ns, max(end_ns) AS last_ns FROM gpu_activity"
@@ -64,9 +64,9 @@ def whole_span(trace: Trace) -> Span:
     return Span(min(firsts, default=None), max(lasts, default=None))
 
 
-def work_span(trace: Trace) -> Span:
-    """The span of what the engines did."""
-    (row,) = _rows(trace, _WORK)
+def work_span(trace: Trace, engine: int | None = None) -> Span:
+    """The span of what the engines did, or one of them."""
+    (row,) = _rows(trace, _WORK.format(own="true" if engine is None else f"engine_id = {engine}"))
     return Span(**row)
 
 
@@ -81,8 +81,7 @@ def processes(trace: Trace) -> list[dict[str, Any]]:
 def engines(trace: Trace) -> list[dict[str, Any]]:
     """The configuration of every engine that has one or that recorded a step or a request.
 
-    A profile without a recording is shown as an engine 0 of which nothing else is known. Of a model loaded from disk
-    only the folder's name goes on: pages are passed on.
+    Of a model loaded from disk only the folder's name goes on: pages are passed on.
     """
     found = _rows(
         trace,
@@ -95,8 +94,6 @@ def engines(trace: Trace) -> list[dict[str, Any]]:
         LEFT JOIN engine e ON e.engine_id = id LEFT JOIN process p ON p.process_id = id ORDER BY id
         """,
     )
-    if not found and _exists(trace, "gpu_activity"):
-        return [{"engine_id": 0, "model": None}]
     return [{**engine, "model": model_name(engine["model"])} for engine in found]
 
 

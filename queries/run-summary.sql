@@ -13,7 +13,7 @@
 -- column: finished_requests [requests] recorded | Of them, those that ended in the recording.
 -- column: prompt_tokens [tokens] recorded | Prompt tokens of all requests.
 -- column: output_tokens [tokens] recorded | Output tokens of all requests.
--- column: span_s [s] derived | From the first arrival to the last end.
+-- column: span_s [s] derived | From the first arrival to the last end; NULL if the times of some engines count from 0.
 -- column: output_tokens_per_s [tokens/s] derived | Output tokens over the span.
 -- column: tokens_per_s [tokens/s] derived | Prompt and output tokens over the span.
 -- column: requests_per_s [requests/s] derived | Requests that ended over the span.
@@ -38,6 +38,8 @@ WITH step_total AS (
         count(*) AS steps,
         min(start_ns) AS start_ns,
         max(coalesce(end_ns, scheduled_ns)) AS end_ns,
+        -- Times of UnBoxKV-IO's CSVs count from 0, those of its logs from 1970: together they have no span.
+        min(start_ns) < 946684800000000000 AND max(start_ns) >= 946684800000000000 AS mixed,
         quantile_disc(interval_ns, [0.5, 0.95]) AS interval_ns,
         sum(used_blocks * interval_ns::DOUBLE)
         / nullif(sum((used_blocks + free_blocks) * interval_ns::DOUBLE), 0) AS mean_used_share,
@@ -74,14 +76,17 @@ WITH step_total AS (
     WHERE host_clock IS NOT NULL
 ), total AS (
     SELECT
-        s.* EXCLUDE (start_ns, end_ns),
+        s.* EXCLUDE (start_ns, end_ns, mixed),
         r.* EXCLUDE (start_ns, end_ns),
         hit_share,
         evictions,
         m.*,
         hosts,
         clock_uncertainty_ms,
-        (greatest(s.end_ns, r.end_ns) - greatest(least(s.start_ns, r.start_ns), m.kept_from_ns)) / 1e9 AS span_s
+        CASE
+            WHEN s.mixed THEN NULL
+            ELSE (greatest(s.end_ns, r.end_ns) - greatest(least(s.start_ns, r.start_ns), m.kept_from_ns)) / 1e9
+        END AS span_s
     FROM step_total s, request_total r, lookup_total, block_total, missing m, host_total
     WHERE s.steps > 0
 )

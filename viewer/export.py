@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.queries import facts
+from kvtrace.queries.missing import made_of
 from kvtrace.viewer import blocks, closeups, gpu, summary
 from kvtrace.viewer.chunks import Sink, Writer
 from kvtrace.viewer.contract import BLOCK_STATES, FORMAT, REQUEST_STATES, VERSION
@@ -41,6 +42,8 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
         told = started.isascii() and started.isdigit()
         origin_ns = int(started) if told else first_ns or 0
         engines = facts.engines(source.trace)
+        if not engines and source.has("gpu_activity"):  # a profile alone: an engine of which nothing else is known
+            engines = [{"engine_id": 0, "model": None}]
         writers = [Writer(sink, f"r{number}e{index}") for index in range(len(engines))]
         alone = len(engines) == 1
         began, ended = facts.work_span(source.trace)
@@ -88,6 +91,7 @@ def _export_engine(
     detail = blocks.export_detail(writer, changes)
     return {
         "facts": settings,
+        "span_ns": _own_span(source, engine, origin_ns),
         "totals": summary.engine_totals(source, engine),
         "steps": steps,
         "shares": shares,
@@ -97,3 +101,11 @@ def _export_engine(
         "kernels": kernels,
         "close_ups": close_ups,
     }
+
+
+def _own_span(source: Source, engine: int, origin_ns: int) -> tuple[int, int] | None:
+    """From when to when an engine did anything, if another tool told of it: its clock may be no other engine's."""
+    began, ended = facts.work_span(source.trace, engine)
+    if made_of(source.trace) is None or began is None or ended is None:
+        return None
+    return began - origin_ns, ended - origin_ns

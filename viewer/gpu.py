@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kvtrace.viewer.chunks import Writer, span
 from kvtrace.viewer.contract import KERNEL_BINS, KERNELS
-from kvtrace.viewer.source import Source
+from kvtrace.viewer.source import Source, summarise
 
 CHUNK_KERNELS = 65_536
 OVERVIEW_BINS = 4096
@@ -37,6 +37,20 @@ _BINS = """
         category, sum(duration_ns)::BIGINT AS busy_ns, count(*) AS activities
     FROM own, whole GROUP BY ALL ORDER BY start_ns, category
 """
+
+_ACTIVE = """
+    WITH own AS (
+        SELECT device, greatest(start_ns, {low}) AS start_ns, least(end_ns, {high}) AS end_ns FROM kernels
+    ), fresh AS (
+        SELECT device, end_ns - greatest(start_ns, coalesce(max(end_ns) OVER before, start_ns)) AS ns FROM own
+        WINDOW before AS (
+            PARTITION BY device ORDER BY start_ns, end_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+    )
+    SELECT coalesce(sum(greatest(ns, 0)), 0)::BIGINT AS active_ns, count(DISTINCT coalesce(device, -1)) AS gpus
+    FROM fresh
+"""
+"""The time in which anything ran, GPU by GPU: what overlaps on several streams counts once."""
 
 
 def export_kernels(
@@ -67,10 +81,15 @@ def export_kernels(
 
 
 def _busy(kernels: pa.Table, work: tuple[int, int]) -> dict[str, Any]:
-    """Nanoseconds that each category ran while the engine worked, and that were profiled then."""
+    """Nanoseconds that each category ran while the engine worked, that any did on each GPU, and that were profiled."""
     starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     low, high = max(work[0], int(starts[0])), min(work[1], int(ends.max()))
     inside = pa.array(np.maximum(0, np.minimum(ends, high) - np.maximum(starts, low)))
     busy = kernels.select(["category"]).append_column("ns", inside).group_by("category").aggregate([("ns", "sum")])
     found = busy.to_pydict()
-    return {"measured_ns": max(0, high - low), "busy_ns": dict(zip(found["category"], found["ns_sum"], strict=True))}
+    active = summarise(_ACTIVE.format(low=low, high=high), kernels=kernels).to_pylist()[0]
+    return {
+        "measured_ns": max(0, high - low),
+        "busy_ns": dict(zip(found["category"], found["ns_sum"], strict=True)),
+        **active,
+    }

@@ -106,7 +106,10 @@ _PREEMPTIONS = """
 allocation fails, so it is the request of the first allocation in that step after the victim's blocks were freed.
 `taken_blocks` of them were allocated to others in the same step; the rest went to the end of the free queue."""
 
-_LONGEST = f"SELECT * FROM requests ORDER BY end_ns - start_ns DESC, request LIMIT {OVERVIEW_REQUESTS}"
+_SPREAD = "request * 2654435761 % 4294967296"
+"""Multiples of the golden ratio: the first so many requests in this order are evenly spread over all."""
+
+_LONGEST = f"SELECT * FROM requests ORDER BY end_ns - start_ns DESC, {_SPREAD} LIMIT {OVERVIEW_REQUESTS}"
 
 
 def export_requests(source: Source, writer: Writer, engine: int, origin_ns: int, last_ns: int) -> dict[str, Any]:

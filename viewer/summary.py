@@ -11,7 +11,7 @@ from kvtrace.viewer.source import Source
 _TOTALS = """
     SELECT
         (SELECT count(*) FROM request {where}) AS requests,
-        (SELECT count(finished_ns) FROM request {where}) AS finished_requests,
+        (SELECT CASE WHEN {ends} THEN count(finished_ns) END FROM request {where}) AS finished_requests,
         (SELECT sum(prompt_tokens)::BIGINT FROM request {where}) AS prompt_tokens,
         (SELECT sum(output_tokens)::BIGINT FROM request {where}) AS output_tokens,
         (SELECT count(*) FROM step_schedule {where}) AS steps,
@@ -32,7 +32,9 @@ _FIRST_ADMISSION = "admitted AND enabled AND NOT resumed"
 
 def engine_totals(source: Source, engine: int) -> dict[str, Any]:
     """An engine's counts over the whole recording, however much of it the page draws."""
-    totals = source.row(_TOTALS.format(where=f"WHERE engine_id = {engine}", first=_FIRST_ADMISSION))
+    where = f"WHERE engine_id = {engine}"
+    ends = f"count(finished_ns) > 0 OR EXISTS (FROM request_event {where})"  # else nothing says that one did not
+    totals = source.row(_TOTALS.format(where=where, first=_FIRST_ADMISSION, ends=ends))
     limits = source.rows(f"""
         SELECT admission_limit::VARCHAR AS name, count(*) AS steps FROM step_schedule
         WHERE engine_id = {engine} AND admission_limit IS NOT NULL GROUP BY ALL ORDER BY name

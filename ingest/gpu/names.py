@@ -9,6 +9,7 @@ rule that decided is kept beside the category.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvtrace.ingest.gpu.enums import KernelCategory, LayerRole
@@ -43,6 +44,7 @@ RULES: tuple[tuple[KernelCategory, str], ...] = (
     ),
     (_C.sampling, r"digit_?(cum|counts)|kth_?counts|within_?k_?counts|blockidxtokey"),  # of PyTorch's radix top-k
     (_C.sampling, r"bitmask|bad_words|_ranks_kernel|rejection|bitonicsort|logprob"),
+    (_C.gemm, r"^Cijk_|(^|_)bmm_"),  # AMD's Tensile, TensorRT-LLM
     (_C.gemm, r"gemm|nvjet|cublas|cutlass|xmma|matmul|scaled_mm|marlin|machete|fused_moe|gemv|split_?k"),
     (_C.norm_activation, r"norm|silu|gelu|relu|swiglu|act_and_mul"),
     (_C.copy, r"copy|(?<!pre)fill|catarray|gather|scatter|index|transpose|swap_blocks|arange"),
@@ -53,6 +55,7 @@ _COMBINE = r"combine|reduce|merge"
 _NO_LAYER = r"prepare|num_blocks|metadata|schedule_|_plan|indexer"
 _ROLE_OF_CATEGORY = {_C.kv_write: LayerRole.kv_write, _C.attention: LayerRole.attention}
 _NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::")
+_RETURN_TYPE = re.compile(r"(void|auto) |(?=(typename )?std::enable_if)")
 _COMPILED = tuple((category, rule, re.compile(rule, re.IGNORECASE)) for category, rule in RULES)
 
 
@@ -67,13 +70,33 @@ def classify(name: str) -> Verdict:
 
 def _without_namespaces(name: str) -> str:
     """Function and template arguments, without namespaces and without the list of parameters."""
-    text = _NAMESPACE.sub("", name)
-    depth = 0
+    text = _NAMESPACE.sub("", _without_return_type(name))
+    return next((text[:at] for at, char in _outside(text) if char == "(" and at), text)
+
+
+def _without_return_type(name: str) -> str:
+    match = _RETURN_TYPE.match(name)
+    if match is None:
+        return name
+    if match[0]:
+        return name[match.end() :]
+    text = name.removeprefix("typename ")
+    return next((text[at + 1 :] for at, char in _outside(text) if char == " "), text)
+
+
+def _outside(text: str) -> Iterator[tuple[int, str]]:
+    """Characters outside of brackets, opening ones included. In parentheses, `<` and `>` may compare: `((8)>(0))`."""
+    opened: list[str] = []
     for at, char in enumerate(text):
-        depth += (char == "<") - (char == ">")
-        if char == "(" and depth <= 0 and at:
-            return text[:at]
-    return text
+        if not opened:
+            yield at, char
+        if char in "<(":
+            opened.append(char)
+        elif char == ")":
+            while opened and opened.pop() != "(":
+                pass
+        elif char == ">" and opened and opened[-1] == "<":
+            opened.pop()
 
 
 def _role(category: KernelCategory, name: str) -> LayerRole | None:
@@ -89,13 +112,13 @@ def _role(category: KernelCategory, name: str) -> LayerRole | None:
 def _function(name: str) -> str:
     """The part of a name that says which function it is: CUTLASS hides it in its kernel's first template argument."""
     text = name.split("device_kernel<", 1)[-1]
-    while (inner := re.match(r"[\w:]*enable_\w*<", text)) is not None:
+    while (inner := re.match(r"(?!std::)[\w:]*enable_\w*<", text)) is not None:
         text = text[inner.end() :]
-    return re.split(r"[<(]", text.removeprefix("void "), maxsplit=1)[0]
+    return re.split(r"[<(]", _without_return_type(text), maxsplit=1)[0]
 
 
 def short_name(demangled: str) -> str:
     """The function's name alone, for profiles that keep only the whole one."""
-    text = re.sub(r"^(void|auto) ", "", demangled)
+    text = _without_return_type(demangled)
     head = re.split(r"[<(]", text.replace("(anonymous namespace)", "anonymous"), maxsplit=1)[0]
     return head.rsplit("::", 1)[-1].strip() or demangled

@@ -3,10 +3,11 @@
 -- The stretches are put together from the turns that the scheduler recorded. A resumed request computes tokens again
 -- until the last step of that phase has ended; where all its KV was still in the prefix cache it has no such step and
 -- goes on at once. A first token that comes back after its request was preempted does not end the preemption: under
--- async scheduling results arrive late. Stretches without duration are left out. Requests of which only the
+-- async scheduling results arrive late. A request that was admitted before the trace begins is admitted in the first step
+-- that computed any of its tokens. Stretches without duration are left out. Requests of which only the
 -- arrival is known (request traces, logs) have none.
 --
--- needs: request, request_event, step_request, step_update
+-- needs: request, request_event, step_request, step_schedule, step_update
 -- column: engine_id recorded | The engine that served it.
 -- column: request recorded | Key of table `request`.
 -- column: state derived | queued, prefill, decode, preempted or resumed.
@@ -23,6 +24,20 @@ WITH turn AS (
     FROM step_request q
     LEFT JOIN step_update u ON u.engine_id = q.engine_id AND u.step = q.step
     WHERE q.request IN (SELECT request FROM resume)
+), first_share AS (
+    SELECT q.request, min(q.step) AS step
+    FROM step_request q
+    WHERE q.request NOT IN (SELECT request FROM turn WHERE op = 'schedule' AND request IS NOT NULL)
+    GROUP BY q.request
+), first_turn AS (
+    SELECT request, min(time_ns) AS time_ns FROM turn GROUP BY request
+), found_running AS (
+    SELECT s.engine_id, q.request, s.start_ns AS time_ns, q.phase::VARCHAR AS phase
+    FROM first_share f
+    INNER JOIN step_request q ON f.request = q.request AND f.step = q.step
+    INNER JOIN step_schedule s ON q.engine_id = s.engine_id AND q.step = s.step
+    LEFT JOIN first_turn t ON f.request = t.request
+    WHERE s.start_ns IS NOT NULL AND (t.time_ns IS NULL OR t.time_ns >= s.start_ns)
 ), recomputed AS (
     SELECT t.engine_id, t.request, coalesce(max(s.end_ns) FILTER (s.again), t.time_ns) AS time_ns
     FROM share s
@@ -42,6 +57,10 @@ WITH turn AS (
         AND (queued_ns IS NOT NULL OR engine_id IN (SELECT engine_id FROM turn))
     UNION ALL
     SELECT engine_id, request, time_ns, op, step FROM turn
+    UNION ALL
+    SELECT engine_id, request, time_ns, 'schedule', NULL FROM found_running
+    UNION ALL
+    SELECT engine_id, request, time_ns, 'first_token', NULL FROM found_running WHERE phase = 'decode'
     UNION ALL
     SELECT engine_id, request, time_ns, 'recomputed', NULL FROM recomputed
 ), placed AS (

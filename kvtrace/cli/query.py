@@ -174,9 +174,15 @@ def _params(texts: list[str]) -> dict[str, str]:
 
 
 def _warn_of_missing(found: Query, trace: Trace) -> None:
+    from kvtrace.queries.missing import made_of
+
     if missing := trace.missing(found.name):
+        source = made_of(trace)
+        why = (
+            f'`kvtrace sql {trace.path} "FROM hook"` shows what was recorded'
+            if source is None
+            else f"the trace is made of {source}, which does not tell them"
+        )
         typer.echo(
-            f"kvtrace: {trace.path} has no rows in {', '.join(missing)}, which {found.name} needs; "
-            f'`kvtrace sql {trace.path} "FROM hook"` shows what was recorded',
-            err=True,
+            f"kvtrace: {trace.path} has no rows in {', '.join(missing)}, which {found.name} needs; {why}", err=True
         )

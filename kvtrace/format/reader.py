@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ _STRINGS_NAME = re.compile(r"strings(?:\.(?P<sequence>\d{5,}))?\.jsonl")
 _TILES_NAME = re.compile(r"tiles\.(?P<sequence>\d{5,})\.kvt")
 _MOST_STRINGS = 1 << 31
 _LARGEST_PID = (1 << 31) - 1
+_LARGEST_COUNT = (1 << 63) - 1
 
 
 @dataclass
@@ -139,8 +141,7 @@ class ProcessRecording:
         data = _read_counters(self.directory / layout.COUNTERS, self.tell)
         if data is None:
             return dict.fromkeys(streams, (0, 0))
-        start, step = layout.COUNTERS_HEADER_BYTES, layout.COUNTERS_ENTRY.size
-        return {name: layout.COUNTERS_ENTRY.unpack_from(data, start + i * step) for i, name in enumerate(streams)}
+        return dict(zip(streams, _counts(data), strict=False))
 
 
 @dataclass
@@ -405,4 +406,13 @@ def _read_counters(path: Path, tell: Tell | None) -> bytes | None:
     except DamageError as error:
         refuse(str(error), tell)
         return None
+    if (most := max(map(max, _counts(data)))) > _LARGEST_COUNT:
+        refuse(f"{path} is damaged: it counts {most} records of one event", tell)
+        return None
     return data
+
+
+def _counts(data: bytes) -> Iterator[tuple[int, int]]:
+    """Dropped and written records of each event in a counters file's bytes."""
+    start, step = layout.COUNTERS_HEADER_BYTES, layout.COUNTERS_ENTRY.size
+    return layout.COUNTERS_ENTRY.iter_unpack(data[start : start + (layout.COUNTERS_BYTES - start) // step * step])

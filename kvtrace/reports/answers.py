@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Query, Trace, catalogue
-from kvtrace.queries.missing import advice
+from kvtrace.queries.missing import advice, made_of
 from kvtrace.queries.plotting import draw_bytes, has_plot
 from kvtrace.queries.text import inert
 from kvtrace.queries.writers import Limited, write_csv
 from kvtrace.reports.document import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LARGEST_SVG_BYTES = 400_000
 """A drawing with more marks than that holds goes into the page as pixels; its SVG lies beside the page."""
@@ -56,16 +60,17 @@ class Unanswered:
 
 def answers(trace: Trace, rows: int) -> Iterator[Answer | Unanswered]:
     """Every query's answer, in the catalogue's order, with at most `rows` rows to show. One that fails is said so."""
+    source = made_of(trace)
     for query in catalogue().values():
         try:
-            yield _answer_or_why_not(trace, query, rows)
+            yield _answer_or_why_not(trace, query, rows, source)
         except KvtraceError as error:
             yield Unanswered(query, (), [f"it failed: {' '.join(str(error).split())}"], failed=True)
 
 
-def _answer_or_why_not(trace: Trace, query: Query, rows: int) -> Answer | Unanswered:
+def _answer_or_why_not(trace: Trace, query: Query, rows: int, source: str | None) -> Answer | Unanswered:
     if missing := trace.missing(query.name):
-        return Unanswered(query, missing, advice(missing))
+        return Unanswered(query, missing, advice(missing, source))
     if required := [param.name for param in query.params if param.required]:
         values = " ".join(f"--param {name}=VALUE" for name in required)
         return Unanswered(query, (), [f"ask it with a value: `kvtrace query {query.name} TRACE {values}`"])
@@ -93,13 +98,18 @@ def _answer(trace: Trace, query: Query, rows: int) -> Answer:
     )
 
 
+def _shows_something(axes: Axes) -> bool:
+    """Say whether anything is drawn at a place that is a number: values that nobody knows are NaN."""
+    return axes.has_data() and all(map(math.isfinite, axes.dataLim.get_points().flat))
+
+
 def _picture(trace: Trace, query: Query) -> tuple[Picture | None, str | None]:
     """The plot, if the query has one that shows something. A plot that fails must not take the report with it."""
     if not has_plot(query.name):
         return None, None
     try:
         figure = trace.plot(query.name)
-        if not any(axes.has_data() for axes in figure.axes):
+        if not any(map(_shows_something, figure.axes)):
             return None, None
         files = {"svg": draw_bytes(figure, "svg")}
         if len(files["svg"]) > LARGEST_SVG_BYTES:

@@ -94,7 +94,8 @@ class _Run:
         if answer is None:
             return None
         rows = metric.rows(answer).drop_duplicates("request").set_index("request")
-        values = rows.reindex(requests)[list(metric.columns)].to_numpy(dtype=np.float64, na_value=np.nan)
+        known = rows.reindex(requests)[list(metric.columns)]
+        values = known.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
         if metric.statistic == "ratio":
             values[:, :-1] = np.nan_to_num(values[:, :-1])
         return values

@@ -34,9 +34,14 @@ def read_head(trace: Trace) -> Head:
     )
 
 
+_YEAR_2000_NS = 946_684_800 * 10**9
+
+
 def _facts(trace: Trace, engines: list[dict[str, Any]]) -> Pairs:
     run = facts.run_facts(trace)
     first_ns, last_ns = facts.whole_span(trace)
+    if first_ns is not None and last_ns is not None and first_ns < _YEAR_2000_NS <= last_ns:
+        first_ns = last_ns = None  # some engines' times count from 0, others' from 1970
     pairs: Pairs = [
         ("Command", facts.command_line(run)),
         ("Model", _all(engines, "model")),

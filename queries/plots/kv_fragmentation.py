@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def plot(frame: pd.DataFrame) -> Figure:
     """Above what is allocated and holds tokens, below the waste between them."""
     engines = sorted(frame.engine_id.unique())
-    sizes = ", ".join(str(size) for size in sorted(frame.block_size_tokens.unique()))
+    sizes = ", ".join(str(size) for size in sorted(frame.block_size_tokens.dropna().unique()))
     title = f"Internal fragmentation, blocks of {sizes} tokens" if sizes else "Internal fragmentation"
     figure = new_figure(title, source="step_schedule, step_request", rows=2 * max(1, len(engines)))
     for number, engine in enumerate(engines):

@@ -24,7 +24,7 @@ def plot(frame: pd.DataFrame) -> Figure:
                 ordered[column],
                 marker=MARKERS[number % len(MARKERS)],
                 color=COLOURS[number % len(COLOURS)],
-                label=f"{size}",
+                label=f"{size}".replace("<NA>", "unknown"),
             )
         if len(frame):
             axes.set_ylim(bottom=0)

@@ -35,7 +35,8 @@ def plot(frame: pd.DataFrame) -> Figure:
             name = None if number else "fit"
             axes.plot(floats(line.scheduled_tokens), floats(line.fitted_ms), color="black", linewidth=1.2, label=name)
         log_if_wide(axes, floats(rows.interval_ms), axis="y")
-        axes.set_ylim(bottom=0)
+        if axes.get_yscale() == "linear":
+            axes.set_ylim(bottom=0)
         label(axes, x=f"{kind}: scheduled (tokens)", y="step time (ms)" if axes is figure.axes[0] else "")
         axes.legend(fontsize=8, frameon=False, loc="upper left")
     for axes in figure.axes[len(kinds) :]:

@@ -53,6 +53,12 @@ def _tiles(at: int, code: str, value: int) -> Callable[[], bytes]:
     return made
 
 
+def _counters() -> bytes:
+    data = bytearray(seeds.recording()[COUNTERS])
+    layout.COUNTERS_ENTRY.pack_into(data, layout.COUNTERS_HEADER_BYTES, 1 << 63, 0)
+    return bytes(data)
+
+
 def _segment(**changes: Any) -> Callable[[], bytes]:
     def made() -> bytes:
         data = seeds.recording()[SEGMENT]
@@ -92,6 +98,7 @@ def _usage() -> bytes:
 
 SEGMENT = f"{seeds.PROCESS}/block_event.00000.seg"
 QUEUED, FORWARD = f"{seeds.PROCESS}/request_queued.00000.seg", f"{seeds.PROCESS}/forward.00000.seg"
+COUNTERS = f"{seeds.PROCESS}/{layout.COUNTERS}"
 TILES = f"{seeds.PROCESS}/tiles.00000.kvt"
 CHUNK = tile_files.CHUNK.size
 DEEP = b"[" * 100_000
@@ -140,6 +147,7 @@ CASES = [
     Case("sched-trace", "sched.jsonl", _json(
         {"kind": "step_snapshot", "step": 1, "ts": 1, "\ud800": "\ud800"}
     ), "a field of a step that is half a surrogate pair"),
+    Case("journal", COUNTERS, _counters, "a count of lost records beyond 63 bits"),
     Case("client", "client.jsonl", _json({"request_id": "a", "send_ns": "0" * 5000}), "a time of 5000 digits"),
     Case("matrix", "matrix.json", _raw(DEEP), "deep nesting"),
     Case("matrix", "matrix.json", _raw(b'"x"'), "no object"),

@@ -241,6 +241,11 @@ class TestJournals:
         with pytest.raises(KvtraceError, match=r"counters.bin is damaged"):
             ingest(small_run)
 
+    def test_more_lost_records_than_can_be(self, small_run: Path, process_dir: Callable) -> None:
+        patch(process_dir(small_run) / layout.COUNTERS, layout.COUNTERS_HEADER_BYTES, b"\xff" * 8)
+        with pytest.raises(KvtraceError, match=r"counters.bin is damaged: it counts 18446744073709551615 records"):
+            ingest(small_run)
+
 
 class TestManifest:
     def test_a_missing_one_is_a_warning(self, small_run: Path, query: Callable) -> None:

@@ -114,3 +114,30 @@ def test_a_stretch_tells_the_step_it_began_in(make_trace: MakeTrace) -> None:
         ("preempted", 9),
         ("resumed", 12),
     ]
+
+
+@pytest.mark.parametrize(
+    ("phase", "turns", "expected"),
+    [
+        ("decode", "", [("queued", 1, 40), ("decode", 40, None)]),
+        ("chunked_prefill", "", [("queued", 1, 40), ("prefill", 40, None)]),
+        ("decode", "(1, 60, 9, 1, 'preempt')", [("queued", 1, 40), ("decode", 40, 60), ("preempted", 60, None)]),
+        # A turn before its first share tells what it was: it was preempted, and computes again.
+        ("resumed", "(1, 20, 1, 1, 'preempt'), (1, 41, 7, 1, 'resume')",
+         [("queued", 1, 20), ("preempted", 20, 41), ("resumed", 41, None)]),
+    ],
+)  # fmt: skip
+def test_a_request_that_runs_as_the_trace_begins_waits_for_nothing(
+    make_trace: MakeTrace, phase: str, turns: str, expected: list[tuple[str, int, int | None]]
+) -> None:
+    """GIVEN a request whose admission is not in the trace THEN the first step that computes for it admits it."""
+    sql = f"""
+        INSERT INTO request BY NAME SELECT 1 AS request, 1 AS engine_id, 1 AS queued_ns;
+        INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns) VALUES (1, 7, 40, 45), (1, 8, 50, 55);
+        INSERT INTO step_request (engine_id, step, request, phase) VALUES (1, 7, 1, '{phase}'), (1, 8, 1, 'decode');
+    """
+    if turns:
+        sql += f"INSERT INTO request_event (engine_id, time_ns, step, request, op) VALUES {turns};"
+    with Trace(make_trace(sql)) as trace:
+        found = trace.sql("SELECT state, start_ns, end_ns FROM request_state ORDER BY start_ns", "arrow")
+    assert [tuple(row.values()) for row in found.to_pylist()] == expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,9 +15,12 @@ from typer.testing import CliRunner
 
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
 from kvtrace.queries import Trace, catalogue, grouped
+from kvtrace.queries.facts import engines
 from kvtrace.queries.missing import how_to_record
-from kvtrace.queries.plotting import find_plot
+from kvtrace.queries.plotting import find_plot, new_figure
 from kvtrace.queries.text import inert
 from kvtrace.reports import answers
 from kvtrace.reports.report import write_report
@@ -250,6 +255,29 @@ def test_a_needed_table_without_rows_has_advice() -> None:
     assert "hook" in how_to_record("step_schedule")
 
 
+def test_a_trace_without_a_recording_has_no_hooks_to_look_at(tmp_path: Path) -> None:
+    """GIVEN arrivals alone THEN neither the report nor a query without rows sends the reader to table `hook`."""
+    (tmp_path / "a.jsonl").write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}\n')
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(requests=(tmp_path / "a.jsonl",))).target
+    done = CliRunner().invoke(app, ["report", str(trace), "-o", str(tmp_path / "report")])
+    assert done.exit_code == 0, done.exception
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "made of requests, which does not tell it" in page
+    assert "hook is missing" not in page
+    done = CliRunner().invoke(app, ["query", "run-summary", str(trace)])
+    assert done.exit_code == 0, done.exception
+    assert "made of requests" in done.stderr
+    assert "hook" not in done.stderr
+
+
+def test_a_profile_alone_has_no_engine(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 0, "dur": 1, "args": {"device": 0}}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [event]}))
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(torch=(tmp_path / "a.json",))).target
+    with Trace(trace) as opened:
+        assert engines(opened) == []
+
+
 def test_a_query_is_drawn_by_the_command_line_and_in_python(trace: Path, tmp_path: Path) -> None:
     run = CliRunner().invoke
     done = run(app, ["query", "step-timeline", str(trace), "--plot", str(tmp_path / "x.png"), "-p", "last_step=9"])
@@ -271,3 +299,23 @@ def test_plots_and_groups_are_marked_in_the_list() -> None:
         [line] = [line for line in listed.splitlines() if line.startswith(f"  {name} ")]
         assert ("*" in line.split(catalogue()[name].title.split()[0])[0]) == (find_plot(name) is not None)
     assert [line for line in listed.splitlines() if line.strip() in grouped(catalogue().values())]
+
+
+@pytest.mark.parametrize(("values", "drawn"), [([math.nan, math.nan], False), ([math.nan, 3.0], True), ([], False)])
+def test_a_plot_of_values_that_nobody_knows_is_left_out(values: list[float], drawn: bool) -> None:
+    figure = new_figure("Throughput", source="step_schedule")
+    figure.axes[0].plot([1.0] * len(values), values)
+    assert answers._shows_something(figure.axes[0]) is drawn
+
+
+def test_a_report_of_two_clocks_claims_no_span(make_trace: MakeTrace, tmp_path: Path) -> None:
+    """GIVEN an engine whose times count from 0 and one of 2023 THEN neither when nor how long is said."""
+    sql = (
+        "INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns) VALUES (1, 1, 1000, 1000), (2, 1, {}, {})"
+    )
+    trace = make_trace(sql.format(*[1_700_000_000 * 10**9] * 2))
+    write_report(trace, tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "First to last event" not in page
+    with Trace(trace) as opened:
+        assert opened.query("run-summary", format="arrow")["span_s"].to_pylist() == [None]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,8 @@ import duckdb
 import pytest
 
 from kvtrace.errors import KvtraceError
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
 from kvtrace.viewer import requests, steps
 
 from .exported import Exported
@@ -147,6 +150,35 @@ def test_of_many_requests_an_overview_has_the_longest(trace: Path, monkeypatch: 
     assert sorted(exported.requests["request"]) == [
         row for (row,) in ask(trace, "SELECT request FROM request ORDER BY 1")
     ]
+
+
+def test_of_requests_without_an_end_an_overview_has_some_of_all_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN 400 arrivals, 1 s apart WHEN the page lists 10 of them THEN one in every 80 s is among them."""
+    arrivals = "".join(f'{{"timestamp": {n}000, "input_length": 5, "output_length": 1}}\n' for n in range(400))
+    (tmp_path / "mooncake.jsonl").write_text(arrivals)
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(requests=(tmp_path / "mooncake.jsonl",))).target
+    monkeypatch.setattr(requests, "CHUNK_REQUESTS", 15)
+    monkeypatch.setattr(requests, "_LONGEST", requests._LONGEST.replace("LIMIT 2000", "LIMIT 10"))
+    exported = Exported(trace)
+    listed = exported.read(exported.engine["requests"]["levels"][0])["arrival_ns"]
+    assert len(listed) == 10
+    assert {arrival // (80 * 10**9) for arrival in listed} == set(range(5))
+
+
+def test_gpus_are_active_where_anything_runs_on_them(tmp_path: Path) -> None:
+    """GIVEN GPU 0 busy from 0 to 150 us on two streams that overlap, GPU 1 from 100 to 200 us THEN 250 of 400 us."""
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": gpu, "tid": stream, "ts": start, "dur": 100,
+         "args": {"device": gpu, "stream": stream}}
+        for gpu, stream, start in ((0, 7, 0), (0, 8, 50), (1, 7, 100))
+    ]  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": events}))
+    trace = ingest(None, tmp_path / "t.duckdb", sources=Sources(torch=(tmp_path / "a.json",))).target
+    kernels = Exported(trace).engine["kernels"]
+    assert (kernels["active_ns"], kernels["gpus"], kernels["measured_ns"]) == (250_000, 2, 200_000)
+    assert kernels["busy_ns"] == {"other": 300_000}
 
 
 def test_lanes_last_from_queue_to_end_without_a_gap(trace: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from kvtrace.ingest.run import ingest
+from kvtrace.ingest.sources import Sources
 from kvtrace.queries import Trace
 from kvtrace.queries.identify import identify
 from kvtrace.viewer import requests, steps
@@ -593,3 +595,42 @@ def test_a_trace_without_a_part_still_opens(chromium: Chromium, tmp_path: Path, 
     assert chromium.evaluate("document.documentElement.dataset.state") == "ready"
     assert expected in text(chromium, "body")
     assert chromium.console == []
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0,12,1\n"
+
+
+def test_a_trace_with_nothing_to_draw_says_what_it_is_made_of(chromium: Chromium, tmp_path: Path) -> None:
+    """GIVEN a profile of the host alone THEN the page does not blame a recording that there was not."""
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [event]}))
+    sources = Sources(torch=(tmp_path / "a.json",))
+    chromium.open(make_page(ingest(None, tmp_path / "t.duckdb", sources=sources).target))
+    assert "torch told of no scheduler step, no request and no GPU activity" in text(chromium, "#failure")
+    assert "kvtrace record" not in text(chromium, "#failure")
+
+
+def test_an_engine_of_another_clock_is_shown_in_its_own_time(chromium: Chromium, tmp_path: Path) -> None:
+    """GIVEN a file that counts from 0 and one of 2023 WHEN one is chosen THEN its 3 s are in sight, not 54 years."""
+    files = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for path, start_ms in zip(files, (0, 1_700_000_000_000), strict=True):
+        lines = ({"timestamp": start_ms + ms, "input_length": 5, "output_length": 1} for ms in (0, 3000))
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = make_page(ingest(None, tmp_path / "t.duckdb", sources=Sources(requests=files)).target)
+    for engine, start_s in ((0, 0), (1, 1_700_000_000)):
+        chromium.open(page, f"engine={engine}")
+        low, high = window(chromium)
+        assert start_s - 0.2 < low / 1e9 <= start_s
+        assert start_s + 3 <= high / 1e9 < start_s + 3.2
+
+
+def test_requests_without_a_scheduler_are_explained(chromium: Chromium, trace: Path, tmp_path: Path) -> None:
+    """GIVEN a request trace, which says when requests arrived THEN the legend has their colour, and no state's."""
+    (tmp_path / "azure.csv").write_text(AZURE)
+    sources = Sources(requests=(tmp_path / "azure.csv",))
+    chromium.open(make_page(ingest(None, tmp_path / "t.duckdb", sources=sources).target))
+    assert chromium.texts("[data-lane=requests] .legend li") == ["states unknown", "tool gap"]
+    assert "finished" not in text(chromium, "#cards")
+    assert "TP / PP / DP" not in text(chromium, "#inspector")
+    chromium.open(make_page(trace))
+    assert "states unknown" not in chromium.texts("[data-lane=requests] .legend li")

@@ -145,9 +145,7 @@ class _Trace:
                 "given" if given else "in the file" if format_.block_tokens_told else "assumed: as its authors have it"
             )
             say(self._connection, f"requests {name}: block_tokens", size, how)
-        self._engine.facts = {
-            "model": format_.model, "block_size_tokens": size, "hash_block_tokens": size, "kv_groups": 1,
-        }  # fmt: skip
+        self._engine.facts = {"model": format_.model, "block_size_tokens": size, "hash_block_tokens": size}
         self._engine.insert(self._connection)
 
     def _notes(self) -> list[str]:

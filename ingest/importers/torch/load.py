@@ -25,7 +25,7 @@ BATCH_EVENTS = 50_000
 _FAR = 1 << LARGEST_TIME_BITS
 _LARGEST_ID = 1 << 31
 _KINDS = {"kernel": "kernel", "concurrent_kernel": "kernel", "mtia_ccp_events": "kernel"}
-_KINDS_ENDING = {"memcpy": "memcpy", "memset": "memset"}
+_KINDS_ENDING = {"memcpy": "memcpy", "memset": "memset", "_sync": "sync"}
 _APIS_ENDING = {"runtime": "runtime", "driver": "driver"}
 """Categories, in lower case, by how they end: PyTorch 1.8 wrote Runtime, later ones cuda_runtime, xpu_runtime, ..."""
 _RANKED_PID = re.compile(r"\[(.+?)\]\s*(-?\d+)")
@@ -44,6 +44,7 @@ _LAYOUT: dict[str, pa.Schema] = {
         "grid_x grid_y grid_z block_x block_y block_z registers shared_bytes host",
     ),
     "torch_call": _schema("api", "start_ns duration_ns pid tid correlation host"),
+    "torch_sync": _schema("kind", "start_ns duration_ns device context stream correlation event host"),
     "torch_op": _schema("category", "start_ns duration_ns pid tid external_id"),
 }
 _LEFT_OUT = ("gpu_user_annotation", "cuda_profiler_range")
@@ -56,6 +57,11 @@ _COPY_KINDS = {
     "HtoH": "host_to_host",
     "PtoP": "peer_to_peer",
 }
+_SYNC_TYPE = (
+    "CASE name WHEN 'Event Sync' THEN 1 WHEN 'Stream Wait Event' THEN 2 WHEN 'Stream Sync' THEN 3 "
+    "WHEN 'Context Sync' THEN 4 END"
+)
+"""CUPTI's codes, which Kineto turned into words."""
 _MEMORY = {"Pageable": "pageable", "Pinned": "pinned", "Device": "device", "Managed": "managed", "Array": "array"}
 
 
@@ -132,7 +138,10 @@ class _Staged:
             self.counts[category, None] += 1
         else:
             activity, api = self._places.get(category) or self._place(category)
-            if activity is not None:
+            if activity == "sync":
+                self._sync(event, start_ns, duration_ns)
+                self.counts[category, "gpu_sync"] += 1
+            elif activity is not None:
                 self._activity(event, activity, start_ns, duration_ns)
                 self.counts[category, "gpu_activity"] += 1
             elif api is not None:
@@ -163,6 +172,10 @@ class _Staged:
             return pid, _integer(tid, 31), host
         return _integer(given, 31), _integer(tid, 31), None
 
+    def _rank(self, event: Event) -> int | None:
+        """The number of the rank in the pid of what ran on a GPU: its pid is that of the device."""
+        return self._where(event)[2] if self._hosts or isinstance(event.get("pid"), str) else None
+
     def _name(self, event: Event) -> None:
         text, (pid, tid, host) = _args(event).get("name"), self._where(event)
         if event.get("name") == "process_name" and pid is not None and isinstance(text, str):
@@ -183,7 +196,7 @@ class _Staged:
         ids = [_integer(args.get(name)) for name in ("device", "context", "stream", "correlation", "graph node id")]
         rest = [_integer(args.get(name)) for name in ("bytes", "registers per thread", "shared memory")]
         pid = None  # PyTorch puts the device here; the process is that of the call
-        host = self._where(event)[2] if self._hosts or isinstance(event.get("pid"), str) else None
+        host = self._rank(event)
         row = (kind, start_ns, duration_ns, pid, *ids[:4], ids[4] or None, key, rest[0], *sizes, *rest[1:], host, name)
         self._rows["torch_activity"].append(row)
 
@@ -191,6 +204,13 @@ class _Staged:
         correlation, name = _integer(_args(event).get("correlation")), well_formed(str(event.get("name")))
         pid, tid, host = self._where(event)
         self._rows["torch_call"].append((api, start_ns, duration_ns, pid, tid, correlation, host, name))
+
+    def _sync(self, event: Event, start_ns: int, duration_ns: int) -> None:
+        args = _args(event)
+        ids = [_natural(args.get(name)) for name in ("device", "context", "stream", "correlation")]
+        waited = _natural(args.get("wait_on_cuda_event_id"))
+        name = well_formed(str(event.get("name")))
+        self._rows["torch_sync"].append(("sync", start_ns, duration_ns, *ids, waited, self._rank(event), name))
 
     def _op(self, event: Event, category: str, start_ns: int, duration_ns: int) -> None:
         external, name = _integer(_args(event).get("External id")), well_formed(str(event.get("name")))
@@ -250,9 +270,31 @@ def _integer(value: object, bits: int = 63) -> int | None:
     return None if isinstance(value, float) else whole(value, bits)
 
 
+def _natural(value: object) -> int | None:
+    """A whole number that is none of PyTorch's -1, which stands for none."""
+    number = _integer(value)
+    return None if number is None or number < 0 else number
+
+
 def _three(sizes: object) -> tuple[object, object, object]:
     x, y, z = (*(sizes if isinstance(sizes, list) else ()), None, None, None)[:3]
     return x, y, z
+
+
+_CALLERS = """
+    caller AS (
+        SELECT coalesce(host, 0) AS rank, correlation, CASE WHEN min(pid) = max(pid) THEN min(pid) END AS pid
+        FROM torch_call WHERE correlation <> 0 GROUP BY ALL
+    ), alone AS (
+        SELECT coalesce(host, 0) AS rank, CASE WHEN min(pid) = max(pid) THEN min(pid) END AS pid
+        FROM torch_call GROUP BY ALL
+    )
+"""
+"""The processes whose calls have a correlation id, and those that are the only one of their rank."""
+_JOIN_CALLERS = """
+    LEFT JOIN caller ON caller.correlation = t.correlation AND caller.rank = coalesce(t.host, 0)
+    LEFT JOIN alone ON alone.rank = coalesce(t.host, 0)
+"""
 
 
 def _inserts(source_id: int) -> list[str]:
@@ -271,20 +313,20 @@ def _inserts(source_id: int) -> list[str]:
         """,
         f"""
         INSERT INTO gpu_activity BY NAME
-        WITH caller AS (
-            SELECT coalesce(host, 0) AS rank, correlation, CASE WHEN min(pid) = max(pid) THEN min(pid) END AS pid
-            FROM torch_call WHERE correlation <> 0 GROUP BY ALL
-        ), alone AS (
-            SELECT coalesce(host, 0) AS rank, CASE WHEN min(pid) = max(pid) THEN min(pid) END AS pid
-            FROM torch_call GROUP BY ALL
-        )
+        WITH {_CALLERS}
         SELECT activity_id, {source_id} AS source_id, kind, unix_ns(start_ns) AS start_ns,
             unix_ns(start_ns + duration_ns) AS end_ns, coalesce(caller.pid, alone.pid) AS pid, device, context, stream,
             t.correlation, graph_node, kernel_name_id, host
-        FROM torch_numbered t
-            LEFT JOIN caller ON caller.correlation = t.correlation AND caller.rank = coalesce(t.host, 0)
-            LEFT JOIN alone ON alone.rank = coalesce(t.host, 0)
+        FROM torch_numbered t {_JOIN_CALLERS}
         ORDER BY activity_id
+        """,
+        f"""
+        INSERT INTO gpu_sync BY NAME
+        WITH {_CALLERS}
+        SELECT {source_id} AS source_id, {_SYNC_TYPE} AS sync_type, unix_ns(start_ns) AS start_ns,
+            unix_ns(start_ns + duration_ns) AS end_ns, coalesce(caller.pid, alone.pid) AS pid, device, context, stream,
+            t.correlation, event
+        FROM torch_sync t {_JOIN_CALLERS}
         """,
         """
         INSERT INTO gpu_transfer BY NAME

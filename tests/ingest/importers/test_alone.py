@@ -56,6 +56,8 @@ MADE: dict[str, tuple[str, Writers]] = {
     "nsight": ("nsight", {"a.sqlite": _nsight}),
     "torch": ("torch", {"a.json": _write(trace_of(GPU))}),
     "kv_events": ("kv_events", {"a.jsonl": _write(json.dumps(KV_EVENTS) + "\n")}),
+    "folder": ("unboxkv", {FILES[name][1]: _write(FILES[name][2]) for name in ("writes", "usage", "steps", "log")}),
+    "half_known": ("sched_trace", {"a.jsonl": _lines([each for each in STUDY if each.get("req_id") != "j1_t12"])}),
     "study": ("sched_trace", {"a.steps.jsonl": _lines(STUDY), "a.requests.jsonl": _lines(STATES)}),
     **{f"other_{name}": ("requests", {name: _write(content)}) for name, content in other_requests().items()},
     **{

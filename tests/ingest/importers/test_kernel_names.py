@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kvtrace.ingest.gpu.names import classify
+from kvtrace.ingest.gpu.names import classify, short_name
 
 FLASH = (
     "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, "
     "cute::tuple<int>>>>>(T1::Params)"
+)
+
+COMPARED = (
+    "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
+    "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)"
 )
 
 
@@ -24,6 +29,9 @@ FLASH = (
         ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<int>>(T1::Params)", "gemm"),
         ("void cublasLt::splitKreduce_kernel<32, 16, int>(cublasLtParams)", "gemm"),
         ("std::enable_if<!T7, void>::type internal::gemvx::kernel<int, float, cublasGemvParamsEx<int>>(T13)", "gemm"),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1", "gemm"),
+        ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_transOut_tma_clmp_swiGlu_dynBatch_sm100f", "gemm"),
+        (COMPARED, "norm_activation"),
         ("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_splitK_TNT", "gemm"),
         (FLASH, "attention"),
         ("void flash::attn_b<int>(int)", "attention"),
@@ -44,3 +52,19 @@ def test_of_attention_kernels_those_that_attend_play_a_part_in_a_layer() -> None
     assert role is not None
     assert role.name == "attention"
     assert classify("void flash::prepare_varlen_num_blocks_kernel<1>(int)").role is None
+
+
+@pytest.mark.parametrize(
+    ("demangled", "short"),
+    [
+        (COMPARED, "fused_add_rms_norm_kernel"),
+        ("typename std::enable_if<((8)<(9)), void>::type f<int>(int)", "f"),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<int>(T1 *)", "CatArrayBatchedCopy"),
+        ("void (anonymous namespace)::store<2048l>(Params)", "store"),
+        ("void f<(anonymous namespace)::X, void (*)(std::pair<int, int>)>(int)", "f"),
+        ("std::enable_if<cut", "enable_if"),
+        ("a kernel of MTIA", "a kernel of MTIA"),
+    ],
+)
+def test_the_short_name_is_the_functions(demangled: str, short: str) -> None:
+    assert short_name(demangled) == short

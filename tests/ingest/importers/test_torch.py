@@ -74,6 +74,14 @@ GPU = [
 GPU[3]["args"] |= {"grid": [4, 2, 1], "block": [128, 1, 1]}
 
 
+SYNCS = [
+    {"ph": "X", "cat": "cuda_sync", "name": kind, "pid": 0, "tid": stream, "ts": 130 + number, "dur": 0.5,
+     "args": {"cuda_sync_kind": kind, "wait_on_cuda_event_id": 9, "stream": stream, "correlation": 41, "device": 0,
+              "context": 1}}
+    for number, (kind, stream) in enumerate((("Stream Wait Event", 7), ("Event Sync", -1), ("Some Other Sync", 7)))
+]  # fmt: skip
+
+
 def call(
     correlation: int, pid: object = 7, cat: str = "cuda_runtime", name: str = "cudaLaunchKernel"
 ) -> dict[str, Any]:
@@ -144,6 +152,19 @@ class TestGpuEvents:
         ask = load(trace_of([*GPU, *ranges]))
         assert ask("SELECT count(*) FROM cpu_op WHERE name = 'k'") == [(0,)]
         assert ask("SELECT rows FROM source_table WHERE source_table = 'ph X: cuda_profiler_range'") == [(3,)]
+
+    def test_waits_for_a_gpu_are_no_work_of_the_host(self, load: Callable) -> None:
+        """GIVEN waits, whose pid is the GPU THEN they are the calling process's, -1 is none, codes are CUPTI's."""
+        ask = load(trace_of([*GPU, *SYNCS]))
+        assert ask("SELECT count(*) FROM cpu_op") == [(1,)]
+        assert ask("SELECT sync_type, start_ns, end_ns - start_ns, pid, device, stream, event FROM gpu_sync") == [
+            (2, BASE_NS + 130_000, 500, 7, 0, 7, 9),
+            (1, BASE_NS + 131_000, 500, 7, 0, None, 9),
+            (None, BASE_NS + 132_000, 500, 7, 0, 7, 9),
+        ]
+        assert ask("SELECT rows, imported, target FROM source_table WHERE source_table = 'cuda_sync'") == [
+            (3, 3, "gpu_sync")
+        ]
 
     def test_old_traces_have_absolute_times(self, load: Callable) -> None:
         """Microseconds since 1970 with three decimals need more digits than a double has."""

@@ -41,10 +41,13 @@ function draw(): void {
 // The engines of a choice; of several runs with equal beginnings.
 function openEngines(choice: string): void {
   chooseEngines(choice);
-  const ends = view.engines.map((engine) => (engine.run.last_ns ?? 0) - engine.shift);
-  const starts = view.engines.map((engine) => (engine.run.first_ns ?? 0) - engine.shift);
-  setSpan(Math.min(...starts), Math.max(...ends));
-  const work = view.engines.flatMap(({ run, shift }) => (run.work_ns ?? []).map((moment) => moment - shift));
+  const spans = view.engines.map(({ contents, run, shift }) =>
+    (contents.span_ns ?? [run.first_ns ?? 0, run.last_ns ?? 0]).map((moment) => moment - shift)
+  );
+  setSpan(Math.min(...spans.map(([first]) => first!)), Math.max(...spans.map(([, last]) => last!)));
+  const work = view.engines.flatMap(({ contents, run, shift }) =>
+    (contents.span_ns ?? run.work_ns ?? []).map((moment) => moment - shift)
+  );
   if (work.length) open(Math.min(...work), Math.max(...work));
   showNotes();
   showCards();
@@ -108,6 +111,12 @@ function fail(text: string): void {
 }
 
 function nothingRecorded(): string {
+  const sources = view.contents!.runs.map((run) => new Map(run.run).get("source") ?? "capture");
+  if (sources.every((source) => !source.includes("capture"))) {
+    return `Nothing to draw: ${
+      sources.join(", ")
+    } told of no scheduler step, no request and no GPU activity. kvtrace report and kvtrace sql show what the trace holds.`;
+  }
   const roles = view.contents!.runs.flatMap((run) => run.processes).map((process) =>
     String(process["roles"] || "unknown role")
   );

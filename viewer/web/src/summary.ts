@@ -99,9 +99,10 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
     pool = (facts["blocks"] as number | null | undefined) ?? blocks.blocks;
   const limited = (Object.entries(totals.limits) as [Limit, number][]).filter(([limit]) => limit !== "none");
   const [worst, most] = limited.sort((a, b) => b[1] - a[1])[0] ?? [null, 0];
-  const seconds = (num("span_ns") ?? 0) / 1e9, output = num("output_tokens"), peak = num("peak_used_blocks");
+  const seconds = (num("span_ns") ?? 0) / 1e9, output = num("output_tokens"), peak = num("peak_used_blocks"),
+    finished = num("finished_requests");
   return [
-    { name: "Requests", value: count(num("requests")), more: `${count(num("finished_requests"))} finished` },
+    { name: "Requests", value: count(num("requests")), more: finished === null ? "" : `${count(finished)} finished` },
     { name: "Prompt tokens", value: count(num("prompt_tokens")), more: "of all requests" },
     {
       name: "Output tokens",
@@ -158,14 +159,15 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
 }
 
 // `long`: every category that took its share.
-function gpuTotals({ total, busy_ns, measured_ns }: KernelContents, long: boolean): Total[] {
+function gpuTotals({ total, busy_ns, active_ns, gpus, measured_ns }: KernelContents, long: boolean): Total[] {
   const busy = Object.entries(busy_ns).sort((a, b) => b[1] - a[1]), all = busy.reduce((sum, [, ns]) => sum + ns, 0);
-  const meaning = `kernels, copies and fills took ${duration(all)} in the profile's ${duration(measured_ns)}`
-    + `${long ? "" : " while the engine worked"}; on several streams they overlap`;
+  const meaning = `kernels, copies or fills ran in ${duration(active_ns)} of the profile's ${duration(measured_ns)}`
+    + `${long ? "" : " while the engine worked"}${gpus > 1 ? ` on ${count(gpus)} GPUs` : ""}; they took `
+    + `${duration(all)}, which overlap on several streams`;
   const [top, most] = busy[0] ?? ["", 0];
   const whole: Total = {
     name: "GPU active",
-    value: share(all, measured_ns),
+    value: share(active_ns, gpus * measured_ns),
     more: `${words(top)} ${share(most, all)} of it`,
     meaning,
   };
@@ -177,7 +179,7 @@ function gpuTotals({ total, busy_ns, measured_ns }: KernelContents, long: boolea
       name: words(category),
       value: share(ns, all),
       more: duration(ns),
-      meaning: `of the GPU's active time`,
+      meaning: "of the time that kernels, copies and fills took",
     })),
   ];
 }

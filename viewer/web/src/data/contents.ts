@@ -32,15 +32,19 @@ export interface KernelContents {
   // From the first activity's start to the last one's end.
   from_ns: number;
   to_ns: number;
-  // The part of it in which the engine worked, and how long each category ran then.
+  // The part of it in which the engine worked, how long each category ran then, and how long anything did, over all GPUs.
   measured_ns: number;
   busy_ns: Record<string, number>;
+  active_ns: number;
+  gpus: number;
   overview: Reference<"kernel_bins">[];
   details: Reference<"kernels">[];
 }
 
 export type EngineContents = { [T in LaneTable]: Reference<T>[] } & {
   facts: Facts;
+  // Of an engine that another tool told of, from its first moment to its last: its clock may be no other engine's.
+  span_ns: [number, number] | null;
   totals: Record<string, number | null> & { limits: Record<string, number> };
   steps: { total: number; per_bar: number; cache_mismatches: number; levels: Reference<"steps">[][] };
   shares: Reference<"shares">[];

@@ -11,6 +11,7 @@ export function describeRun(engine: Engine): Node[] {
   const run = new Map(engine.run.run), own = engine.facts;
   const num = (name: string, unit = "") => (typeof own[name] === "number" ? `${count(own[name])}${unit}` : null);
   const text = (name: string) => (own[name] === null || own[name] === undefined ? null : String(own[name]));
+  const sizes = ["tp_size", "pp_size", "dp_size"].map(text);
   const several = view.engines.length > 1;
   return [
     el("h2", "", several ? el("bdi", "", engine.title) : "This recording"),
@@ -46,9 +47,7 @@ export function describeRun(engine: Engine): Node[] {
       ["KV connector", text("connector")],
       [
         "TP / PP / DP",
-        own["tp_size"] === undefined
-          ? null
-          : ["tp_size", "pp_size", "dp_size"].map((name) => text(name) ?? "?").join(" / "),
+        sizes.some((size) => size !== null) ? sizes.map((size) => size ?? "?").join(" / ") : null,
       ],
       ["DP rank", num("dp_rank")],
       ["pid", text("pid")],

@@ -10,12 +10,21 @@ import { el } from "../../dom";
 import { clock, count, duration, isolated, shorten, times } from "../../format";
 import { changed, isSelected, LEFT, plotWidth, RIGHT, type Selection, view } from "../../view";
 import type { Descriptor } from "../descriptor";
-import { type Hit, Lane } from "../lane";
+import { type Hit, Lane, type Legend } from "../lane";
 import { hits } from "./hits";
 import { Segments } from "./segments";
 import { nextPreemption, request } from "./selectable";
 import { type Order, ORDERS, settings } from "./settings";
 
+const STATES: Legend = [
+  ["queued", "queued", "thin"],
+  ["prefill", "prefill"],
+  ["decode", "decode"],
+  ["preempted", "preempted", "line"],
+  ["resumed", "resumed"],
+];
+// Of requests that no scheduler told of.
+const UNTOLD: Legend = [["states unknown", "soft", "line"]];
 const ROW = 14, BAR = 10, LABEL = 27;
 
 interface Listed extends Row<"requests"> {
@@ -80,7 +89,8 @@ class RequestsLane extends Lane {
     }
     this.rows = this.sort(listed);
     const all = this.engine.contents.requests.total;
-    this.amount.textContent = `${count(listed.length)} of ${count(all)}${found.exact ? "" : ": the longest"}`;
+    const which = this.engine.totals["finished_requests"] === null ? "evenly spread" : "the longest";
+    this.amount.textContent = `${count(listed.length)} of ${count(all)}${found.exact ? "" : `: ${which}`}`;
     this.spacer.style.height = `${Math.max(0, this.rows.length * ROW + 6 - this.scroller.clientHeight)}px`;
   }
 
@@ -259,17 +269,10 @@ export const requests: Descriptor<RequestsLane> = {
   about: "A lane for each request",
   needs: [],
   create: (engine) => new RequestsLane(engine),
-  legend: () => ({
-    unit: "",
-    entries: [
-      ["queued", "queued", "thin"],
-      ["prefill", "prefill"],
-      ["decode", "decode"],
-      ["preempted", "preempted", "line"],
-      ["resumed", "resumed"],
-      ["tool gap", "gap", "thin"],
-    ],
-  }),
+  legend({ contents: { requests } }) {
+    const told = !requests.total || requests.levels.flat().some(({ segments }) => segments);
+    return { unit: "", entries: [...(told ? STATES : UNTOLD), ["tool gap", "gap", "thin"]] };
+  },
   selects: request,
   keys: [{
     keys: ["ArrowUp", "ArrowDown"],
@@ -283,6 +286,7 @@ export const requests: Descriptor<RequestsLane> = {
   words: [
     ["queued", "waiting for its first admission"],
     ["preempted", "removed from the batch, waiting to be admitted again"],
+    ["states unknown", "from a request's arrival to its end: no scheduler told what became of it in between"],
     ["tool gap", "between the end of a job's turn and its next one"],
   ],
 };
