@@ -6,15 +6,18 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Query, Trace, catalogue
 from kvtrace.queries.missing import advice
-from kvtrace.queries.plotting import draw_bytes, has_plot
+from kvtrace.queries.plotting import draw_bytes, has_plot, shows_something
 from kvtrace.queries.text import inert
 from kvtrace.queries.writers import Limited, write_csv
 from kvtrace.reports.document import Picture
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LARGEST_SVG_BYTES = 400_000
 """A drawing with more marks than that holds goes into the page as pixels; its SVG lies beside the page."""
@@ -33,6 +36,9 @@ class Answer:
 
     rows: list[tuple[Any, ...]]
     total: int
+    worst: str
+    """The column in which the rows are the greatest, the greatest first; empty: they are the first."""
+
     csv: bytes = field(repr=False)
     picture: Picture | None
     problem: str | None
@@ -79,18 +85,27 @@ def _answer(trace: Trace, query: Query, rows: int) -> Answer:
     table = trace.query(query.name, format="arrow")
     whole = io.BytesIO()
     write_csv(Limited(table.to_reader()), whole)
-    first = table.slice(0, rows)
+    worst = query.worst if table.num_rows > rows else ""
+    shown = _worst_first(table, worst) if worst else table
+    first = shown.slice(0, rows)
     picture, problem = _picture(trace, query) if table.num_rows else (None, None)
     return Answer(
         query=query,
         numeric=tuple(types.is_integer(column.type) or types.is_floating(column.type) for column in table.schema),
         rows=list(zip(*(column.to_pylist() for column in first.columns), strict=True)),
         total=table.num_rows,
+        worst=worst,
         csv=whole.getvalue(),
         picture=picture,
         problem=problem,
         seconds=time.perf_counter() - began,
     )
+
+
+def _worst_first(table: pa.Table, column: str) -> pa.Table:
+    import pyarrow.compute as pc
+
+    return table.take(pc.sort_indices(table, sort_keys=[(column, "descending")]))
 
 
 def _picture(trace: Trace, query: Query) -> tuple[Picture | None, str | None]:
@@ -99,7 +114,7 @@ def _picture(trace: Trace, query: Query) -> tuple[Picture | None, str | None]:
         return None, None
     try:
         figure = trace.plot(query.name)
-        if not any(axes.has_data() for axes in figure.axes):
+        if not shows_something(figure):
             return None, None
         files = {"svg": draw_bytes(figure, "svg")}
         if len(files["svg"]) > LARGEST_SVG_BYTES:
