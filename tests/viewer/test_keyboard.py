@@ -72,7 +72,7 @@ def test_a_whole_session_without_a_mouse(chromium: Chromium, page: Path) -> None
     chromium.key("0", "0")
     assert window(chromium) == whole
     # One of each kind, its neighbour, and back to the first kind.
-    for kind in ("step", "request", "block", "transfer", "pin", "kernel", "step"):
+    for kind in ("step", "request", "block", "prefix", "transfer", "pin", "kernel", "step"):
         chromium.key("0", "0")
         chromium.key("s", "s")
         chromium.wait(f"document.getElementById('inspector').dataset.shows === '{kind}'")
