@@ -44,7 +44,18 @@ def tab_to(browser: Chromium, condition: str, modifiers: int = 0) -> None:
 def test_tab_reaches_every_control_in_the_order_it_is_read(chromium: Chromium, page: Path) -> None:
     chromium.open(page)
     order = []
-    for wanted in ("search", "back", "zoom-out", "zoom-in", "reset", "lane-choice", "show-table", "show-help", "lanes"):
+    for wanted in (
+        "search",
+        "back",
+        "zoom-out",
+        "zoom-in",
+        "reset",
+        "numbers",
+        "lane-choice",
+        "show-table",
+        "show-help",
+        "lanes",
+    ):
         tab_to(chromium, f"here.closest('#{wanted}')")
         order.append(wanted)
     for wanted in ("[data-lane=map] select", "[data-lane=requests] .scroller", "#inspector"):
