@@ -7,6 +7,7 @@
 -- needs: request
 -- words: disconnect, disconnects, waste, abort, aborts, timeout
 -- key: request, session, finished_ns, queue_ms, batch_ms, computed_tokens, output_tokens
+-- worst: computed_tokens
 -- column: engine_id recorded | The engine.
 -- column: request recorded | Key of table `request`.
 -- column: external_id recorded | The id the client knows.

@@ -12,6 +12,7 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     -- words: Further words by which a search finds it.
     -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given.
     -- key: COLUMN, COLUMN: what a narrow terminal shows, the most important first.
+    -- worst: COLUMN: a report that has no room for all rows shows those in which it is greatest.
     -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
     --     indented by four more spaces.
 
@@ -49,7 +50,7 @@ GROUPS = (
 """Topics of queries, in the order in which they are listed."""
 
 _PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
-_KINDS = ("group", "figure", "needs", "words", "param", "key", "column")
+_KINDS = ("group", "figure", "needs", "words", "param", "key", "worst", "column")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Query:
     """A canned query: a question, its documentation and its SQL. `needs` are the tables it cannot answer without.
 
     `figures` are the figures and tables of published studies that the answer draws again. `words` are further words by
-    which a search finds it, `key` the columns that a narrow terminal shows, the most important first.
+    which a search finds it, `key` the columns that a narrow terminal shows, the most important first. `worst` is the
+    column by whose greatest values rows are chosen where not all have room; empty: the first rows are shown.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Query:
     params: tuple[Param, ...]
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    worst: str
     words: tuple[str, ...]
     body: str = field(repr=False)
 
@@ -173,6 +176,7 @@ def parse(name: str, text: str) -> Query:
         params=tuple(_param(name, entry) for entry in header.all("param")),
         columns=tuple(sql_header.column(file, entry) for entry in header.all("column")),
         key=header.names("key"),
+        worst="".join(header.names("worst")),
         words=header.names("words"),
         body=body,
     )

@@ -8,6 +8,7 @@
 -- needs: client_request
 -- words: api, server, bottleneck, frontend, sdk
 -- key: request_id, session, turn, ttft_ms, turn_ms, ttft_outside_ms, error
+-- worst: turn_ms
 -- column: request recorded | Key of table `request`; NULL if no engine is known to have had it.
 -- column: request_id recorded | The id the client knows.
 -- column: workload recorded | The workload it belongs to.

@@ -9,6 +9,7 @@
 -- needs: prefix_miss
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.
 -- key: time_ns, request, verdict, evicted_for, lost_tokens, gone_ms, recompute_ms
+-- worst: recompute_ms
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When the lookup missed, UNIX time.
 -- column: request recorded | Key of table `request`.

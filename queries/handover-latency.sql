@@ -9,6 +9,7 @@
 -- group: Offload
 -- needs: request, handover
 -- key: external_id, ttft_ms, prefill_ms, handover_ms, transfer_ms, decode_ms
+-- worst: ttft_ms
 -- column: prefill_request recorded | The request in the prefill engine.
 -- column: decode_request recorded | The request in the decode engine.
 -- column: external_id recorded | The id the client knows.

@@ -9,6 +9,7 @@
 -- figure: LMCache study: job completion time by rate
 -- needs: request
 -- key: session, turns, arrival_ns, jct_ms, queue_ms, cached_tokens, preemptions
+-- worst: jct_ms
 -- column: session recorded | The job.
 -- column: turns derived | Its turns.
 -- column: failed_turns derived | Of them, aborted, refused or failed.

@@ -15,6 +15,7 @@
 -- group: KV memory
 -- needs: step_schedule, block_event, request_event
 -- key: kind, request, cause, events, forced_alone, owners
+-- worst: events
 -- column: engine_id recorded | The engine.
 -- column: kind derived | refused or preempted.
 -- column: request recorded | The request that had to wait, or was thrown out.

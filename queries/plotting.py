@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -104,6 +105,40 @@ def legend(axes: Axes, title: str | None = None) -> None:
         axes.legend(
             title=title, fontsize=8, title_fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
         )
+
+
+FEWEST_MARKS = 3
+"""With fewer values a plot tells no more than its table."""
+
+
+def shows_something(figure: Figure) -> bool:
+    """Return whether any axes of a figure have enough marks to compare: points, bars with a length, or cells."""
+    return any(_has_numbers(axes) and _marks(axes) >= FEWEST_MARKS for axes in figure.axes)
+
+
+def _has_numbers(axes: Axes) -> bool:
+    """Say whether anything is drawn at a place that is a number: values that nobody knows are NaN."""
+    return axes.has_data() and all(map(math.isfinite, axes.dataLim.get_points().flat))
+
+
+def _marks(axes: Axes) -> int:
+    import numpy as np
+    from matplotlib.collections import LineCollection, PathCollection
+    from matplotlib.patches import Rectangle
+
+    count = sum(np.size(line.get_xdata()) for line in axes.lines if line.get_transform() == axes.transData)
+    count += sum(
+        1 for patch in axes.patches if not isinstance(patch, Rectangle) or (patch.get_width() and patch.get_height())
+    )
+    for collection in axes.collections:
+        if isinstance(collection, PathCollection):
+            count += len(np.asarray(collection.get_offsets()))
+        elif isinstance(collection, LineCollection):
+            count += len(collection.get_segments())
+        else:
+            # A bar has two edges; an area has one more than it has steps.
+            count += sum(len(np.unique(np.asarray(path.vertices)[:, 0])) - 1 for path in collection.get_paths())
+    return int(count) + sum(np.asarray(image.get_array()).size for image in axes.images)
 
 
 def plain(text: object) -> str:

@@ -7,6 +7,7 @@
 -- needs: request_event, block_event
 -- words: who, whom, preempted, preempts
 -- key: time_ns, request, session, preempted_for, for_session, lost_tokens, taken_blocks
+-- worst: wait_ms
 -- column: engine_id recorded | The engine.
 -- column: step recorded | The step that preempted it.
 -- column: time_ns [ns] recorded | When, UNIX time.

@@ -10,6 +10,7 @@
 -- needs: request_event
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.
 -- key: time_ns, request, lost_tokens, outcome, queue_ms, recomputed_tokens, recompute_ms
+-- worst: queue_ms
 -- column: engine_id recorded | The engine.
 -- column: step recorded | The step that preempted it.
 -- column: time_ns [ns] recorded | When, UNIX time.

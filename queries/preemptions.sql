@@ -7,6 +7,7 @@
 -- needs: request_event
 -- words: preempted
 -- key: time_ns, request, discarded_tokens, outcome, wait_ms, recomputed_tokens
+-- worst: wait_ms
 -- column: engine_id recorded | The engine.
 -- column: step recorded | The step that preempted it.
 -- column: time_ns [ns] recorded | When, UNIX time.

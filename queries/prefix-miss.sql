@@ -12,6 +12,7 @@
 -- param: verdict VARCHAR = NULL | Only this verdict.
 -- param: rule VARCHAR = NULL | Only this gate_rule.
 -- key: request, session, turn, verdict, recomputed_tokens, why
+-- worst: avoidable_tokens
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When the lookup returned, UNIX time.
 -- column: request recorded | Key of table `request`.

@@ -10,6 +10,7 @@
 -- needs: request
 -- words: why, slow, latency, time
 -- key: request, session, turn, queue_ms, prefill_ms, decode_ms, output_ms, total_ms, finish_reason
+-- worst: total_ms
 -- column: engine_id recorded | The engine that served it.
 -- column: request recorded | Key of table `request`.
 -- column: external_id recorded | The id the client knows.

@@ -4,6 +4,7 @@
 -- last step or request, so it includes idle time; warm-up is not separated. Where a flight recorder discarded the
 -- beginning, the span runs from kept_from_ns, and requests that were under way then count in whole. Utilisation is that
 -- of the GPU pools after each step, weighted by the step's duration. Hits are those of requests' first admissions.
+-- Percentiles of requests are times that this share of them does not exceed.
 --
 -- group: Run
 -- needs: step_schedule
@@ -20,6 +21,10 @@
 -- column: steps [steps] recorded | Scheduler steps.
 -- column: step_p50_ms [ms] derived | Median wall time of a step (interval_ns).
 -- column: step_p95_ms [ms] derived | 95 of 100 steps took at most this long.
+-- column: ttft_p50_ms [ms] derived | Median time from a request's arrival to its first token.
+-- column: ttft_p95_ms [ms] derived | 95 of 100 requests took at most this long.
+-- column: tpot_p50_ms [ms/token] derived | Median over requests of their mean time between output tokens.
+-- column: tpot_p95_ms [ms/token] derived | 95 of 100 requests took at most this long.
 -- column: hit_share [ratio] derived | Prompt tokens from the prefix cache or a connector over those looked up.
 -- column: mean_used_share [ratio] derived | Mean share of the KV blocks in use.
 -- column: max_used_share [ratio] derived | Largest share of an engine's KV blocks in use after a step.
@@ -54,7 +59,11 @@ WITH step_total AS (
         sum(prompt_tokens)::BIGINT AS prompt_tokens,
         sum(output_tokens)::BIGINT AS output_tokens,
         min(coalesce(arrival_ns, queued_ns)) AS start_ns,
-        max(finished_ns) AS end_ns
+        max(finished_ns) AS end_ns,
+        quantile_disc(first_token_ns - arrival_ns, [0.5, 0.95]) AS ttft_ns,
+        quantile_disc(
+            CASE WHEN output_tokens > 1 THEN (finished_ns - first_token_ns) / (output_tokens - 1) END, [0.5, 0.95]
+        ) AS tpot_ns
     FROM request
 ), lookup_total AS (
     SELECT sum(local_hit_tokens + coalesce(external_hit_tokens, 0)) / nullif(sum(queried_tokens), 0) AS hit_share
@@ -103,6 +112,10 @@ SELECT
     steps,
     interval_ns[1] / 1e6 AS step_p50_ms,
     interval_ns[2] / 1e6 AS step_p95_ms,
+    ttft_ns[1] / 1e6 AS ttft_p50_ms,
+    ttft_ns[2] / 1e6 AS ttft_p95_ms,
+    tpot_ns[1] / 1e6 AS tpot_p50_ms,
+    tpot_ns[2] / 1e6 AS tpot_p95_ms,
     hit_share,
     mean_used_share,
     max_used_share,

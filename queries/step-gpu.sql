@@ -11,6 +11,7 @@
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
 -- key: step, start_ns, span_ms, busy_ms, idle_ms, kernels, attention_ms, gemm_ms
+-- worst: idle_ms
 -- column: engine_id derived | The engine; NULL without a recording that fits.
 -- column: step derived | Scheduler step.
 -- column: pid recorded | Process, as the profiler saw it.

@@ -9,6 +9,7 @@
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
 -- words: slow, steps
 -- key: step, composition, scheduled_tokens, interval_ms, fitted_ms, residual_ms
+-- worst: residual_ms
 -- column: engine_id recorded | The engine.
 -- column: step recorded | Scheduler step, counted from 1 in each engine.
 -- column: composition derived | decode_only or with_prefill.

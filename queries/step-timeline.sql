@@ -9,6 +9,7 @@
 -- param: first_step INTEGER = NULL | Leave out the steps before this one.
 -- param: last_step INTEGER = NULL | Leave out the steps after this one.
 -- key: step, start_ns, interval_ms, running, waiting, scheduled_tokens, admission_limit
+-- worst: interval_ms
 -- column: engine_id recorded | The engine.
 -- column: step recorded | Scheduler step, counted from 1 in each engine.
 -- column: start_ns [ns] recorded | When `schedule` was entered, UNIX time.

@@ -333,7 +333,55 @@ WINDOWS = DataSet(
     ),
 )
 
-LANE_TABLES = (TRANSFERS, PINS, TIERS)
+PREFIXES = DataSet(
+    "prefixes",
+    "A run of blocks that the same prompts have, by place in the tree; a node of query `hot-prefixes`.",
+    0,
+    (
+        _key("prefix"),
+        Column("parent", doc="the prefix that it goes on from"),
+        _known("depth", "prefixes above it"),
+        _known("before_tokens", "of the prompt before it"),
+        *_numbers("tokens lookups sessions looked_up_tokens", null=False),
+        *_numbers("hit_tokens"),
+        _known("repeated_tokens", "of those looked up, those after the first time"),
+        _known("start_ns", "first lookup"),
+        _known("end_ns", "last lookup"),
+        Column("block_hash", "text", doc="its last block, which names the whole prefix, hexadecimal"),
+        _known("held_block_ns", "blocks that held it, over time"),
+        _known("used_block_ns", "of that, while requests used them"),
+        _known("most_blocks", "that held it at once"),
+        _known("evicted_blocks", "evictions of its blocks"),
+    ),
+)
+
+PREFIX_LEVELS = DataSet(
+    "prefix_levels",
+    "What a prefix held after a stretch in which that changed, and the lookups in it; by prefix and time.",
+    100_000,
+    (
+        _key("prefix"),
+        _key("start_ns", "the last change in the stretch"),
+        _known("held_blocks", "findable, in use or not"),
+        _known("used_blocks", "of them, in use"),
+        *_numbers("lookups looked_up_blocks hit_blocks", null=False),
+    ),
+)
+
+PREFIX_USERS = DataSet(
+    "prefix_users",
+    "A session whose prompts have a prefix, the sessions with the most requests first.",
+    0,
+    (
+        _key("prefix"),
+        Column("session", "text"),
+        *_numbers("requests", null=False),
+        _known("request", "the last one of them"),
+        *_numbers("looked_up_tokens hit_tokens", null=False),
+    ),
+)
+
+LANE_TABLES = (TRANSFERS, PINS, TIERS, PREFIXES, PREFIX_LEVELS, PREFIX_USERS)
 """Data sets that a page has as one list of chunks of each engine, under their names."""
 
 DATA_SETS = (

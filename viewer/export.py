@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from kvtrace.queries import facts
 from kvtrace.queries.missing import made_of
 from kvtrace.viewer import blocks, closeups, gpu, summary
 from kvtrace.viewer.chunks import Sink, Writer
 from kvtrace.viewer.contract import BLOCK_STATES, FORMAT, REQUEST_STATES, VERSION
 from kvtrace.viewer.moves import export_moves
+from kvtrace.viewer.prefixes import export_prefixes, hot_prefixes
 from kvtrace.viewer.requests import export_requests
 from kvtrace.viewer.source import Source
 from kvtrace.viewer.steps import export_shares, export_steps
@@ -46,10 +49,11 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
             engines = [{"engine_id": 0, "model": None}]
         writers = [Writer(sink, f"r{number}e{index}") for index in range(len(engines))]
         alone = len(engines) == 1
+        nodes = hot_prefixes(source)
         began, ended = facts.work_span(source.trace)
         worked = None if began is None or ended is None else (began - origin_ns, ended - origin_ns)
         parts = [
-            _export_engine(source, writer, engine, origin_ns, last_ns or origin_ns, worked, alone=alone)
+            _export_engine(source, writer, engine, origin_ns, last_ns or origin_ns, worked, nodes, alone=alone)
             for writer, engine in zip(writers, engines, strict=True)
         ]
         return {
@@ -75,6 +79,7 @@ def _export_engine(
     origin_ns: int,
     last_ns: int,
     worked: tuple[int, int] | None,
+    nodes: pa.Table | None,
     *,
     alone: bool,
 ) -> dict[str, Any]:
@@ -85,6 +90,7 @@ def _export_engine(
     requests = export_requests(source, writer, engine, origin_ns, last_ns)
     overview = blocks.export_overview(writer, changes)
     moves = export_moves(source, writer, engine, origin_ns)
+    prefixes = export_prefixes(source, writer, nodes, engine, origin_ns, changes)
     kernels = gpu.export_kernels(source, writer, engine, origin_ns, worked, alone=alone)
     close_ups = closeups.export_close_ups(source, writer, engine, origin_ns)
     shares = export_shares(source, writer, engine, steps)
@@ -98,6 +104,7 @@ def _export_engine(
         "requests": requests,
         "blocks": {"total": len(changes), "blocks": changes.blocks, "levels": [*overview, detail]},
         **moves,
+        **prefixes,
         "kernels": kernels,
         "close_ups": close_ups,
     }

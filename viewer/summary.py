@@ -21,12 +21,22 @@ _TOTALS = """
         (SELECT sum(preempted_requests)::BIGINT FROM step_schedule {where}) AS preemptions,
         (SELECT sum(computed_tokens)::BIGINT FROM request_event {where} AND op = 'preempt') AS released_tokens,
         (SELECT sum(resumed_tokens)::BIGINT FROM step_schedule {where}) AS recomputed_tokens,
+        {latency},
         (SELECT count(*) FROM block_event {where}) AS block_events,
         (SELECT count(*) FROM block_event {where} AND pool = 0 AND op = 'evict') AS evictions,
         (SELECT sum(queried_tokens)::BIGINT FROM prefix_lookup {where} AND {first}) AS prefix_queried_tokens,
         (SELECT sum(local_hit_tokens)::BIGINT FROM prefix_lookup {where} AND {first}) AS prefix_hit_tokens,
         (SELECT sum(external_hit_tokens)::BIGINT FROM prefix_lookup {where} AND {first}) AS external_hit_tokens
 """
+_LATENCY = "(SELECT quantile_disc({what}, {share})::BIGINT FROM request {{where}}{when}) AS {name}_ns"
+_LATENCIES = ",\n        ".join(
+    _LATENCY.format(what=what, when=when, share=share, name=f"{name}_p{100 * share:.0f}")
+    for name, what, when in (
+        ("ttft", "first_token_ns - arrival_ns", ""),
+        ("tpot", "(finished_ns - first_token_ns) / (output_tokens - 1)", " AND output_tokens > 1"),
+    )
+    for share in (0.5, 0.95)
+)
 _FIRST_ADMISSION = "admitted AND enabled AND NOT resumed"
 
 
@@ -34,7 +44,8 @@ def engine_totals(source: Source, engine: int) -> dict[str, Any]:
     """An engine's counts over the whole recording, however much of it the page draws."""
     where = f"WHERE engine_id = {engine}"
     ends = f"count(finished_ns) > 0 OR EXISTS (FROM request_event {where})"  # else nothing says that one did not
-    totals = source.row(_TOTALS.format(where=where, first=_FIRST_ADMISSION, ends=ends))
+    latency = _LATENCIES.format(where=where)
+    totals = source.row(_TOTALS.format(where=where, first=_FIRST_ADMISSION, ends=ends, latency=latency))
     limits = source.rows(f"""
         SELECT admission_limit::VARCHAR AS name, count(*) AS steps FROM step_schedule
         WHERE engine_id = {engine} AND admission_limit IS NOT NULL GROUP BY ALL ORDER BY name

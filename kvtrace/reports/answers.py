@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.errors import KvtraceError
 from kvtrace.queries import Query, Trace, catalogue
 from kvtrace.queries.missing import advice, made_of
-from kvtrace.queries.plotting import draw_bytes, has_plot
+from kvtrace.queries.plotting import draw_bytes, has_plot, shows_something
 from kvtrace.queries.text import inert
 from kvtrace.queries.writers import Limited, write_csv
 from kvtrace.reports.document import Picture
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import pyarrow as pa
 
 LARGEST_SVG_BYTES = 400_000
 """A drawing with more marks than that holds goes into the page as pixels; its SVG lies beside the page."""
@@ -37,6 +36,9 @@ class Answer:
 
     rows: list[tuple[Any, ...]]
     total: int
+    worst: str
+    """The column in which the rows are the greatest, the greatest first; empty: they are the first."""
+
     csv: bytes = field(repr=False)
     picture: Picture | None
     problem: str | None
@@ -84,13 +86,16 @@ def _answer(trace: Trace, query: Query, rows: int) -> Answer:
     table = trace.query(query.name, format="arrow")
     whole = io.BytesIO()
     write_csv(Limited(table.to_reader()), whole)
-    first = table.slice(0, rows)
+    worst = query.worst if table.num_rows > rows else ""
+    shown = _worst_first(table, worst) if worst else table
+    first = shown.slice(0, rows)
     picture, problem = _picture(trace, query) if table.num_rows else (None, None)
     return Answer(
         query=query,
         numeric=tuple(types.is_integer(column.type) or types.is_floating(column.type) for column in table.schema),
         rows=list(zip(*(column.to_pylist() for column in first.columns), strict=True)),
         total=table.num_rows,
+        worst=worst,
         csv=whole.getvalue(),
         picture=picture,
         problem=problem,
@@ -98,9 +103,10 @@ def _answer(trace: Trace, query: Query, rows: int) -> Answer:
     )
 
 
-def _shows_something(axes: Axes) -> bool:
-    """Say whether anything is drawn at a place that is a number: values that nobody knows are NaN."""
-    return axes.has_data() and all(map(math.isfinite, axes.dataLim.get_points().flat))
+def _worst_first(table: pa.Table, column: str) -> pa.Table:
+    import pyarrow.compute as pc
+
+    return table.take(pc.sort_indices(table, sort_keys=[(column, "descending")]))
 
 
 def _picture(trace: Trace, query: Query) -> tuple[Picture | None, str | None]:
@@ -109,7 +115,7 @@ def _picture(trace: Trace, query: Query) -> tuple[Picture | None, str | None]:
         return None, None
     try:
         figure = trace.plot(query.name)
-        if not any(map(_shows_something, figure.axes)):
+        if not shows_something(figure):
             return None, None
         files = {"svg": draw_bytes(figure, "svg")}
         if len(files["svg"]) > LARGEST_SVG_BYTES:

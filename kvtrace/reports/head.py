@@ -14,8 +14,12 @@ Pairs = list[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Head:
-    """Facts of a run as names and values, its engines' settings, hooks and losses."""
+    """Facts of a run as names and values, its engines' settings, hooks and losses.
 
+    `title` is its model and when it was recorded; empty if the trace has neither.
+    """
+
+    title: str
     facts: Pairs
     engine_names: list[str]
     engines: list[list[Any]]
@@ -26,8 +30,11 @@ def read_head(trace: Trace) -> Head:
     """Read the facts of a trace."""
     engines = [{key: value for key, value in row.items() if key != "pid"} for row in facts.engines(trace)]
     names = [name for name in (engines[0] if engines else {}) if any(row[name] is not None for row in engines)]
+    pairs = _facts(trace, engines)
+    named = dict(pairs)
     return Head(
-        facts=_facts(trace, engines),
+        title=", ".join(filter(None, (named.get("Model"), _minutes(named.get("Recorded"))))),
+        facts=pairs,
         engine_names=names,
         engines=[[row[name] for name in names] for row in engines],
         notes=facts.notes(trace),
@@ -66,6 +73,10 @@ def _moment(ns: str | int | None) -> str | None:
         return datetime.fromtimestamp(int(ns or 0) / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if ns else None
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def _minutes(moment: str | None) -> str | None:
+    return f"{moment[: len('2026-01-01 00:00')]} UTC" if moment else None
 
 
 def _all(engines: list[dict[str, Any]], name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
@@ -18,6 +18,7 @@ from kvtrace.reports.answers import Answer, Unanswered, answers
 from kvtrace.reports.head import Head, read_head
 from kvtrace.reports.html import page
 from kvtrace.reports.markdown import markdown
+from kvtrace.reports.tiles import tiles
 
 ROWS = 20
 """Rows of an answer that the page shows."""
@@ -111,15 +112,17 @@ def _document(
     by_name = {item.query.name: item for item in answered}
     signs = ", ".join(f"{sign} {source}" for source, sign in SIGNS.items())
     return doc.Document(
-        title=name,
+        title=head.title or name,
         lead=doc.Words(
             f"What happened to the KV cache in this run: {len(answered)} questions answered by `kvtrace report`, "
             f"{len(unanswered)} that this recording cannot answer."
         ),
         blocks=[
-            *_head(head),
-            *sections,
             *_cards(by_name.get(SUMMARY)),
+            *_notes(head, "warning"),
+            *sections,
+            *_head(head, name),
+            *_notes(head, "info"),
             doc.Paragraph([f"In the tables: {signs}. Recorded values are copied from the trace, derived ones computed "
                            "from it, inferred ones guessed by a rule. A dash is no value."], "hint"),
             *(
@@ -132,14 +135,18 @@ def _document(
     )  # fmt: skip
 
 
-def _head(head: Head) -> Iterator[doc.Block]:
-    """The run's facts, its engines' settings, and what its recording lacks."""
-    facts = doc.Facts([(name, doc.Code(value) if name == "Command" else value) for name, value in head.facts])
+def _head(head: Head, name: str) -> Iterator[doc.Block]:
+    """The run's facts and its engines' settings."""
+    pairs = [*head.facts, ("Trace", name)]
+    facts = doc.Facts([(fact, doc.Code(value) if fact == "Command" else value) for fact, value in pairs])
     settings = doc.Table([doc.Column(name) for name in head.engine_names], head.engines)
     yield doc.Panel([facts, *([doc.Details("Settings of each engine", [settings])] if head.engines else [])])
-    for level in ("warning", "info"):
-        if texts := [note["text"] for note in head.notes if note["level"] == level]:
-            yield doc.Items(texts, level)
+
+
+def _notes(head: Head, level: Literal["warning", "info"]) -> Iterator[doc.Block]:
+    """Notes on what its recording lacks."""
+    if texts := [note["text"] for note in head.notes if note["level"] == level]:
+        yield doc.Items(texts, level)
 
 
 def _cost(trace: Trace) -> doc.Section:
@@ -160,10 +167,10 @@ def _cost(trace: Trace) -> doc.Section:
 
 
 def _cards(summary: Answer | None) -> Iterator[doc.Block]:
-    """The run's own numbers."""
+    """The run's own numbers, each with its unit."""
     if summary is not None and summary.rows:
-        columns = zip(summary.query.columns, summary.rows[0], strict=True)
-        yield doc.Cards([doc.Card(value, column.name, column.unit or "", column.meaning) for column, value in columns])
+        names = (column.name for column in summary.query.columns)
+        yield doc.Cards(list(tiles(dict(zip(names, summary.rows[0], strict=True)))))
 
 
 def _answer(answer: Answer) -> doc.Section:
@@ -193,7 +200,8 @@ def _rows(answer: Answer) -> list[doc.Block]:
         for column, number in zip(query.columns, answer.numeric, strict=True)
     ]
     whole = f"{answer.total} row{'s' if answer.total != 1 else ''}, also as "
-    first = f"The first {len(answer.rows)} of {answer.total:,} rows; all of them: "
+    which = f"The {'' if answer.worst else 'first '}{len(answer.rows)} of {answer.total:,} rows"
+    first = f"{which}{f' with the most {answer.worst}' if answer.worst else ''}; all of them: "
     plot = [", the plot: ", doc.File(f"plots/{query.name}.svg")] if answer.picture else []
     caption = [first if answer.cut else whole, doc.File(f"csv/{query.name}.csv"), *plot]
     return [doc.Table(columns, answer.rows), doc.Paragraph(caption, "caption")]

@@ -224,6 +224,12 @@ def test_cold_and_warm_passes_and_phase_orders_are_set_side_by_side(tmp_path: Pa
     assert ("y", "2", "7") in orders
 
 
+def in_column(title: str) -> str:
+    """A JavaScript expression: the text of the cell of `row` below that title."""
+    heads = "[...document.querySelectorAll('thead th')]"
+    return f"row.cells[{heads}.findIndex(head => head.textContent.startsWith('{title}'))].textContent"
+
+
 def test_the_explorer_has_every_run_and_its_filters(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority"])
     parameters = {"workload": {"parameters": {"kind": "agent", "rate": 2.0}}}
@@ -262,20 +268,27 @@ def test_the_explorer_filters_and_sorts_in_a_browser(tmp_path: Path) -> None:
         sweep.cell(job("a", 0, 10, turn_ms), policy=policy)
     sweep.cell(policy="fcfs", error="<img src=x>", seed=2)
     write_site([sweep.close()], tmp_path / "site")
-    column = "[...document.querySelectorAll('tbody tr')].map(row => row.cells[{}].textContent)"
+    column = "[...document.querySelectorAll('tbody tr')].map(row => " + in_column("{}") + ")"
     with Chromium() as browser:
         browser.open(tmp_path / "site" / "index.html")
-        assert len(browser.evaluate(column.format(0))) == 4
+        assert len(browser.evaluate(column.format("policy"))) == 4
+        assert "model tiny" in browser.texts("#same")[0], "what is the same everywhere takes no column"
         assert browser.evaluate("document.querySelectorAll('tbody img').length") == 0
         head = "[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('JCT mean'))"
         browser.evaluate(f"{head}.click()")
-        jct = browser.evaluate(f"{column.format(6)}.slice(0, 3)")
+        jct = browser.evaluate(f"{column.format('policy')}.slice(0, 3)")
         assert jct == ["priority", "ttl-pin", "fcfs"]  # 0.16, 0.18 and 0.2 s
-        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement.cells[6].textContent)"
-        assert set(browser.evaluate(marked)) == {"priority"}
+        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement).map(row => {})"
+        assert set(browser.evaluate(marked.format(in_column("policy")))) == {"priority"}
+        points = "[...document.querySelectorAll('#chart .point')].map(point => point.textContent)"
+        assert sorted(browser.evaluate(points)) == [
+            "fcfs, w, JCT mean s 0.2",
+            "priority, w, JCT mean s 0.16",
+            "ttl-pin, w, JCT mean s 0.18",
+        ]
         select = "const s = document.querySelector('select[name=policy]'); s.value = 'fcfs';"
         browser.evaluate(f"(() => {{ {select} s.dispatchEvent(new Event('change')); }})()")
-        assert browser.evaluate(column.format(6)) == ["fcfs", "fcfs"]
+        assert "policy fcfs" in browser.texts("#same")[0]
         assert browser.evaluate("document.getElementById('count').textContent") == "2 of 4 runs"
         assert not browser.console
 
@@ -290,9 +303,30 @@ def test_the_explorer_marks_the_best_of_cells_that_were_sent_the_same(tmp_path: 
     write_site([sweep.close()], tmp_path / "site")
     with Chromium() as browser:
         browser.open(tmp_path / "site" / "index.html")
-        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement.cells[{}].textContent)"
-        assert set(browser.evaluate(marked.format(3))) == {"w"}
-        assert set(browser.evaluate(marked.format(6))) == {"priority"}
+        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement).map(row => {})"
+        assert set(browser.evaluate(marked.format(in_column("profile")))) == {"w"}
+        assert set(browser.evaluate(marked.format(in_column("policy")))) == {"priority"}
+
+
+@pytest.mark.parametrize("width", [1000, 1280])
+def test_the_explorer_fits_a_window(tmp_path: Path, width: int) -> None:
+    if find_browser() is None:
+        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+    # GIVEN runs that differ in policy, rate, profile and KV budget
+    sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority"], kv_tokens=[800, 1600])
+    for policy in ("fcfs", "priority"):
+        for number, tokens in enumerate((800, 1600)):
+            workload = {"name": f"agents-{number}", "parameters": {"kind": "agent", "rate": 1.0 + number}}
+            sweep.cell(job("a", 0, 10, 50), policy=policy, kv_tokens=tokens, workload=workload)
+    write_site([sweep.close()], tmp_path / "site")
+    with Chromium(width) as browser:
+        browser.open(tmp_path / "site" / "index.html")
+        # THEN the table and the page are no wider than the window
+        table, room = browser.evaluate(
+            "(() => { const m = document.querySelector('main'); return [m.scrollWidth, m.clientWidth]; })()"
+        )
+        assert table <= room
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_directory_without_results_says_what_to_run(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ GOOD = """\
 --
 -- group: Scheduling
 -- needs: step_schedule, request
+-- worst: n
 -- param: engine INTEGER = NULL | Only this one.
 -- param: name VARCHAR = 'x' | A name.
 -- param: width_ms DOUBLE | How wide,
@@ -46,6 +47,7 @@ def test_header_is_read_as_written() -> None:
     assert query.description == "A description of two lines.\n\nA second paragraph."
     assert query.group == "Scheduling"
     assert query.needs == ("step_schedule", "request")
+    assert query.worst == "n"
     assert [(p.name, p.type, p.default, p.required) for p in query.params] == [
         ("engine", "INTEGER", None, False),
         ("name", "VARCHAR", "x", False),
@@ -54,6 +56,11 @@ def test_header_is_read_as_written() -> None:
     assert query.params[2].meaning == "How wide, in all."
     assert (query.columns[0].unit, query.columns[0].source) == ("requests", "derived")
     assert query.columns[0].meaning == "Number, counted."
+
+
+def test_the_worst_rows_are_chosen_by_a_column() -> None:
+    for query in catalogue().values():
+        assert not query.worst or query.worst in {column.name for column in query.columns}, query.name
 
 
 def test_queries_are_listed_by_group_in_a_fixed_order() -> None:

@@ -135,6 +135,38 @@ def test_facts_and_gaps_are_at_the_top(page: Page) -> None:
     assert "0 of 1 installed" in text
 
 
+def test_the_title_is_model_and_date_and_each_tile_has_its_unit(make_trace: MakeTrace, tmp_path: Path) -> None:
+    # GIVEN a run whose first request came at a known time, of which 780 of 4,780 prompt tokens came from the cache
+    trace = make_trace(run_sql() + "INSERT INTO run VALUES ('started_ns', '1784000000000000000');")
+    write_report(trace, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    # THEN its title says what ran and when, and its tiles say what their numbers count
+    assert "<title>kvtrace: m, 2026-07-14 03:33 UTC</title>" in page
+    tiles = re.findall(r'<div class="card"[^>]*><b>(.*?)</b><span>(.*?)</span>', page)
+    assert tiles[:4] == [
+        ("16.3%", "of prompt tokens from cache"),
+        ("40", "requests, all finished"),
+        ("29 ms", "to first token (TTFT), median; p95 47 ms"),
+        ("10 ms", "per output token (TPOT), median; p95 10 ms"),
+    ]
+
+
+def test_an_answer_without_room_for_all_rows_has_the_worst(trace: Path, folder: Path) -> None:
+    text = (folder / "report.md").read_text()
+    answer = text.split("### request-latency")[1].split("###")[0]
+    assert "The 5 of 40 rows with the most total_ms" in answer
+    rows = [line.split(" | ") for line in answer.splitlines() if line.startswith("| 1 |")]
+    assert [row[1] for row in rows] == ["40", "39", "38", "37", "36"], "the last requests take the longest"
+
+
+def test_a_plot_with_too_little_to_see_is_left_out(make_trace: MakeTrace, tmp_path: Path) -> None:
+    # GIVEN a run of one job THEN there is no plot of its completion time, and a run of five has it
+    for sessions, drawn in ((1, False), (5, True)):
+        trace = make_trace(run_sql(sessions=sessions, turns=1), name=f"of{sessions}")
+        write_report(trace, tmp_path)
+        assert (tmp_path / "plots" / "job-completion.svg").exists() == drawn
+
+
 def test_each_number_says_how_it_was_computed(page: Page) -> None:
     text = "".join(page.text)
     query = catalogue()["request-latency"]

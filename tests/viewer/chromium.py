@@ -124,9 +124,10 @@ class Chromium:
 
     def open(self, path: Path, fragment: str = "") -> None:
         """Open a page from disk and wait until it has decoded its data or said why it cannot."""
+        self.call("Page.navigate", url="about:blank")
+        # What the page before complained of last may come until now.
         self.console.clear()
         self.requests.clear()
-        self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=path.resolve().as_uri() + (f"#{fragment}" if fragment else ""))
         self.wait(LOADED)
 

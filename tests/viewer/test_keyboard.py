@@ -44,7 +44,18 @@ def tab_to(browser: Chromium, condition: str, modifiers: int = 0) -> None:
 def test_tab_reaches_every_control_in_the_order_it_is_read(chromium: Chromium, page: Path) -> None:
     chromium.open(page)
     order = []
-    for wanted in ("search", "back", "zoom-out", "zoom-in", "reset", "lane-choice", "show-table", "show-help", "lanes"):
+    for wanted in (
+        "search",
+        "back",
+        "zoom-out",
+        "zoom-in",
+        "reset",
+        "numbers",
+        "lane-choice",
+        "show-table",
+        "show-help",
+        "lanes",
+    ):
         tab_to(chromium, f"here.closest('#{wanted}')")
         order.append(wanted)
     for wanted in ("[data-lane=map] select", "[data-lane=requests] .scroller", "#inspector"):
@@ -72,7 +83,7 @@ def test_a_whole_session_without_a_mouse(chromium: Chromium, page: Path) -> None
     chromium.key("0", "0")
     assert window(chromium) == whole
     # One of each kind, its neighbour, and back to the first kind.
-    for kind in ("step", "request", "block", "transfer", "pin", "kernel", "step"):
+    for kind in ("step", "request", "block", "prefix", "transfer", "pin", "kernel", "step"):
         chromium.key("0", "0")
         chromium.key("s", "s")
         chromium.wait(f"document.getElementById('inspector').dataset.shows === '{kind}'")

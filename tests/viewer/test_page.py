@@ -21,6 +21,13 @@ from .pages import MS, column, insert_moves, make_page, middle, row, rows, text,
 from .simulate import EPOCH_NS, create_trace, insert
 
 SHIFT = 8
+NAME = "session || ' turn ' || turn"
+
+
+def name_of(trace: Path, request: int) -> str:
+    """The label of a request on the page."""
+    found: str = column(trace, f"SELECT {NAME} FROM request WHERE request = {request}")[0]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +67,42 @@ def test_cards_say_the_totals(chromium: Chromium, page: Path, trace: Path) -> No
         "SELECT sum(preemptions)::INT FROM request",
     ):
         assert f"{column(trace, query)[0]:,}" in cards
+    median, late = column(
+        trace,
+        "SELECT unnest(quantile_disc((first_token_ns - arrival_ns) / 1e6, [0.5, 0.95])) FROM request",
+    )
+    assert f"TTFT\n{median:.1f} ms\np95 {late:.1f} ms" in cards
+
+
+STRETCHES = {
+    "in view": ("from=4.0&to=4.5", 4.0, 4.5),
+    "selected": ("numbers=selection&step=300", None, None),
+    "the whole trace": ("numbers=trace&from=4.0&to=4.5", 0.0, 1e6),
+}
+
+
+@pytest.mark.parametrize("what", STRETCHES)
+def test_cards_count_a_stretch_of_time(chromium: Chromium, page: Path, trace: Path, what: str) -> None:
+    fragment, first, last = STRETCHES[what]
+    if first is None:
+        first, last = (
+            (ns - EPOCH_NS) / 1e9 for ns in row(trace, "SELECT end_ns - interval_ns, end_ns FROM step WHERE step = 300")
+        )
+    inside = f"BETWEEN {EPOCH_NS + round(first * 1e9)} AND {EPOCH_NS + round(last * 1e9) - 1}"
+    steps = column(trace, f"SELECT count(*) FROM step WHERE end_ns - interval_ns {inside}")[0]
+    outputs = column(trace, f"SELECT sum(output_tokens)::INT FROM step WHERE end_ns - interval_ns {inside}")[0]
+    ended = column(trace, f"SELECT count(*) FROM request WHERE finished_ns {inside}")[0]
+    hits = row(
+        trace,
+        "SELECT printf('%.1f%%', 100 * sum(local_cached_tokens) / sum(prompt_tokens)), sum(prompt_tokens)::INT"
+        f" FROM request WHERE scheduled_ns {inside}",
+    )
+    chromium.open(page, fragment)
+    cards = wait_for_text(chromium, f"Steps\n{steps:,}\n", "#cards")
+    assert f"Output tokens\n{outputs:,}\n" in cards
+    assert f"\n{ended:,} finished" in cards
+    if hits[0] is not None:
+        assert f"From prefix cache\n{hits[0]}\nof {hits[1]:,} prompt tokens" in cards
 
 
 def test_a_steps_bar_has_the_colour_of_its_phase(chromium: Chromium, page: Path, trace: Path) -> None:
@@ -96,7 +139,7 @@ def test_the_map_shows_the_recorded_state_of_a_block(chromium: Chromium, page: P
     )
     at = ((start + end) / 2 - EPOCH_NS) / 1e9
     chromium.open(page, f"from={at - 0.01}&to={at + 0.01}&block={block}&at={at}")
-    name = row(trace, f"SELECT external_id FROM request WHERE request = {request}")[0]
+    name = name_of(trace, request)
     facts = wait_for_text(chromium, f"KV block {block}")
     assert "state\nin use" in facts
     assert f"held by\n{name}" in facts
@@ -132,7 +175,7 @@ def test_a_block_tells_who_evicted_what_it_held(chromium: Chromium, tmp_path: Pa
     chromium.open(make_page(trace), f"block={block}&at={at}")
     facts = wait_for_text(chromium, "Who evicted its content")
     assert "state\nfree, still cached" in facts
-    assert f"evicted for\n{column(trace, f'SELECT external_id FROM request WHERE request = {request}')[0]}" in facts
+    assert f"evicted for\n{name_of(trace, request)}" in facts
     assert f"step {step:,}" in facts.split("Who evicted its content")[1].split("Its life")[0]
 
 
@@ -208,13 +251,13 @@ def test_a_step_tells_its_composition_its_limit_and_its_requests(chromium: Chrom
     assert f"[decode:{decodes}b({decodes}t)" in facts
     assert f"forward {tokens}t]" in facts
     names = column(
-        trace, f"SELECT external_id FROM step_request JOIN request USING (request) WHERE step = {step} ORDER BY request"
+        trace, f"SELECT {NAME} FROM step_request JOIN request USING (request) WHERE step = {step} ORDER BY request"
     )
     assert chromium.texts("#inspector ul.shares button") == names
     # Its requests are marked in the list.
     related = chromium.evaluate("[...kvtrace.view.related].sort()")
     assert related == column(trace, f"SELECT request FROM step_request WHERE step = {step} ORDER BY request")
-    waits = column(trace, f"SELECT external_id FROM request WHERE request = {head}")[0]
+    waits = name_of(trace, head)
     chromium.press(waits)
     wait_for_text(chromium, "Why did it wait")
     assert chromium.evaluate("document.querySelector('#inspector h2').innerText") == waits
@@ -291,7 +334,7 @@ def test_a_user_follows_a_preempted_request_to_the_step_that_evicted_it(chromium
     preemptions = found.read(found.engine["requests"]["preemptions"])
     at = next(i for i, whom in enumerate(preemptions["preempted_for"]) if whom is not None)
     request, step, whom = (preemptions[name][at] for name in ("request", "step", "preempted_for"))
-    names = dict(rows(path, "SELECT request, external_id FROM request"))
+    names = dict(rows(path, f"SELECT request, {NAME} FROM request"))
     lost = column(path, "SELECT end_ns FROM step WHERE step = 7")[0] - 1000
     told = {"verdict": "evicted", "why": "Evicted for <b>chat-07</b>.", "avoidable_tokens": 64, "avoidable_ns": 1500000}
     miss = {"engine_id": 1, "request": request, "time_ns": 5, "resumed": False, "lost_ns": lost, "other_request": whom}
@@ -554,7 +597,7 @@ def test_hostile_names_stay_text(chromium: Chromium, tmp_path: Path) -> None:
         # WHEN each such request is selected and hovered
         chromium.evaluate(f"location.hash = 'request=' + encodeURIComponent({json.dumps(name)})")
         chromium.wait(f"kvtrace.view.selection?.kind === 'request' && kvtrace.view.selection.id === {1001 + turn}")
-        chromium.wait("document.querySelector('#inspector h2 bdi')?.textContent === " + json.dumps(name))
+        chromium.wait("document.querySelector('#inspector h2 bdi')?.textContent === " + json.dumps(f"{name} turn 1"))
         x, y = middle(chromium, "requests")
         chromium.mouse("mouseMoved", x, y)
     # AND searched for

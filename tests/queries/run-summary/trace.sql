@@ -13,12 +13,13 @@ INSERT INTO step_update (engine_id, step, update_ns, end_ns) VALUES
     (1, 3, 1059000000, 1060000000),
     (2, 1, 1019000000, 1020000000);
 -- The first request arrives 40 ms before the first step and of where the kept part begins, the last one to end does so 100 ms after the last step began;
--- one never reached an engine, one never ended.
-INSERT INTO request (request, engine_id, arrival_ns, queued_ns, finished_ns, prompt_tokens, output_tokens) VALUES
-    (1, 1, 960000000, 961000000, 1060000000, 100, 10),
-    (2, 2, NULL, 990000000, 1160000000, 60, 30),
-    (3, 1, 1000000000, 1001000000, NULL, 40, 0),
-    (4, NULL, 1000000000, NULL, NULL, NULL, NULL);
+-- one never reached an engine, one never ended. First tokens came after 46 and 80 ms, further ones every 6 and 5 ms.
+INSERT INTO request (request, engine_id, arrival_ns, queued_ns, first_token_ns, finished_ns, prompt_tokens, output_tokens)
+VALUES
+    (1, 1, 960000000, 961000000, 1006000000, 1060000000, 100, 10),
+    (2, 2, NULL, 990000000, 1015000000, 1160000000, 60, 30),
+    (3, 1, 1000000000, 1001000000, 1080000000, NULL, 40, 0),
+    (4, NULL, 1000000000, NULL, NULL, NULL, NULL, NULL);
 -- Of 100 + 60 tokens looked up, 16 + 32 + 16 were found; blocked, resumed and disabled lookups do not count.
 INSERT INTO prefix_lookup (engine_id, step, request, queried_tokens, local_hit_tokens, external_hit_tokens, admitted,
     enabled, resumed) VALUES

@@ -2,6 +2,7 @@
 
 import { engineChoice } from "./engines";
 import { LANES, selectableOf, SELECTABLES } from "./lanes/list";
+import { chooseScope, scopeChoice } from "./scope";
 import { searchFor } from "./search";
 import { select, show, view } from "./view";
 
@@ -39,6 +40,7 @@ function addressOf(): URLSearchParams {
     if (view.engines.length > 1) address.set("run", String(view.engines.indexOf(now.engine)));
   }
   for (const lane of LANES) lane.address?.write(address);
+  if (scopeChoice()) address.set("numbers", scopeChoice());
   if (view.hidden.size) address.set("hide", [...view.hidden].join(","));
   return address;
 }
@@ -49,6 +51,7 @@ export async function openAddress(openEngines: (choice: string) => void, showLan
   openEngines(wanted.get("engine") ?? "");
   view.hidden = new Set((wanted.get("hide") ?? "").split(",").filter(Boolean));
   for (const lane of LANES) lane.address?.read(wanted);
+  chooseScope(wanted.get("numbers") ?? "");
   showLanes();
   const [from, to] = [number("from") * 1e9, number("to") * 1e9];
   if (to > from) show(from, to, false);

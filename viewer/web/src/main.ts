@@ -14,8 +14,9 @@ import { inspect } from "./inspect/inspector";
 import { Axis } from "./lanes/axis";
 import type { Lane } from "./lanes/lane";
 import { LANES } from "./lanes/list";
+import { listenToScope } from "./scope";
 import { listenToSearch } from "./search";
-import { showCards, showHead, showNotes } from "./summary";
+import { keepCards, showCards, showHead, showNotes } from "./summary";
 import { changed, onDraw, onSelect, open, select, setSpan, show, view } from "./view";
 
 const REASONS =
@@ -148,6 +149,8 @@ async function start(): Promise<void> {
   byId("main").hidden = byId("tools").hidden = false;
   whenLoaded(changed, complain);
   onDraw(draw);
+  onDraw(keepCards);
+  listenToScope(showCards);
   onSelect(() => {
     void inspect();
     const now = view.selection;

@@ -7,6 +7,8 @@ import { button, byId, el, outside } from "./dom";
 import { engineTitle } from "./engines";
 import { commandLine, count, duration, share, shorten, utc, words } from "./format";
 import { NAMES } from "./lanes/limits/limits";
+import { stretchOf, tellScope } from "./scope";
+import { statisticsOf } from "./statistics";
 import { view } from "./view";
 
 interface Total {
@@ -94,7 +96,7 @@ function totalsOf(contents: EngineContents): Total[] {
   ];
 }
 
-function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
+function engineTotals({ totals, facts, blocks }: Pick<EngineContents, "totals" | "facts" | "blocks">): Total[] {
   const num = (name: string) => totals[name] as number | null,
     pool = (facts["blocks"] as number | null | undefined) ?? blocks.blocks;
   const limited = (Object.entries(totals.limits) as [Limit, number][]).filter(([limit]) => limit !== "none");
@@ -103,7 +105,35 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
     finished = num("finished_requests");
   return [
     { name: "Requests", value: count(num("requests")), more: finished === null ? "" : `${count(finished)} finished` },
-    { name: "Prompt tokens", value: count(num("prompt_tokens")), more: "of all requests" },
+    {
+      name: "TTFT",
+      value: duration(num("ttft_p50_ns")),
+      more: num("ttft_p95_ns") === null ? "" : `p95 ${duration(num("ttft_p95_ns"))}`,
+      meaning: "from a request's arrival to its first token: the median, and what 95 of 100 requests stay within",
+    },
+    {
+      name: "TPOT",
+      value: duration(num("tpot_p50_ns")),
+      more: num("tpot_p95_ns") === null ? "" : `p95 ${duration(num("tpot_p95_ns"))}`,
+      meaning:
+        "time between a request's output tokens after the first: the median request's mean, and that of the slower",
+    },
+    {
+      name: "From prefix cache",
+      value: share(num("prefix_hit_tokens") ?? 0, num("prefix_queried_tokens")),
+      more: num("prefix_queried_tokens") === null
+        ? "no lookup recorded"
+        : num("external_hit_tokens")
+        ? `of ${count(num("prefix_queried_tokens"))} prompt tokens, and ${
+          share(num("external_hit_tokens")!, num("prefix_queried_tokens"))
+        } external`
+        : `of ${count(num("prefix_queried_tokens"))} prompt tokens`,
+      meaning:
+        `Of ${count(num("prefix_queried_tokens"))} prompt tokens, ${
+          count(num("prefix_hit_tokens"))
+        } found in the GPU prefix cache at each request's first admission`
+        + (num("external_hit_tokens") ? `, and ${count(num("external_hit_tokens"))} loaded from outside the GPU` : ""),
+    },
     {
       name: "Output tokens",
       value: count(output),
@@ -114,20 +144,6 @@ function engineTotals({ totals, facts, blocks }: EngineContents): Total[] {
       name: "Steps",
       value: count(num("steps")),
       more: num("median_step_ns") === null ? "" : `median ${duration(num("median_step_ns"))}`,
-    },
-    {
-      name: "Prefix hit rate",
-      value: share(num("prefix_hit_tokens") ?? 0, num("prefix_queried_tokens")),
-      more: num("prefix_queried_tokens") === null
-        ? "no lookup recorded"
-        : num("external_hit_tokens")
-        ? `and ${share(num("external_hit_tokens")!, num("prefix_queried_tokens"))} external`
-        : `of ${count(num("prefix_queried_tokens"))} tokens`,
-      meaning:
-        `Of ${count(num("prefix_queried_tokens"))} tokens, ${
-          count(num("prefix_hit_tokens"))
-        } found in the GPU prefix cache at each request's first admission`
-        + (num("external_hit_tokens") ? `, and ${count(num("external_hit_tokens"))} loaded from outside the GPU` : ""),
     },
     {
       name: "Peak KV use",
@@ -186,12 +202,40 @@ function gpuTotals({ total, busy_ns, active_ns, gpus, measured_ns }: KernelConte
 
 const MOST_COLUMNS = 4;
 
+// Of the stretch of time that the cards are about; null while its rows are being loaded.
+function totalsInScope(engine: Engine): { totals: Total[]; tooMuch: boolean } | null {
+  const stretch = stretchOf(engine), { contents } = engine;
+  const recorded = contents.steps.total > 0 || contents.requests.total > 0;
+  if (!stretch || !recorded) return { totals: totalsOf(contents), tooMuch: false };
+  const totals = statisticsOf(engine, ...stretch);
+  if (totals === null) return null;
+  if (!totals) return { totals: totalsOf(contents), tooMuch: true };
+  return { totals: engineTotals({ ...contents, totals }), tooMuch: false };
+}
+
+const QUIET_MS = 80;
+
+let waiting = 0;
+
+// Counts again a moment after the last change: while the view moves, frames come first.
+export function keepCards(): void {
+  clearTimeout(waiting);
+  waiting = window.setTimeout(showCards, QUIET_MS);
+}
+
+let told = "";
+
 export function showCards(): void {
-  const shown = view.engines.slice(0, MOST_COLUMNS).map(({ contents }) => totalsOf(contents)),
-    several = view.engines.length > 1;
+  const found = view.engines.slice(0, MOST_COLUMNS).map(totalsInScope), several = view.engines.length > 1;
+  if (found.some((each) => each === null)) return;
+  const shown = found.map((each) => each!.totals), box = byId("cards");
+  tellScope(found.some((each) => each!.tooMuch));
+  const key = JSON.stringify([shown, several, view.engines.length]);
+  if (key === told) return;
+  told = key;
   const names = [...new Set(shown.flatMap((totals) => totals.map(({ name }) => name)))];
-  byId("cards").classList.toggle("several", several);
-  byId("cards").replaceChildren(...names.map((name) => {
+  box.classList.toggle("several", several);
+  box.replaceChildren(...names.map((name) => {
     const all = shown.map((totals) => totals.find((each) => each.name === name)),
       card = el("div", "card", el("span", "", name));
     for (const total of all)

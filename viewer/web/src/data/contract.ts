@@ -16,7 +16,7 @@ export type PinEnd = "used" | "expired" | "forced" | "saved" | "loaded" | "drain
 export type AccessKind = "write" | "attention" | "k_read" | "v_read" | "k_write" | "v_write";
 
 // Tables that an engine has as one list of chunks.
-export type LaneTable = "transfers" | "pins" | "tiers";
+export type LaneTable = "transfers" | "pins" | "tiers" | "prefixes" | "prefix_levels" | "prefix_users";
 
 export interface Tables {
   // A scheduler step, or a bar that stands for several; columns of view `step`.
@@ -182,6 +182,45 @@ export interface Tables {
     occupied_blocks: number | null; // blocks
     most_blocks: number | null; // blocks
   };
+  // A run of blocks that the same prompts have, by place in the tree; a node of query `hot-prefixes`.
+  prefixes: {
+    prefix: number;
+    parent: number | null; // the prefix that it goes on from
+    depth: number; // prefixes above it
+    before_tokens: number; // tokens, of the prompt before it
+    tokens: number;
+    lookups: number;
+    sessions: number;
+    looked_up_tokens: number; // tokens
+    hit_tokens: number | null; // tokens
+    repeated_tokens: number; // tokens, of those looked up, those after the first time
+    start_ns: number; // ns, first lookup
+    end_ns: number; // ns, last lookup
+    block_hash: string | null; // its last block, which names the whole prefix, hexadecimal
+    held_block_ns: number; // ns, blocks that held it, over time
+    used_block_ns: number; // ns, of that, while requests used them
+    most_blocks: number; // blocks, that held it at once
+    evicted_blocks: number; // blocks, evictions of its blocks
+  };
+  // What a prefix held after a stretch in which that changed, and the lookups in it; by prefix and time.
+  prefix_levels: {
+    prefix: number;
+    start_ns: number; // ns, the last change in the stretch
+    held_blocks: number; // blocks, findable, in use or not
+    used_blocks: number; // blocks, of them, in use
+    lookups: number;
+    looked_up_blocks: number; // blocks
+    hit_blocks: number; // blocks
+  };
+  // A session whose prompts have a prefix, the sessions with the most requests first.
+  prefix_users: {
+    prefix: number;
+    session: string | null;
+    requests: number;
+    request: number; // the last one of them
+    looked_up_tokens: number; // tokens
+    hit_tokens: number; // tokens
+  };
   // A GPU activity of a profile: a kernel, copy or fill.
   kernels: {
     start_ns: number; // ns
@@ -263,6 +302,9 @@ export const TABLES: Record<TableName, { drawn: number; optional: readonly strin
   transfers: { drawn: 100000, optional: [] },
   pins: { drawn: 100000, optional: [] },
   tiers: { drawn: 100000, optional: [] },
+  prefixes: { drawn: 0, optional: [] },
+  prefix_levels: { drawn: 100000, optional: [] },
+  prefix_users: { drawn: 0, optional: [] },
   kernels: { drawn: 200000, optional: [] },
   kernel_bins: { drawn: 200000, optional: [] },
   accesses: { drawn: 100000, optional: [] },

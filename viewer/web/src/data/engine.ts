@@ -136,10 +136,10 @@ export class Engine {
     return this.contents.requests.levels.flat().find((each) => each.id === requests.id)?.segments ?? null;
   }
 
-  // The name the client knows, else vLLM's, else the trace's key.
+  // What a reader knows it by.
   name(request: number): string {
     const row = this.met(request);
-    return row ? nameOf(row) : `request ${request}`;
+    return row ? labelOf(row) : `request ${request}`;
   }
 
   // The request that any id of a user's means, as `kvtrace explain` takes them: one that the client or vLLM knows, the
@@ -178,6 +178,13 @@ function ids({ columns, row }: Row<"requests">): string[] {
   return [columns.text("external_id", row) ?? "", columns.text("internal_id", row) ?? ""];
 }
 
+// Its session and turn, where the client told them.
+export function labelOf(found: Row<"requests">): string {
+  const session = found.columns.text("session", found.row), turn = found.columns.at("turn", found.row);
+  return session === null ? nameOf(found) : `${session}${turn === null ? "" : ` turn ${turn}`}`;
+}
+
+// The name the client knows, else vLLM's, else the trace's key.
 export function nameOf({ columns, row }: Row<"requests">): string {
   return columns.text("external_id", row) ?? columns.text("internal_id", row)
     ?? `request ${columns.at("request", row)}`;

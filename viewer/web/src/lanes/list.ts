@@ -6,6 +6,7 @@ import { limits } from "./limits/lane";
 import { map } from "./map/lane";
 import { pins } from "./pins/lane";
 import { pool } from "./pool/lane";
+import { prefixes } from "./prefixes/lane";
 import { queue } from "./queue/lane";
 import { requests } from "./requests/lane";
 import { steps } from "./steps/lane";
@@ -18,6 +19,7 @@ export const LANES: readonly Descriptor[] = [
   queue,
   pool,
   map,
+  prefixes,
   tiers,
   transfers,
   pins,

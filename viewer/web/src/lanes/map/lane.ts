@@ -291,7 +291,7 @@ export const map: Descriptor<MapLane> = {
   title: "KV map",
   about: "State of every KV block over time",
   needs: ["blocks"],
-  height: { usual: 196, tall: 270 },
+  height: { usual: 144, tall: 200 },
   create: (engine) => new MapLane(engine),
   selects: block,
   keys: [{

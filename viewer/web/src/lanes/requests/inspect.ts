@@ -3,7 +3,7 @@
 import { load } from "../../data/chunks";
 import type { Columns, NumberName, Row } from "../../data/columns";
 import { REQUEST_STATES } from "../../data/contract";
-import { type Engine, nameOf } from "../../data/engine";
+import { type Engine, labelOf, nameOf } from "../../data/engine";
 import { el, facts, link, outside, type Pair, section } from "../../dom";
 import { clock, count, duration, shorten, times, words } from "../../format";
 import { selectRequest, selectStep, stepLink } from "../../inspect/select";
@@ -23,14 +23,9 @@ export async function describeRequest({ engine, id }: Selection): Promise<Node[]
   const preempted = at("preemptions") ?? 0, step = (number: number | null) => stepLink(engine, number);
   return [
     el("p", "kind", "Request"),
-    el("h2", "", outside(nameOf(found))),
+    el("h2", "", outside(labelOf(found))),
     ...section("", [
-      [
-        "job",
-        columns.text("session", row) === null
-          ? null
-          : `${columns.text("session", row)}${at("turn") === null ? "" : `, turn ${at("turn")}`}`,
-      ],
+      ["id", labelOf(found) === nameOf(found) ? null : nameOf(found)],
       ["vLLM's id", columns.text("internal_id", row) === nameOf(found) ? null : columns.text("internal_id", row)],
       ["prefix hits", hits(columns, row, true).replace("prefix hits ", "")],
       ["prompt", `${count(at("prompt_tokens"))} tokens`],
@@ -47,7 +42,8 @@ export async function describeRequest({ engine, id }: Selection): Promise<Node[]
     ...await missed(engine, columns, row),
     ...(preempted ? await evicted(engine, id, preempted, at("recomputed_tokens")) : []),
     ...section("Times", [
-      ["to first token", between("queued_ns", "first_token_ns")],
+      ["to first token (TTFT)", between("arrival_ns", "first_token_ns") ?? between("queued_ns", "first_token_ns")],
+      ["per token (TPOT)", perToken(at("first_token_ns"), at("finished_ns"), at("output_tokens"))],
       ["end to end", between("queued_ns", "finished_ns")],
       ["tool gap before it", at("gap_start_ns") === null ? null : duration(at("start_ns")! - at("gap_start_ns")!)],
       ["queued", clock(at("queued_ns"), 1e5)],
@@ -158,6 +154,9 @@ async function evicted(engine: Engine, request: number, preempted: number, again
     ...section("", [["computed again", `${count(again)} tokens`]]),
   ];
 }
+
+const perToken = (first: number | null, end: number | null, outputs: number | null): string | null =>
+  first === null || end === null || outputs === null || outputs < 2 ? null : duration((end - first) / (outputs - 1));
 
 async function spent(engine: Engine, found: Row<"requests">): Promise<Node[]> {
   const id = engine.segmentsOf(found.columns);

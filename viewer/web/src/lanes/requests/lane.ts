@@ -3,9 +3,9 @@
 import "./style.css";
 import { colour } from "../../colours";
 import { peek } from "../../data/chunks";
-import type { NumberName, Row } from "../../data/columns";
+import type { Row } from "../../data/columns";
 import { REQUEST_STATES } from "../../data/contract";
-import { type Engine, nameOf } from "../../data/engine";
+import { type Engine, labelOf, nameOf } from "../../data/engine";
 import { el } from "../../dom";
 import { clock, count, duration, isolated, shorten, times } from "../../format";
 import { changed, isSelected, LEFT, plotWidth, RIGHT, type Selection, view } from "../../view";
@@ -14,7 +14,7 @@ import { type Hit, Lane, type Legend } from "../lane";
 import { hits } from "./hits";
 import { Segments } from "./segments";
 import { nextPreemption, request } from "./selectable";
-import { type Order, ORDERS, settings } from "./settings";
+import { COSTS, type Order, ORDERS, settings, USUAL } from "./settings";
 
 const STATES: Legend = [
   ["queued", "queued", "thin"],
@@ -31,6 +31,12 @@ interface Listed extends Row<"requests"> {
   request: number;
 }
 
+// Each request's cost is read once: a view with many sorts them in every frame that moves it.
+function worstFirst(listed: Listed[], cost: (row: Row<"requests">) => number): Listed[] {
+  const costs = Float64Array.from(listed, cost);
+  return Array.from(listed.keys()).sort((a, b) => costs[b]! - costs[a]! || a - b).map((index) => listed[index]!);
+}
+
 class RequestsLane extends Lane {
   private rows: Listed[] = [];
   private key = "";
@@ -38,6 +44,7 @@ class RequestsLane extends Lane {
   private readonly scroller = el("div", "scroller");
   private readonly spacer = el("div", "spacer");
   private readonly amount = el("span", "unit");
+  private readonly order: HTMLSelectElement;
 
   override readonly hitsGutter = true;
 
@@ -54,6 +61,8 @@ class RequestsLane extends Lane {
     this.scroller.addEventListener("scroll", changed);
     const order = el("select", "", ...Object.entries(ORDERS).map(([value, name]) => new Option(name, value)));
     order.setAttribute("aria-label", "Order of the requests");
+    order.value = settings.order;
+    this.order = order;
     order.addEventListener("change", () => {
       settings.order = order.value as Order;
       changed();
@@ -78,6 +87,8 @@ class RequestsLane extends Lane {
     } ${settings.order}`;
     if (key === this.key) return;
     this.key = key;
+    // The search and the address set it, too.
+    this.order.value = settings.order;
     const listed: Listed[] = [];
     for (const { columns } of found.parts) {
       this.engine.learn(columns);
@@ -95,19 +106,12 @@ class RequestsLane extends Lane {
   }
 
   private sort(listed: Listed[]): Listed[] {
-    const num = (name: NumberName<"requests">) => ({ columns, row }: Listed) => columns.at(name, row) ?? 0;
+    const { order } = settings;
+    if (order === "arrival") return listed;
+    if (order !== "job") return worstFirst(listed, COSTS[order]);
     const job = ({ columns, row }: Listed) => columns.text("session", row) ?? "";
-    const start = num("start_ns"), end = num("end_ns"), preemptions = num("preemptions");
-    switch (settings.order) {
-      case "job":
-        return listed.sort((a, b) => job(a).localeCompare(job(b), "en", { numeric: true }) || start(a) - start(b));
-      case "latency":
-        return listed.sort((a, b) => end(b) - start(b) - end(a) + start(a));
-      case "preemptions":
-        return listed.sort((a, b) => preemptions(b) - preemptions(a));
-      case "arrival":
-        return listed;
-    }
+    const start = ({ columns, row }: Listed) => columns.num("start_ns")[row]!;
+    return listed.sort((a, b) => job(a).localeCompare(job(b), "en", { numeric: true }) || start(a) - start(b));
   }
 
   override paint(): void {
@@ -183,19 +187,17 @@ class RequestsLane extends Lane {
     this.context.fillText(text, after ? end + 5 : start - 5, y + ROW / 2 - 1);
   }
 
-  private label({ columns, row }: Listed): string {
-    const name = isolated(shorten(nameOf({ columns, row }), LABEL)), job = columns.text("session", row),
-      turn = columns.at("turn", row);
-    if (job === null || job.length + name.length > LABEL - 2) return name;
-    return `${isolated(job)}${turn === null ? "" : ` turn ${turn}`} · ${name}`;
+  // Session and turn; the id behind it where there is room.
+  private label(each: Listed): string {
+    const label = labelOf(each), name = nameOf(each), both = label.length + name.length <= LABEL - 2;
+    return isolated(shorten(label, LABEL)) + (label !== name && both ? ` · ${isolated(name)}` : "");
   }
 
   override hit(x: number, y: number): Hit | null {
     const each = this.rows[Math.floor((y + this.scroller.scrollTop - 3) / ROW)];
     if (!each) return null;
-    const { columns, row, request } = each, time = this.time(x), lines = [shorten(nameOf(each), 60)];
-    const job = columns.text("session", row);
-    if (job !== null) lines.push(`job ${shorten(job, 40)}, turn ${columns.at("turn", row) ?? "unknown"}`);
+    const { columns, row, request } = each, time = this.time(x), lines = [shorten(labelOf(each), 60)];
+    if (labelOf(each) !== nameOf(each)) lines.push(shorten(nameOf(each), 60));
     const id = this.engine.segmentsOf(columns), segments = id ? peek(id) : null;
     if (!id && x >= LEFT) lines.push(this.untold(each));
     if (segments && x >= LEFT) {
@@ -283,6 +285,15 @@ export const requests: Descriptor<RequestsLane> = {
     help: ["p", "next preempted request"],
     run: (_lane, _key, engine) => void nextPreemption(engine),
   }],
+  address: {
+    write(address) {
+      if (settings.order !== USUAL) address.set("order", settings.order);
+    },
+    read(address) {
+      const wanted = address.get("order") ?? "";
+      settings.order = wanted in ORDERS ? wanted as Order : USUAL;
+    },
+  },
   words: [
     ["queued", "waiting for its first admission"],
     ["preempted", "removed from the batch, waiting to be admitted again"],
