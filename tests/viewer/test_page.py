@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import duckdb
@@ -146,10 +147,10 @@ def test_the_map_shows_the_recorded_state_of_a_block(chromium: Chromium, page: P
     # WHEN the map is pointed at there, THEN it says and shows the same
     x, _ = middle(chromium, "map")
     top, height = chromium.evaluate(
-        "(() => { const box = document.querySelector('[data-lane=map]').getBoundingClientRect();"
+        "(() => { const box = document.querySelector('[data-lane=map] canvas').getBoundingClientRect();"
         "return [box.top, box.height]; })()"
     )
-    y = top + height * (block + 0.5) / 89
+    y = math.ceil(top + height * block / 89)  # a row has less than two pixels, and a mouse is at whole ones
     chromium.mouse("mouseMoved", x, y)
     assert text(chromium, "#tooltip").split("\n")[0] == f"Block {block}"
     assert f"held by {name}" in text(chromium, "#tooltip")
