@@ -2,12 +2,13 @@
 
     python bench/gpu.py MODEL_DIR [--kinds off,layer,nsys,off] [--starts 2] [--rounds 32:9,256:5]
     python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile+every=10
+    python bench/gpu.py MODEL_DIR --backend FLASH_ATTN --kinds off@4,tile@4,off@3
 
 Every kind's engine is started once per `--starts`, each time in another order, and stays on the GPU; in each round
 each of them runs the same batch, in an order that turns, while the others wait. A kind is `off`, a level of `kvtrace
 record --kv-level` with options after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph
-tracing. Two engines of the same kind differ, too: with `off` more than once, it is their mean that the others are
-compared with.
+tracing. An `@` and a number behind it choose FlashAttention's version. Two engines of the same kind differ, too: with
+`off` more than once, it is their mean that the others are compared with.
 
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
 it) at 32 and 256 sequences of 512 + 128 tokens (with fewer tokens more engines fit): medians, and ratios to the
@@ -55,6 +56,8 @@ def serve(options: Any) -> None:
     from vllm import LLM, SamplingParams
 
     backend = {"attention_backend": options.backend} if options.backend else {}
+    if options.flash_attention:
+        backend["attention_config"] = {"flash_attn_version": options.flash_attention}
     llm = LLM(
         options.model,
         load_format="dummy",
@@ -139,13 +142,16 @@ class Engine:
         command += ["--prompt-tokens", str(options.prompt_tokens), "--output-tokens", str(options.output_tokens)]
         command += ["--together"] if options.together else []
         run = options.keep / f"{kind.replace('+', '-')}-{number}"
-        level, *more = kind.split("+")
-        if kind == "nsys":
+        traced, _, version = kind.partition("@")
+        command += ["--flash-attention", version] if version else []
+        level, *more = traced.split("+")
+        self._profiled = traced == "nsys"
+        if self._profiled:
             from kvtrace.launch.nsys import find_nsys
 
             run.mkdir(parents=True)
             command = find_nsys(os.environ).profile(run / "profile", run / "pid", Path(sys.executable), command)
-        elif kind != "off":
+        elif traced != "off":
             recorder = [sys.executable, "-m", "kvtrace", "record", "--force", "-o", str(run), "--kv-level", level]
             command = [*recorder, *(f"--{option}" for option in more), "--", *command]
         self._log = folder / f"{number}.log"
@@ -182,7 +188,7 @@ class Engine:
         """Return kvtrace's summary. Nsight's own report is not waited for."""
         assert self._connection is not None
         self._connection.send(None)
-        if self.kind == "nsys":
+        if self._profiled:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(20)
@@ -214,6 +220,7 @@ def main() -> None:
     parser.add_argument("--together", action="store_true", help="schedule none of a batch before all of it is queued")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.mkdtemp()))
     parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--flash-attention", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options)

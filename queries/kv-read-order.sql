@@ -6,7 +6,8 @@
 -- request and head in the layer: it is lower where several programs read side by side, as in prefill or where a long
 -- context is cut into segments. block_id_in_program compares the ids of the blocks instead of their places: whether the
 -- order is also that of the memory depends on how the blocks were allocated, and is known for models with one KV cache
--- group. Reads of one tick (32 ns) count as ordered by place.
+-- group. Reads of one tick (32 ns) count as ordered by place. FlashAttention 4 goes from a sequence's end to its start, so
+-- its in_program is 0.
 --
 -- group: KV access
 -- figure: KV access study (IPDPS'25), Figure 6b: blocks are read in increasing order within a request.

@@ -16,6 +16,7 @@ from kvtrace.format.tile_file import (
     CHUNK_MARK,
     FILE_HEADER,
     FILE_HEADER_BYTES,
+    FROM_END,
     LISTS_BLOCKS,
     SECTION_BYTES,
     TICK_SHIFT,
@@ -143,9 +144,9 @@ def _chunks_of_sound_file(path: Path, *, is_last: bool) -> Iterator[tuple[Chunk,
     magic, version, _ = FILE_HEADER.unpack_from(data.data)
     if magic != TILES_MAGIC:
         raise DamageError(f"{path} is no file of tile records: it begins with {magic!r}")
-    if version != TILES_VERSION:
+    if not 1 <= version <= TILES_VERSION:
         raise KvtraceError(
-            f"{path} has format {version} of tile records, this kvtrace reads {TILES_VERSION}: "
+            f"{path} has format {version} of tile records, this kvtrace reads those up to {TILES_VERSION}: "
             "use the kvtrace that recorded it"
         )
     offset = FILE_HEADER_BYTES
@@ -197,27 +198,41 @@ def times(step: StepTiles) -> TileTimes:
     at = (programs["at"] - np.uint32(step.chunk.tile_origin)).astype(np.int64)
     ticks = step.ticks.reshape(-1).view("<u2")[number + np.repeat(at - begins, counts)]
     start = step.since_opened(programs["start"])
-    k_ns = (ticks & 0xFF).astype(np.int64) << TICK_SHIFT
-    first = k_ns[begins]
-    np.cumsum(k_ns, out=k_ns)  # over all programs: what is of those before is taken off
-    k_ns += np.repeat(start + first - k_ns[begins], counts)
+
+    def since_start(ticks: Array) -> Array:
+        """Times from the ticks between each and the one before it in its program."""
+        ns: Array = ticks.astype(np.int64) << TICK_SHIFT
+        first = ns[begins]
+        np.cumsum(ns, out=ns)  # over all programs: what is of those before is taken off
+        ns += np.repeat(start + first - ns[begins], counts)
+        return ns
+
+    k_ns = since_start(ticks & 0xFF)
     v_ns = k_ns + ((ticks >> 8).astype(np.int64) << TICK_SHIFT)
-    k_start = np.empty_like(k_ns)
-    k_start[1:] = v_ns[:-1]
-    k_start[begins] = start
+    before = v_ns
     program = np.repeat(np.arange(len(programs)), counts)
-    tile = number + np.repeat(programs["first_tile"] - begins, counts)
-    return TileTimes(program, tile, k_start, k_ns, v_ns)
+    inside = number - begins[program]
+    if len(from_end := np.flatnonzero((programs["flags"] & FROM_END) != 0)):
+        reverse = np.isin(program, from_end)
+        v_ns = np.where(reverse, np.maximum(since_start(ticks >> 8), k_ns), v_ns)
+        before = np.where(reverse, k_ns, v_ns)  # the next tile's K is multiplied before this one's V
+        inside = np.where(reverse, counts[program] - 1 - inside, inside)
+    k_start = np.empty_like(k_ns)
+    k_start[1:] = before[:-1]
+    k_start[begins] = start
+    return TileTimes(program, programs["first_tile"][program] + inside, k_start, k_ns, v_ns)
 
 
 def tile_tokens(programs: Array) -> Array:
     """Tokens of a tile, by program."""
-    return 16 << (programs["flags"] >> 2 & 15).astype(np.int64)
+    size = (programs["flags"] >> 2 & 15).astype(np.int64)
+    tokens: Array = np.where(programs["flags"] & FROM_END, 16 * size, 16 << size)
+    return tokens
 
 
 def block_tokens(programs: Array) -> Array:
     """Tokens of a block as the kernel knows it, by program."""
-    return 16 * (programs["flags"] >> 6).astype(np.int64)
+    return 16 * (programs["flags"] >> 6 & 511).astype(np.int64)
 
 
 def _blocks_a_tile(programs: Array) -> Array:

@@ -40,7 +40,7 @@ TILE_STEP = _table(
 
 GPU_PROGRAM = _table(
     "gpu_program",
-    "A Triton program of attention: a few queries of one request, one KV head, one layer (observed).",
+    "A program (thread block) of attention: a few queries of one request, one KV head, one layer (observed).",
     program="Index in the step.",
     layer="Layer, as in kv_layer.",
     head="KV head of this rank.",

@@ -41,7 +41,8 @@ Level = Annotated[
     typer.Option(
         "--kv-level",
         help="host: record nothing on the GPU. layer: also time each layer's KV write and attention there. "
-        "tile: also record every block that each head reads or writes (Triton backend).",
+        "tile: also record every block that each head reads or writes (Triton backend), or reads (FlashAttention 4 on "
+        "Hopper).",
     ),
 ]
 Layers = Annotated[

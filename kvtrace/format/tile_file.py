@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 
 TILES_MAGIC = b"KVTILES\n"
-TILES_VERSION = 1
+TILES_VERSION = 2
 FILE_HEADER = struct.Struct("<8sII")
 """Magic, version, length of the JSON that follows (`pid`, `sequence`, `tick_ns`, `tile_tokens`)."""
 FILE_HEADER_BYTES = 4096
@@ -24,9 +24,10 @@ SECTION_BYTES = (24, 2, 16)
 TICK_SHIFT = 5
 """A tick is 32 ns: the step of an H200's global timer. At most 255 fit; what is longer is caught up by later ones."""
 
-HAS_SUM, LISTS_BLOCKS = 1, 2
-"""Flags of a program record: `sum` is there; block ids follow the tiles. Bits 2 to 5 hold the tile's size (0: 16
-tokens, 1: 32, ...), bits 6 to 15 a sixteenth of the block's."""
+HAS_SUM, LISTS_BLOCKS, FROM_END = 1, 2, 1 << 15
+"""Flags of a program record: `sum` is there; block ids follow the tiles; the program goes from its last tile to its
+first, and times of V count from the V before. Bits 2 to 5 hold the tile's size (0: 16 tokens, 1: 32, ...; a sixteenth
+of it with `FROM_END`), bits 6 to 14 a sixteenth of the block's."""
 
 FILE_BYTES = 1 << 30
 """A file is closed after the chunk that brings it to this size."""

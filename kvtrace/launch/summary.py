@@ -166,6 +166,8 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
         match device.get("state"):
             case "recording" if device.get("level") == "tile":
                 yield f"  GPU: {device.get('name')}, {_tiles(process)} of {len(process.layers)} layers"
+                if unseen := device.get("unseen"):
+                    yield f"  GPU: {unseen}"
             case "recording":
                 yield f"  GPU: {device.get('name')}, KV windows of {_layers(process)} ({device.get('backend')})"
             case "overrun":

@@ -117,6 +117,19 @@ def test_a_vllm_beyond_the_checked_ones_is_told_in_one_line(run: Path, version: 
     assert [line.strip().startswith(told) for line in lines] == ([True] if told else [])
 
 
+def test_tiles_and_what_their_kernels_cannot_record_are_told(run: Path) -> None:
+    source = """
+recorder.note("device", state="recording", level="tile", name="H100", unseen={unseen!r})
+recorder.note("tiles", tiles=2_000_000, steps=300, bytes=8e6)
+step(1)
+"""
+    record(run, source.format(unseen=""))
+    record(run, source.format(unseen="cache writes are not recorded: why"))
+    lines = [line.strip() for line in summary(run).splitlines() if "GPU:" in line]
+    tiles = "GPU: H100, 2,000,000 tiles in 300 steps, 8 MB of 0 layers"
+    assert sorted(lines) == sorted([tiles, tiles, "GPU: cache writes are not recorded: why"])
+
+
 def test_drops_and_their_reason_are_problems(run: Path) -> None:
     pid = record(run, "step(3); recorder.stop('no new segment for step_schedule: No space left'); step(5)")
     text = summary(run, quiet=True)

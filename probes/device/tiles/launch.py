@@ -188,6 +188,8 @@ class Installed:
 
     def __init__(self) -> None:
         self.kinds: set[str] = set()
+        self.unseen: dict[str, str] = {}
+        """Kinds that no kernel of this backend can record, with the reason."""
         self.problems: list[str] = []
         self._undo: list[Callable[[], None]] = []
 

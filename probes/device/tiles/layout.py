@@ -1,11 +1,12 @@
 """The words that rewritten kernels write: shared by the Triton code, the CUDA code, the drain and the reader.
 
-A program is one Triton program of an attention kernel: one row of the batch, a few of its queries, one KV head, one
-layer. It writes
+A program is one Triton program, or thread block, of an attention kernel: one row of the batch, a few of its queries,
+one KV head, one layer. It writes
 
 - a record of 24 bytes, little endian: start (u32, low word of the global timer in ns), sum (u32), row (u16), query
   block (u16), layer (u8), head (u8), first tile (u16), position of its tiles (u32, low word), tiles (u16), flags (u16);
-- two bytes a tile: ticks of 32 ns from the K before it (or the start) to this K, and from this K to its V;
+- two bytes a tile: ticks of 32 ns from the K before it (or the start) to this K, and from this K to its V (with
+  `FROM_END` from the V before it, or the start; and the first pair is the last tile's);
 - in the first layer and head of a KV cache group, behind its tiles (at an even position), the id (i32) of each block of
   each tile; -1 beyond the sequence.
 

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from kvtrace.probes.device.tiles.drain import TileDrain
 
 _CALLS = ("forward", "forward_mha", "forward_mqa", "do_kv_cache_update", "do_rope_and_kv_cache_update")
-TRITON = "TRITON_ATTN"
+TRITON, FA4 = "TRITON_ATTN", 4
+HOPPER = 9
 
 
 class TileRecorder:
-    """Lets Triton's kernels record their tiles, where `attach` finds that possible."""
+    """Lets Triton's kernels or FlashAttention 4's record their tiles, where `attach` finds that possible."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -38,12 +39,8 @@ class TileRecorder:
         if not torch.cuda.is_available() or runner.device.type != "cuda":
             return False
         layers = kv_layers(runner)
-        backend = backend_of(layers)
-        if not backend.startswith("Triton"):
-            self._fall_back(
-                f"the attention backend is {backend}, and only Triton's can be rewritten: start vLLM with "
-                f"--attention-backend {TRITON} (or attention_backend='{TRITON}')"
-            )
+        if why := unfit(layers):
+            self._fall_back(why)
             return False
         try:
             self._install(layers, runner)
@@ -58,8 +55,8 @@ class TileRecorder:
     def _install(self, layers: Layers, runner: ModelRunner) -> None:
         import torch
 
+        from kvtrace.probes.device.tiles import fa4, launch
         from kvtrace.probes.device.tiles.drain import RateLimit
-        from kvtrace.probes.device.tiles.launch import Current, install
         from kvtrace.probes.device.tiles.ring import Ring
 
         options = self._options
@@ -74,11 +71,17 @@ class TileRecorder:
         self._limit = RateLimit(options.max_mb_per_s)
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._device = torch.cuda.current_device()
-        self._current = current = Current(self._ring.control, options.head_bits)
-        installed = install(current, frozenset(options.kinds), self._failed)
-        if missing := set(options.kinds) - installed.kinds:
+        self._current = current = launch.Current(self._ring.control, options.head_bits)
+        kinds = frozenset(options.kinds)
+        rewritten = fa4.install if _version_of(layers) == FA4 else launch.install
+        installed = rewritten(current, kinds, self._failed)
+        unseen = {kind: why for kind, why in installed.unseen.items() if kind in kinds}
+        missing = kinds - installed.kinds
+        if installed.kinds:
+            missing -= unseen.keys()
+        if missing:
             installed.undo()
-            reasons = "; ".join(installed.problems)
+            reasons = "; ".join([*installed.problems, *unseen.values()])
             self._fall_back(f"{' and '.join(sorted(missing))} kernels cannot be rewritten: {reasons}")
             return
         self._undo.append(installed.undo)
@@ -97,6 +100,7 @@ class TileRecorder:
             level="tile",
             name=torch.cuda.get_device_name(),
             backend=backend_of(layers),
+            unseen="; ".join(unseen.values()),
             memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
             ring_bytes=ring_bytes,
         )
@@ -163,6 +167,31 @@ class TileRecorder:
         """Drain what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish(30)
+
+
+def _version_of(layers: Layers) -> int | None:
+    """FlashAttention's version, where all layers use the same one of its versions."""
+    versions = {getattr(layer.impl, "vllm_flash_attn_version", None) for _, layer in layers}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def unfit(layers: Layers) -> str | None:
+    """Say why the kernels of the model's layers cannot record, if they cannot."""
+    import torch
+
+    backend, version = backend_of(layers), _version_of(layers)
+    if backend.startswith("Triton"):
+        return None
+    advice = f"start vLLM with --attention-backend {TRITON} (or attention_backend='{TRITON}')"
+    hopper = torch.cuda.get_device_capability()[0] == HOPPER
+    if version == FA4 and hopper:
+        return None
+    if version == FA4:
+        return f"FlashAttention 4's kernel can be rewritten for Hopper only: {advice}"
+    if version is not None and hopper:
+        advice += f" or --attention-config '{{\"flash_attn_version\": {FA4}}}'"
+    kernels = f"{backend} (FlashAttention {version})" if version is not None else backend
+    return f"the attention backend is {kernels}, whose kernels cannot be rewritten: {advice}"
 
 
 def _ring_mb(runner: ModelRunner, layers: Layers, options: TileOptions) -> int:

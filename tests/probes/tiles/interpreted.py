@@ -165,6 +165,7 @@ def write(module, case, memory):
     key, value = torch.randn(2, len(slots), heads, size)
     cache = torch.zeros(2, case["blocks"], block_size, heads, size)
     kernel = module.reshape_and_cache_kernel_flash
+    more = {"INTERLEAVED_V_PACK_FACTOR": 0} if "INTERLEAVED_V_PACK_FACTOR" in kernel.arg_names else {}  # from 0.33 on
     if memory is not None:
         rewritten = launch.load(kernel, rewrite.cache_write)
         kernel = _with(rewritten, memory.control, case["what"], -1)
@@ -174,7 +175,7 @@ def write(module, case, memory):
         k_scale=None, v_scale=None, key_stride=key.stride(0), value_stride=value.stride(0),
         block_stride=cache.stride(1), head_stride=cache.stride(3), dim_stride_k=0, dim_stride_v=0,
         page_stride=cache.stride(2), num_heads=heads, head_size=size, block_size=block_size, x=1,
-        USE_HEAD_MAJOR_LAYOUT=False, FP8_KV_CACHE=False, TILE_SIZE=tile,
+        USE_HEAD_MAJOR_LAYOUT=False, FP8_KV_CACHE=False, TILE_SIZE=tile, **more,
     )  # fmt: skip
     return cache
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from kvtrace.capture.tile_options import TileOptions
 from kvtrace.probes.device.drain_thread import DrainSchedule
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
 from kvtrace.probes.device.tiles.launch import Current
-from kvtrace.probes.device.tiles.level import TileRecorder
+from kvtrace.probes.device.tiles.level import TileRecorder, unfit
 
 
 class Drain(TileDrain):
@@ -79,3 +82,27 @@ def test_a_step_that_did_not_end_is_forgotten(level: Any, following: int) -> Non
     run(level, following)
     run(level, 6)
     assert level._ring.told == ["open", "forget", "open", 6]
+
+
+def layers_of(name: str, version: int | None) -> list[Any]:
+    implementation = type(name, (), {} if version is None else {"vllm_flash_attn_version": version})()
+    return [("0", type("Layer", (), {"impl": implementation})())]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "capability", "advice"),
+    [
+        ("TritonAttentionImpl", None, 9, None),
+        ("FlashAttentionImpl", 4, 9, None),
+        ("FlashAttentionImpl", 4, 10, "for Hopper only: start vLLM with --attention-backend TRITON_ATTN"),
+        ("FlashAttentionImpl", 3, 9, "FlashAttention 3.*--attention-config '{\"flash_attn_version\": 4}'"),
+        ("FlashAttentionImpl", 2, 8, "FlashAttention 2.*attention_backend='TRITON_ATTN'\\)$"),
+        ("FlashInferImpl", None, 9, "FlashInferImpl, whose kernels cannot be rewritten.*TRITON_ATTN"),
+    ],
+)
+def test_kernels_that_cannot_record_are_told_with_those_that_can(
+    monkeypatch: pytest.MonkeyPatch, name: str, version: int | None, capability: int, advice: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
+    why = unfit(layers_of(name, version))
+    assert (why is None) if advice is None else re.search(advice, why or "")

@@ -1,0 +1,240 @@
+"""FlashAttention 4's kernel: what rewriting inserts, which launches record, and what is read back."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvtrace.format.tile_file import FROM_END
+from kvtrace.ingest.derive import tile_columns
+from kvtrace.probes.device.tiles.fa4 import rewrite
+from kvtrace.probes.device.tiles.fa4.launch import RecordingForward
+from kvtrace.probes.device.tiles.launch import Current
+from kvtrace.probes.device.tiles.source import MismatchError
+from tests.probes.tiles.versions import version_folders
+
+SCRIPT = Path(__file__).with_name("compiled_fa4.py")
+CUTE = "vllm/vllm_flash_attn/cute"
+FOLDERS = [folder for folder in version_folders() if (folder / CUTE / "flash_fwd_sm90.py").exists()]
+INSERTED = {"kvt_inputs": 1, "kvt_prepare": 1, "kvt_begin": 1, "kvt_key": 3, "kvt_value": 3}
+"""A tile is finished in the loop, plain or overlapped, and in the halves before and behind an overlapped loop."""
+
+
+@pytest.fixture(params=FOLDERS or ["none"], ids=lambda folder: getattr(folder, "name", folder))
+def source(request: pytest.FixtureRequest) -> str:
+    if request.param == "none":
+        pytest.skip("needs the sources of a vLLM for GPUs: KVTRACE_VLLM_SOURCES")
+    return (request.param / CUTE / "flash_fwd_sm90.py").read_text()
+
+
+def methods(source: str, name: str) -> dict[str, ast.FunctionDef]:
+    [found] = [n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == name]
+    return {n.name: n for n in found.body if isinstance(n, ast.FunctionDef)}
+
+
+class WithoutOurs(ast.NodeTransformer):
+    """Takes kvtrace's statements out and counts them."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = {}
+
+    def _visit(self, node: ast.stmt) -> Any:
+        call = getattr(node, "value", None)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id.startswith("kvt_"):
+            self.taken[call.func.id] = self.taken.get(call.func.id, 0) + 1
+            return None
+        return self.generic_visit(node)
+
+    visit_Expr = _visit  # noqa: N815
+    visit_Assign = _visit  # noqa: N815
+
+
+@pytest.mark.parametrize("folder", FOLDERS or ["none"], ids=lambda folder: getattr(folder, "name", folder))
+def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(folder) -> None:
+    if folder == "none" or None in map(importlib.util.find_spec, ("cutlass", "quack", "torch")):
+        pytest.skip("needs the sources of a vLLM for GPUs, nvidia-cutlass-dsl and quack-kernels")
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(facts) == 5
+    for fact in facts:
+        marks = 8 if "window" in fact["form"] else 6  # K and V: once outside the loops, and once in each loop
+        assert fact["control"], fact
+        assert fact["%globaltimer_lo"] == [0, 1 + marks], fact
+        assert fact["st.global.u8"] == [0, marks], fact
+        assert fact["atom.relaxed"] == fact["redux.sync"] == [0, 1], fact
+        for same in ("wgmma.mma_async", "cp.async.cg", "bra.uni"):
+            assert fact[same][0] == fact[same][1], fact
+
+
+def test_only_calls_are_inserted(source: str) -> None:
+    own, ours = methods(source, rewrite.KERNEL), methods(rewrite.attention(source), rewrite.RECORDING)
+    counter = WithoutOurs()
+    for name, method in ours.items():
+        assert ast.dump(counter.visit(method)) == ast.dump(own[name]), name
+    assert counter.taken == INSERTED
+
+
+def test_programs_begin_before_they_wait_for_their_queries(source: str) -> None:
+    text = ast.unparse(methods(rewrite.attention(source), rewrite.RECORDING)["mma"])
+    prepare, loop = text.index("kvt_prepare(self)"), text.index("while work_tile.is_valid_tile")
+    begin, wait = text.index("kvt_begin(self, tidx, n_block_min, n_block_max"), text.index("pipeline_q.consumer_wait")
+    assert prepare < loop < begin < wait
+
+
+KERNEL = """
+class FlashAttentionForwardSm90:
+    @cute.kernel
+    def kernel(self, mK, mPageTable, aux_data):
+        self.mma()
+
+    @cute.jit
+    def mma(self, tidx, pipeline_q):
+        work = scheduler.first()
+        while work.is_valid:
+            block, head, row, split = work.tile_idx
+            lengths = SeqlenInfoCls(row)
+            low, high = info.get_n_block_min_max(lengths, block)
+            pipeline_q.consumer_wait(0)
+            work = scheduler.next()
+
+    @cute.jit
+    def turn(self, pipeline_k, pipeline_v):
+        pipeline_k.consumer_release(0)
+        pipeline_v.consumer_release(0)
+"""
+
+
+def test_names_and_order_of_methods_do_not_matter() -> None:
+    text = rewrite.attention(KERNEL)
+    assert "kvt_begin(self, tidx, low, high, lengths.seqlen_k, row, head, block)" in text
+    assert text.count("kvt_key(self)") == text.count("kvt_value(self)") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "instead", "why"),
+    [
+        ("class FlashAttentionForwardSm90", "class Another", "defines 0 classes"),
+        ("@cute.kernel", "@cute.jit", "0 entry points"),
+        ("mPageTable, aux_data", "aux_data", "no parameter mPageTable"),
+        ("pipeline_q.consumer_wait(0)", "pass", "0 methods that wait for Q"),
+        ("work.tile_idx", "work.place", "0 assignments"),
+        ("block, head, row, split", "block, head, row", "not 4 names"),
+        ("pipeline_v.consumer_release(0)", "pass", "V's in 0"),
+        ("pipeline_k.consumer_release(0)", "if late: pipeline_k.consumer_release(0)", "at its top level"),
+    ],
+)
+def test_another_form_is_told(text: str, instead: str, why: str) -> None:
+    assert text in KERNEL
+    with pytest.raises(MismatchError, match=why):
+        rewrite.attention(KERNEL.replace(text, instead))
+
+
+class Interface(types.ModuleType):
+    """The module with `_flash_attn_fwd`: says which class and cache a launch found, and with which scalars."""
+
+    def __init__(self) -> None:
+        super().__init__("interface")
+        self.FlashAttentionForwardSm90 = "own"
+        self.launches: list[tuple[Any, ...]] = []
+
+        def forward(q: Any, k: Any, v: Any, *, aux_scalars: Any = None, fails: Any = None, **kwargs: Any) -> str:
+            kernel, cache = self.FlashAttentionForwardSm90, self._flash_attn_fwd.compile_cache
+            if fails == kernel:
+                raise TypeError("no such argument")
+            cache.setdefault(kernel, len(cache))
+            self.launches.append((kernel, aux_scalars))
+            return "out"
+
+        forward.compile_cache = {}  # type: ignore[attr-defined]
+        self.own_cache = forward.compile_cache  # type: ignore[attr-defined]
+        self._flash_attn_fwd: Any = forward
+
+
+class Cache:
+    """A KV cache's tensor."""
+
+    def __init__(self, tokens: int = 16) -> None:
+        self.shape = (10, tokens, 8, 128)
+
+
+@pytest.fixture
+def launched() -> tuple[Interface, Current, list[str]]:
+    interface, current, failures = Interface(), Current(None, -1), []
+    forward = RecordingForward(
+        interface, lambda tokens: f"recording {tokens}", lambda n: ("scalar", n), current, failures.append
+    )
+    interface._flash_attn_fwd = forward
+    return interface, current, failures
+
+
+def test_only_layers_to_record_get_the_recording_kernel_and_its_cache(launched) -> None:
+    interface, current, failures = launched
+    interface._flash_attn_fwd("q", Cache(), "v", page_table="table")
+    current.what = 5
+    for tokens in (16, 128, 16):
+        assert interface._flash_attn_fwd("q", Cache(tokens), "v", page_table="table") == "out"
+    interface._flash_attn_fwd("q", Cache(), "v", page_table="table", aux_scalars=("theirs",))
+    interface._flash_attn_fwd("q", Cache(), "v", page_table=None)
+    assert interface.launches == [
+        ("own", None),
+        ("recording 16", (("scalar", 5),)),
+        ("recording 128", (("scalar", 5),)),
+        ("recording 16", (("scalar", 5),)),
+        ("recording 16", ("theirs", ("scalar", 5))),
+        ("own", None),
+    ]
+    assert interface.own_cache == {"own": 0}
+    assert interface.FlashAttentionForwardSm90 == "own"
+    assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "arguments", "why"),
+    [
+        (16, {"fails": "recording 16"}, "TypeError: no such argument"),
+        (16, {"fp8_kv_dequant": True}, "FP8"),
+        (16, {"block_sparse_tensors": "sparse"}, "sparse blocks"),
+        (24, {}, "24 tokens"),
+    ],
+)
+def test_what_cannot_be_recorded_runs_as_before_and_is_told_once(launched, tokens, arguments, why) -> None:
+    interface, current, failures = launched
+    current.what = 5
+    for _ in range(2):
+        assert interface._flash_attn_fwd("q", Cache(tokens), "v", page_table="table", **arguments) == "out"
+    assert interface.launches == [("own", None)] * 2
+    assert len(failures) == 1
+    assert why in failures[0]
+
+
+def program(tiles: int, flags: int, at: int) -> bytes:
+    record = np.zeros(1, tile_columns.PROGRAM)
+    record["start"], record["first_tile"], record["at"], record["tiles"], record["flags"] = 1000, 2, at, tiles, flags
+    return record.tobytes()
+
+
+def test_a_program_that_goes_from_its_last_tile_is_read_in_its_order() -> None:
+    """K of the next tile comes before V of a tile, and each counts from the one of its kind before."""
+    flags = FROM_END | 80 // 16 << 2 | 16 // 16 << 6
+    ticks = np.array(
+        [[4, 7], [2, 3], [5, 6], [0, 0], [3, 1]], np.uint8
+    )  # three tiles, an unused place, one of Triton's
+    step = tile_columns.from_sections([program(3, flags, 0) + program(1, 1 << 6, 4), ticks.tobytes(), b""], 0)
+    times = tile_columns.times(step)
+    assert tile_columns.tile_tokens(step.programs).tolist() == [80, 16]
+    assert tile_columns.block_tokens(step.programs).tolist() == [16, 16]
+    assert times.tile.tolist() == [4, 3, 2, 2]
+    assert ((times.k_start_ns - 1000) // 32).tolist() == [0, 4, 6, 0]
+    assert ((times.k_ns - 1000) // 32).tolist() == [4, 6, 11, 3]
+    assert ((times.v_ns - 1000) // 32).tolist() == [7, 10, 16, 4]
