@@ -144,7 +144,7 @@ def test_the_map_shows_the_recorded_state_of_a_block(chromium: Chromium, page: P
     # WHEN the map is pointed at there, THEN it says and shows the same
     x, _ = middle(chromium, "map")
     top, height = chromium.evaluate(
-        "(() => { const box = document.querySelector('[data-lane=map]').getBoundingClientRect();"
+        "(() => { const box = document.querySelector('[data-lane=map] canvas').getBoundingClientRect();"
         "return [box.top, box.height]; })()"
     )
     y = top + height * (block + 0.5) / 89

@@ -73,7 +73,7 @@ function place(event: MouseEvent): Place {
   const box = byId("lanes").getBoundingClientRect(), x = event.clientX - box.left - 1;
   const under = document.elementFromPoint(event.clientX, event.clientY)?.closest<HTMLElement>(".lane, .axis");
   const lane = lanesOf().find((each) => each.element === under) ?? null;
-  const y = under ? event.clientY - under.getBoundingClientRect().top : 0;
+  const y = under ? event.clientY - under.getBoundingClientRect().top - under.clientTop : 0;
   return { x, y, lane, axis: Boolean(under?.classList.contains("axis")), gutter: x < LEFT };
 }
 
