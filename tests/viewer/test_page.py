@@ -252,7 +252,9 @@ def test_a_step_tells_its_composition_its_limit_and_its_requests(chromium: Chrom
     assert f"[decode:{decodes}b({decodes}t)" in facts
     assert f"forward {tokens}t]" in facts
     names = column(
-        trace, f"SELECT {NAME} FROM step_request JOIN request USING (request) WHERE step = {step} ORDER BY request"
+        trace,
+        f"SELECT {NAME} FROM step_request JOIN request USING (request) WHERE step = {step}"
+        " ORDER BY scheduled_tokens DESC, request",
     )
     assert chromium.texts("#inspector ul.shares button") == names
     # Its requests are marked in the list.

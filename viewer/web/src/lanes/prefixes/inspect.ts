@@ -9,6 +9,8 @@ import { isSelected, relate, type Selection } from "../../view";
 import { selectPrefix } from "./selectable";
 import { loadTree, placeOf, rowsOf, type Tree } from "./tree";
 
+const MOST_NAMED = 6;
+
 // A session's row of the users: its requests and what they found.
 function userItem(engine: Engine, { users }: Tree, row: number): HTMLElement {
   const request = users.num("request")[row]!, requests = users.num("requests")[row]!;
@@ -28,6 +30,7 @@ export async function describePrefix({ engine, id }: Selection<"prefixes">): Pro
   const to = (number: number) => link(`prefix ${number}`, () => void selectPrefix(engine, number));
   const parents = columns.num("parent"), numbers = columns.num("prefix");
   const below = [...numbers].filter((_, place) => parents[place] === id);
+  const more = below.length > MOST_NAMED ? ` and ${count(below.length - MOST_NAMED)} more` : "";
   const blockBytes = engine.facts["block_bytes"] as number | null | undefined, most = at("most_blocks")!;
   const span = engine.totals["span_ns"] ?? 0, room = engine.pool * span;
   const held = at("held_block_ns")!, used = at("used_block_ns")!, saved = at("hit_tokens"), lookups = at("lookups")!;
@@ -46,7 +49,9 @@ export async function describePrefix({ engine, id }: Selection<"prefixes">): Pro
       ["goes on from", at("parent") === null ? "the prompt's start" : to(at("parent")!)],
       [
         "goes on with",
-        below.length ? el("span", "", ...below.slice(0, 6).flatMap((number, i) => [i ? ", " : "", to(number)])) : null,
+        below.length
+          ? el("span", "", ...below.slice(0, MOST_NAMED).flatMap((number, i) => [i ? ", " : "", to(number)]), more)
+          : null,
       ],
       ["block hash", columns.text("block_hash", row)],
     ]),

@@ -135,8 +135,11 @@ async function preempted(engine: Engine, step: number): Promise<Node[]> {
 }
 
 async function shares(engine: Engine, step: number): Promise<Node[]> {
-  const found = await engine.shares(step);
+  const found = await engine.shares(step),
+    tokens = ({ columns, row }: Row<"shares">) => columns.at("scheduled_tokens", row) ?? 0;
   if (!found.length) return [];
+  // Those that took most of the step come first.
+  found.sort((a, b) => tokens(b) - tokens(a));
   if (isSelected("step", engine, step)) relate(found.map(({ columns, row }) => columns.num("request")[row]!));
   for (const { columns, row } of found.slice(0, MOST_SHARES)) await engine.request(columns.num("request")[row]!);
   const list = el("ul", "plain shares");
