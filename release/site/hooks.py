@@ -1,0 +1,81 @@
+"""MkDocs hooks of the documentation site: the pages are those of the repository, as they lie.
+
+The navigation is the index, docs/README.md. Pages of the root become pages of the site, and links to them are
+rewritten; GitHub shows the same files with the same links.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent.parent
+FRONT = {
+    "README.md": "index.md",
+    "docs/README.md": "contents.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "RELEASING.md": "releasing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""Files of the repository that have another name on the site."""
+SOURCES = {place: name for name, place in FRONT.items()}
+LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+CODE = re.compile(r"\[([^]]+)\]\((?:\.\./)*(?:LICENSE|[\w/.-]+\.(?:py|c|ts|toml|sql))\)")
+NAV = re.compile(r"^(?P<level>##+) (?P<section>.+)|^- \[(?P<title>[^]]+)\]\((?P<target>[^)]+)\)", re.MULTILINE)
+
+
+def on_config(config: Any) -> Any:
+    """Take the navigation from the index."""
+    config.nav = [{"Home": "index.md"}, *navigation((ROOT / "docs" / "README.md").read_text())]
+    about = {"All pages": "contents.md"}, {"Changes": "changelog.md"}, {"Releasing": "releasing.md"}
+    config.nav.append({"About": list(about)})
+    config.watch += [str(ROOT / name) for name in FRONT]
+    return config
+
+
+def navigation(index: str) -> list[Any]:
+    """The index's sections and the pages that they list, without links into the middle of a page."""
+    nav: list[Any] = []
+    listed: list[list[Any]] = [nav]
+    for line in NAV.finditer(index):
+        if line["section"]:
+            level = len(line["level"]) - 1
+            del listed[level:]
+            listed[-1].append({line["section"]: (pages := [])})
+            listed.append(pages)
+        elif "#" not in line["target"]:
+            listed[-1].append({line["title"].replace("`", ""): site_path("docs/README.md", line["target"])})
+    return nav
+
+
+def site_path(page: str, target: str) -> str:
+    """The place on the site of what a page of the repository links to."""
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+    return FRONT.get(path, path.removeprefix("docs/"))
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the root's pages under their names on the site."""
+    if index := files.get_file_from_path("README.md"):
+        files.remove(index)
+    for name, place in FRONT.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Make links between pages of the repository links between pages of the site; those to its code become text."""
+    here = page.file.src_uri
+    source = SOURCES.get(here, f"docs/{here}")
+
+    def moved(link: re.Match[str]) -> str:
+        if ":" in link[0]:
+            return link[0]
+        return posixpath.relpath(site_path(source, link[0]), posixpath.dirname(here) or ".")
+
+    return LINK.sub(moved, CODE.sub(r"\1", markdown))
