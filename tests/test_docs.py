@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 import typer
 
 from kvtrace.cli.main import app
-from tests.viewer.chromium import Chromium, find_browser
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -96,35 +94,6 @@ def test_generated_pages_are_up_to_date(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "release/site/reference.py", tmp_path], cwd=ROOT, check=True)
     stale = [page.name for page in tmp_path.iterdir() if page.read_text() != (DOCS / page.name).read_text()]
     assert stale == [], "run `make docs`"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built with every link checked."""
-    folder = tmp_path_factory.mktemp("site")
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    return folder
-
-
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
-    loads = re.compile(r"""<(?:script|img|iframe|link(?! rel="canonical"))\b[^>]*?\b(?:src|href)=["'](https?:[^"']*)""")
-    assert {url for page in site.rglob("*.html") for url in loads.findall(page.read_text())} == set()
-
-
-def test_the_sites_search_works_from_disk(site: Path) -> None:
-    if find_browser() is None:
-        pytest.skip("no chromium in PATH; apt-get install -y chromium")
-    with Chromium() as browser:
-        browser.call("Page.navigate", url=(site / "misses.html").as_uri())
-        browser.wait("document.readyState === 'complete' && document.querySelector('.md-search__input') !== null")
-        browser.evaluate("document.querySelector('.md-search__input').focus()")
-        browser.call("Input.insertText", text="preemption")
-        browser.wait("document.querySelectorAll('.md-search-result__item').length > 0")
-        assert "Events and tables" in browser.texts(".md-search-result__item h1")
-        assert (browser.console, [url for url in browser.requests if url.startswith("http")]) == ([], [])
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:

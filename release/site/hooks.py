@@ -21,8 +21,13 @@ FRONT = {
     "SECURITY.md": "security.md",
     "RELEASING.md": "releasing.md",
     "CHANGELOG.md": "changelog.md",
+    "examples/recordings/README.md": "recordings.md",
 }
 """Files of the repository that have another name on the site."""
+EXPLORE = ROOT / ".explore"
+"""What `make explore` made; `make site` copies it, if it is there."""
+
+SHOWN = {"page.html": "page", "report/report.html": "report"}
 SOURCES = {place: name for name, place in FRONT.items()}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 CODE = re.compile(r"\[([^]]+)\]\((?:\.\./)*(?:LICENSE|[\w/.-]+\.(?:py|c|ts|toml|sql))\)")
@@ -65,7 +70,23 @@ def on_files(files: Files, config: Any) -> Files:
         files.remove(index)
     for name, place in FRONT.items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
+    for stamp in EXPLORE.glob("*/made"):
+        for shown in SHOWN:
+            place = f"explore/{stamp.parent.name}/{shown}"
+            files.append(File.generated(config, place, abs_src_path=str(stamp.parent / shown)))
     return files
+
+
+def with_explored(markdown: str) -> str:
+    """Add links to the page and report of each recording in the first column of a table."""
+
+    def linked(row: re.Match[str]) -> str:
+        place = f"explore/{row[1]}"
+        if not (EXPLORE / row[1] / "made").exists():
+            return row[0]
+        return f"| `{row[1]}` " + " ".join(f"[{what}]({place}/{file})" for file, what in SHOWN.items())
+
+    return re.sub(r"^\| `([\w-]+)`(?= \|)", linked, markdown, flags=re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -78,4 +99,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return link[0]
         return posixpath.relpath(site_path(source, link[0]), posixpath.dirname(here) or ".")
 
-    return LINK.sub(moved, CODE.sub(r"\1", markdown))
+    text = LINK.sub(moved, CODE.sub(r"\1", markdown))
+    text = with_explored(text) if here == FRONT["examples/recordings/README.md"] else text
+    return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)  # in a table GitHub wants it escaped
