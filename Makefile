@@ -41,7 +41,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs explore site page compatibility pictures bench distributed faults dist release-check clean
+.PHONY: demo test check format lint types docs tutorials explore site page compatibility pictures bench distributed faults dist release-check clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -91,6 +91,10 @@ docs: $(READY)
 explore: $(READY)
 	@echo "== the recordings of examples/recordings as page, report and findings (about 10 s each, the first time)"
 	$(BIN)/python examples/explore.py .explore
+
+tutorials: $(READY)
+	@echo "== running the tutorials and writing what their commands print"
+	$(BIN)/python -m tests.site.console
 
 site: explore
 	@echo "== the documentation site, links checked"

@@ -3,7 +3,6 @@
 A block has commands after `$ ` and what they print. The blocks of a page run in order in one shell, on a terminal of
 100 columns, in a folder where `examples` is the repository's. Comments of a page declare what a test must know:
 
-    <!-- begins with: NAME -->       the folder has the run directory of that recording, ingested
     <!-- needs vLLM 0.32.0 -->       the outputs are that version's
     <!-- varies: REGEX -->           what differs between runs, as in `[0-9.]+ s`
 """
@@ -45,7 +44,7 @@ def steps(page: str) -> list[Step]:
     found = []
     for block in BLOCK.findall(page):
         for text in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command = re.match(r"(?:.*\\\n)*.*\n", text)
+            command = re.match(r"(?:.*\\\n)*.*\n(?:> .*\n)*", text)  # continued by a backslash, or with a prompt
             assert command is not None
             found.append(Step(command[0].rstrip("\n"), text[command.end() :]))
     return found
@@ -67,7 +66,9 @@ def lacks(page: str) -> str:
 
 def run(commands: list[str], folder: Path) -> list[str]:
     """Run commands in one shell on a terminal; returns what each printed."""
-    script = "".join(f"{command}\nkept=$?; printf '{SEPARATOR}'; (exit $kept)\n" for command in commands)
+    typed = (re.sub(r"^> ", "", command, flags=re.MULTILINE) for command in commands)
+    after = f"kept=$?; printf '{SEPARATOR}'; (exit $kept)"
+    script = "\n".join(["set -m; trap 'kill $(jobs -p) 2>/dev/null' EXIT", *(f"{each}\n{after}" for each in typed)])
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -77,6 +78,8 @@ def run(commands: list[str], folder: Path) -> list[str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # a process less to import vLLM
     }
     for name in ("COLUMNS", "LINES"):
         environment.pop(name, None)
@@ -124,7 +127,8 @@ def masked(output: str, varying: list[str]) -> str:
     """Return an output without what is declared to vary, and without the width that this takes."""
     for pattern in varying:
         output = re.sub(pattern, "*", output)
-    return re.sub(r" {2,}|-{2,}", "  ", output) if varying else output
+    lines = re.sub(r" {2,}|-{2,}", "  ", output).splitlines() if varying else output.splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
 def rewrite(path: Path) -> None:
@@ -135,8 +139,6 @@ def rewrite(path: Path) -> None:
         return
     with tempfile.TemporaryDirectory() as place:
         folder = prepare(Path(place) / "kvtrace")
-        for name in declared(page, "begins with:"):
-            run([f"tar -xf examples/recordings/{name}.tar.xz", f"kvtrace ingest {name}"], folder)
         shown = steps(page)
         printed = iter(run([step.command for step in shown], folder))
 
