@@ -28,7 +28,9 @@ INDEX = """\
 <title>kvtrace: recordings</title>
 <style>
 :root {{ color-scheme: light dark; }}
+body {{ background: light-dark(#fff, #14171b); color: light-dark(#1b1f24, #e6e9ed); }}
 body {{ max-width: 62rem; margin: 2rem auto; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif; }}
+a {{ color: light-dark(#0062a3, #6fc0f5); }}
 pre {{ overflow-x: auto; font-size: 13px; border-left: 3px solid #0062a3; padding-left: 1rem; }}
 </style>
 <main><h1>Recordings</h1>
@@ -73,7 +75,7 @@ def entry(name: str, folder: Path) -> str:
     """Return a recording's part of the index."""
     page, report = (f'<a href="{name}/{file}">{what} of {name}</a>' for file, what in SHOWN.items())
     findings = escape((folder / "findings.txt").read_text())
-    return f"<h2>{escape(name)}</h2>\n<p>{page} · {report}</p>\n<pre>{findings}</pre>"
+    return f'<h2>{escape(name)}</h2>\n<p>{page} · {report}</p>\n<pre tabindex="0">{findings}</pre>'
 
 
 SHOWN = {"page.html": "Page", "report/report.html": "Report"}

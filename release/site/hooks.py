@@ -102,3 +102,23 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     text = LINK.sub(moved, CODE.sub(r"\1", markdown))
     text = with_explored(text) if here == FRONT["examples/recordings/README.md"] else text
     return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)  # in a table GitHub wants it escaped
+
+
+NAMES = {
+    '<div class="md-search" ': '<div class="md-search" aria-label="Search" ',
+    'type="checkbox" id="__search"': 'type="checkbox" id="__search" aria-label="Search"',
+    'type="checkbox" id="__drawer"': 'type="checkbox" id="__drawer" aria-label="Navigation"',
+}
+"""Parts that the theme leaves without a name for screen readers."""
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the parts of a page for screen readers."""
+    for part, named in NAMES.items():
+        output = output.replace(part, named)
+    return output
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Do the same in the page of missing pages."""
+    return on_post_page(output_content)

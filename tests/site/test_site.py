@@ -22,9 +22,10 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 def test_the_sites_search_works_from_disk(site: Path, chromium: Chromium) -> None:
     show(chromium, site / "misses.html")
-    chromium.wait("document.querySelector('.md-search__input') !== null")
+    chromium.wait("typeof __index !== 'undefined'")
     chromium.evaluate("document.querySelector('.md-search__input').focus()")
-    chromium.call("Input.insertText", text="preemption")
+    for letter in "preemption":
+        chromium.key(letter, letter)
     chromium.wait("document.querySelectorAll('.md-search-result__item').length > 0")
     assert "Events and tables" in chromium.texts(".md-search-result__item h1")
     assert (chromium.console, [url for url in chromium.requests if url.startswith("http")]) == ([], [])
