@@ -95,6 +95,7 @@ explore: $(READY)
 tutorials: $(READY)
 	@echo "== running the tutorials and writing what their commands print"
 	$(BIN)/python -m tests.site.console
+	$(BIN)/python -m tests.site.notebooks
 
 site: explore
 	@echo "== the documentation site, links checked"

@@ -6,6 +6,7 @@ rewritten; GitHub shows the same files with the same links.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -22,6 +23,8 @@ FRONT = {
     "RELEASING.md": "releasing.md",
     "CHANGELOG.md": "changelog.md",
     "examples/recordings/README.md": "recordings.md",
+    "examples/notebooks/pandas.ipynb": "tutorials/pandas.md",
+    "examples/notebooks/polars.ipynb": "tutorials/polars.md",
 }
 """Files of the repository that have another name on the site."""
 EXPLORE = ROOT / ".explore"
@@ -69,12 +72,31 @@ def on_files(files: Files, config: Any) -> Files:
     if index := files.get_file_from_path("README.md"):
         files.remove(index)
     for name, place in FRONT.items():
-        files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
+        if name.endswith(".ipynb"):
+            files.append(File.generated(config, place, content=notebook(ROOT / name)))
+        else:
+            files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
     for stamp in EXPLORE.glob("*/made"):
         for shown in SHOWN:
             place = f"explore/{stamp.parent.name}/{shown}"
             files.append(File.generated(config, place, abs_src_path=str(stamp.parent / shown)))
     return files
+
+
+def notebook(path: Path) -> str:
+    """Return a notebook as a page: its text, code and what that showed."""
+    cells = json.loads(path.read_text())["cells"]
+    parts = []
+    for cell in cells:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                parts.append(f"![The plot of the cell above](data:image/png;base64,{data['image/png'].strip()})")
+            else:
+                parts.append(f"```text\n{''.join(data['text/plain'])}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def with_explored(markdown: str) -> str:
