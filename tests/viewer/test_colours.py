@@ -34,7 +34,7 @@ SIMULATED = {
     "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
     "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
 }
-"""What is seen of linear RGB, after Machado, Oliveira and Fernandes (2009)."""
+"""Matrices from linear RGB to what is seen of it, after Machado, Oliveira and Fernandes (2009)."""
 
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 WHITE = TO_XYZ.sum(axis=1)
