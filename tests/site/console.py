@@ -5,6 +5,7 @@ A block has commands after `$ ` and what they print. The blocks of a page run in
 
     <!-- needs vLLM 0.32.0 -->       the outputs are that version's
     <!-- varies: REGEX -->           what differs between runs, as in `[0-9.]+ s`
+    <!-- port: NUMBER -->            a port that the commands listen on; they run with a free one in its place
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import fcntl
 import os
 import pty
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -64,8 +66,12 @@ def lacks(page: str) -> str:
     return ""
 
 
-def run(commands: list[str], folder: Path) -> list[str]:
-    """Run commands in one shell on a terminal; returns what each printed."""
+def run(page: str, folder: Path) -> list[str]:
+    """Run a page's commands in one shell on a terminal; returns what each printed."""
+    commands = [step.command for step in steps(page)]
+    for port in declared(page, "port:"):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            commands = [command.replace(port, str(free.getsockname()[1])) for command in commands]
     typed = (re.sub(r"^> ", "", command, flags=re.MULTILINE) for command in commands)
     after = f"kept=$?; printf '{SEPARATOR}'; (exit $kept)"
     script = "\n".join(["set -m; trap 'kill $(jobs -p) 2>/dev/null' EXIT", *(f"{each}\n{after}" for each in typed)])
@@ -140,7 +146,7 @@ def rewrite(path: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = prepare(Path(place) / "kvtrace")
         shown = steps(page)
-        printed = iter(run([step.command for step in shown], folder))
+        printed = iter(run(page, folder))
 
     def block(found: re.Match[str]) -> str:
         return "\n".join(f"$ {step.command}\n{next(printed)}" for step in steps(f"```console\n{found[0]}```\n"))

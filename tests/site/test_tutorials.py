@@ -15,7 +15,7 @@ def test_a_tutorials_commands_print_what_it_shows(path: Path, tmp_path: Path) ->
     if why := lacks(page):
         pytest.skip(why)
     shown, varying = steps(page), declared(page, "varies:")
-    printed = run([step.command for step in shown], prepare(tmp_path / "kvtrace"))
+    printed = run(page, prepare(tmp_path / "kvtrace"))
     for step, output in zip(shown, printed, strict=True):
         assert masked(output, varying) == masked(step.output, varying), (
             f"{step.command}\n`make tutorials` writes it anew"
