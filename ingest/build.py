@@ -14,6 +14,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.schema.trace import create_schema
+from kvtrace.queries.trace import hide_progress
 
 STORAGE_VERSION = "v1.5.0"
 """Storage version of traces. The oldest DuckDB that kvtrace supports can open them."""
@@ -118,7 +119,7 @@ def _open(path: Path, memory_limit_mb: int) -> duckdb.DuckDBPyConnection:
         connection.execute(f"SET memory_limit = '{memory_limit_mb}MB'")
         connection.execute(f"SET temp_directory = {_quote(_beside(path, '.tmp'))}")
         connection.execute("SET preserve_insertion_order = true")
-        connection.execute("SET enable_progress_bar = false")
+        hide_progress(connection)
         connection.execute(f"ATTACH {_quote(path)} AS new_trace {_storage_option()}")
         connection.execute("USE new_trace")
     except BaseException:

@@ -312,9 +312,8 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     try:
         with _CONNECTING:  # handles of one file in one process share its settings, and the first one locks them
             connection = duckdb.connect(str(path), read_only=True, config=config)
-            if not connection.sql("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
-                # From `python -c` and notebooks DuckDB would draw a progress bar onto stdout, amid the answer.
-                connection.execute("SET enable_progress_bar = false")
+            if not _setting(connection, "lock_configuration"):
+                hide_progress(connection)
                 connection.execute("SET lock_configuration = true")
             return connection
     except duckdb.ConnectionException as error:
@@ -328,6 +327,19 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
             f"DuckDB {duckdb.__version__} cannot open {path}: {_first_line(error)}. A damaged trace can be made again "
             "with `kvtrace ingest`; one of a newer DuckDB needs that version"
         ) from error
+
+
+def hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
+    """Draw no progress bar: from `python -c` and notebooks it would stand on stdout, amid the answer.
+
+    In a notebook without ipywidgets DuckDB draws none, and refuses to have that set.
+    """
+    if _setting(connection, "enable_progress_bar"):
+        connection.execute("SET enable_progress_bar = false")
+
+
+def _setting(connection: duckdb.DuckDBPyConnection, name: str) -> object:
+    return connection.sql(f"SELECT current_setting('{name}')").fetchall()[0][0]
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 HERE = Path(__file__).parent
 SHARED_RECORDINGS = {f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction")}
-SHARED_FOLDERS = {"tests/vllm/offload", "tests/lab/replay"}
+SHARED_FOLDERS = {"tests/vllm/offload", "tests/lab/replay", "tests/site"}
 
 
 def group_of(node_id: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,12 @@ def test_the_index_has_every_page() -> None:
     listed = {(DOCS / link.partition("#")[0]).resolve() for link in links(index)}
     assert set(PAGES) - listed - {index} == {ROOT / "RELEASING.md"}  # for maintainers, by way of CONTRIBUTING.md
     assert index in {(ROOT / link).resolve() for link in links(ROOT / "README.md")}
+
+
+def test_generated_pages_are_up_to_date(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "release/site/reference.py", tmp_path], cwd=ROOT, check=True)
+    stale = [page.name for page in tmp_path.iterdir() if page.read_text() != (DOCS / page.name).read_text()]
+    assert stale == [], "run `make docs`"
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:

@@ -49,7 +49,7 @@ def recognise(path: Path) -> Importer:
 def table() -> str:
     """The table of docs/importers.md."""
     rows = [f"| `{each.option}` | {each.help} | {each.says} | {each.lacks} |" for each in all_importers().values()]
-    return "\n".join(["| option | takes | tells | cannot tell |", "|---|---|---|---|", *rows, ""])
+    return "\n".join(["", "| option | takes | tells | cannot tell |", "|---|---|---|---|", *rows, "", ""])
 
 
 def with_table(page: str) -> str:

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="RUN", help="Run directory that you would record to.  [default: .]"),
+        typer.Option("-o", "--output", metavar="RUN", help="Run directory that you would record to."),
     ] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON object.")] = False,
 ) -> None:

@@ -98,7 +98,7 @@ def _overview(facts: dict[str, dict[str, Any]], columns: list[tuple[str, ...]]) 
         where = f"{', '.join(recorded['devices'])}, runs: {recorded['runs']}" if recorded else "no, sources only"
         counts = (str(states[state]) for state in ("works", "fits", "degraded", "absent"))
         yield _row(version, where, *counts, _checks(found.get("checks")))
-    yield "\nThe checks are those of `tests/vllm`: against vLLM's KV events, counters, outputs and connectors' logs."
+    yield "\nThe checks are those of `tests/vllm`: against vLLM's KV events, counters, outputs and connectors' logs.\n"
     for version, found in facts.items():
         checks = found.get("checks", {})
         for outcome in ("failed", "skipped"):

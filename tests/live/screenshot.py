@@ -1,6 +1,7 @@
-"""A picture of `kvtrace top` in a pseudo-terminal, while a recording goes on.
+"""Pictures of a terminal: of `kvtrace top` while a recording goes on, or of what another command prints.
 
 python -m tests.live.screenshot RUN docs/images/top.png [KEYS]
+python -m tests.live.screenshot --of "kvtrace findings RUN" docs/images/findings.png
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import io
 import os
 import pty
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
 import termios
@@ -46,21 +49,33 @@ def shown(run: Path, keys: str, seconds: float = 3) -> list[str]:
     return lines
 
 
-def picture(lines: list[str]) -> str:
+def printed(command: str) -> list[str]:
+    """A command's line and those that it prints."""
+    words = [sys.executable, "-m", *shlex.split(command)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return [f"$ {command}", *done.stdout.rstrip().split("\n")]
+
+
+def picture(lines: list[str], title: str) -> str:
     """The terminal as SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     for line in lines:
         console.print(Text.from_ansi(line), no_wrap=True, overflow="crop")
-    return console.export_svg(title="kvtrace top")
+    return console.export_svg(title=title)
 
 
 def main() -> None:
-    run, target, keys = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
-    svg = re.sub(r"@font-face \{[^}]*\}", "", picture(shown(run, keys)))  # nothing is fetched
+    if sys.argv[1] == "--of":
+        command, target = sys.argv[2], Path(sys.argv[3])
+        lines, title = printed(command), " ".join(command.split()[:2])
+    else:
+        run, target, keys = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
+        lines, title = shown(run, keys), "kvtrace top"
+    svg = re.sub(r"@font-face \{[^}]*\}", "", picture(lines, title))  # nothing is fetched
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "top.html"
         page.write_text(f"<html data-state=ready data-loading=false><body style='margin:0'>{svg}")
-        take(page, target, 1000, 660)
+        take(page, target, 1000, 75 + round(24.4 * len(lines)))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import kvtrace.viewer
-
+from .axe import AXE, MISSING, violations
 from .chromium import Chromium
 from .pages import insert_moves, make_page, text, wait_for_text, window
 from .simulate import create_trace
 
 SHIFT = 8
-AXE = Path(kvtrace.viewer.__file__).resolve().parent / "web" / "node_modules" / "axe-core" / "axe.min.js"
 FOCUS = "document.activeElement.id || document.activeElement.innerText || document.activeElement.className"
 
 
@@ -182,7 +180,7 @@ def test_runs_are_compared_without_a_mouse(chromium: Chromium, trace: Path, tmp_
     assert len(chromium.texts("#table tbody tr")) == 2
 
 
-@pytest.mark.skipif(not AXE.exists(), reason="no axe-core in viewer/web/node_modules: make page brings it")
+@pytest.mark.skipif(not AXE.exists(), reason=MISSING)
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing_to_object_to(page: Path, chromium: Chromium, dark: bool) -> None:
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -200,11 +198,6 @@ def test_axe_finds_nothing_to_object_to(page: Path, chromium: Chromium, dark: bo
                 chromium.wait("kvtrace.view.selection !== null && document.querySelector('#inspector h2') !== null")
             for key in keys:
                 chromium.key(key, key)
-            chromium.evaluate(AXE.read_text() + ";0")
-            found = chromium.evaluate(
-                "axe.run(document, {resultTypes: ['violations']}).then((result) => result.violations.map("
-                "(each) => each.id + ': ' + each.nodes.map((node) => node.target.join(' ')).join(', ')))"
-            )
-            assert found == [], (fragment, keys)
+            assert violations(chromium) == [], (fragment, keys)
     finally:
         chromium.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
