@@ -115,7 +115,8 @@ def _steps() -> tuple[str, ...]:
             (['none', 'kv_insufficient', 'token_budget', 'max_num_seqs', 'preempted'])[1 + roll(i, 9, 5)]::e_limit,
             CASE WHEN roll(i, 9, 5) > 0 THEN least({REQUESTS}, i // 2 + 1) END,
             CASE WHEN roll(i, 9, 5) = 1 THEN 20 + roll(i, 10, 50) END,
-            CASE WHEN roll(i, 9, 5) = 1 THEN roll(i, 11, 20) END
+            CASE WHEN roll(i, 9, 5) = 1 THEN roll(i, 11, 20) END,
+            CASE WHEN roll(i, 9, 5) = 1 THEN 0 END
         FROM range(1, {STEPS + 1}) s(i)
         """,
         """

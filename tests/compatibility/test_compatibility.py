@@ -46,8 +46,10 @@ OTHER_WAYS = {
     "locality": "from 0.29 on it tells remote tiers",
     "lora_path": "tells adapters of one name apart",
     "max_num_active_reqs": "from 0.31 on; else max_num_running_reqs",
+    "num_waiting_for_streaming_input": "sessions that wait for input, where a version has them",
     "session_id": "forks have it",
     "transfer_bytes": "else the bytes follow from the blocks",
+    "watermark_blocks": "versions without it keep no blocks free",
 }
 """Attributes that may be missing from any version without loss, and why."""
 

@@ -14,7 +14,7 @@ from .conftest import Ledger
 
 DRAWN = """kvtrace.lanes().map((lane) => {
     const lines = ['queue', 'tiers'].includes(lane.name);
-    const canvas = lane.element.querySelector(lines ? '.chart canvas' : ':scope > canvas, .scroller canvas');
+    const canvas = lane.element.querySelector(lines ? '.chart canvas' : ':scope > canvas, .scroller canvas, .prefixes canvas');
     lane.element.scrollIntoView();
     const data = canvas.getContext('2d').getImageData(170, 0, canvas.width - 180, canvas.height).data;
     return [lane.name, new Set(new Uint32Array(data.buffer)).size > 2];
@@ -40,12 +40,12 @@ def drawn(browser: Chromium, ledger: Ledger, tmp_path: Path) -> dict[str, bool]:
 
 
 def test_a_recording_with_an_offload_tier_is_drawn(chromium: Chromium, offloading: Ledger, tmp_path: Path) -> None:
-    names = ("steps", "limits", "queue", "pool", "map", "tiers", "transfers", "pins", "requests")
+    names = ("steps", "limits", "queue", "pool", "map", "prefixes", "tiers", "transfers", "pins", "requests")
     assert drawn(chromium, offloading, tmp_path) == dict.fromkeys(names, True)
 
 
 def test_a_recording_with_pins_is_drawn(chromium: Chromium, ttl: Ledger, tmp_path: Path) -> None:
-    names = ("steps", "limits", "queue", "pool", "map", "pins", "requests")
+    names = ("steps", "limits", "queue", "pool", "map", "prefixes", "pins", "requests")
     assert drawn(chromium, ttl, tmp_path) == dict.fromkeys(names, True)
     pinned = ttl.rows("SELECT count(*) AS pins FROM pin")[0]["pins"]
     references = chromium.evaluate("kvtrace.contents.runs[0].engines[0].pins")
