@@ -14,7 +14,8 @@ from .conftest import Ledger
 
 DRAWN = """kvtrace.lanes().map((lane) => {
     const lines = ['queue', 'tiers'].includes(lane.name);
-    const canvas = lane.element.querySelector(lines ? '.chart canvas' : ':scope > canvas, .scroller canvas, .prefixes canvas');
+    const places = lines ? '.chart canvas' : ':scope > canvas, .scroller canvas, .prefixes canvas';
+    const canvas = lane.element.querySelector(places);
     lane.element.scrollIntoView();
     const data = canvas.getContext('2d').getImageData(170, 0, canvas.width - 180, canvas.height).data;
     return [lane.name, new Set(new Uint32Array(data.buffer)).size > 2];
