@@ -99,12 +99,12 @@ class Tile:
         self.step += 1
         self.start_ns = self.now_ns
         self.preempted = 0
-        self.limit = (Limit.none, 0, NEVER, NEVER)
+        self.limit = (Limit.none, 0, NEVER, NEVER, NEVER)
         budget, shares = self._schedule_running(BUDGET_TOKENS, [])
         if not self.preempted:
             budget = self._admit(budget, shares)
         elif self.waiting:
-            self.limit = (Limit.preempted, self.waiting[0].number, NEVER, NEVER)
+            self.limit = (Limit.preempted, self.waiting[0].number, NEVER, NEVER, NEVER)
         self._record_step(budget, shares)
         self._update(shares)
 
@@ -131,7 +131,7 @@ class Tile:
             head = self.waiting[0]
             if len(self.running) >= MAX_SEQS or not budget:
                 reason = Limit.token_budget if not budget else Limit.max_num_seqs
-                self.limit = (reason, head.number, NEVER, NEVER)
+                self.limit = (reason, head.number, NEVER, NEVER, NEVER)
                 break
             hits = self._lookup(head)
             hit_tokens = len(hits) * BLOCK_TOKENS
@@ -143,7 +143,7 @@ class Tile:
             self.emit("prefix_lookup", self.now_ns, self.step, head.number, *found)
             head.lookups += 1
             if not admitted:
-                self.limit = (Limit.kv_insufficient, head.number, need, available)
+                self.limit = (Limit.kv_insufficient, head.number, need, available, 0)
                 break
             self._start(self.waiting.popleft(), hits)
             self._allocate(head, need, tokens, TableOp.set)

@@ -86,8 +86,12 @@ class Tally:
                 self._tpot_ms.append((now_ns - life.first_ns) / 1e6 / (output - 1))
 
     def _add(self, life: _Life) -> None:
-        untold = life.request.prefill_stats  # of a request that ended before its first output
-        self._hit_tokens += life.hit_tokens if untold is None else untold.num_cached_tokens
+        request = life.request
+        untold = request.prefill_stats  # of a request that ended before its first output
+        if untold is None:
+            self._hit_tokens += life.hit_tokens
+        elif request.num_computed_tokens or request.num_preemptions:  # a lookup alone is no hit: blocks may be refused
+            self._hit_tokens += untold.num_cached_tokens
         self._output_tokens += life.request.num_output_tokens
         self._preemptions += life.request.num_preemptions
 
