@@ -80,7 +80,7 @@ def test_advice_is_ranked_and_says_what_to_expect(demo: Path) -> None:
 def test_a_report_has_the_advice_where_it_is_asked_for(demo: Path, tmp_path: Path) -> None:
     kvtrace("report", demo, "--advise", "-o", tmp_path / "report")
     page = (tmp_path / "report" / "report.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| KV memory ")]
+    rows = [line for line in page.splitlines() if line.startswith("| `KV memory ")]
     assert len(rows) == 4, page[-3000:]
     # which of them is worth it depends on how even the machine's steps were
     assert "All figures are predicted" in page
