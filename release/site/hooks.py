@@ -28,7 +28,7 @@ FRONT = {
 }
 """Files of the repository that have another name on the site."""
 EXPLORE = ROOT / ".explore"
-"""What `make explore` made; `make site` copies it, if it is there."""
+"""Pages of recordings that `make explore` made. `make site` copies them if they are there."""
 
 SHOWN = {"page.html": "page", "report/report.html": "report"}
 SOURCES = {place: name for name, place in FRONT.items()}

@@ -9,7 +9,7 @@ own kernel stays in place. What a kernel computes is untouched.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kvtrace.probes.device.tiles.source import MismatchError, holder_of, parameters
 
@@ -99,12 +99,12 @@ def _begin_programs(method: ast.FunctionDef) -> None:
     body.insert(at, _statement("kvt_prepare(self)"))
 
 
-def _names(loop: ast.While, wanted: object, count: int) -> list[str]:
+def _names(loop: ast.While, wanted: Callable[[ast.expr], bool], count: int) -> list[str]:
     """The names that the one assignment with a wanted value in a loop gives values to."""
     found = [
         node.targets[0]
         for node in ast.walk(loop)
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and wanted(node.value)  # type: ignore[operator]
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and wanted(node.value)
     ]
     if len(found) != 1:
         raise MismatchError(f"{len(found)} assignments in the loop over work tiles where one was expected")
