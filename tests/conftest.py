@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,24 @@ def group_of(node_id: str) -> str:
         return "tests/vllm"
     folder = file.rpartition("/")[0]
     return folder if folder in SHARED_FOLDERS else file
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[list[str]]:
+    """Command of an interpreter that has imported vLLM. Engines that it runs fork their processes, as on a GPU."""
+    from kvtrace.lab.warm import started
+    from tests.vllm.conftest import vllm_environment
+
+    with started(environment=vllm_environment()) as python:
+        yield python
+
+
+@pytest.fixture(scope="session")
+def warm_replays(warm_python: list[str]) -> Iterator[None]:
+    """Replays of this process take that interpreter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvtrace.lab.replay.run.PYTHON", warm_python)
+        yield
 
 
 def pytest_configure() -> None:

@@ -65,7 +65,7 @@ def state_model(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("gates")
     same, narrow = (draft_model(folder / f"draft-{heads}", heads) for heads in (4, 2))
     state = {"model": state_model(folder / "lfm2"), "mamba_cache_mode": "align", "enable_prefix_caching": True}
@@ -90,7 +90,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         name: {"options": {**BIG, **more}, "cases": CASES | (evicting if name in ("plain", "window") else {})}
         for name, more in options.items()
     }
-    script = [sys.executable, str(HERE / "gates.py"), json.dumps(engines), str(folder / "truth.json")]
+    script = [*warm_python, str(HERE / "gates.py"), json.dumps(engines), str(folder / "truth.json")]
     environment = vllm_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0")
     done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=400)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

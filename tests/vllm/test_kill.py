@@ -58,7 +58,7 @@ def check(run: Path, open_trace: object) -> int:
     """Ingest and compare with what the process itself counted; records found."""
     from kvtrace.format.reader import open_recording
 
-    done = kvtrace("ingest", run, timeout=120)
+    done = kvtrace("ingest", run)
     assert done.returncode == 0, done.stderr
     [process] = open_recording(run).processes
     written = process.written()
