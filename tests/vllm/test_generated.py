@@ -29,7 +29,7 @@ ENGINES = {
 @pytest.mark.usefixtures("warm_replays")
 def test_generated_workloads_are_repeated(warm_python: list[str], tmp_path: Path) -> None:
     engines = [{**ENGINE, **options} for options in ENGINES.values()]
-    script = [*warm_python, str(HERE / "generated.py"), json.dumps(engines), str(SEED)]
+    script = [*warm_python, str(HERE / "generated.py"), json.dumps(engines), str(SEED), str(tmp_path / "log")]
     environment = vllm_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0")
     run = tmp_path / "run"
     done = kvtrace("record", "-o", run, "--", *script, env=environment, timeout=300)
