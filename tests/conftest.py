@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.traces import copy_schemas
+
 HERE = Path(__file__).parent
 SHARED_RECORDINGS = {f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction")}
 SHARED_FOLDERS = {"tests/vllm/offload", "tests/lab/replay", "tests/site"}
@@ -45,6 +47,7 @@ def pytest_configure() -> None:
     # What a shell runs in the background ignores Ctrl-C, and so do its children, where tests press it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    copy_schemas()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
