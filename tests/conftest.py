@@ -12,17 +12,19 @@ import pytest
 from tests.traces import copy_schemas
 
 HERE = Path(__file__).parent
-SHARED_RECORDINGS = {f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction")}
+RECORDINGS = [
+    f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction", "reuse", "flight")
+]
+SYNTHETIC = [f"tests/queries/test_{name}.py" for name in ("bench", "terminal")]
+SHARED = dict.fromkeys(RECORDINGS, "tests/vllm") | dict.fromkeys(SYNTHETIC, "synthetic")
 SHARED_FOLDERS = {"tests/vllm/offload", "tests/lab/replay", "tests/site"}
 
 
 def group_of(node_id: str) -> str:
     """The name of the tests that must run in the process of this one, because they share its fixtures."""
     file = node_id.partition("::")[0]
-    if file in SHARED_RECORDINGS:
-        return "tests/vllm"
     folder = file.rpartition("/")[0]
-    return folder if folder in SHARED_FOLDERS else file
+    return folder if folder in SHARED_FOLDERS else SHARED.get(file, file)
 
 
 @pytest.fixture(scope="session")
