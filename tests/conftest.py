@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.traces import copy_schemas
+from tests.viewer.chromium import Chromium, Tab, find_browser
 
 HERE = Path(__file__).parent
 RECORDINGS = [
@@ -25,6 +26,21 @@ def group_of(node_id: str) -> str:
     file = node_id.partition("::")[0]
     folder = file.rpartition("/")[0]
     return folder if folder in SHARED_FOLDERS else SHARED.get(file, file)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    if find_browser() is None:
+        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+    with Chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(chromium: Chromium) -> Iterator[Tab]:
+    """Goes on in an empty tab of a given size."""
+    yield chromium.tab
+    chromium.tab()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from kvtrace.lab.matrix import Cell, read_matrix
 from kvtrace.queries import Trace
 from kvtrace.queries.text import rounded
+from tests.vllm.conftest import vllm_environment
 
 from .cells import table
 
@@ -27,19 +27,9 @@ STUDY = ROOT / "examples" / "studies" / "tiny-policies.toml"
 PATIENCE_S = 240
 
 
-def environment() -> dict[str, str]:
-    settings = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    return {**os.environ, **settings}
-
-
 def lab(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kvtrace", "lab", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), **options)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=vllm_environment(), **options)
 
 
 def results(directory: Path) -> dict[str, dict[str, Any]]:
@@ -57,9 +47,8 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interrupted(matrix: Path, directory: Path, cells: int, number: signal.Signals) -> tuple[int, str]:
     """Start the sweep, and end it in the middle of the cell after so many."""
     command = [sys.executable, "-m", "kvtrace", "lab", "run", str(matrix), "-o", str(directory), "--warm"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=vllm_environment(), start_new_session=True, **pipes)
     deadline = time.monotonic() + PATIENCE_S
     while len(results(directory)) < cells or not list(directory.glob("cells/*/run/processes")):
         assert process.poll() is None, process.communicate()[1]
