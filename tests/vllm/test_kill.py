@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,14 +15,14 @@ from tests.vllm.conftest import ENGINE, HERE, kvtrace, vllm_environment
 KILLS = 5
 
 
-def test_kills_lose_nothing_that_was_written(tmp_path: Path) -> None:
+def test_kills_lose_nothing_that_was_written(warm_python: list[str], tmp_path: Path) -> None:
     import kvtrace as package
 
     environment = vllm_environment(
         KVTRACE_COUNT_WRITES="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_PLUGINS="", VLLM_LOGGING_LEVEL="ERROR"
     )
     victims = subprocess.Popen(
-        [sys.executable, str(HERE / "victims.py"), json.dumps(ENGINE)],
+        [*warm_python, str(HERE / "victims.py"), json.dumps(ENGINE)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "log").open("wb"),
