@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -209,7 +208,7 @@ def test_every_change_of_a_block_belongs_to_a_group(recorded: Recorded) -> None:
     assert sum(group["hit_blocks"] for group in groups) == row["hits"] > 0
 
 
-def test_answers_are_those_of_vllms_cache_manager_with_any_groups(tmp_path: Path) -> None:
-    script = [sys.executable, str(HERE / "group_answers.py"), "1", str(tmp_path)]
+def test_answers_are_those_of_vllms_cache_manager_with_any_groups(warm_python: list[str], tmp_path: Path) -> None:
+    script = [*warm_python, str(HERE / "group_answers.py"), "1", str(tmp_path)]
     done = subprocess.run(script, env=vllm_environment(), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
