@@ -166,7 +166,7 @@ def _kv_groups(engine: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {
                 "engine_id": engine["engine_id"],
                 "kv_group": number,
-                "kind": GroupKind.of([str(group.get("kind"))]).name,
+                "kind": GroupKind.of(map(str, [group.get("kind"), *(group.get("bases") or ())])).name,
                 "block_size_tokens": spec.get("block_size"),
                 "layers": group.get("layers"),
                 "window_tokens": spec.get("sliding_window") or spec.get("attention_chunk_size"),
