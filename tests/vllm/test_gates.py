@@ -145,10 +145,12 @@ EXPECTED: Losses = {
     ("plain", "evicted"): [("partial_block", None, 12, 0), ("absent", 0, 288, 288)],
     ("window", "again"): [("partial_block", None, 12, 0)],
     ("window", "branch"): [("partial_block", None, 4, 0), ("absent", 0, 64, 0), ("window_gap", 1, 192, 192)],
+    ("window", "evicted"): [("partial_block", None, 12, 0), ("absent", 0, 160, 160), ("window_gap", 1, 128, 128)],
     ("window", "branch-again"): [("partial_block", None, 4, 0)],
     ("retained", "branch"): [("partial_block", None, 4, 0), ("absent", 0, 64, 0)],
     ("state", "again"): [("partial_block", None, 12, 0)],
     ("state", "branch"): [("partial_block", None, 4, 0), ("absent", 1, 64, 0), ("no_state", 0, 192, 192)],
+    ("state", "branch-again"): [("partial_block", None, 4, 0)],
     ("connector", "branch"): [("partial_block", None, 4, 0), ("absent", 1, 64, 0), ("no_state", 0, 192, 192)],
     ("connector", "early-supplied"): [("last_token", None, BLOCK, 0), ("absent", 1, BLOCK, BLOCK)],
     ("eagle", "again"): [("partial_block", None, 12, 0), ("eagle_drop", 0, BLOCK, BLOCK)],
@@ -161,7 +163,7 @@ EXPECTED: Losses = {
         ("window_gap", 2, 128, 128),
     ],
 }
-"""In each case but the last, all lost tokens that an earlier request had are lost to one rule."""
+"""In each case but 'all' and the window's eviction, all lost tokens that an earlier request had are lost to one rule."""
 
 
 @pytest.mark.parametrize(("engine", "case"), EXPECTED, ids=map("-".join, EXPECTED))
