@@ -15,7 +15,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.events import GROUP_LOOKUP, GroupKind
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument, what_failed
-from kvtrace.probes.vllm_symbols import COORDINATOR, GROUP_MANAGER
+from kvtrace.probes.vllm_symbols import COORDINATOR, GROUP_MANAGER, HYBRID_COORDINATOR
 
 _FIND = "find_longest_cache_hit"
 EACH = "find_longest_cache_hit_per_group"
@@ -113,7 +113,8 @@ class GroupLookups:
         hook = Hook(f"{COORDINATOR}.{_FIND}", _LOST, before=self.before_lookup, after=self.after_lookup, off=self._off)
         self._patches.patch_object(coordinator, _FIND, hook)
         if hasattr(coordinator, EACH):
-            hook = Hook(f"{COORDINATOR}.{EACH}", _LOST, before=self.before_each, after=self.after_each, off=self._off)
+            target = f"{HYBRID_COORDINATOR}.{EACH}"
+            hook = Hook(target, _LOST, before=self.before_each, after=self.after_each, off=self._off)
             self._patches.patch_object(coordinator, EACH, hook)
 
     def before_each(self, args: Args, kwargs: Kwargs) -> None:

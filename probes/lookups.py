@@ -13,7 +13,14 @@ from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.group_lookups import EACH, GROUP_NEEDS
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
-from kvtrace.probes.vllm_symbols import BLOCK_POOL, COORDINATOR, GROUP_MANAGER, KV_CACHE_MANAGER, REQUEST
+from kvtrace.probes.vllm_symbols import (
+    BLOCK_POOL,
+    COORDINATOR,
+    GROUP_MANAGER,
+    HYBRID_COORDINATOR,
+    KV_CACHE_MANAGER,
+    REQUEST,
+)
 from kvtrace.probes.vllm_types import KVCacheManager, Request
 
 _SIZING = "get_num_blocks_to_allocate"
@@ -248,8 +255,8 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             before=allocations.before_connector_lookup,
             after=allocations.after_connector_lookup,
             off=engines.off(Engine.without_lookups),
-            needs=(Need(COORDINATOR, EACH, "which KV cache groups lacked what a connector supplies"),),
-            since="0.29",
+            needs=(Need(HYBRID_COORDINATOR, EACH, "which KV cache groups lacked what a connector supplies"),),
+            since="0.27",
         ),
         Hook(
             f"{KV_CACHE_MANAGER}.allocate_slots",

@@ -80,7 +80,8 @@ WITH answer AS (
     FROM steps
 )
 SELECT e.engine_id, e.request, e.step, place, rule,
-    CASE WHEN rule = 'absent' THEN coalesce(kv_group, 0) ELSE kv_group END AS kv_group, kv_groups, kind,
+    CASE rule WHEN 'absent' THEN coalesce(kv_group, 0) WHEN 'dropped' THEN NULL ELSE kv_group END AS kv_group,
+    CASE WHEN rule <> 'dropped' THEN kv_groups END AS kv_groups, CASE WHEN rule <> 'dropped' THEN kind END AS kind,
     greatest(low, l.local_hit_tokens)::BIGINT AS low, high::BIGINT AS high,
     greatest(high - greatest(low, l.hit_tokens), 0) AS computed_tokens,
     price(computed_tokens, greatest(low, l.hit_tokens), p.ns_per_token, p.ns_per_token_context) AS compute_ns

@@ -355,7 +355,7 @@ def test_a_head_that_waits_for_the_next_prefill_step_is_told_apart(facts: dict[s
             "max_num_running_reqs": 8,
             "scheduler_config": SimpleNamespace(enable_chunked_prefill=True),
             "_pause_state": SimpleNamespace(name="UNPAUSED"),
-            "waiting": [SimpleNamespace(request_id="a", status=SimpleNamespace(name="WAITING"))],
+            "waiting": [SimpleNamespace(request_id=REQUESTS[0], status=SimpleNamespace(name="WAITING"))],
             **facts,
         }
     )

@@ -163,7 +163,7 @@ EXPECTED: Losses = {
         ("window_gap", 2, 128, 128),
     ],
 }
-"""In each case but 'all' and the window's eviction, all lost tokens that an earlier request had are lost to one rule."""
+"""Apart from `all` and the window that was evicted, all tokens that an earlier request had are lost to one rule."""
 
 
 @pytest.mark.parametrize(("engine", "case"), EXPECTED, ids=map("-".join, EXPECTED))
