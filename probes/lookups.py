@@ -273,7 +273,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             needs=(
                 Need(REQUEST, "request_id"),
                 Need(KV_CACHE_MANAGER, "coordinator"),
-                Need(BLOCK_POOL, "get_num_free_blocks"),
+                Need(BLOCK_POOL, "get_num_free_blocks num_gpu_blocks"),
                 Need(COORDINATOR, _SIZING, _SIZED),
                 Need(COORDINATOR, _GROUPS, _SIZED_GROUPS),
                 Need(GROUP_MANAGER, _SIZING, _SIZED_GROUPS),
