@@ -48,6 +48,7 @@ CASES: dict[str, list[list[int]]] = {
     "branch-again": [[LONG, 200], [TURN, 60]],
 }
 
+ODD = {"odd": [[LONG + 10, 310]], "odd-again": [[LONG + 10, 310]]}
 SUPPLIED_TOKENS = 32
 SUPPLIED = {"early-supplied": [[LONG, 100], [TURN + 20, 60]]}
 """The connector of that engine supplies tokens beyond full attention's hit, and with them the state that is missing."""
@@ -79,6 +80,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         "window": {"hf_overrides": WINDOWS, "num_gpu_blocks_override": 48},
         "retained": {"hf_overrides": WINDOWS, "prefix_cache_retention_interval": 64},
         "state": state,
+        "fine": {**state, "prefix_match_unit": 16},  # hits may end inside a block
         "eagle": {"speculative_config": {"method": "eagle", "model": same, "num_speculative_tokens": 1}},
         # Blocks of 32 and 64 tokens: hits are multiples of 64.
         "alignment": {
@@ -104,7 +106,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
             "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1,
         },
     }  # fmt: skip
-    more_cases: dict[str, Any] = {"plain": evicting, "window": evicting, "connector": SUPPLIED}
+    more_cases: dict[str, Any] = {"plain": evicting, "window": evicting, "connector": SUPPLIED, "fine": ODD}
     engines: dict[str, Any] = {
         name: {"options": {**BIG, **more}, "cases": CASES | more_cases.get(name, {})} for name, more in options.items()
     }
@@ -150,6 +152,8 @@ EXPECTED: Losses = {
     ("retained", "branch"): [("partial_block", None, 4, 0), ("absent", 0, 64, 0)],
     ("state", "again"): [("partial_block", None, 12, 0)],
     ("state", "branch"): [("partial_block", None, 4, 0), ("absent", 1, 64, 0), ("no_state", 0, 192, 192)],
+    ("fine", "whole-again"): [("last_token", None, BLOCK // 2, BLOCK // 2)],
+    ("fine", "odd-again"): [("partial_block", None, 6, 0)],
     ("state", "branch-again"): [("partial_block", None, 4, 0)],
     ("connector", "branch"): [("partial_block", None, 4, 0), ("absent", 1, 64, 0), ("no_state", 0, 192, 192)],
     ("connector", "early-supplied"): [("last_token", None, BLOCK, 0), ("absent", 1, BLOCK, BLOCK)],
