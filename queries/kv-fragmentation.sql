@@ -63,9 +63,7 @@ WITH alike AS (
         engine_id, step, sum(CASE WHEN table_slots IS NOT NULL THEN used_blocks * block_size_tokens END) AS slots,
         sum(table_slots - table_tokens) AS wasted
     FROM step_group
-    WHERE
-        engine_id IN (SELECT engine_id FROM alike WHERE NOT even)
-        AND engine_id IN (SELECT DISTINCT engine_id FROM block_table)
+    WHERE engine_id IN (SELECT engine_id FROM alike WHERE NOT even)
     GROUP BY engine_id, step
 ), filled AS (
     SELECT

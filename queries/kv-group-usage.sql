@@ -1,6 +1,6 @@
 -- How many blocks did each KV cache group of a hybrid model hold over time, and how many of its slots held no token?
 --
--- One row per step and group, as it was when `schedule` returned; with bucket_ms one row per bucket, averaged over its
+-- One row per step and group of an engine with several groups, as it was when `schedule` returned; with bucket_ms one row per bucket, averaged over its
 -- steps. Blocks are those of the pool, with references; a block that several requests share counts once. Blocks out of a
 -- window and states that no later token needs are given back and not counted.
 --

@@ -27,14 +27,18 @@
 -- column: p50_stay_ms [ms] derived | The median of that.
 -- column: p90_stay_ms [ms] derived | Nine tenths of the evicted blocks stayed at most this long.
 -- column: mean_idle_ms [ms] derived | From a block's last release to its eviction.
--- column: stored_tokens [tokens] derived | Tokens of the requests that hold blocks (mean over steps); NULL without pages.
--- column: wasted_tokens [tokens] derived | Slots of their tables behind the last token (mean over steps); NULL without pages.
+-- column: stored_tokens [tokens] derived | Tokens of the requests that hold blocks (mean over steps); NULL without pages, and
+--     for the only group of an engine, which query kv-fragmentation has.
+-- column: wasted_tokens [tokens] derived | Slots of their tables behind the last token (mean over steps); NULL likewise.
 -- column: refused_admissions derived | Times that a request was refused blocks, where there are several groups.
 -- column: refused_need_blocks [blocks] recorded | Blocks that it asked for of the group (mean). With a sliding window or
 --     chunk, an admission reserves no more than the group holds at a time.
 
-WITH span AS (
-    SELECT engine_id, min(time_ns) AS start_ns, max(time_ns) AS end_ns FROM group_event GROUP BY engine_id
+WITH event AS MATERIALIZED (
+    SELECT engine_id, kv_group, engine_id::BIGINT << 32 | block_id AS block, op, ref_count, time_ns, place, retired
+    FROM group_event
+), span AS (
+    SELECT engine_id, min(time_ns) AS start_ns, max(time_ns) AS end_ns FROM event GROUP BY engine_id
 ), counted AS (
     SELECT
         e.engine_id, e.kv_group,
@@ -50,21 +54,22 @@ WITH span AS (
                 WHEN e.op = 'allocate' OR (e.op = 'hit' AND e.ref_count = 1) THEN s.end_ns - e.time_ns
             END
         ) / nullif(any_value(s.end_ns - s.start_ns), 0), 0) AS used_blocks
-    FROM group_event e JOIN span s ON s.engine_id = e.engine_id
+    FROM event e JOIN span s ON s.engine_id = e.engine_id
     GROUP BY e.engine_id, e.kv_group
-), life AS (
-    SELECT
-        engine_id, kv_group, op, time_ns,
-        last_value(CASE WHEN op = 'allocate' THEN time_ns END IGNORE NULLS) OVER block AS allocated_ns,
-        last_value(CASE WHEN op = 'free' THEN time_ns END IGNORE NULLS) OVER block AS freed_ns
-    FROM group_event
-    WHERE op IN ('allocate', 'free', 'evict')
-    WINDOW block AS (PARTITION BY engine_id, block_id ORDER BY place)
 ), stay AS (
-    SELECT
-        engine_id, kv_group, avg(time_ns - allocated_ns) AS mean_ns, avg(time_ns - freed_ns) AS idle_ns,
-        quantile_disc(time_ns - allocated_ns, [0.5, 0.9]) AS ns
-    FROM life
+    SELECT engine_id, kv_group, avg(ns) AS mean_ns, quantile_disc(ns, [0.5, 0.9]) AS ns
+    FROM (
+        SELECT engine_id, kv_group, op, time_ns - lag(time_ns) OVER (PARTITION BY block ORDER BY place) AS ns
+        FROM event WHERE op IN ('allocate', 'evict')
+    )
+    WHERE op = 'evict'
+    GROUP BY engine_id, kv_group
+), idle AS (
+    SELECT engine_id, kv_group, avg(ns) AS mean_ns
+    FROM (
+        SELECT engine_id, kv_group, op, time_ns - lag(time_ns) OVER (PARTITION BY block ORDER BY place) AS ns
+        FROM event WHERE op = 'evict' OR (op = 'free' AND ref_count = 0)
+    )
     WHERE op = 'evict'
     GROUP BY engine_id, kv_group
 ), waste AS (
@@ -84,7 +89,7 @@ SELECT
     y.mean_ns / 1e6 AS mean_stay_ms,
     y.ns[1] / 1e6 AS p50_stay_ms,
     y.ns[2] / 1e6 AS p90_stay_ms,
-    y.idle_ns / 1e6 AS mean_idle_ms,
+    i.mean_ns / 1e6 AS mean_idle_ms,
     w.stored_tokens,
     w.wasted_tokens,
     r.admissions AS refused_admissions,
@@ -93,6 +98,7 @@ FROM kv_group g
 JOIN engine e ON e.engine_id = g.engine_id
 JOIN counted c ON c.engine_id = g.engine_id AND c.kv_group = g.kv_group
 LEFT JOIN stay y ON y.engine_id = g.engine_id AND y.kv_group = g.kv_group
+LEFT JOIN idle i ON i.engine_id = g.engine_id AND i.kv_group = g.kv_group
 LEFT JOIN waste w ON w.engine_id = g.engine_id AND w.kv_group = g.kv_group
 LEFT JOIN refused r ON r.engine_id = g.engine_id AND r.kv_group = g.kv_group
 ORDER BY g.engine_id, g.kv_group

@@ -1,10 +1,12 @@
--- A KV cache group after a step's `schedule`: its blocks in use, and the slots of its block tables that hold a token or none.
+-- A KV cache group of a hybrid model after a step's `schedule`: its blocks in use, and the slots of its block tables.
 --
--- Blocks are counted from the events of the pool, slots from the block tables of requests that are admitted and neither
--- preempted nor finished. The tables go on over blocks that were given back, as those behind a window, and so do the tokens:
--- their difference is what the last blocks waste. States and what else is not paged (`other`) have no slots.
+-- Only engines with several groups have rows. Blocks are counted from the events of the pool, slots from the block tables of
+-- requests that are admitted and neither preempted nor finished. The tables go on over blocks that were given back, as those
+-- behind a window, and so do the tokens: their difference is what the last blocks waste. States and what else is not paged
+-- (`other`) have no slots.
 --
 -- needs: block_table, group_event, kv_group, request_event, step_request, step_schedule
+-- made: at ingest if EXISTS (FROM kv_group WHERE kv_group > 0)
 -- column: engine_id recorded | The engine.
 -- column: step recorded | Scheduler step.
 -- column: time_ns [ns] recorded | When `schedule` returned.
@@ -15,10 +17,12 @@
 -- column: table_tokens [tokens] derived | Tokens of the requests that hold blocks; NULL without slots.
 -- column: table_slots [tokens] derived | Slots of their block tables; NULL without slots.
 
-WITH grouped AS (
+WITH several AS (
+    SELECT * FROM kv_group WHERE engine_id IN (SELECT engine_id FROM kv_group WHERE kv_group > 0)
+), grouped AS (
     SELECT
         s.engine_id, s.step, s.scheduled_ns AS time_ns, g.kv_group::UTINYINT AS kv_group, g.kind, g.block_size_tokens
-    FROM step_schedule s JOIN kv_group g ON g.engine_id = s.engine_id
+    FROM step_schedule s JOIN several g ON g.engine_id = s.engine_id
 ), held AS (
     -- A block is held from each moment at which it gets its first reference to that at which it loses the last one.
     SELECT e.engine_id, s.step, e.kv_group, sum(CASE WHEN e.op = 'free' THEN -1 ELSE 1 END) AS blocks
@@ -35,7 +39,7 @@ WITH grouped AS (
     SELECT
         q.engine_id, q.request, q.step, q.computed_tokens + q.scheduled_tokens AS tokens,
         g.kv_group::UTINYINT AS kv_group, g.block_size_tokens
-    FROM step_request q JOIN kv_group g ON g.engine_id = q.engine_id
+    FROM step_request q JOIN several g ON g.engine_id = q.engine_id
     WHERE g.kind IN ('full', 'window', 'chunk')
 ), ended AS (
     SELECT DISTINCT e.engine_id, e.request, s.step
@@ -48,7 +52,7 @@ WITH grouped AS (
         ON r.engine_id = s.engine_id AND r.request = s.request AND r.kv_group = s.kv_group AND r.step >= s.step
     UNION ALL
     SELECT e.engine_id, e.request, e.step, g.kv_group::UTINYINT, true, 0, 0
-    FROM ended e JOIN kv_group g ON g.engine_id = e.engine_id
+    FROM ended e JOIN several g ON g.engine_id = e.engine_id
     WHERE g.kind IN ('full', 'window', 'chunk')
 ), change AS (
     SELECT

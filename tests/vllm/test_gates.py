@@ -297,7 +297,7 @@ def test_groups_of_a_window_and_of_states_give_back_blocks_that_full_attention_k
     }
     for (engine, _), row in groups.items():
         assert (row["retired_blocks"] > 0) == (row["kind"] != "full"), engine
-        assert (row["wasted_tokens"] is None) == (row["kind"] == "state")
+        assert (row["wasted_tokens"] is None) == (row["kind"] == "state" or engine in ("plain", "eagle", "ngram"))
     assert 0 < groups["window", 1]["mean_used_blocks"] < groups["window", 0]["mean_used_blocks"]
 
 
