@@ -1,13 +1,14 @@
 -- An event of a block of the GPU pool, with the KV cache group that holds or held the block.
 --
--- All groups take blocks from one pool. The group of a block is that of the block table it was allocated for, until it is
--- allocated again; of a block that is cached or evicted it is recorded. Engines that do not tell of their groups are left
--- out. A group of full attention keeps the blocks of a request until it ends. One of a window or chunk gives back those that
--- fell out of it, and one of Mamba or linear attention the states that no later token needs: these references are `retired`.
+-- All groups take blocks from one pool. The group of a block is that of the block table it was allocated for, or else of its
+-- hash, until it is allocated again; of a block that is cached or evicted it is recorded. Engines that do not tell of their
+-- groups are left out. A group of full attention keeps the blocks of a request until it ends. One of a window or chunk gives
+-- back those that fell out of it, and one of Mamba or linear attention the states that no later token needs: these references
+-- are `retired`.
 --
 -- needs: block_event, block_table, kv_group, request_event
 -- column: engine_id recorded | The engine.
--- column: kv_group derived | KV cache group; NULL of a block whose allocation was not for a request's block table.
+-- column: kv_group derived | KV cache group; NULL of a block that was in no block table and never cached.
 -- column: block_id recorded | The block.
 -- column: op recorded | What happened.
 -- column: ref_count [requests] recorded | References after it.
@@ -24,10 +25,19 @@ WITH event AS (
     JOIN (SELECT engine_id, count(*) = 1 AS alone FROM kv_group GROUP BY engine_id) g ON g.engine_id = b.engine_id
     WHERE b.pool = 0 AND b.op <> 'reset'
 ), allocated AS (
-    SELECT a.engine_id, a.place, coalesce(t.kv_group, 255) AS kv_group
-    FROM (SELECT * FROM event WHERE op = 'allocate' AND NOT alone) a
+    SELECT
+        a.engine_id, a.place,
+        coalesce(t.kv_group, CASE WHEN c.place < coalesce(a.next_place, c.place + 1) THEN c.kv_group END, 255)
+            AS kv_group
+    FROM (
+        SELECT *, lead(place) OVER (PARTITION BY engine_id, block_id ORDER BY place) AS next_place
+        FROM event WHERE op = 'allocate' AND NOT alone
+    ) a
     ASOF LEFT JOIN block_table t
         ON a.engine_id = t.engine_id AND a.block_id = t.block_id AND a.request = t.request AND a.step <= t.step
+    -- Some blocks are in no table, as the copy of a state that is kept for others: they are cached at once.
+    ASOF LEFT JOIN (SELECT * FROM event WHERE op = 'cache' AND NOT alone) c
+        ON a.engine_id = c.engine_id AND a.block_id = c.block_id AND a.place <= c.place
 ), placed AS (
     SELECT engine_id, 0::UTINYINT AS kv_group, block_id, op, ref_count, time_ns, place, step, request
     FROM event WHERE alone
