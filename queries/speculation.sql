@@ -12,7 +12,6 @@
 -- words: speculative, ngram, eagle, mtp, draft, accept
 -- key: drafted_tokens, acceptance, break_even_acceptance, accepted_per_draft, rejected_slots, saved_ms
 -- column: engine_id recorded | The engine.
--- column: method recorded | vLLM's speculative method; NULL if unknown.
 -- column: drafts recorded | Drafts that were verified.
 -- column: drafted_tokens [tokens] recorded | Their tokens, without those that a grammar had ruled out.
 -- column: accepted_tokens [tokens] recorded | Of them, those that the model accepted.
@@ -32,11 +31,6 @@
 WITH pages AS (
     SELECT engine_id, count(*) FILTER (kind IN ('full', 'window', 'chunk')) AS page_groups
     FROM kv_group GROUP BY engine_id
-), told AS (
-    SELECT
-        engine_id,
-        CASE WHEN json_valid(settings) THEN json_extract_string(settings, '$.speculative.method') END AS method
-    FROM engine
 ), drafted AS (
     SELECT
         engine_id, step, count(*) AS drafts, sum(drafted_tokens - invalid_tokens) AS drafted_tokens,
@@ -85,7 +79,6 @@ WITH pages AS (
 )
 SELECT
     n.engine_id,
-    t.method,
     n.drafts,
     n.drafted_tokens,
     n.accepted_tokens,
@@ -102,7 +95,6 @@ SELECT
         AS break_even_acceptance,
     CASE WHEN c.basis IS NOT NULL THEN (c.accepted_tokens * c.token_ns - c.extra_ns) / 1e6 END AS saved_ms
 FROM counted n
-LEFT JOIN told t ON t.engine_id = n.engine_id
 LEFT JOIN pages g ON g.engine_id = n.engine_id
 LEFT JOIN cost c ON c.engine_id = n.engine_id
 ORDER BY n.engine_id

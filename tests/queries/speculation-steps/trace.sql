@@ -1,7 +1,7 @@
 -- Engine 1 has two KV cache groups of pages and one of states. It decodes two requests in 10 ms a step; steps 6 and 7 verify
 -- drafts and take 12 ms. In step 7 a grammar rules one token out. Engine 2 has no step without drafts: 4 tokens at 1 ms each
 -- leave 16 of 20 ms. Engine 3 verifies drafts beside a prefill only.
-INSERT INTO engine (engine_id, settings) VALUES (1, '{"speculative": {"method": "ngram"}}'), (2, NULL), (3, NULL);
+INSERT INTO engine (engine_id) VALUES (1), (2), (3);
 INSERT INTO kv_group BY NAME SELECT 1 AS engine_id, * FROM (VALUES (0, 'full'), (1, 'window'), (2, 'state')) AS g(kv_group, kind);
 INSERT INTO cost_model (engine_id, composition, ns_per_token) VALUES (2, 'decode_only', 1000000);
 INSERT INTO request (request, external_id, session, turn) VALUES (1, 'a', 's', 1), (2, 'b', NULL, NULL);
