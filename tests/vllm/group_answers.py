@@ -8,6 +8,7 @@ A manager alone needs no engine, so groups and blocks of any size and EAGLE can 
 from __future__ import annotations
 
 import inspect
+import json
 import random
 import sys
 from pathlib import Path
@@ -15,6 +16,19 @@ from types import SimpleNamespace
 from typing import Any
 
 MANAGERS, LOOKUPS, HASH_TOKENS = 40, 20, 16
+KINDS = {
+    "FullAttentionSpec": "full",
+    "MLAAttentionSpec": "full",
+    "RSWASpec": "full",
+    "HiddenStateCacheSpec": "full",
+    "SinkFullAttentionSpec": "full",
+    "SlidingWindowSpec": "window",
+    "SlidingWindowMLASpec": "window",
+    "ChunkedLocalAttentionSpec": "chunk",
+    "MambaSpec": "state",
+    "CircularBufferSpec": "other",
+    "CrossAttentionSpec": "other",
+}
 CAPPED = "max_cache_hit_length"
 """A parameter of vLLM 0.33: the lookup may find so many tokens."""
 
@@ -25,6 +39,7 @@ def main(seed: int, run: Path) -> None:
 
     from kvtrace.capture.recorder import Recorder
 
+    check_kinds()
     init_none_hash(sha256)  # once: it is the root of all hashes
     chance = random.Random(seed)
     recorder = Recorder(run)
@@ -34,6 +49,22 @@ def main(seed: int, run: Path) -> None:
     assert any(answer.hit < answer.stored < answer.bound for answer in answers)
     assert any(answer.hit < answer.kept for answer in answers)
     assert any(answer.hit < answer.own for answer in answers)
+
+
+def check_kinds() -> None:
+    """A group is of one kind to the probes, which see its class, and in a trace, which has the names of classes."""
+    from vllm.v1 import kv_cache_interface
+
+    from kvtrace.events import GroupKind
+    from kvtrace.ingest.run_tables import kv_groups
+
+    for name, kind in KINDS.items():
+        spec = getattr(kv_cache_interface, name, None)
+        if spec is not None:
+            names = [base.__name__ for base in spec.__mro__]
+            group = {"kind": name, "bases": names[1:-1], "spec": {}}
+            [row] = kv_groups({"engine_id": 1, "settings": json.dumps({"kv_cache_groups": [group]})})
+            assert (GroupKind.of(names).name, row["kind"]) == (kind, kind), name
 
 
 def drive(chance: random.Random, recorder: Any) -> list[Any]:
