@@ -24,18 +24,21 @@ WITH event AS (
     FROM block_event b
     JOIN (SELECT engine_id, count(*) = 1 AS alone FROM kv_group GROUP BY engine_id) g ON g.engine_id = b.engine_id
     WHERE b.pool = 0 AND b.op <> 'reset'
-), allocated AS (
-    SELECT
-        a.engine_id, a.place,
-        coalesce(t.kv_group, CASE WHEN c.place < coalesce(a.next_place, c.place + 1) THEN c.kv_group END, 255)
-            AS kv_group
+), tabled AS (
+    SELECT a.engine_id, a.block_id, a.place, a.next_place, t.kv_group
     FROM (
         SELECT *, lead(place) OVER (PARTITION BY engine_id, block_id ORDER BY place) AS next_place
         FROM event WHERE op = 'allocate' AND NOT alone
     ) a
     ASOF LEFT JOIN block_table t
         ON a.engine_id = t.engine_id AND a.block_id = t.block_id AND a.request = t.request AND a.step <= t.step
+), allocated AS (
     -- Some blocks are in no table, as the copy of a state that is kept for others: they are cached at once.
+    SELECT
+        a.engine_id, a.place,
+        coalesce(a.kv_group, CASE WHEN c.place < coalesce(a.next_place, c.place + 1) THEN c.kv_group END, 255)
+            AS kv_group
+    FROM tabled a
     ASOF LEFT JOIN (SELECT * FROM event WHERE op = 'cache' AND NOT alone) c
         ON a.engine_id = c.engine_id AND a.block_id = c.block_id AND a.place <= c.place
 ), placed AS (
