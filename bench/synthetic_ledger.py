@@ -77,6 +77,13 @@ def _misses() -> tuple[str, ...]:
         FROM prefix_miss ORDER BY time_ns, place
         """,
         """
+        INSERT INTO draft BY NAME
+        SELECT r.engine_id, u.end_ns AS time_ns, r.step, r.request, 3 AS drafted_tokens,
+            roll(r.step + r.request, 23, 4) AS accepted_tokens, 0 AS invalid_tokens
+        FROM step_request r JOIN step_update u USING (engine_id, step)
+        WHERE r.phase = 'decode' AND r.step % 2 = 0
+        """,
+        """
         INSERT INTO cost_model
         SELECT 1, composition, 50000, 10, 5e6, 4000, 0.5, 0.9, 3e5, 1, 2048, composition = 'all'
         FROM unnest(['all', 'decode_only', 'with_prefill']) t(composition)

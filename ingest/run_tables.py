@@ -139,7 +139,7 @@ def insert_processes(
             facts = {_RENAMED_FACTS.get(key, key): value for key, value in process.engine.items()}
             facts["engine_id"] = process_id
             insert_rows(connection, "engine", [_fit(ENGINE.fields, facts, where, warnings)])
-            groups = (_fit(KV_GROUP.fields, group, where, warnings) for group in _kv_groups(facts))
+            groups = (_fit(KV_GROUP.fields, group, where, warnings) for group in kv_groups(facts))
             insert_rows(connection, "kv_group", groups)
         hooks = ((process_id, hook, state, detail or None) for hook, (state, detail) in process.hooks.items())
         insert_rows(connection, "hook", hooks)
@@ -157,7 +157,7 @@ def insert_processes(
     return warnings
 
 
-def _kv_groups(engine: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def kv_groups(engine: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The KV cache groups that an engine's settings tell of."""
     try:
         groups = json.loads(engine.get("settings") or "{}")["kv_cache_groups"]
@@ -166,7 +166,7 @@ def _kv_groups(engine: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {
                 "engine_id": engine["engine_id"],
                 "kv_group": number,
-                "kind": GroupKind.of([str(group.get("kind"))]).name,
+                "kind": GroupKind.of(map(str, [group.get("kind"), *(group.get("bases") or ())])).name,
                 "block_size_tokens": spec.get("block_size"),
                 "layers": group.get("layers"),
                 "window_tokens": spec.get("sliding_window") or spec.get("attention_chunk_size"),

@@ -65,6 +65,8 @@ class Limit(enum.IntEnum):
     preempted = 5  # the step preempted a running request, so nothing was admitted
     paused = 6
     other = 7  # e.g. a remote KV load, a grammar, a LoRA slot
+    prefill_interval = 8  # prefills are held between steps of a cadence (`prefill_schedule_interval`)
+    state_pending = 9  # it hits a state of Mamba or linear attention that another request stores in this very step
 
 
 class BlockOp(enum.IntEnum):
@@ -127,8 +129,10 @@ _SPEC_KINDS = {
     "Mamba": GroupKind.state,
     "FullAttention": GroupKind.full,
     "MLA": GroupKind.full,
+    "RSWA": GroupKind.full,
+    "HiddenStateCache": GroupKind.full,
 }
-"""Kinds by a part of a class's name. The first that fits counts."""
+"""Kinds by a part of a class's name. The first that fits counts. The last two are for recordings without the bases."""
 
 
 class TableOp(enum.IntEnum):
@@ -334,6 +338,24 @@ STEP_SCHEDULE = Event(
     ),
 )
 
+REFUSAL_GROUP = Event(
+    "refusal_group",
+    "engine",
+    "What a refused admission asked for of one KV cache group, in engines with several. limit_need_blocks of the step "
+    "is their sum.",
+    (
+        STEP,
+        REQ,
+        Field("kv_group", U8, "KV cache group."),
+        Field(
+            "need_blocks",
+            I32,
+            "Blocks asked for. A group of a sliding window or chunk asks for no more than it holds at a time. NULL "
+            "with state_pending: vLLM then asks for more than there are.",
+        ),
+    ),
+)
+
 STEP_UPDATE = Event(
     "step_update",
     "engine",
@@ -358,6 +380,21 @@ STEP_REQUEST = Event(
         Field("scheduled_tokens", I32, "Tokens scheduled for the request in this step."),
         Field("computed_tokens", I32, "Tokens of the request whose KV exists before this step."),
         Field("new_blocks", I32, "Blocks added to its block table in this step, over all KV cache groups."),
+    ),
+)
+
+DRAFT = Event(
+    "draft",
+    "engine",
+    "Draft tokens of a request that the model verified in a step (speculative decoding). Each had a KV slot in every "
+    "group of pages; the slots of rejected tokens are written again by the next step.",
+    (
+        Field("time_ns", TIME, "When the step's results were processed."),
+        STEP,
+        REQ,
+        Field("drafted_tokens", I32, "Draft tokens that were scheduled."),
+        Field("accepted_tokens", I32, "Of them, those that the model accepted; it adds one token of its own."),
+        Field("invalid_tokens", I32, "Of them, those that a grammar ruled out before: vLLM does not count them."),
     ),
 )
 
@@ -735,8 +772,10 @@ EVENTS: dict[str, Event] = {
     event.name: event
     for event in (
         STEP_SCHEDULE,
+        REFUSAL_GROUP,
         STEP_UPDATE,
         STEP_REQUEST,
+        DRAFT,
         REQUEST_ARRIVAL,
         REQUEST_DELIVERY,
         REQUEST_QUEUED,

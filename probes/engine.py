@@ -141,10 +141,12 @@ class Engine(EngineState):
         self.group_lookups: AnswerRecorder | None = None  # where hits have other limits than missing blocks
         self.group_kinds: list[GroupKind] = []
         self.need_blocks = -1  # of the last allocation that was sized
+        self.group_needs: list[int] = []  # of each KV cache group, where there are several
         self.refused: tuple[str, int, int, int] | None = None  # request, blocks needed, free, kept free
         self.block_size = int(optional.read(scheduler, "block_size", _SIZES, 0) or 0)
         hashed = optional.read(self.block_pool, "hash_block_size", _HASHED, 0)
         self.hash_block_size = int(self.block_size if hashed is None else hashed)
+        self.hash_lookahead = int(getattr(self.block_pool, "num_hash_lookahead_tokens", 0))  # behind a hash's block
         self.has_connector = optional.read(scheduler, "connector", _EXTERNAL) is not None
         self.queues = [name for name in _QUEUES if hasattr(scheduler, name)]
         if "waiting" not in self.queues or len(self.queues) < 2:

@@ -93,11 +93,14 @@ def _settings(scheduler: Scheduler) -> dict[str, Any]:
         "kv_cache_groups": [
             {
                 "kind": type(group.kv_cache_spec).__name__,
+                "bases": [base.__name__ for base in type(group.kv_cache_spec).__mro__[1:-1]],
+                "cacheable": bool(getattr(group.kv_cache_spec, "prefix_cacheable", True)),
                 "layers": len(group.layer_names),
                 "spec": _plain(group.kv_cache_spec),
             }
             for group in scheduler.kv_cache_config.kv_cache_groups
         ],
+        "hash_lookahead_tokens": int(getattr(config, "num_hash_lookahead_tokens", 0)),
         "kv_transfer": _plain(config.kv_transfer_config),
         "lora": _plain(config.lora_config),
         "speculative": _plain(config.speculative_config),

@@ -15,9 +15,11 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.events import GROUP_LOOKUP, GroupKind
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, argument, what_failed
-from kvtrace.probes.vllm_symbols import COORDINATOR, GROUP_MANAGER
+from kvtrace.probes.vllm_symbols import COORDINATOR, GROUP_MANAGER, HYBRID_COORDINATOR
 
 _FIND = "find_longest_cache_hit"
+EACH = "find_longest_cache_hit_per_group"
+"""vLLM's lookup for a connector that supplies states: it asks each group alone, and takes full attention's answer."""
 _LOST = "which KV cache group and rule limited a prefix hit"
 GROUP_NEEDS = (
     Need(COORDINATOR, f"{_FIND} single_type_managers eagle_group_ids", _LOST),
@@ -58,6 +60,7 @@ class GroupLookups:
         self._patched: set[type] = set()
         self._open: list[Answer] | None = None  # of the lookup that is under way
         self._bound = 0
+        self._each = False  # the groups are asked one by one, not each up to the answer of the one before
         self._latest: list[Answer] | None = None  # of the last one that is over
         self._alive = True
 
@@ -109,6 +112,23 @@ class GroupLookups:
             self._patched.add(declaring)
         hook = Hook(f"{COORDINATOR}.{_FIND}", _LOST, before=self.before_lookup, after=self.after_lookup, off=self._off)
         self._patches.patch_object(coordinator, _FIND, hook)
+        if hasattr(coordinator, EACH):
+            target = f"{HYBRID_COORDINATOR}.{EACH}"
+            hook = Hook(target, _LOST, before=self.before_each, after=self.after_each, off=self._off)
+            self._patches.patch_object(coordinator, EACH, hook)
+
+    def before_each(self, args: Args, kwargs: Kwargs) -> None:
+        """Collect answers to a lookup for a connector until `after_each`."""
+        self.before_lookup(args, kwargs)
+        self._each = True
+
+    def after_each(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
+        """Let full attention's answer, the first, be the hit: a load brings what the other groups lack."""
+        self._each, answers, self._open = False, self._open or [], None
+        for answer in answers[1:]:
+            answer.own, answer.bound = answer.hit, answers[0].hit
+            answer.hit = answer.stored = answer.kept = answer.bound
+        self._latest = answers or None
 
     def before_lookup(self, args: Args, kwargs: Kwargs) -> None:
         """Collect answers until `after_lookup`."""
@@ -123,7 +143,8 @@ class GroupLookups:
         if self._open is not None:
             hit = found[1]
             self._open.append(Answer(args[0], kwargs, self._bound, hit))
-            self._bound = hit
+            if not self._each:
+                self._bound = hit
 
     def _complete(self, engine: Engine, answers: Sequence[Answer]) -> None:
         met = set()
@@ -139,7 +160,7 @@ class GroupLookups:
                     answer.stored = answer.kept = answer.again(drop_eagle_block=False, alignment_tokens=unit)
                 if drop and answer.stored != answer.hit:
                     answer.kept = answer.hit if alignment == unit else answer.again(alignment_tokens=unit)
-            if group not in met:
+            if group not in met and answer.own < 0:
                 met.add(group)
                 answer.own = answer.hit
                 if answer.bound < answers[0].bound:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvtrace.capture._native import Owner
-from kvtrace.events import PREFIX_LOOKUP, PinCause
+from kvtrace.events import PREFIX_LOOKUP, REFUSAL_GROUP, PinCause
 from kvtrace.probes.block_hashes import CHAIN_NEEDS, Chains
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
-from kvtrace.probes.group_lookups import GROUP_NEEDS
+from kvtrace.probes.group_lookups import EACH, GROUP_NEEDS
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
-from kvtrace.probes.vllm_symbols import BLOCK_POOL, COORDINATOR, KV_CACHE_MANAGER, REQUEST
+from kvtrace.probes.vllm_symbols import (
+    BLOCK_POOL,
+    COORDINATOR,
+    GROUP_MANAGER,
+    HYBRID_COORDINATOR,
+    KV_CACHE_MANAGER,
+    REQUEST,
+)
 from kvtrace.probes.vllm_types import KVCacheManager, Request
 
 _SIZING = "get_num_blocks_to_allocate"
 _SIZED = "how many blocks a refused request asked for"
+_GROUPS = "single_type_managers"
+_SIZED_GROUPS = "how many blocks a refused request asked for of each KV cache group"
 _SKIPS = "that a request does not want the prefix cache"
 
 
@@ -27,7 +37,7 @@ def _note_sizing(engine: Engine, manager: KVCacheManager) -> None:
     covered on the one object and for the one call.
     """
     coordinator = manager.coordinator
-    engine.need_blocks = -1
+    engine.need_blocks, engine.group_needs = -1, []
     method = getattr(type(coordinator), _SIZING, None)
     if method is None:
         engine.optional.tell(coordinator, _SIZING, _SIZED)
@@ -44,6 +54,36 @@ def _note_sizing(engine: Engine, manager: KVCacheManager) -> None:
         return need  # type: ignore[no-any-return]
 
     setattr(coordinator, _SIZING, sized)
+    _note_group_sizes(engine, engine.optional.read(coordinator, _GROUPS, _SIZED_GROUPS, ()))
+
+
+def _note_group_sizes(engine: Engine, groups: Sequence[Any]) -> None:
+    """Note what an admission asks for of each KV cache group, where there are several."""
+    if len(groups) < 2:
+        return
+    needs = [0] * len(groups)
+    for number, group in enumerate(groups):
+        method = getattr(type(group), _SIZING, None)
+        if method is None:
+            engine.optional.tell(group, _SIZING, _SIZED_GROUPS)
+            return
+        setattr(group, _SIZING, _sized(method.__get__(group), needs, number))
+    engine.group_needs = needs
+
+
+def _sized(size: Callable[..., int], needs: list[int], number: int) -> Callable[..., int]:
+    def sized(*args: Any, **kwargs: Any) -> int:
+        needs[number] = need = size(*args, **kwargs)
+        return need
+
+    return sized
+
+
+def _uncover(manager: KVCacheManager) -> None:
+    """Take the covers of both functions above away."""
+    coordinator = manager.coordinator
+    for covered in (coordinator, *getattr(coordinator, _GROUPS, ())):
+        vars(covered).pop(_SIZING, None)
 
 
 def _cap(args: Args, kwargs: Kwargs) -> int:
@@ -57,7 +97,7 @@ def _without_owner(engine: Engine) -> None:
 
 def _without_allocations(engine: Engine) -> None:
     engine.without_lookups()
-    vars(engine.scheduler.kv_cache_manager.coordinator).pop(_SIZING, None)
+    _uncover(engine.scheduler.kv_cache_manager)
 
 
 class Lookups:
@@ -67,16 +107,27 @@ class Lookups:
         self._emit = engines.recorder.stream(PREFIX_LOOKUP)
         self._chains = Chains(engines.recorder)
 
-    def settle(self, engine: Engine, admitted: bool, external_tokens: int = -1) -> None:
-        """Record the pending lookup, if there is one."""
+    def settle(
+        self, engine: Engine, admitted: bool, external_tokens: int = -1, local_tokens: int | None = None
+    ) -> None:
+        """Record the pending lookup, if there is one.
+
+        Args:
+            engine: The engine.
+            admitted: Whether its request was admitted.
+            external_tokens: Tokens that a connector supplies; -1 without one.
+            local_tokens: Tokens that the scheduler took of the hit; all of it by default.
+        """
         if engine.lookup is None:
             return
         moment, request, hit_tokens, cap_tokens, answers = engine.lookup
         engine.lookup = None
+        if admitted and local_tokens is not None:
+            hit_tokens = local_tokens
         live = engine.request(request.request_id)
         queried = request.num_tokens
         missing, block_size = -1, engine.block_size
-        if block_size and hit_tokens // block_size < (queried - 1) // block_size:
+        if block_size and hit_tokens // block_size < (queried - max(engine.hash_lookahead, 1)) // block_size:
             missing = hit_tokens // block_size
         caching = engine.scheduler.kv_cache_manager.enable_caching
         enabled = caching and not engine.optional.read(request, "skip_reading_prefix_cache", _SKIPS)
@@ -115,28 +166,48 @@ class _Allocations:
 
     def __init__(self, engines: Engines, lookups: Lookups) -> None:
         self._managers, self._lookups = engines.by_manager, lookups
+        self._emit = engines.recorder.stream(REFUSAL_GROUP)
+
+    def before_connector_lookup(self, args: Args, kwargs: Kwargs) -> object:
+        """Note which lookup is held: vLLM may look up inside by `get_computed_blocks`, or by itself."""
+        engine = self._managers.get(id(args[0]))
+        return None if engine is None else engine.lookup
+
+    def after_connector_lookup(
+        self, held: object, found: tuple[object, int, int, bool], args: Args, kwargs: Kwargs
+    ) -> None:
+        """Hold a lookup for a connector, which may supply what some KV cache groups lack."""
+        engine = self._managers.get(id(args[0]))
+        if engine is not None and engine.lookup is held:
+            self._hold(engine, found[1], args, kwargs)
 
     def after_lookup(self, _: None, found: tuple[object, int], args: Args, kwargs: Kwargs) -> None:
         """Hold a lookup until it is clear what becomes of it."""
-        engine, request = self._managers.get(id(args[0])), argument(args, kwargs, 1, "request")
-        if engine is None or not engine.follows_lookups:
+        engine = self._managers.get(id(args[0]))
+        if engine is not None:
+            self._hold(engine, found[1], args, kwargs)
+
+    def _hold(self, engine: Engine, hit_tokens: int, args: Args, kwargs: Kwargs) -> None:
+        request = argument(args, kwargs, 1, "request")
+        if not engine.follows_lookups:
             return
         groups = engine.group_lookups
         answers = None if groups is None else groups.take()
         if engine.lookup is not None and engine.lookup[1] is not request:
             self._lookups.settle(engine, admitted=False)
         cap = _cap(args, kwargs) if len(args) > 2 or kwargs else -1
-        engine.lookup = (time.monotonic_ns(), request, found[1], cap, answers)
+        engine.lookup = (time.monotonic_ns(), request, hit_tokens, cap, answers)
 
     def settled(self, engine: Engine, blocks: object | None, args: Args, kwargs: Kwargs) -> None:
         """Record the lookup before an allocation that is over, and a refusal for lack of blocks."""
-        vars(args[0].coordinator).pop(_SIZING, None)
+        _uncover(args[0])
         if argument(args, kwargs, 4, "new_computed_blocks") is None:
             return
         request = argument(args, kwargs, 1, "request")
         if engine.lookup is not None and engine.lookup[1] is request:
             external = argument(args, kwargs, 6, "num_external_computed_tokens", 0) if engine.has_connector else -1
-            self._lookups.settle(engine, admitted=blocks is not None, external_tokens=external)
+            local = argument(args, kwargs, 3, "num_new_computed_tokens", None)
+            self._lookups.settle(engine, blocks is not None, external, local)
         if blocks is not None and kwargs.get("delay_cache_blocks"):  # it waits for a connector to fill them
             engine.pins.hold_request(PinCause.async_load, request)
         if blocks is None:
@@ -145,6 +216,9 @@ class _Allocations:
             if engine.need_blocks + kept <= free:
                 kept += kwargs.get("reserved_blocks", 0)
             engine.refused = (request.request_id, engine.need_blocks, free, kept)
+            for group, need in enumerate(engine.group_needs):
+                number, told = engine.request(request.request_id).number, need <= engine.block_pool.num_gpu_blocks
+                self._emit(step=engine.step, request=number, kv_group=group, need_blocks=need if told else -1)
 
     def before_free(self, args: Args, kwargs: Kwargs) -> Engine | None:
         """Release blocks for a request until `after_free`."""
@@ -176,12 +250,22 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             ),
         ),
         Hook(
+            f"{KV_CACHE_MANAGER}.get_computed_blocks_for_connector",
+            "prefix lookups of engines whose connector supplies states (NIXL, MoRIIO)",
+            before=allocations.before_connector_lookup,
+            after=allocations.after_connector_lookup,
+            off=engines.off(Engine.without_lookups),
+            needs=(Need(HYBRID_COORDINATOR, EACH, "which KV cache groups lacked what a connector supplies"),),
+            since="0.27",
+        ),
+        Hook(
             f"{KV_CACHE_MANAGER}.allocate_slots",
             "which request blocks were allocated for, external hits, refusals for lack of KV",
             before=owner.before,
             after=owner.after,
             takes=(
                 Argument(1, "request"),
+                Argument(3, "num_new_computed_tokens", optional=True),
                 Argument(4, "new_computed_blocks"),
                 Argument(6, "num_external_computed_tokens", optional=True),
             ),
@@ -189,8 +273,10 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             needs=(
                 Need(REQUEST, "request_id"),
                 Need(KV_CACHE_MANAGER, "coordinator"),
-                Need(BLOCK_POOL, "get_num_free_blocks"),
+                Need(BLOCK_POOL, "get_num_free_blocks num_gpu_blocks"),
                 Need(COORDINATOR, _SIZING, _SIZED),
+                Need(COORDINATOR, _GROUPS, _SIZED_GROUPS),
+                Need(GROUP_MANAGER, _SIZING, _SIZED_GROUPS),
                 Need(
                     f"{KV_CACHE_MANAGER}.allocate_slots",
                     "delay_cache_blocks",

@@ -75,6 +75,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
     from kvtrace.probes import (
         blocks,
         connectors,
+        drafts,
         engines,
         frontend,
         lookups,
@@ -94,6 +95,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
     scheduling = [
         *steps.hooks(followed, pending, ranges),
         *step_results.hooks(followed),
+        *drafts.hooks(followed),
         *requests.hooks(followed, ranges),
         *pin_hooks.hooks(followed),
     ]

@@ -7,6 +7,7 @@ from kvtrace.events import (
     BLOCK_TABLE,
     STEP_REQUEST,
     STEP_SCHEDULE,
+    GroupKind,
     Limit,
     Phase,
     RequestOp,
@@ -26,7 +27,7 @@ from kvtrace.probes.vllm_symbols import (
     SCHEDULER,
     SCHEDULER_OUTPUT,
 )
-from kvtrace.probes.vllm_types import Request
+from kvtrace.probes.vllm_types import Request, Scheduler
 
 _PAUSED = "that admissions were paused"
 _NOBODY_WAITS = int(Limit.none), 0, -1, -1, -1
@@ -77,7 +78,8 @@ class Steps:
         if computed >= live.decode_from:
             return _DECODE
         whole = request.num_computed_tokens >= request.num_prompt_tokens
-        begins = computed == live.local_hit + live.external_hit if engine.follows_lookups else first
+        # Some of a hit may be computed again on purpose (bounded replay of a sliding window).
+        begins = computed <= live.local_hit + live.external_hit if engine.follows_lookups else first
         return _PREFILL if whole and begins else _CHUNKED
 
     def _admitted(self, engine: Engine, start_ns: int, live: LiveRequest, request: Request, computed: int) -> None:
@@ -108,6 +110,8 @@ class Steps:
         number = engine.request(head.request_id).number
         scheduler = engine.scheduler
         if engine.refused is not None and engine.refused[0] == head.request_id:
+            if _awaits_state(engine):
+                return Limit.state_pending, number, -1, -1, -1
             return Limit.kv_insufficient, number, *engine.refused[1:]
         if engine.preempted:
             return Limit.preempted, number, -1, -1, -1
@@ -118,10 +122,34 @@ class Steps:
         chunked = scheduler.scheduler_config.enable_chunked_prefill
         if budget_left <= 0 or (not chunked and head.num_tokens - head.num_computed_tokens > budget_left):
             return Limit.token_budget, number, -1, -1, -1
+        if _holds_prefills(scheduler, head):
+            return Limit.prefill_interval, number, -1, -1, -1
         paused = engine.optional.read(scheduler, "_pause_state", _PAUSED)
         if paused is None or not engine.follows_lookups:  # it may be that, or a refusal that nobody saw
             return 0, number, -1, -1, -1
         return (Limit.other if paused.name == "UNPAUSED" else Limit.paused), number, -1, -1, -1
+
+
+def _awaits_state(engine: Engine) -> bool:
+    """Tell whether the refusal is for a state that is stored in this step: vLLM then asks for more than there is."""
+    needs, kinds = engine.group_needs, engine.group_kinds
+    return len(needs) == len(kinds) and any(
+        need > engine.block_pool.num_gpu_blocks and kind is GroupKind.state
+        for need, kind in zip(needs, kinds, strict=True)
+    )
+
+
+def _holds_prefills(scheduler: Scheduler, head: Request) -> bool:
+    """Tell whether the step held prefills for `prefill_schedule_interval`, without data parallelism (since vLLM 0.33).
+
+    A step that held them does not count as one with prefill, and leaves `prefill_capacity_bound` as it was.
+    """
+    interval = getattr(scheduler, "local_prefill_interval", 1)
+    if interval <= 1 or getattr(scheduler, "prefill_capacity_bound", False):
+        return False
+    since = getattr(scheduler, "num_executed_steps", 0) - getattr(scheduler, "last_prefill_step", 0)
+    decoding = any(not getattr(request, "is_prefill_chunk", False) for request in scheduler.running)
+    return 0 < since < interval and decoding and head.status.name in ("WAITING", "PREEMPTED")
 
 
 def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hook]:

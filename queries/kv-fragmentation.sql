@@ -7,8 +7,9 @@
 --
 -- Blocks that no running request holds (a connector's or a pin's, those of a request whose KV is still being loaded) are
 -- in used_blocks and count as full: query pinned-blocks has them. Drafted tokens count as stored in the step that
--- schedules them. With several KV cache groups a token has a slot in each, and a request wastes slots in each. NULL where
--- their blocks differ in size or hold states: query kv-groups has the waste of each group.
+-- schedules them. With several KV cache groups a token has a slot in each, and a request wastes slots in each. Where their
+-- blocks differ in size, slots are counted group by group, and states of Mamba or linear attention have none: the columns in
+-- tokens are then of the blocks that hold pages, without those that no request holds. Query kv-group-usage has each group.
 --
 -- group: KV memory
 -- figure: Kwon et al. (SOSP'23, PagedAttention), section 3.1 and Figure 2: internal fragmentation; here over time.
@@ -33,7 +34,7 @@
 WITH alike AS (
     SELECT
         engine_id, count(*) AS kv_groups,
-        bool_and(kind <> 'state') AND min(block_size_tokens) = max(block_size_tokens) AS even
+        bool_and(kind IN ('full', 'window', 'chunk')) AND min(block_size_tokens) = max(block_size_tokens) AS even
     FROM kv_group GROUP BY engine_id
 ), state AS (
     SELECT
@@ -57,10 +58,18 @@ WITH alike AS (
 ), step_change AS (
     SELECT engine_id, step, sum(blocks) AS blocks, sum(tokens) AS tokens, sum(requests) AS requests
     FROM change GROUP BY engine_id, step
+), uneven AS (
+    SELECT
+        engine_id, step, sum(CASE WHEN table_slots IS NOT NULL THEN used_blocks * block_size_tokens END) AS slots,
+        sum(table_slots - table_tokens) AS wasted
+    FROM step_group
+    WHERE engine_id IN (SELECT engine_id FROM alike WHERE NOT even)
+    GROUP BY engine_id, step
 ), filled AS (
     SELECT
         s.engine_id, s.step, s.scheduled_ns, s.used_blocks, e.block_size_tokens,
         coalesce(e.kv_groups, 1) = 1 OR coalesce(a.even, false) AS even,
+        u.slots AS group_slots, u.wasted AS group_wasted,
         (sum(coalesce(c.blocks, 0)) OVER steps)::BIGINT AS table_blocks,
         (sum(coalesce(c.tokens * coalesce(a.kv_groups, 1), 0)) OVER steps)::BIGINT AS table_tokens,
         (sum(coalesce(c.requests, 0)) OVER steps)::BIGINT AS requests,
@@ -74,14 +83,17 @@ WITH alike AS (
     JOIN engine e USING (engine_id)
     LEFT JOIN alike a USING (engine_id)
     LEFT JOIN step_change c USING (engine_id, step)
+    LEFT JOIN uneven u USING (engine_id, step)
     WHERE $engine IS NULL OR s.engine_id = $engine
     WINDOW steps AS (PARTITION BY s.engine_id ORDER BY s.step)
 ), averaged AS (
     SELECT
         engine_id, min(scheduled_ns) AS time_ns, min(step) AS step, count(*) AS steps, block_size_tokens,
         avg(requests) AS requests, avg(used_blocks) AS used_blocks, avg(table_blocks) AS table_blocks,
-        avg(used_blocks) * block_size_tokens AS allocated_tokens,
-        CASE WHEN even THEN avg(table_blocks * block_size_tokens - table_tokens) END AS wasted_tokens
+        CASE WHEN even THEN avg(used_blocks) * block_size_tokens ELSE avg(group_slots) END AS allocated_tokens,
+        CASE
+            WHEN even THEN avg(table_blocks * block_size_tokens - table_tokens) ELSE avg(group_wasted)
+        END AS wasted_tokens
     FROM filled
     WHERE EXISTS (FROM step_change)
     GROUP BY engine_id, bucket, block_size_tokens, even

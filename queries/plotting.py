@@ -46,7 +46,9 @@ LIMITS = {
     "kv_insufficient": COLOURS[3],
     "max_num_seqs": COLOURS[4],
     "preempted": COLOURS[5],
+    "prefill_interval": "0.7",
     "paused": "0.55",
+    "state_pending": "0.4",
     "other": COLOURS[6],
     "not recorded": "0.95",
 }

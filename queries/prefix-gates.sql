@@ -13,9 +13,11 @@
 -- column: engine_id recorded | The engine.
 -- column: resumed recorded | Lookups after a preemption.
 -- column: rule derived | partial_block: the end of a request fills no block. last_token: vLLM computes the last token
---     itself, and so its block. cap: the scheduler set the lookup a limit. absent: a block was not in the cache.
---     window_gap: no whole window (or chunk) of blocks. no_state: no state of Mamba or linear attention. alignment: hits
---     are multiples of the largest block or hash unit. eagle_drop: the draft model's last block. unknown: not recorded.
+--     itself, and so its block. lookahead: a block's hash covers tokens behind it (EAGLE, MTP; vLLM 0.33), and the
+--     request ends there. cap: the scheduler set the lookup a limit. absent: a block was not in the cache. window_gap:
+--     no whole window (or chunk) of blocks. no_state: no state of Mamba or linear attention. alignment: hits are
+--     multiples of the largest block or hash unit. eagle_drop: the draft model's last block. dropped: the scheduler did
+--     not take what was found. unknown: not recorded.
 -- column: kv_group recorded | The KV cache group, the first of those that were asked at once; NULL for rules of the
 --     request.
 -- column: kv_groups recorded | Groups that were asked at once; NULL if one, or none.

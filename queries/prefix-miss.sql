@@ -29,8 +29,8 @@
 -- column: avoidable_tokens [tokens] derived | Of them, those that a cache which lost nothing would have supplied.
 -- column: recompute_ms [ms] derived | Price of recomputed_tokens by the fitted cost model; NULL without one.
 -- column: avoidable_ms [ms] derived | Price of avoidable_tokens by the fitted cost model; NULL without one.
--- column: gate_rule derived | The rule that ended the hit: partial_block, last_token, cap, absent, window_gap, no_state,
---     alignment, eagle_drop; unknown if it was not recorded.
+-- column: gate_rule derived | The rule that ended the hit: partial_block, last_token, lookahead, cap, absent, window_gap,
+--     no_state, alignment, eagle_drop, dropped; unknown if it was not recorded.
 -- column: gate_group derived | The KV cache group that it held for; NULL for rules of the request.
 -- column: gate_tokens [tokens] derived | Tokens that this rule and group cut off.
 -- column: gate_ms [ms] derived | Price of those of them that had to be computed; NULL without a fitted cost model.

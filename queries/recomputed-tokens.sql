@@ -6,15 +6,17 @@
 -- after that. eviction: tokens of a first admission's prompt that an earlier request had computed and vLLM could have
 -- reused, had the block not been evicted, from an offload tier too, or emptied by a reset (the avoidable tokens of
 -- query prefix-miss). refused: a request at the head of the queue that did not fit is looked up again every step; it
--- computes nothing twice.
+-- computes nothing twice. replay: tokens of a hit that an admission computed again, since vLLM rebuilds a sliding window
+-- from it on purpose (`swa_bounded_replay`), or since the connector's load of them failed.
 --
 -- group: Preemption and eviction
 -- figure: 72-run policy study: retries and recomputation after eviction
 -- needs: request_event, prefix_lookup, step_request
 -- key: cause, events, requests, recomputed_tokens, recomputed_share
 -- column: engine_id recorded | The engine.
--- column: cause derived | preemption, eviction or refused.
--- column: events derived | Preemptions; admissions that missed what was evicted; requests that were refused.
+-- column: cause derived | preemption, eviction, refused or replay.
+-- column: events derived | Preemptions; admissions that missed what was evicted; requests that were refused; admissions that
+--     computed tokens of their hit.
 -- column: requests [requests] derived | Different requests.
 -- column: recomputed_tokens [tokens] derived | Tokens computed again.
 -- column: recomputed_share [ratio] derived | Their share of all tokens that the engine's steps computed.
@@ -73,6 +75,16 @@ WITH preempted AS (
     SELECT engine_id, 'refused', refused, refused, 0, repeated_lookups, coalesce(repeated_tokens, 0)
     FROM lookup
     WHERE refused > 0
+    UNION ALL
+    -- The last token of a prompt that was found as a whole is always computed.
+    SELECT engine_id, 'replay', count(*), count(DISTINCT request), sum(tokens), 0, 0
+    FROM (
+        SELECT
+            engine_id, request, local_cached_tokens + coalesce(external_cached_tokens, 0) - computed_tokens AS tokens
+        FROM request_event WHERE op IN ('schedule', 'resume')
+    )
+    WHERE tokens > 1
+    GROUP BY engine_id
 )
 SELECT
     engine_id,

@@ -100,6 +100,7 @@ SELECT n.engine_id, n.time_ns, n.step, n.request, n.resumed, n.verdict, n.querie
                 WHEN 'alignment' THEN 'hits are multiples of the largest block or hash unit'
                 WHEN 'eagle_drop' THEN 'the draft model needs the last block computed (EAGLE, MTP)'
                 WHEN 'cap' THEN 'the scheduler set the lookup a limit'
+                WHEN 'dropped' THEN 'the scheduler did not take what the lookup found'
                 WHEN 'window_gap' THEN format('KV cache group {} had no whole window there', gate_group)
                 WHEN 'no_state' THEN format('KV cache group {} had no state there', gate_group)
                 WHEN 'absent' THEN format('KV cache group {} did not have it', gate_group) END, ''))

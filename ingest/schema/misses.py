@@ -92,8 +92,9 @@ PREFIX_LOSS = Table(
         column("request", INTEGER, "The request."),
         column("resumed", BOOL, "It had been preempted before."),
         column("place", INTEGER, "Place of the interval in the lookup, from 0 at the request's end."),
-        column("rule", TEXT, "partial_block, last_token and cap, for the request; absent, window_gap, no_state, "
-                              "alignment and eagle_drop, for a KV cache group; unknown: not recorded."),
+        column("rule", TEXT, "partial_block, last_token, lookahead, cap and dropped, for the request; absent, "
+                              "window_gap, no_state, alignment and eagle_drop, for a KV cache group; unknown: not "
+                              "recorded."),
         column("kv_group", U8, "The KV cache group, the first if several were asked at once; NULL: none."),
         column("kv_groups", U8, "Groups that were asked at once; NULL as kv_group, or one."),
         column("kind", TEXT, "Their kind: full, window, chunk, state or other; NULL if not recorded."),

@@ -13,7 +13,8 @@ A view is a file `NAME.sql` in this folder: a header of comments, then one SELEC
     --     indented by four more spaces.
 
 `needs` are the tables and views that the SELECT reads; views are made in that order. `made: at ingest` stores the rows
-in a table when all others are filled, for what takes too long at each question. `columns` stands for all columns of an
+in a table when all others are filled, for what takes too long at each question; `made: at ingest if CONDITION`, an SQL
+expression, makes none where it does not hold. `columns` stands for all columns of an
 event. Types are those that the SELECT gives. SOURCE is `recorded`, `derived` or `inferred`, as in the queries.
 """
 
@@ -45,6 +46,7 @@ class View:
     columns: tuple[Column, ...]
     stored: bool
     sql: str = field(repr=False)
+    condition: str = "true"
 
 
 @cache
@@ -76,8 +78,9 @@ def parse(name: str, text: str) -> View:
     """
     file = f"{name}.sql"
     header, body = sql_header.read(file, text, _KINDS)
-    if header.all("made") not in ([], ["at ingest"]):
-        raise KvtraceError(f"{file}: `made:` is `at ingest` or left out")
+    made, _, condition = " ".join(header.all("made")).partition(" if ")
+    if made not in ("", "at ingest"):
+        raise KvtraceError(f"{file}: `made:` is `at ingest`, `at ingest if CONDITION` or left out")
     of_events = [field for event in header.names("columns") for field in event_columns(EVENTS[event])]
     return View(
         name=name,
@@ -87,13 +90,14 @@ def parse(name: str, text: str) -> View:
             *(Column(field.name, None, "recorded", field.doc) for field in of_events),
             *(sql_header.column(file, entry) for entry in header.all("column")),
         ),
-        stored=bool(header.all("made")),
+        stored=bool(made),
         sql=body,
+        condition=condition or "true",
     )
 
 
 def fill_stored(connection: duckdb.DuckDBPyConnection) -> None:
     """Fill the tables of the views that are made at ingest."""
     for view in views():
-        if view.stored:
+        if view.stored and connection.execute(f"SELECT {view.condition}").fetchall() == [(True,)]:
             connection.execute(f"INSERT INTO {view.name} {view.sql}")

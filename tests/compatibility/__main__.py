@@ -2,6 +2,7 @@
 
 python -m tests.compatibility sources FOLDER ...     folders that hold `vllm/`: facts of their version from the sources
 python -m tests.compatibility recorded FOLDER ...    folders with run directories; also pytest's --junit-xml reports
+python -m tests.compatibility changed FOLDER         a line for each hook that fits otherwise than in the newest before
 python -m tests.compatibility page                   docs/compatibility.md, and the table in docs/offload.md
 """
 
@@ -29,6 +30,11 @@ def main(what: str, *arguments: str) -> None:
             found = recorded.facts(path for path in paths if path.is_dir())
             for version, facts in found.items():
                 store(version, recorded=facts, **more)
+        case "changed":
+            found = [Sources(path) for path in paths]
+            lines = [line for sources in found for line in table.changes(sources.version, sources.facts())]
+            print("\n".join(lines) or "every hook fits as before")
+            sys.exit(1 if any(line.split(" -> ")[1].startswith(("absent", "degraded")) for line in lines) else 0)
         case "page":
             table.PAGE.write_text(table.page())
             table.CONNECTORS_PAGE.write_text(table.connectors_page())

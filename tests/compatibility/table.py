@@ -14,6 +14,8 @@ from kvtrace.launch.versions import parts
 from kvtrace.probes.connectors import registry
 
 FACTS = Path(__file__).parent / "facts"
+GPU_RUNS = Path(__file__).parent / "gpu_runs.md"
+"""A part of the page that people write: tests that ran on a GPU, whose machines have no network to add their facts."""
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
 CONNECTORS_PAGE = PAGE.with_name("offload.md")
 _BEGIN, _END = "<!-- connectors: made by `make compatibility` -->\n", "<!-- end of connectors -->\n"
@@ -69,7 +71,14 @@ def page() -> str:
     """The whole page."""
     facts = versions()
     cells = {d: [cell(d, version, found) for version, found in facts.items()] for d in all_declared()}
-    lines = [_HEAD, "## Versions\n", *_overview(facts, list(zip(*cells.values(), strict=True)))]
+    lines = [
+        _HEAD,
+        "## Versions\n",
+        *_overview(facts, list(zip(*cells.values(), strict=True))),
+        "",
+        GPU_RUNS.read_text(),
+    ]
+    lines[-1] = lines[-1].rstrip("\n")
     for title, prefixes in _PARTS.items():
         rows = [d for d in cells if d.target.startswith(prefixes)]
         lines += [
@@ -111,6 +120,17 @@ def _checks(checks: dict[str, Any] | None) -> str:
     return ", ".join(
         [f"{checks['passed']} passed", *(f"{len(checks[key])} {key}" for key in ("failed", "skipped") if checks[key])]
     )
+
+
+def changes(version: str, sources: dict[str, Any]) -> Iterator[str]:
+    """Tell each hook that fits a version otherwise than the newest one before it that facts are stored about."""
+    earlier = [(known, facts) for known, facts in versions().items() if parts(known) < parts(version)]
+    before, facts = earlier[-1]
+    for declared in all_declared():
+        was = how_it_fits(declared, before, facts["sources"].get(declared.target))
+        now = how_it_fits(declared, version, sources[declared.target])
+        if was != now:
+            yield f"{_short(declared.target)}: {was} in {before} -> {now}"
 
 
 def cell(declared: Declared, version: str, facts: dict[str, Any]) -> str:

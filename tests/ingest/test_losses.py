@@ -72,6 +72,29 @@ def test_a_limit_that_the_scheduler_sets(events: Events) -> None:
     assert losses(events) == [("last_token", None, 48, 16), ("cap", None, 16, 32)]
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_block_whose_hash_covers_tokens_that_are_not_there_cannot_be_found(events: Events, answered: bool) -> None:
+    # GIVEN hashes that cover three tokens behind their block, as with three MTP modules in vLLM 0.33
+    events.connection.execute("UPDATE engine SET settings = ?", [json.dumps({"hash_lookahead_tokens": 3})])
+    # WHEN a request of 66 tokens finds 32: its fourth block ends at 64, and 67 would be needed
+    events.lookup(10, 1, 66, 32)
+    if answered:
+        answer(events, 10, 0, bound_tokens=65, hit_tokens=32)
+    assert losses(events) == [
+        ("partial_block", None, 64, 2),
+        ("lookahead", None, 48, 16),
+        ("absent", 0, 32, 16),
+    ]
+
+
+def test_a_hit_that_the_scheduler_drops_is_no_loss_of_a_group(events: Events) -> None:
+    events.connection.execute("UPDATE engine SET kv_groups = 2")
+    events.lookup(10, 1, 60, 0)
+    answer(events, 10, 0, bound_tokens=59, hit_tokens=48)
+    answer(events, 10, 1, bound_tokens=48, hit_tokens=32, kv_group=1, kind="window")
+    assert losses(events)[1:] == [("window_gap", 1, 32, 16), ("dropped", None, 0, 32)]
+
+
 def test_each_group_is_charged_with_what_it_takes_off(events: Events) -> None:
     # GIVEN blocks of 16 and 32 tokens, a draft model, a window without its blocks and a state that is not there
     events.connection.execute("UPDATE engine SET kv_groups = 4")

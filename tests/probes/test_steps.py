@@ -287,7 +287,7 @@ def test_the_owner_of_an_allocation_is_its_request(tmp_path: Path) -> None:
     assert hook.before is not None
     assert hook.after is not None
     live = LiveRequest(5)
-    engine: Any = Engine(requests={"a": live}, lookup=None, owner=0, refused=None, need_blocks=3)
+    engine: Any = Engine(requests={"a": live}, lookup=None, owner=0, refused=None, need_blocks=3, group_needs=[])
     engine.block_pool = SimpleNamespace(get_num_free_blocks=lambda: 2)
     manager: Any = type("Manager", (), {})()
     manager.coordinator = type("Coordinator", (), {})()
@@ -323,13 +323,47 @@ def test_a_refusal_says_what_had_to_stay_free(tmp_path: Path, free: int, others:
     engines = Engines(Recorder(tmp_path))
     hook = {hook.path[-1]: hook for hook in hooks(engines, Lookups(engines))}["allocate_slots"]
     assert hook.after is not None
-    engine: Any = Engine(lookup=None, refused=None, need_blocks=3)
+    engine: Any = Engine(lookup=None, refused=None, need_blocks=3, group_needs=[])
     engine.block_pool = SimpleNamespace(get_num_free_blocks=lambda: free)
     manager = SimpleNamespace(coordinator=SimpleNamespace(), watermark_blocks=4)
     request = SimpleNamespace(request_id="a", status=SimpleNamespace(name="WAITING"))
     called = {"reserved_blocks": 7, "has_scheduled_reqs": others}
     hook.after(engine, None, (manager, request, 1, 0, object()), called)
     assert engine.refused == ("a", 3, free, kept)
+
+
+@pytest.mark.parametrize(
+    ("facts", "held"),
+    [
+        ({}, True),
+        ({"last_prefill_step": 9}, False),  # it was a step with prefill
+        ({"last_prefill_step": 1}, False),  # the interval is over
+        ({"prefill_capacity_bound": True}, False),  # the queue was not emptied: nothing is held
+        ({"local_prefill_interval": 1}, False),
+        ({"running": [SimpleNamespace(is_prefill_chunk=True)]}, False),  # nobody decodes
+    ],
+)
+def test_a_head_that_waits_for_the_next_prefill_step_is_told_apart(facts: dict[str, Any], held: bool) -> None:
+    """The scheduler's attributes are those of vLLM 0.33, as its `schedule` leaves them."""
+    scheduler = SimpleNamespace(
+        **{
+            "local_prefill_interval": 8,
+            "num_executed_steps": 9,
+            "last_prefill_step": 4,
+            "prefill_capacity_bound": False,
+            "running": [SimpleNamespace(is_prefill_chunk=False)],
+            "max_num_running_reqs": 8,
+            "scheduler_config": SimpleNamespace(enable_chunked_prefill=True),
+            "_pause_state": SimpleNamespace(name="UNPAUSED"),
+            "waiting": [SimpleNamespace(request_id=REQUESTS[0], status=SimpleNamespace(name="WAITING"))],
+            **facts,
+        }
+    )
+    optional = SimpleNamespace(read=lambda target, name, lost: getattr(target, name))
+    engine: Any = Engine(
+        requests={}, scheduler=scheduler, refused=None, preempted=0, follows_lookups=True, optional=optional
+    )
+    assert Steps._limit(engine, 100, 1)[0] == (Limit.prefill_interval if held else Limit.other)
 
 
 end = st.fixed_dictionaries(

@@ -2,7 +2,8 @@
 
     python gates.py ENGINES_JSON OUTPUT     # under `kvtrace record`
 
-An engine has `options` and `cases`: a prompt each, of [token, times] pairs, whose request is tagged with the case.
+An engine has `options` and `cases`: a prompt each, of [token, times] pairs, whose request is tagged with the case. It
+may have `max_tokens`, and a `crowd`: prompts, a pair each, that are sent together in the end.
 """
 
 from __future__ import annotations
@@ -24,21 +25,34 @@ def main(engines: dict[str, dict[str, Any]], output: Path) -> None:
     output.write_text(json.dumps(told))
 
 
-def run(options: dict[str, Any], cases: dict[str, list[list[int]]]) -> dict[str, Any]:
-    """Send the prompts one by one; what vLLM says of hits, and the process that it ran in."""
+def run(
+    options: dict[str, Any],
+    cases: dict[str, list[list[int]]],
+    max_tokens: int = 2,
+    crowd: list[list[int]] | None = None,
+) -> dict[str, Any]:
+    """Send the prompts one by one; what vLLM says of hits and drafts, and the process that it ran in."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(**options)
+    sampling = {"max_tokens": max_tokens, "ignore_eos": True, "detokenize": False, "temperature": 0}
     cached = {}
     for case, parts in cases.items():
-        parameters = SamplingParams(
-            max_tokens=2, ignore_eos=True, detokenize=False, temperature=0, extra_args={"kvtrace_session": case}
-        )
+        parameters = SamplingParams(**sampling, extra_args={"kvtrace_session": case})
         prompt = {"prompt_token_ids": [token for token, times in parts for _ in range(times)]}
         [result] = llm.generate([prompt], parameters, use_tqdm=False)
         cached[case] = result.num_cached_tokens or 0
-    counters = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    return {"pid": os.getpid(), "cached": cached, "counters": counters}
+    if crowd:
+        prompts = [{"prompt_token_ids": [token] * times} for token, times in crowd]
+        llm.generate(prompts, SamplingParams(**sampling), use_tqdm=False)
+    metrics = [metric for metric in llm.get_metrics() if hasattr(metric, "value")]
+    counters = {metric.name: metric.value for metric in metrics}
+    by_source = {
+        metric.labels["source"]: metric.value
+        for metric in metrics
+        if metric.name == "vllm:prompt_tokens_cached_by_source"  # since 0.32
+    }
+    return {"pid": os.getpid(), "cached": cached, "counters": counters, "by_source": by_source}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ enum { /* Limit */
     LIMIT_PREEMPTED = 5,
     LIMIT_PAUSED = 6,
     LIMIT_OTHER = 7,
+    LIMIT_PREFILL_INTERVAL = 8,
+    LIMIT_STATE_PENDING = 9,
 };
 
 enum { /* Phase */
@@ -189,11 +191,24 @@ typedef struct {
     "used_blocks:i " \
     "cached_blocks:i " \
     "preempted_requests:i " \
-    "admission_limit:B(none=1,token_budget=2,kv_insufficient=3,max_num_seqs=4,preempted=5,paused=6,other=7) " \
+    "admission_limit:B(none=1,token_budget=2,kv_insufficient=3,max_num_seqs=4,preempted=5,paused=6,other=7,prefill_interval=8,state_pending=9) " \
     "limit_request:I " \
     "limit_need_blocks:i " \
     "limit_free_blocks:i " \
     "limit_kept_blocks:i"
+
+typedef struct {
+    int32_t step;
+    uint32_t request;
+    uint8_t kv_group;
+    int32_t need_blocks;
+    uint8_t whole; /* 1 once all of it is written */
+} RefusalGroupRecord;
+#define REFUSAL_GROUP_LAYOUT \
+    "step:i " \
+    "request:I " \
+    "kv_group:B " \
+    "need_blocks:i"
 
 typedef struct {
     int64_t update_ns;
@@ -226,6 +241,23 @@ typedef struct {
     "scheduled_tokens:i " \
     "computed_tokens:i " \
     "new_blocks:i"
+
+typedef struct {
+    int64_t time_ns;
+    int32_t step;
+    uint32_t request;
+    int32_t drafted_tokens;
+    int32_t accepted_tokens;
+    int32_t invalid_tokens;
+    uint8_t whole; /* 1 once all of it is written */
+} DraftRecord;
+#define DRAFT_LAYOUT \
+    "time_ns:q " \
+    "step:i " \
+    "request:I " \
+    "drafted_tokens:i " \
+    "accepted_tokens:i " \
+    "invalid_tokens:i"
 
 typedef struct {
     int64_t time_ns;
@@ -674,8 +706,10 @@ typedef struct {
 #pragma pack(pop)
 
 _Static_assert(sizeof(StepScheduleRecord) == 102, "StepScheduleRecord is not packed");
+_Static_assert(sizeof(RefusalGroupRecord) == 14, "RefusalGroupRecord is not packed");
 _Static_assert(sizeof(StepUpdateRecord) == 29, "StepUpdateRecord is not packed");
 _Static_assert(sizeof(StepRequestRecord) == 22, "StepRequestRecord is not packed");
+_Static_assert(sizeof(DraftRecord) == 29, "DraftRecord is not packed");
 _Static_assert(sizeof(RequestArrivalRecord) == 17, "RequestArrivalRecord is not packed");
 _Static_assert(sizeof(RequestDeliveryRecord) == 21, "RequestDeliveryRecord is not packed");
 _Static_assert(sizeof(RequestQueuedRecord) == 49, "RequestQueuedRecord is not packed");

@@ -17,7 +17,10 @@ _RULES = {
     "window_gap": ("A sliding window that was not in the cache where it was needed", _DENSER),
     "no_state": ("A state of Mamba or linear attention that was not in the cache where it was needed", _DENSER),
     "alignment": ("Hits that must be multiples of the largest block", "Blocks of one size for all KV cache groups."),
-    "eagle_drop": ("The last block of a hit, dropped for the draft model,", "Smaller blocks, which lose fewer tokens."),
+    "eagle_drop": (
+        "The last block of a hit, dropped for the draft model,",
+        "Smaller blocks, which lose fewer tokens; vLLM 0.33 drops none where there is no KV connector.",
+    ),
 }
 
 

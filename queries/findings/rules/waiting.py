@@ -21,6 +21,10 @@ _REASONS = {
         "because the step's token budget was used up",
         "A larger --max-num-batched-tokens. Steps get longer, so watch the time between tokens.",
     ),
+    "prefill_interval": (
+        "because prefills run in every so many steps only",
+        "A smaller --prefill-schedule-interval, or 1. Decoding is interrupted more often.",
+    ),
     "preempted": (
         "because the step preempted a running request, after which vLLM admits nobody",
         "More KV blocks, or a smaller --max-num-seqs, so that running requests do not evict each other.",

@@ -56,6 +56,21 @@ def test_a_rule_of_the_lookup_that_costs_hits_is_named(make_trace: MakeTrace) ->
     assert "--prefix-cache-retention-interval" in finding.remedy
 
 
+def test_drafts_that_do_not_pay_are_named(make_trace: MakeTrace) -> None:
+    # GIVEN a step of 20 ms, 16 ms without its four draft tokens, of which none is accepted
+    more = "UPDATE draft SET accepted_tokens = 0 WHERE engine_id = 2;"
+    [finding] = found_in(make_trace, "speculation", "speculation", more)
+    assert finding.text == (
+        "Engine 2: Of 4 tokens that speculation drafted, 0% were accepted; 6.2% would have had to be for it to pay. It "
+        "cost 4 ms more than it saved in 1 step."
+    )
+    assert (finding.cost_ms, finding.evidence, finding.rows) == (4, "speculation", 1)
+
+
+def test_drafts_that_pay_are_no_finding(make_trace: MakeTrace) -> None:
+    assert found_in(make_trace, "speculation", "speculation") == []
+
+
 def test_requests_waited_for_blocks(make_trace: MakeTrace) -> None:
     [finding] = found_in(make_trace, "admission-limits", "waiting")
     assert finding.text == (

@@ -7,6 +7,8 @@ INSERT INTO kv_group VALUES (1, 0, 'full', 4, 8, NULL), (1, 1, 'window', 4, 16, 
 INSERT INTO step_request BY NAME SELECT * FROM (VALUES
     (1, 1, 1, 6, 0), (1, 2, 1, 3, 6), (1, 3, 2, 3, 4)
 ) AS r(engine_id, step, request, scheduled_tokens, computed_tokens);
+INSERT INTO step_schedule BY NAME SELECT 1 AS engine_id, * FROM (VALUES (1, 16000000), (2, 21000000), (3, 46000000)) AS s(step, scheduled_ns);
+INSERT INTO refusal_group VALUES (1, 2, 2, 0, 2), (1, 2, 2, 1, 1), (1, 3, 2, 0, 4), (1, 3, 2, 1, 2);
 INSERT INTO block_table BY NAME SELECT 1 AS engine_id, * FROM (VALUES
     (1, 1, 0, 'set'::e_table_op, 0, 1), (1, 1, 0, 'set', 1, 2), (1, 1, 1, 'set', 0, 3), (1, 1, 1, 'set', 1, 4),
     (2, 1, 0, 'append', 2, 5), (2, 1, 1, 'append', 2, 6),

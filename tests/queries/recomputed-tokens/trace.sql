@@ -1,7 +1,7 @@
 -- Request 1 is preempted with 100 tokens computed, finds 64 of them, computes 16 again and is preempted once more with 80;
 -- then it finds 64 and computes 50, of which 36 (up to the hundredth) for the second time. Together 52 of 200 tokens.
 -- It is looked up three times after preemptions, once in vain. Request 2 is refused twice; at its admission 16 tokens of
--- its prompt had been evicted. What request 1 lost by eviction before it resumed counts with its preemptions.
+-- its prompt had been evicted. Request 3 computes 16 tokens of its hit again; request 4 only its prompt's last one. What request 1 lost by eviction before it resumed counts with its preemptions.
 INSERT INTO engine (engine_id, block_size_tokens, blocks, policy, prefix_caching) VALUES (1, 16, 100, 'fcfs', true);
 INSERT INTO request_event (engine_id, time_ns, step, request, op, computed_tokens) VALUES
     (1, 10, 1, 1, 'schedule', 0),
@@ -9,6 +9,8 @@ INSERT INTO request_event (engine_id, time_ns, step, request, op, computed_token
     (1, 80, 8, 1, 'resume', 64),
     (1, 90, 9, 1, 'preempt', 80),
     (1, 110, 11, 1, 'resume', 64);
+INSERT INTO request_event (engine_id, time_ns, step, request, op, computed_tokens, local_cached_tokens) VALUES
+    (1, 120, 12, 3, 'schedule', 48, 64), (1, 121, 12, 4, 'schedule', 63, 64);
 INSERT INTO step_request (engine_id, step, request, phase, scheduled_tokens, computed_tokens) VALUES
     (1, 1, 1, 'prefill', 90, 0),
     (1, 2, 1, 'decode', 10, 90),

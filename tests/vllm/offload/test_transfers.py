@@ -69,6 +69,20 @@ def test_offloading_bytes_and_hits_equal_vllms_counters(offloading: Ledger) -> N
     assert hits == [{"tokens": tier["blocks"] * 32, "counted": counters["vllm:external_prefix_cache_hits"]}]
 
 
+@pytest.mark.parametrize("name", ["offloading", "simple_cpu", "disk"])
+def test_hits_add_up_to_vllms_count_by_source(name: str, request: Any) -> None:
+    ledger: Ledger = request.getfixturevalue(name)
+    by_source = dict(ledger.recorded.truth["by_source"])
+    if not by_source:
+        pytest.skip("this vLLM does not count by source: 0.32 was the first")
+    [found] = ledger.rows(
+        "SELECT sum(local_hit_tokens)::BIGINT AS local, sum(external_hit_tokens)::BIGINT AS external "
+        "FROM prefix_lookup WHERE admitted AND NOT resumed"
+    )
+    assert found["local"] == by_source.pop("device")
+    assert found["external"] == sum(by_source.values()) > 0
+
+
 def test_simple_cpu_copies_are_the_recorded_transfers(simple_cpu: Ledger) -> None:
     transfers = simple_cpu.rows("SELECT * FROM transfer ORDER BY started_ns, transfer")
     blocks = blocks_of_transfers(simple_cpu)

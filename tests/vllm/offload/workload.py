@@ -27,8 +27,14 @@ def main(config: dict[str, Any], output: Path) -> None:
         ]
         for result in llm.generate(prompts, parameters, use_tqdm=False):
             outputs.append({"external_id": result.request_id, "cached_tokens": result.num_cached_tokens})
-    counters = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    output.write_text(json.dumps({"outputs": outputs, "counters": counters}))
+    metrics = [metric for metric in llm.get_metrics() if hasattr(metric, "value")]
+    counters = {metric.name: metric.value for metric in metrics}
+    by_source = {
+        metric.labels["source"]: metric.value
+        for metric in metrics
+        if metric.name == "vllm:prompt_tokens_cached_by_source"  # since 0.32
+    }
+    output.write_text(json.dumps({"outputs": outputs, "counters": counters, "by_source": by_source}))
 
 
 if __name__ == "__main__":

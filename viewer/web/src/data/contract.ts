@@ -6,7 +6,16 @@ export const VERSION = 2;
 export const REQUEST_STATES = ["queued", "prefill", "decode", "preempted", "resumed"] as const;
 export const BLOCK_STATES = ["empty", "cached", "used", "shared"] as const;
 
-export type Limit = "none" | "token_budget" | "kv_insufficient" | "max_num_seqs" | "preempted" | "paused" | "other";
+export type Limit =
+  | "none"
+  | "token_budget"
+  | "kv_insufficient"
+  | "max_num_seqs"
+  | "preempted"
+  | "paused"
+  | "other"
+  | "prefill_interval"
+  | "state_pending";
 export type Phase = "prefill" | "chunked_prefill" | "decode" | "resumed";
 export type FinishReason = "stop" | "length" | "abort" | "ignored" | "error" | "other";
 export type Direction = "store" | "load";

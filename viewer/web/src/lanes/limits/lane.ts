@@ -97,5 +97,7 @@ export const limits: Descriptor = {
     ["KV insufficient", "the head of the waiting queue needs more blocks than are free"],
     ["token budget", "the step's tokens were used up"],
     ["max_num_seqs", "as many requests run as may"],
+    ["waits for a prefill step", "prefills run in every so many steps (prefill_schedule_interval)"],
+    ["state stored in this step", "it hits a Mamba state that another request stores in the same step"],
   ],
 };

@@ -9,7 +9,9 @@ export const NAMES: Record<Limit, [name: string, tone: string]> = {
   preempted: ["preempted", "preempted"],
   max_num_seqs: ["max_num_seqs", "max-seqs"],
   token_budget: ["token budget", "token-budget"],
+  prefill_interval: ["waits for a prefill step", "paused"],
   paused: ["paused", "paused"],
+  state_pending: ["state stored in this step", "other"],
   other: ["other", "other"],
   none: ["nothing left waiting", "none"],
 };
