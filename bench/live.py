@@ -2,7 +2,8 @@
 
 Starts a recorded server and loads it with clients. Then phases alternate: both commands run, `top` in a terminal of
 80 columns and `metrics` scraped every second; or both are stopped (SIGSTOP). A phase's throughput is what the server
-itself counted (`vllm:generation_tokens`). Each pair of phases gives a ratio.
+itself counted (`vllm:generation_tokens`). Each pair of phases gives a ratio and the memory of both at its end.
+Interrupted (Ctrl-C, `timeout -s INT`), it tells of the complete pairs.
 
     python -m bench.live --minutes 10 -- vllm serve MODEL --port 8000
     python -m bench.live --minutes 10 --clients 64 --prompt-tokens 2000 -- vllm serve MODEL --port 8000
@@ -64,20 +65,28 @@ def main() -> None:
         stack.enter_context(served(options, run))
         stack.enter_context(loaded(options))
         watchers = [stack.enter_context(top(run)), stack.enter_context(metrics(run))]
-        rates: dict[bool, list[float]] = {True: [], False: []}
-        used_s = dict.fromkeys(watchers_names(watchers), 0.0)
+        pairs: list[dict[bool, float]] = []
+        used_s = dict.fromkeys((watcher.name for watcher in watchers), 0.0)
         time.sleep(SETTLE_S)
-        pairs = max(1, round(options.minutes * 60 / options.phase_seconds / 2))
-        for pair in range(pairs):
-            for beside in (True, False) if pair % 2 else (False, True):
-                before = {watcher.name: watcher.cpu_s() for watcher in watchers}
-                rates[beside].append(phase(options, watchers, beside))
-                for watcher in watchers:
-                    used_s[watcher.name] += (watcher.cpu_s() - before[watcher.name]) if beside else 0
-            print(
-                f"pair {pair + 1}: without {rates[False][-1]:,.1f}, beside {rates[True][-1]:,.1f} tokens/s", flush=True
-            )
-        report(rates, watchers, used_s, pairs * options.phase_seconds, run)
+        begin = time.monotonic()
+        with contextlib.suppress(KeyboardInterrupt):
+            for number in range(max(1, round(options.minutes * 60 / options.phase_seconds / 2))):
+                rates: dict[bool, float] = {}
+                used = dict(used_s)
+                for beside in (True, False) if number % 2 else (False, True):
+                    before = {watcher.name: watcher.cpu_s() for watcher in watchers}
+                    rates[beside] = phase(options, watchers, beside)
+                    for watcher in watchers:
+                        used[watcher.name] += (watcher.cpu_s() - before[watcher.name]) if beside else 0
+                pairs.append(rates)
+                used_s = used
+                resident = ", ".join(f"{watcher.name} {watcher.memory[-1][1] / 1e6:.1f} MB" for watcher in watchers)
+                print(
+                    f"{(time.monotonic() - begin) / 60:5.1f} min: without {rates[False]:,.1f}, "
+                    f"beside {rates[True]:,.1f} tokens/s; {resident}",
+                    flush=True,
+                )
+        report(pairs, watchers, used_s, len(pairs) * options.phase_seconds, run)
 
 
 def parse() -> argparse.Namespace:
@@ -93,21 +102,17 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def watchers_names(watchers: list[Watcher]) -> list[str]:
-    """Their names."""
-    return [watcher.name for watcher in watchers]
-
-
 @contextlib.contextmanager
 def served(options: argparse.Namespace, run: Path) -> Iterator[None]:
     """The server under `kvtrace record`, once it answers."""
     command = [*KVTRACE, "record", "--quiet", "-o", str(run), "--", *options.command]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
+    log = run.with_name("server.log")
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
         try:
             deadline = time.monotonic() + START_S
             while True:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit(f"the server did not start: {options.command}")
+                    raise SystemExit(f"the server did not start; the end of what it wrote:\n{log.read_text()[-4000:]}")
                 with contextlib.suppress(OSError):
                     get(f"{options.url}/health")
                     break
@@ -149,7 +154,8 @@ def get(url: str, body: dict[str, Any] | None = None) -> str:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=300) as answer:
-        return answer.read().decode()
+        text: str = answer.read().decode()
+    return text
 
 
 @contextlib.contextmanager
@@ -207,7 +213,10 @@ def phase(options: argparse.Namespace, watchers: list[Watcher], beside: bool) ->
         time.sleep(1)
         for watcher in watchers if beside else ():
             watcher.look()
-    return (generated(options.url) - tokens) / (time.monotonic() - start)
+    rate = (generated(options.url) - tokens) / (time.monotonic() - start)
+    if not rate:
+        raise SystemExit("the server generates nothing: does it take prompts of token ids?")
+    return rate
 
 
 def generated(url: str) -> float:
@@ -217,13 +226,15 @@ def generated(url: str) -> float:
 
 
 def report(
-    rates: dict[bool, list[float]], watchers: list[Watcher], used_s: dict[str, float], beside_s: float, run: Path
+    pairs: list[dict[bool, float]], watchers: list[Watcher], used_s: dict[str, float], beside_s: float, run: Path
 ) -> None:
     """Print the ratio of throughputs with its interval, and each command's memory and processor time."""
-    logs = [math.log(beside / without) for beside, without in zip(rates[True], rates[False], strict=True)]
+    if not pairs:
+        raise SystemExit("no pair of phases was complete")
+    logs = [math.log(rates[True] / rates[False]) for rates in pairs]
     mean = statistics.fmean(logs)
-    print(f"without  {statistics.median(rates[False]):,.1f} tokens/s (median of {len(logs)} phases)")
-    print(f"beside   {statistics.median(rates[True]):,.1f} tokens/s")
+    print(f"without  {statistics.median(rates[False] for rates in pairs):,.1f} tokens/s (median of {len(logs)} phases)")
+    print(f"beside   {statistics.median(rates[True] for rates in pairs):,.1f} tokens/s")
     if len(logs) > 1:
         half = 1.96 * statistics.stdev(logs) / math.sqrt(len(logs))
         print(f"ratio    {math.exp(mean):.4f} (95%: {math.exp(mean - half):.4f} to {math.exp(mean + half):.4f})")
