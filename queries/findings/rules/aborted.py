@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, count, rows_of, tokens, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, count, rows_of, tokens, total, worst_of
 from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
@@ -20,8 +20,9 @@ def find(trace: Trace) -> Iterator[Finding]:
         f"{count(len(gone), 'request')} ended in an abort after {duration(spent)} in the batch, with "
         f"{tokens(total(gone, 'output_tokens'))} generated for nobody."
     )
+    worst = worst_of("request", gone, "total_ms")
     remedy = "Clients that time out or disconnect: compare their time-out with the time to first token."
-    yield Finding("aborted", text, spent, Basis.recorded, "request-latency", len(gone), remedy)
+    yield Finding("aborted", text, spent, Basis.recorded, "request-latency", len(gone), remedy, worst)
 
 
 RULE = Rule(("request-latency",), find)

@@ -76,10 +76,10 @@ def test_preemptions_are_counted_with_what_they_discarded(make_trace: MakeTrace)
 def test_pins_that_forced_others_to_wait(make_trace: MakeTrace) -> None:
     found = found_in(make_trace, "pin-forced", "pins")
     assert {finding.text.partition(",")[0] for finding in found} == {
-        "Blocks held as ttl",
-        "Blocks held as connector",
+        "Blocks that pins of cause ttl held",
+        "Blocks that pins of cause connector held",
     }
-    assert all("for 1 refused admission" in f.text or "and 1 preemption of" in f.text for f in found)
+    assert all("for 1 refused admission of" in f.text or "for 1 preemption of" in f.text for f in found)
 
 
 def test_a_step_that_its_tokens_do_not_explain(make_trace: MakeTrace) -> None:

@@ -7,6 +7,7 @@ import { isLoading, readContents, whenLoaded } from "./data/chunks";
 import { FORMAT, VERSION } from "./data/contract";
 import { byId, el } from "./dom";
 import { chooseEngines, offerEngines } from "./engines";
+import { showFindings } from "./findings";
 import { clock, count, duration } from "./format";
 import { measureFrames } from "./frames";
 import { listen } from "./input";
@@ -50,6 +51,7 @@ function openEngines(choice: string): void {
     (contents.span_ns ?? run.work_ns ?? []).map((moment) => moment - shift)
   );
   if (work.length) open(Math.min(...work), Math.max(...work));
+  showFindings();
   showNotes();
   showCards();
   buildLanes();
@@ -142,6 +144,7 @@ async function start(): Promise<void> {
   Object.assign(globalThis, { kvtrace: { view, contents: view.contents, show, measureFrames, lanes: () => lanes } });
   showHead();
   if (!view.contents.runs.some((run) => run.engines.length)) {
+    showFindings();
     showNotes();
     fail(nothingRecorded());
     return;
