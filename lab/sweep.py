@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -49,6 +49,7 @@ def sweep(
     warm: bool = False,
     time_limit_s: float | None = None,
     share: tuple[int, int] = (1, 1),
+    only: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Run all cells that have no result yet.
 
@@ -60,6 +61,7 @@ def sweep(
         warm: Fork cells from a process that has imported vLLM.
         time_limit_s: Start no cell that would probably not end within this time.
         share: (i, n): only the i-th of every n cells, beside other processes that run the other shares.
+        only: Parts of labels; if there are any, only the cells that have one of them, in their order.
 
     Returns:
         Cells that failed, and cells that were left out for lack of time.
@@ -69,7 +71,7 @@ def sweep(
         KeyboardInterrupt: The cell that ran is discarded; it runs again next time.
     """
     ends_s = time.monotonic() + time_limit_s if time_limit_s is not None else None
-    cells = cells_of(matrices, share)
+    cells = cells_of(matrices, share, only)
     with locked(directory, share) as lock:
         for matrix in matrices:
             write_study(matrix, directory)
@@ -80,10 +82,20 @@ def sweep(
             return _run_all(left, len(cells), directory, say, socket, lock, ends_s)
 
 
-def cells_of(matrices: list[Matrix], share: tuple[int, int]) -> list[tuple[Matrix, Cell]]:
-    """The cells of a share, in the order to run them in."""
+def cells_of(matrices: list[Matrix], share: tuple[int, int], only: Sequence[str] = ()) -> list[tuple[Matrix, Cell]]:
+    """The cells of a share, in the order to run them in.
+
+    Raises:
+        KvtraceError: No label has one of the parts in `only`.
+    """
+    cells = [(matrix, cell) for matrix in matrices for cell in matrix.cells]
+    if only:
+        matching = {text: [each for each in cells if text in each[1].label] for text in only}
+        if lost := [text for text, found in matching.items() if not found]:
+            raise KvtraceError(f"--only {lost[0]!r}: no cell has that in its label; --dry-run lists them", 2)
+        cells = list({cell.id: (matrix, cell) for found in matching.values() for matrix, cell in found}.values())
     number, shares = share
-    return [(matrix, cell) for matrix in matrices for cell in matrix.cells][number - 1 :: shares]
+    return cells[number - 1 :: shares]
 
 
 def _run_all(

@@ -50,6 +50,10 @@ def run(
             metavar="I/N", help="Run every N-th cell from the I-th on, for one process per GPU with a common DIR."
         ),
     ] = "1/1",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Run only cells whose label has TEXT in it; may be given more than once."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells in their order; run none.")] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="Predict the cells by vLLM's scheduler in virtual time; run no engine.")
@@ -77,11 +81,11 @@ def run(
     part = _share(share)
     read = [read_matrix(path) for path in matrices]
     if dry_run:
-        for matrix, cell in cells_of(read, part):
+        for matrix, cell in cells_of(read, part, only or ()):
             typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
         return
     if replay:
-        _predict(read, output, retry_failed, part, time_from, at_once)
+        _predict(read, output, retry_failed, part, only or [], time_from, at_once)
         return
     if time_from is not None:
         raise KvtraceError("--time-from is for --replay; a measured cell has its own times", 2)
@@ -95,6 +99,7 @@ def run(
             warm=warm,
             time_limit_s=limit_s,
             share=part,
+            only=only or (),
         )
     except KeyboardInterrupt:
         raise KvtraceError("interrupted; the cell that ran is discarded, the same command goes on", 130) from None
@@ -105,13 +110,26 @@ def run(
 
 
 def _predict(
-    matrices: list[Any], output: Path, retry_failed: bool, share: tuple[int, int], time_from: Path | None, at_once: int
+    matrices: list[Any],
+    output: Path,
+    retry_failed: bool,
+    share: tuple[int, int],
+    only: list[str],
+    time_from: Path | None,
+    at_once: int,
 ) -> None:
     with needs_analysis():
         from kvtrace.lab.replay.sweep import predict
     try:
         failed = predict(
-            matrices, output, typer.echo, time_from=time_from, retry_failed=retry_failed, share=share, at_once=at_once
+            matrices,
+            output,
+            typer.echo,
+            time_from=time_from,
+            retry_failed=retry_failed,
+            share=share,
+            only=only,
+            at_once=at_once,
         )
     except KeyboardInterrupt:
         raise KvtraceError("interrupted; the same command goes on with the cells that have no result", 130) from None

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ def predict(
     time_from: Path | None = None,
     retry_failed: bool = False,
     share: tuple[int, int] = (1, 1),
+    only: Sequence[str] = (),
     at_once: int = 2,
 ) -> int:
     """Predict all cells that have no prediction yet; returns how many failed.
@@ -50,13 +51,14 @@ def predict(
             measured FCFS cell of the directory that has its shape and the nearest capacity.
         retry_failed: Predict those again that failed.
         share: (i, n): only the i-th of every n cells.
+        only: Parts of labels: only the cells that have one of them.
         at_once: Cells side by side.
 
     Raises:
         KvtraceError: There is nothing to take times from, or the directory cannot be written.
         KeyboardInterrupt: Cells that were not finished are predicted next time.
     """
-    cells = cells_of(matrices, share)
+    cells = cells_of(matrices, share, only)
     with locked(directory, share):
         for matrix in matrices:
             write_study(matrix, directory)

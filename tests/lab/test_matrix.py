@@ -149,6 +149,11 @@ def test_the_command_line_lists_cells_and_describes_workloads(tmp_path: Path) ->
     shares = [CliRunner().invoke(app, [*arguments, f"{number}/3"]).stdout.splitlines() for number in (1, 2, 3)]
     assert [len(share) for share in shares] == [3, 3, 2]
     assert sorted(chain.from_iterable(shares)) == sorted(listed.stdout.splitlines())
+    only = ["--only", "block_size 32, repeat 1", "--only", "policy offloading"]
+    some = CliRunner().invoke(app, [*arguments[:-1], *only]).stdout.splitlines()
+    wanted = [[line for line in listed.stdout.splitlines() if text in line] for text in only[1::2]]
+    assert some == list(dict.fromkeys(chain.from_iterable(wanted)))
+    assert "no cell has that" in str(CliRunner().invoke(app, [*arguments[:-1], "--only", "offloadin gs"]).exception)
     for wrong in ("0/3", "4/3", "1", "a/b", "-1/2"):
         refused = CliRunner().invoke(app, [*arguments, wrong])
         assert isinstance(refused.exception, KvtraceError)

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import adbc_driver_manager
-import adbc_driver_sqlite.dbapi
+import adbc_driver_sqlite
 import duckdb
 import pyarrow as pa
 
@@ -221,12 +221,14 @@ class _Stream:
 
     def _read_once(self, piece: Piece) -> list[pa.RecordBatch]:
         with (
-            adbc_driver_sqlite.dbapi.connect(self._export.uri) as database,
-            database.cursor() as cursor,
+            adbc_driver_sqlite.connect(self._export.uri) as database,  # the DB-API of ADBC imports polars: 0.15 s
+            adbc_driver_manager.AdbcConnection(database) as connection,
+            adbc_driver_manager.AdbcStatement(connection) as statement,
         ):
-            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
-            cursor.execute(self.values.select(piece))
-            return [self.values.translate(batch, piece) for batch in cursor.fetch_record_batch()]
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            statement.set_sql_query(self.values.select(piece))
+            stream, _ = statement.execute_query()
+            return [self.values.translate(batch, piece) for batch in pa.RecordBatchReader.from_stream(stream)]
 
 
 def _result(future: Future[list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
