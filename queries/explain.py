@@ -90,24 +90,18 @@ class _Request:
         facts = [("client's id", inert(str(row["external_id"])))] if row["external_id"] else []
         if self.samples:
             facts.append(("samples", f"{len(self.samples):,} of one prompt; the engine knows only these"))
-            return Section(f"Request {self.request}: {label(row)}", tuple(facts))
         facts.append(("prompt", f"{row['prompt_tokens'] or 0:,} tokens"))
         facts.append(("output", f"{row['output_tokens'] or 0:,} tokens"))
-        facts.append(("ended by", row["finish_reason"] or "not in this recording"))
+        if row["parent"] is not None:
+            facts.append(("sample", f"{row['sample']:,} of {self._name(row['parent'])}"))
+        if not self.samples:
+            facts.append(("ended by", row["finish_reason"] or "not in this recording"))
         return Section(f"Request {self.request}: {label(row)}", tuple(facts))
 
     def _find_samples(self) -> list[Row]:
         """The rows of its samples, where it is a client's request with n > 1."""
-        found = self.trace.sql(
-            f"""
-            SELECT request FROM request
-            WHERE regexp_extract(internal_id, '^[0-9]+_(.+)$', 1)
-                = (SELECT internal_id FROM request WHERE request = {int(self.request)} AND queued_ns IS NULL)
-            ORDER BY request
-            """,
-            format="arrow",
-        )
-        return [self.all[number] for number in found.column("request").to_pylist()]
+        found = [row for row in self.all.values() if row["parent"] == self.request]
+        return sorted(found, key=lambda row: row["sample"])
 
     def _sampled(self) -> Section:
         facts = []
@@ -133,6 +127,10 @@ class _Request:
             if state["end_ns"] is not None:
                 sums[state["state"]] = sums.get(state["state"], 0) + state["end_ns"] - state["start_ns"]
         total = sum(sums.values())
+        if self.samples:  # its states are its samples', each of which has its own
+            sums = {name: round((self.row[f"{name}_ms"] or 0) * 1e6) for name in ("prefill", "decode")}
+            sums = {"queued": round((self.row["queue_ms"] or 0) * 1e6), **sums}
+            total = sum(sums.values())
         if not total:
             return Section("", ())
         facts = [
@@ -146,6 +144,8 @@ class _Request:
         return Section("Where its time went", tuple(facts))
 
     def _waited(self) -> Section:
+        if self.samples:
+            return Section("", ())
         if self.row["queue_ms"] is None:
             return Section("Why it waited", (("", "It was never admitted."),) if self.states else ())
         facts = [("in the queue", duration(self.row["queue_ms"]))]

@@ -80,6 +80,30 @@ def test_both_samples_of_a_request_are_found_by_the_id_of_its_client(ask: Any, s
     samples = [text for name, text in told["Samples"]]
     assert len(samples) == 2
     assert all("20 tokens" in text for text in samples)
+    parts = {name: milliseconds(text) for name, text in told["Where its time went"]}
+    assert 0.7 * pair.total_ms < sum(parts.values()) <= pair.total_ms + LATE_MS
+    assert "after the engine" in parts
+
+
+def test_a_request_of_two_samples_ends_when_its_client_has_both(ask: Any, seen: list[Seen]) -> None:
+    """Its row is the client's: tokens of both samples, and when the API process had handed the last one on."""
+    rows = ask("query", "request-latency")
+    late_ms: list[float] = []
+    for each in (one for one in seen if one.kind == "pair"):
+        [row] = [row for row in rows if row["external_id"] == f"{each.id}-0"]
+        own = [one for one in rows if one["parent"] == row["request"]]
+        assert (row["samples"], sorted(one["sample"] for one in own)) == (2, [0, 1])
+        assert (row["session"], row["output_tokens"]) == (each.session, each.output_tokens)
+        assert row["output_tokens"] == sum(one["output_tokens"] for one in own)
+        assert row["total_ms"] == pytest.approx(max(one["total_ms"] for one in own))
+        parts = ("frontend_ms", "queue_ms", "prefill_ms", "decode_ms")
+        assert sum(row[part] for part in parts) == pytest.approx(row["total_ms"])
+        assert row["output_ms"] > 0
+        assert row["first_output_ms"] > 0
+        assert row["total_ms"] + row["output_ms"] <= each.total_ms + LATE_MS
+        handed_ns = row["arrival_ns"] + (row["total_ms"] + row["output_ms"]) * 1e6
+        late_ms.append((handed_ns - each.last_ns) / 1e6)
+    assert abs(median(late_ms)) < LATE_MS
 
 
 def test_why_is_my_hit_rate_what_it_is(ask: Any, metric: Any, seen: list[Seen]) -> None:

@@ -11,7 +11,7 @@ from kvtrace.queries.trace import Trace
 
 def find(trace: Trace) -> Iterator[Finding]:
     """One finding where requests were aborted after they had been computed on."""
-    rows = rows_of(trace, "request-latency")
+    rows = [row for row in rows_of(trace, "request-latency") if row["samples"] is None]  # each of an engine's once
     gone = [row for row in rows if row["finish_reason"] == "abort" and row["prefill_ms"] is not None]
     if not gone:
         return

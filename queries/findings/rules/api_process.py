@@ -14,7 +14,7 @@ _BUSY = "look at its CPU, tokenization, --api-server-count."
 
 def find(trace: Trace) -> Iterator[Finding]:
     """A finding for each side of the engine on which the API process takes more than a twentieth of the time."""
-    rows = rows_of(trace, "request-latency")
+    rows = [row for row in rows_of(trace, "request-latency") if row["parent"] is None]  # each client's request once
     known = [row for row in rows if row["frontend_ms"] is not None and row["ttft_ms"] is not None]
     before, whole = total(known, "frontend_ms"), total(known, "ttft_ms")
     if whole and before / whole >= _LEAST_SHARE:
