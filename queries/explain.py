@@ -117,6 +117,8 @@ class _Request:
         row = self.row
         events = [(row["arrival_ns"], "arrived")] if row["arrival_ns"] is not None else []
         events += [(state["start_ns"], state["state"]) for state in self.states]
+        if self.samples and events and row["total_ms"] is not None:
+            events.append((row["arrival_ns"] + round(row["total_ms"] * 1e6), "the last sample ended"))
         if self.states and self.states[-1]["end_ns"] is not None:
             events.append((self.states[-1]["end_ns"], f"ended: {row['finish_reason'] or 'unknown'}"))
         return Section("Timeline", tuple((_clock(self.trace, time), what) for time, what in events))
@@ -187,7 +189,7 @@ class _Request:
         return Section("Preemptions", tuple(facts))
 
     def _neighbours(self) -> Section:
-        begin, end = self._span(self.row)
+        begin, end = (0, 0) if self.samples else self._span(self.row)
         beside = []
         for row in self.all.values():
             first, last = self._span(row)

@@ -20,6 +20,6 @@ INSERT INTO request (request, engine_id, internal_id, external_id, session, prom
     queued_ns, scheduled_ns, first_token_ns, finished_ns, finish_reason)
 VALUES
     (5, NULL, 'd-5', 'd', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL),
-    (6, 1, '0_d-5', NULL, 's', 40, 3, 0, 80000000, 81000000, 82000000, 85000000, 89000000, 'length'),
-    (7, 1, '1_d-5', NULL, 's', 40, 5, 0, 80000000, 81500000, 82000000, 86000000, 93000000, 'length');
-INSERT INTO request_delivery (process_id, time_ns, request, first_ns) VALUES (2, 95000000, 5, 85500000);
+    (6, 1, '0_d-5', NULL, 's', 40, 3, 0, 80000000, 80100000, 82000000, 85000000, 89000000, 'length'),
+    (7, 1, '1_d-5', NULL, 's', 40, 5, 0, 80000000, 80500000, 82000000, 86000000, 93000000, 'length');
+INSERT INTO request_delivery (process_id, time_ns, request, first_ns) VALUES (2, 93500000, 5, 85500000);
