@@ -155,7 +155,7 @@ class _Request:
             facts.append(("as its head", f"{wait['head_steps']:,} steps, mostly for {wait['admission_limit']}"))
             if wait["need_blocks"] is not None:
                 kept = f", {wait['kept_blocks']:,} of them to be kept free" if wait["kept_blocks"] else ""
-                free = f"{wait['free_blocks'] or 0:,} were free{kept}"
+                free = f"{wait['free_blocks'] or 0:,} {'was' if wait['free_blocks'] == 1 else 'were'} free{kept}"
                 facts.append(("it needed", f"{wait['need_blocks']:,} blocks; {free}"))
         if len(facts) == 1:
             facts.append(("as its head", "in no step: it went straight in, or waited behind others"))

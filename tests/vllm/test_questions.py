@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -57,6 +59,17 @@ def preemptions(rows: list[dict[str, Any]]) -> tuple[int, int]:
 def milliseconds(text: str) -> float:
     number, unit = text.split()[:2]
     return float(number.replace(",", "")) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[unit]
+
+
+def test_the_commands_of_the_page_answer_as_they_are_printed(asked: Recorded, seen: list[Seen]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text()
+    commands = re.findall(r"^\| .+\? \| `kvtrace (.+?)` \|", page, re.MULTILINE)
+    assert len(commands) == 10
+    for command in commands:
+        words = [{"run": str(asked.run), "66": seen[0].id}.get(word, word) for word in command.split()]
+        done = kvtrace(*words)
+        assert (done.returncode, done.stderr) == (0, ""), command
+        assert len(done.stdout.splitlines()) > 3, command
 
 
 def test_why_was_this_request_slow(ask: Any, seen: list[Seen]) -> None:
