@@ -130,11 +130,15 @@ def _hit_rate(counts: dict[str, int]) -> str:
     return f"{(counts['hit_tokens'] + counts['external_hit_tokens']) / queried:.1%}" if queried else "-"
 
 
+_SMALLEST_SHARE = 0.005
+
+
 def _shares(counts: Any, members: Any, whole: int, unit: str, nothing: str = "-") -> str:
-    """Shares of a whole by member, the largest first."""
+    """Shares of a whole by member, the largest first; those that would be 0% have no room."""
     found = sorted(((int(counts[each]), each.name) for each in members if counts[each]), reverse=True)
     if not found or not whole:
         return nothing
+    found = [each for each in found if each[0] / whole >= _SMALLEST_SHARE] or found[:1]
     return f"of {whole:,} {unit}: " + "  ".join(f"{name} {count / whole:.0%}" for count, name in found)
 
 
