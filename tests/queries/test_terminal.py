@@ -92,7 +92,8 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_every_answer_fits(synthetic: Path, columns: int) -> None:
-    printed = on_terminal(columns, *(f"query {name} {synthetic}" for name in catalogue()))
+    others = [f"explain {synthetic} {each}" for each in ("1", "step:10", "block:3")] + [f"findings {synthetic}"]
+    printed = on_terminal(columns, *(f"query {name} {synthetic}" for name in catalogue()), *others)
 
     assert not too_wide(printed, columns)
     assert printed.count("---") > len(catalogue())
