@@ -98,6 +98,13 @@ def test_both_samples_of_a_request_are_found_by_the_id_of_its_client(ask: Any, s
     assert "after the engine" in parts
 
 
+def test_requests_of_two_samples_give_no_false_warning(asked: Recorded, tmp_path: Path) -> None:
+    """Neither the clients' requests, which no engine has, nor their samples, which no client sent, are unmatched."""
+    done = kvtrace("ingest", asked.run, "-o", tmp_path / "again.duckdb")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "have no row in" not in done.stdout
+
+
 def test_a_request_of_two_samples_ends_when_its_client_has_both(ask: Any, seen: list[Seen]) -> None:
     """Its row is the client's: tokens of both samples, and when the API process had handed the last one on."""
     rows = ask("query", "request-latency")
