@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.queries.findings.rule import count
 from kvtrace.queries.identify import Subject, label
 from kvtrace.queries.text import duration, inert
 from kvtrace.queries.trace import Trace
@@ -221,7 +222,7 @@ def _step(trace: Trace, step: int) -> Iterator[Section]:
             f"Step {step:,} of engine {row['engine_id']}, at {_clock(trace, row['start_ns'])}",
             (
                 ("took", "-" if row["duration_ms"] is None else duration(row["duration_ms"])),
-                ("batch", f"{row['scheduled_requests']:,} requests, {row['scheduled_tokens']:,} tokens"),
+                ("batch", f"{count(row['scheduled_requests'], 'request')}, {count(row['scheduled_tokens'], 'token')}"),
                 ("of them", _phases(row)),
                 ("running, waiting", f"{row['running'] or 0:,}, {row['waiting'] or 0:,}"),
                 ("KV blocks", f"{row['used_blocks'] or 0:,} used, {row['free_blocks'] or 0:,} free"),
@@ -256,7 +257,7 @@ def _block(trace: Trace, block: int) -> Iterator[Section]:
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["op"]] = counts.get(row["op"], 0) + 1
-    yield Section(f"Block {block:,}", tuple((op, f"{number:,} times") for op, number in counts.items()))
+    yield Section(f"Block {block:,}", tuple((op, count(number, "time")) for op, number in counts.items()))
     shown: Sequence[Row] = rows if len(rows) <= 2 * _MOST else rows[:_MOST] + rows[-_MOST:]
     facts = [
         (_clock(trace, row["time_ns"]), f"{row['op']} by {label(row) if row['request'] is not None else 'nobody'}")
