@@ -90,7 +90,10 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
     if settings.cpu_bytes_to_use or settings.tier:
         arguments["kv_transfer_config"] = _offload(engine, settings)
     config = EngineArgs(**arguments).create_engine_config()
-    for name, value in (engine.told.get("scheduler") or {}).items():
+    told = dict(engine.told.get("scheduler") or {})
+    if settings.tier or ("kv_transfer_config" in arguments and not engine.told.get("kv_transfer")):
+        told.pop("disable_hybrid_kv_cache_manager", None)  # vLLM chose it for a connector that the engine did not have
+    for name, value in told.items():
         if name not in _OF_SETTINGS and hasattr(config.scheduler_config, name):
             setattr(config.scheduler_config, name, value)
     if engine.told.get("lora"):

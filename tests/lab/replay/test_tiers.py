@@ -36,6 +36,9 @@ ENGINE = EngineFacts(
     chunked_prefill=True,
     async_scheduling=False,
     connector=None,
+    told={
+        "scheduler": {"disable_hybrid_kv_cache_manager": False}
+    },  # as engines on GPUs tell; a tier's connector cannot
 )
 MODEL = TimeModel([2e6, 1e4, 0, 0, 0], [2e6, 1e4, 5e4, 0, 0], 0, [])
 """A step takes 2 ms, and 50 us more for each prefill token."""
