@@ -254,6 +254,9 @@ class Trace:
             raise KvtraceError(
                 f"parameter {param.name}: {value!r:.{LONGEST_VALUE}} is not of type {param.type} ({param.meaning})"
             ) from error
+        if param.choices and text is not None and text not in param.choices:
+            expected = ", ".join(param.choices)
+            raise KvtraceError(f"parameter {param.name}: {text!r:.{LONGEST_VALUE}} is not one of: {expected}")
         return text
 
     def _result(self, sql: str, format_: Format, batch_rows: int = BATCH_ROWS) -> Any:

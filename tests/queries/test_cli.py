@@ -175,6 +175,12 @@ def test_mistake_gets_one_clear_message_and_exit_code_1(
     assert path.read_bytes() == before
 
 
+def test_a_value_that_a_parameter_does_not_take_is_an_error(make_trace: MakeTrace) -> None:
+    done = kvtrace("query", "evictor-victim", make_trace(), "-p", "by=sessions")
+    assert done.returncode != 0
+    assert "parameter by: 'sessions' is not one of: session, kind, model, request" in done.stderr
+
+
 def test_sql_is_read_from_stdin(make_trace: MakeTrace) -> None:
     done = kvtrace("sql", make_trace(), "-", "-f", "csv", stdin="SELECT 42 AS answer\n")
 
