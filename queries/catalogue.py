@@ -10,7 +10,7 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     -- figure: A study's figure or table that the answer draws again.
     -- needs: TABLE, TABLE
     -- words: Further words by which a search finds it.
-    -- param: NAME TYPE = DEFAULT | Meaning. `VARCHAR(A B)` takes A or B only. Without `= DEFAULT` the parameter must be given.
+    -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given; VARCHAR(A B) takes A or B.
     -- key: COLUMN, COLUMN: what a narrow terminal shows, the most important first.
     -- worst: COLUMN: a report that has no room for all rows shows those in which it is greatest.
     -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
@@ -57,7 +57,7 @@ _KINDS = ("group", "figure", "needs", "words", "param", "key", "worst", "column"
 
 @dataclass(frozen=True)
 class Param:
-    """A query's parameter. `default` is text that DuckDB casts to `type`; None means NULL. `choices`: its only values."""
+    """A query's parameter. `default` is text that DuckDB casts to `type`; None means NULL. `choices`: all values."""
 
     name: str
     type: str
