@@ -59,7 +59,7 @@ demo: $(READY)
 	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
 
 test: $(READY) $(SOURCES)/.ready
-	@echo "== tests (real vLLM engines take about 30 s each to start)"
+	@echo "== tests (a good part of them on real vLLM engines)"
 	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 $(BIN)/python -m pytest -n $(JOBS)
 
 check: lint types test

@@ -18,10 +18,9 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from kvtrace.lab.cell import CELL, FACTS
 from kvtrace.lab.lifetime import die_with_parent
 from kvtrace.lab.matrix import Cell, Matrix
 from kvtrace.lab.policies import policy_label, policy_of
+from kvtrace.lab.warm import started
 
 RESULT, LOG, RUN = "result.json", "log.txt", "run"
 _LOCK_PATIENCE_S = 30.0
@@ -78,8 +78,8 @@ def sweep(
         left = [each for each in cells if not is_done(_place(directory, each[1]), retry_failed=retry_failed)]
         if len(left) < len(cells):
             say(f"{len(cells) - len(left)} of {len(cells)} cells have results already")
-        with _warm_process(lock, needed=warm and bool(left)) as socket:
-            return _run_all(left, len(cells), directory, say, socket, lock, ends_s)
+        with started((lock,)) if warm and left else nullcontext() as python:
+            return _run_all(left, len(cells), directory, say, python, lock, ends_s)
 
 
 def cells_of(matrices: list[Matrix], share: tuple[int, int], only: Sequence[str] = ()) -> list[tuple[Matrix, Cell]]:
@@ -103,7 +103,7 @@ def _run_all(
     total: int,
     directory: Path,
     say: Say,
-    socket: Path | None,
+    python: list[str] | None,
     lock: int,
     ends_s: float | None,
 ) -> tuple[int, int]:
@@ -113,7 +113,7 @@ def _run_all(
         if ends_s is not None and time.monotonic() + (estimate_s or 0) > ends_s:
             say(f"out of time: {len(left) - number} cells left; the same command goes on")
             return failed, len(left) - number
-        result = run_cell(cell, _place(directory, cell), socket, lock)
+        result = run_cell(cell, _place(directory, cell), python, lock)
         failed += result["status"] != "ok"
         took_s.append(result["seconds"])
         rest_s = statistics.fmean(took_s[-8:]) * (len(left) - number - 1)
@@ -124,13 +124,13 @@ def _run_all(
     return failed, 0
 
 
-def run_cell(cell: Cell, place: Path, socket: Path | None, lock: int) -> dict[str, Any]:
+def run_cell(cell: Cell, place: Path, python: list[str] | None, lock: int) -> dict[str, Any]:
     """Run one cell from the beginning and write its result.
 
     Args:
         cell: The cell.
         place: Its folder; an earlier one is removed.
-        socket: Of the process to fork it from; None starts a new interpreter.
+        python: Command that forks it from a process with vLLM; None starts a new interpreter.
         lock: The descriptor of the sweep's lock, which the cell's processes keep.
 
     Returns:
@@ -139,9 +139,7 @@ def run_cell(cell: Cell, place: Path, socket: Path | None, lock: int) -> dict[st
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     (place / CELL).write_text(json.dumps(asdict(cell), indent=1) + "\n")
-    inner = [sys.executable, "-m", "kvtrace.lab.cell", str(place)]
-    if socket is not None:
-        inner = [sys.executable, "-m", "kvtrace.lab.warm", "run", str(socket), str(place)]
+    inner = [*(python or [sys.executable]), "-m", "kvtrace.lab.cell", str(place)]
     recorder = [sys.executable, "-m", "kvtrace", "record", "-o", str(place / RUN), "--quiet", "--no-preflight"]
     command = [*recorder, "--kv-level", cell.kv_level, "--", *inner]
     started_ns, started_s = time.time_ns(), time.monotonic()
@@ -166,7 +164,7 @@ def run_cell(cell: Cell, place: Path, socket: Path | None, lock: int) -> dict[st
         "error": error,
         "started_ns": started_ns,
         "seconds": round(time.monotonic() - started_s, 3),
-        "warm": socket is not None,
+        "warm": python is not None,
     }
     _write(place / RESULT, result)
     return result
@@ -228,26 +226,6 @@ def _lock(file: int, how: int, deadline_s: float, directory: Path) -> None:
             if time.monotonic() > deadline_s:
                 raise KvtraceError(f"{directory} is in use by another `kvtrace lab run`") from None
             time.sleep(0.2)
-
-
-@contextmanager
-def _warm_process(lock: int, *, needed: bool) -> Iterator[Path | None]:
-    if not needed:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="kvtrace-lab-") as folder:
-        socket = Path(folder) / "socket"
-        command = [sys.executable, "-m", "kvtrace.lab.warm", "serve", str(socket)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=(lock,))
-        try:
-            while not socket.exists():
-                if process.poll() is not None:
-                    raise KvtraceError(f"the process that is to import vLLM ended with {process.returncode}")
-                time.sleep(0.05)
-            yield socket
-        finally:
-            process.terminate()
-            process.wait()
 
 
 def write_study(matrix: Matrix, directory: Path) -> None:

@@ -1,11 +1,12 @@
-"""Fresh processes without their imports: a process that has vLLM loaded, and no engine, forks one for each cell.
+"""Fresh processes without their imports: a process that has vLLM loaded, and no engine, forks one for each program.
 
-    python -m kvtrace.lab.warm serve SOCKET          # waits
-    python -m kvtrace.lab.warm run SOCKET CELL_DIR   # has a cell run there, with this process's environment and streams
+    python -m kvtrace.lab.warm serve SOCKET                   # waits
+    python -m kvtrace.lab.warm run SOCKET PROGRAM ARGUMENTS   # runs there, with this process's environment and streams
+    python -m kvtrace.lab.warm run SOCKET -m MODULE ARGUMENTS
 
-The forked process is what `python -m kvtrace.lab.cell CELL_DIR` would be after its imports: it has loaded no plugin of
-vLLM's and made no engine. On a CPU vLLM starts its own processes by fork there, too, which is safe as long as nothing
-has run a thread before; on a GPU it decides for itself, as ever.
+The forked process is what `python PROGRAM ARGUMENTS` would be after its imports: it has loaded no plugin of vLLM's and
+made no engine. On a CPU vLLM starts its own processes by fork there, too, which is safe as long as nothing has run a
+thread before; on a GPU it decides for itself, as ever.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import array
 import json
 import multiprocessing
 import os
+import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import time
-import traceback
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kvtrace.errors import KvtraceError
 from kvtrace.lab.lifetime import die_with_parent
 
 _LOOK_S = 0.05
@@ -37,6 +42,9 @@ _MODULES = (
     "vllm.model_executor.models.llama",
     "vllm.model_executor.model_loader",
     "vllm.v1.core.sched.async_scheduler",
+    "kvtrace.lab.client",
+    "kvtrace.lab.engines",
+    "kvtrace.lab.workloads",
 )
 
 
@@ -63,7 +71,6 @@ def _preload() -> None:
     for name in _MODULES:
         with suppress(ImportError):
             import_module(name)
-    import_module("kvtrace.lab.cell")
 
 
 def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
@@ -75,18 +82,10 @@ def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
     asked: dict[str, Any] = json.loads(data)
     pid = os.fork()
     if pid == 0:
-        code = 1
-        try:
-            connection.close()
-            listener.close()
-            code = _become(asked, descriptors)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+        connection.close()
+        listener.close()
+        _become(asked, descriptors)
+        sys.exit()
     for descriptor in descriptors:
         os.close(descriptor)
     code = _wait(connection, pid)
@@ -94,8 +93,8 @@ def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
         connection.sendall(json.dumps(code).encode())
 
 
-def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) -> int:
-    """Run a cell in the forked process: take the caller's streams, environment and directory, and run the cell."""
+def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) -> None:
+    """Run a program in the forked process, with the caller's streams, environment and directory."""
     os.setsid()
     die_with_parent()
     for stream, descriptor in enumerate(descriptors):
@@ -104,13 +103,18 @@ def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) ->
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
-    from kvtrace.lab.cell import main
-
-    return main(Path(asked["cell"]))
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    program, *arguments = asked["arguments"]
+    if program == "-m":
+        sys.argv, sys.path[:0] = arguments, ["", *paths]
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[:0] = [program, *arguments], [str(Path(program).parent), *paths]
+        runpy.run_path(program, run_name="__main__")
 
 
 def _wait(connection: socket.socket, pid: int) -> int:
-    """The cell's exit code; the cell is ended if its caller goes away."""
+    """The program's exit code; the program is ended if its caller goes away."""
     gone_s: float | None = None
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -131,11 +135,11 @@ def _end(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def run(path: Path, cell: Path) -> int:
-    """Have a cell run by the process behind a socket; returns its exit code."""
+def run(path: Path, arguments: list[str]) -> int:
+    """Have a program run by the process behind a socket; returns its exit code."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
-        asked = {"environment": dict(os.environ), "directory": str(Path.cwd()), "cell": str(cell.absolute())}
+        asked = {"environment": dict(os.environ), "directory": str(Path.cwd()), "arguments": arguments}
         text = json.dumps(asked).encode() + b"\n"
         sent = socket.send_fds(connection, [text], [0, 1, 2])
         connection.sendall(text[sent:])
@@ -143,12 +147,38 @@ def run(path: Path, cell: Path) -> int:
     return int(json.loads(answer)) if answer else 1
 
 
+@contextmanager
+def started(keep: Sequence[int] = (), environment: dict[str, str] | None = None) -> Iterator[list[str]]:
+    """Start the process and end it afterwards; yields the command that takes the place of an interpreter's.
+
+    Args:
+        keep: Descriptors that its programs inherit.
+        environment: Of the imports; the programs have their callers'.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvtrace-lab-") as folder:
+        path = Path(folder) / "socket"
+        own = [sys.executable, "-m", "kvtrace.lab.warm"]
+        command = [*own, "serve", str(path)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=keep, env=environment
+        )
+        try:
+            while not path.exists():
+                if process.poll() is not None:
+                    raise KvtraceError(f"the process that is to import vLLM ended with {process.returncode}")
+                time.sleep(0.05)
+            yield [*own, "run", str(path)]
+        finally:
+            process.terminate()
+            process.wait()
+
+
 def main() -> int:
-    """Run the server or hand it a cell, by the first argument."""
+    """Run the server or hand it a program, by the first argument."""
     if sys.argv[1] == "serve":
         serve(Path(sys.argv[2]))
         return 0
-    return run(Path(sys.argv[2]), Path(sys.argv[3]))
+    return run(Path(sys.argv[2]), sys.argv[3:])
 
 
 if __name__ == "__main__":

@@ -3,29 +3,69 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.traces import copy_schemas
+from tests.viewer.chromium import Chromium, Tab, find_browser
+
 HERE = Path(__file__).parent
-SHARED_RECORDINGS = {f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction")}
+RECORDINGS = [
+    f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction", "reuse", "flight")
+]
+SYNTHETIC = [f"tests/queries/test_{name}.py" for name in ("bench", "terminal")]
+SHARED = dict.fromkeys(RECORDINGS, "tests/vllm") | dict.fromkeys(SYNTHETIC, "synthetic")
 SHARED_FOLDERS = {"tests/vllm/offload", "tests/lab/replay", "tests/site"}
 
 
 def group_of(node_id: str) -> str:
     """The name of the tests that must run in the process of this one, because they share its fixtures."""
     file = node_id.partition("::")[0]
-    if file in SHARED_RECORDINGS:
-        return "tests/vllm"
     folder = file.rpartition("/")[0]
-    return folder if folder in SHARED_FOLDERS else file
+    return folder if folder in SHARED_FOLDERS else SHARED.get(file, file)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    if find_browser() is None:
+        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+    with Chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(chromium: Chromium) -> Iterator[Tab]:
+    """Goes on in an empty tab of a given size."""
+    yield chromium.tab
+    chromium.tab()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[list[str]]:
+    """Command of an interpreter that has imported vLLM. Engines that it runs fork their processes, as on a GPU."""
+    from kvtrace.lab.warm import started
+    from tests.vllm.conftest import vllm_environment
+
+    with started(environment=vllm_environment()) as python:
+        yield python
+
+
+@pytest.fixture(scope="session")
+def warm_replays(warm_python: list[str]) -> Iterator[None]:
+    """Replays of this process take that interpreter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvtrace.lab.replay.run.PYTHON", warm_python)
+        yield
 
 
 def pytest_configure() -> None:
     # What a shell runs in the background ignores Ctrl-C, and so do its children, where tests press it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    copy_schemas()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,6 +24,8 @@ from kvtrace.lab.replay.settings import Settings
 from kvtrace.lab.replay.timing import TimeModel
 
 LONGEST_S = 3600
+PYTHON: Sequence[str] = (sys.executable,)
+"""Command of the interpreter that replays; `lab.warm` has one that has imported vLLM."""
 
 
 @dataclass
@@ -95,7 +97,7 @@ def replay(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[
         with plan.open("wb") as file:
             pickle.dump((recording, list(jobs), at_once), file)
         environment = {key: value for key, value in os.environ.items() if key != "KVTRACE_RUN_DIR"}
-        command = [sys.executable, "-m", "kvtrace.lab.replay.process", str(plan)]
+        command = [*PYTHON, "-m", "kvtrace.lab.replay.process", str(plan)]
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S

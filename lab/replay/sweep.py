@@ -21,7 +21,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.ingest.run import ingest
 from kvtrace.lab.cell import CELL, PREDICTED, load_cell
 from kvtrace.lab.matrix import Cell, Matrix
-from kvtrace.lab.replay import timing
+from kvtrace.lab.replay import run, timing
 from kvtrace.lab.replay.cell import Plan, Source
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.sweep import RESULT, RUN, cells_of, is_done, locked, read_object, write_study
@@ -137,7 +137,7 @@ def _run(plan: Plan, left: dict[Path, Cell], say: Callable[[str], None]) -> int:
         environment = {key: value for key, value in os.environ.items() if key != "KVTRACE_RUN_DIR"}
         said = Path(folder, "stderr")
         process = subprocess.Popen(
-            [sys.executable, "-m", "kvtrace.lab.replay.cell", str(path)],
+            [*run.PYTHON, "-m", "kvtrace.lab.replay.cell", str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=said.open("wb"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, StepTime
@@ -180,21 +181,8 @@ def recording_of_requests(path: Path, like: Recording) -> Recording:
     Raises:
         KvtraceError: The trace's blocks are no multiple of vLLM's.
     """
-    with Trace(path) as trace:
-        sizes = trace.sql("SELECT DISTINCT hash_block_tokens n FROM engine", format="arrow")["n"].to_pylist()
-        rows = trace.sql(
-            "SELECT request, internal_id, external_id, session, turn, prompt_tokens, arrival_ns, "
-            "coalesce(output_tokens, 1) outputs FROM request "
-            "WHERE arrival_ns IS NOT NULL AND prompt_tokens > 0 ORDER BY arrival_ns, request",
-            format="arrow",
-        ).to_pylist()
-        hashes = trace.sql("SELECT request, position, block_hash FROM request_hash", format="arrow")
-    size = sizes[0] if len(sizes) == 1 and sizes[0] else like.engine.hash_block_size
-    if not rows:
-        raise KvtraceError(f"{path} has no requests to replay")
-    chains: dict[int, dict[int, int]] = defaultdict(dict)
-    for number, position, block_hash in zip(*(column.to_pylist() for column in hashes.columns), strict=True):
-        chains[number][position] = block_hash
+    rows, chains, hash_tokens = _read_requests(path)
+    size = hash_tokens or like.engine.hash_block_size
     engine, warnings, cut = engine_like(like.engine), [], 0
     divides = size % engine.block_size == 0
     if not divides:
@@ -236,6 +224,25 @@ def recording_of_requests(path: Path, like: Recording) -> Recording:
     if not chains:
         warnings.append(f"{path.name} has no block hashes: all blocks count as unique, so nothing is shared")
     return _made(path, engine, requests, warnings)
+
+
+def _read_requests(path: Path) -> tuple[list[dict[str, Any]], dict[int, dict[int, int]], int | None]:
+    """Requests of a trace by arrival, the hashes of each by position, and the tokens of a hash, if all have as many."""
+    with Trace(path) as trace:
+        sizes = trace.sql("SELECT DISTINCT hash_block_tokens n FROM engine", format="arrow")["n"].to_pylist()
+        rows = trace.sql(
+            "SELECT request, internal_id, external_id, session, turn, prompt_tokens, arrival_ns, "
+            "coalesce(output_tokens, 1) outputs FROM request "
+            "WHERE arrival_ns IS NOT NULL AND prompt_tokens > 0 ORDER BY arrival_ns, request",
+            format="arrow",
+        ).to_pylist()
+        hashes = trace.sql("SELECT request, position, block_hash FROM request_hash", format="arrow")
+    if not rows:
+        raise KvtraceError(f"{path} has no requests to replay")
+    chains: dict[int, dict[int, int]] = defaultdict(dict)
+    for number, position, block_hash in zip(*(column.to_pylist() for column in hashes.columns), strict=True):
+        chains[number][position] = block_hash
+    return rows, chains, sizes[0] if len(sizes) == 1 else None
 
 
 def _split(chain: dict[int, int], ratio: int, blocks: int) -> dict[int, int]:

@@ -33,9 +33,13 @@ class Environment:
             command, capture_output=True, text=True, env=self.variables, cwd=self.folder, preexec_fn=before, check=False
         )
 
+    def told(self, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        """The exit code, and the checks by name."""
+        done = self.run("--json", *arguments)
+        return done.returncode, {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+
     def checks(self, *arguments: str) -> dict[str, dict[str, Any]]:
-        told = json.loads(self.run("--json", *arguments).stdout)
-        return {check["check"]: check for check in told["checks"]}
+        return self.told(*arguments)[1]
 
 
 @pytest.fixture

@@ -69,18 +69,18 @@ def test_a_vllm_without_a_step_to_hook_cannot_be_recorded(bare: Environment) -> 
     vllm = copy_vllm(site_of(bare.python))
     edit(vllm / "v1/core/sched/scheduler.py", "def schedule(", "def plan(")
     edit(vllm / "v1/core/sched/interface.py", "def schedule(", "def plan(")
-    hooks = bare.checks()["hooks"]
-    assert bare.run().returncode == 1
-    assert hooks["state"] == "problem"
+    code, checks = bare.told()
+    hooks = checks["hooks"]
+    assert (code, hooks["state"]) == (1, "problem")
     assert "vllm.v1.core.sched.scheduler:Scheduler.schedule" in hooks["text"]
 
 
 def test_a_hook_that_does_not_fit_is_named_with_what_is_lost(bare: Environment) -> None:
     vllm = copy_vllm(site_of(bare.python))
     edit(vllm / "v1/core/block_pool.py", "def reset_prefix_cache(", "def clear(")
-    done, hooks = bare.run(), bare.checks()["hooks"]
-    assert done.returncode == 0, done.stdout
-    assert hooks["state"] == "note"
+    code, checks = bare.told()
+    hooks = checks["hooks"]
+    assert (code, hooks["state"]) == (0, "note")
     assert list(hooks["facts"]["unfit"]) == ["vllm.v1.core.block_pool:BlockPool.reset_prefix_cache"]
     assert hooks["facts"]["fit"] == hooks["facts"]["of"] - 1
     assert any("reset_prefix_cache: absent; lost: " in line for line in hooks["details"])
@@ -99,8 +99,8 @@ def test_without_the_compiled_part_nothing_would_be_recorded(bare: Environment) 
     own = site_of(bare.python) / "kvtrace"
     own.unlink()
     shutil.copytree(ROOT / "kvtrace", own, ignore=shutil.ignore_patterns("*.so", "node_modules"))
-    checks = bare.checks()
-    assert bare.run().returncode == 1
+    code, checks = bare.told()
+    assert code == 1
     assert "compiled part cannot be loaded" in checks["recorder"]["text"]
     assert checks["recorder"]["state"] == checks["vLLM"]["state"] == "problem"
 
@@ -124,9 +124,9 @@ def test_files_that_cannot_be_as_large_as_a_segment_are_a_problem(here: Environm
 def test_sources_that_cannot_be_read_are_a_problem(bare: Environment) -> None:
     vllm = copy_vllm(site_of(bare.python))
     edit(vllm / "v1/core/block_pool.py", "class BlockPool:", "class BlockPool(:")
-    hooks = bare.checks()["hooks"]
-    assert (bare.run().returncode, hooks["state"]) == (1, "problem")
-    assert "SyntaxError" in hooks["text"]
+    code, checks = bare.told()
+    assert (code, checks["hooks"]["state"]) == (1, "problem")
+    assert "SyntaxError" in checks["hooks"]["text"]
 
 
 @pytest.mark.parametrize("place", ["run", "file/run"])

@@ -29,7 +29,7 @@ from kvtrace.reports.side_by_side import write_comparison
 from kvtrace.viewer.page import make_page
 from tests.hostile.conftest import hostile
 from tests.hostile.marked import text_columns
-from tests.viewer.chromium import Chromium, find_browser
+from tests.viewer.chromium import Tab
 
 LOOSE = """(() => {
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = []
@@ -135,20 +135,18 @@ def test_a_comparison(hostile_trace: Path, tmp_path: Path) -> None:
     assert not steering(shown.output)
 
 
-def test_the_page_as_a_browser_reads_it(hostile_trace: Path, tmp_path: Path) -> None:
+def test_the_page_as_a_browser_reads_it(hostile_trace: Path, tab: Tab, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     make_page([hostile_trace], path, max_bytes=10_000_000)
     page = path.read_text(encoding="utf-8")
     assert "onerror=alert" not in page, "texts of a trace are in the page as packed data only"
     assert page.count("<script") == page.count("</script>")
-    if find_browser() is None:
-        pytest.skip("no chromium: apt-get install -y chromium")
-    with Chromium() as browser:
-        browser.open(path)
-        assert browser.evaluate("document.images.length") == 0
-        assert "onerror" in browser.evaluate("document.body.innerText")
-        assert browser.evaluate(LOOSE) == [], "text that could turn its neighbours around"
-        assert [each for each in browser.console if "alert" in each] == []
+    browser = tab()
+    browser.open(path)
+    assert browser.evaluate("document.images.length") == 0
+    assert "onerror" in browser.evaluate("document.body.innerText")
+    assert browser.evaluate(LOOSE) == [], "text that could turn its neighbours around"
+    assert [each for each in browser.console if "alert" in each] == []
 
 
 def test_exports_carry_text_whole(hostile_trace: Path, tmp_path: Path) -> None:

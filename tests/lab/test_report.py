@@ -16,7 +16,7 @@ from kvtrace.lab.report import _regression, write_report
 from kvtrace.lab.summary import load_results
 from kvtrace.reports.document import Document, Section
 from kvtrace.reports.markdown import markdown
-from tests.viewer.chromium import Chromium, find_browser
+from tests.viewer.chromium import Tab
 
 from .cells import Sweep, request, table
 
@@ -260,58 +260,52 @@ def test_the_explorer_has_every_run_and_its_filters(tmp_path: Path) -> None:
     assert "http" not in re.sub(r"<title>.*?</title>", "", page)
 
 
-def test_the_explorer_filters_and_sorts_in_a_browser(tmp_path: Path) -> None:
-    if find_browser() is None:
-        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+def test_the_explorer_filters_and_sorts_in_a_browser(tab: Tab, tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority", "ttl-pin"])
     for policy, turn_ms in (("fcfs", 50), ("priority", 30), ("ttl-pin", 40)):
         sweep.cell(job("a", 0, 10, turn_ms), policy=policy)
     sweep.cell(policy="fcfs", error="<img src=x>", seed=2)
     write_site([sweep.close()], tmp_path / "site")
     column = "[...document.querySelectorAll('tbody tr')].map(row => " + in_column("{}") + ")"
-    with Chromium() as browser:
-        browser.open(tmp_path / "site" / "index.html")
-        assert len(browser.evaluate(column.format("policy"))) == 4
-        assert "model tiny" in browser.texts("#same")[0], "what is the same everywhere takes no column"
-        assert browser.evaluate("document.querySelectorAll('tbody img').length") == 0
-        head = "[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('JCT mean'))"
-        browser.evaluate(f"{head}.click()")
-        jct = browser.evaluate(f"{column.format('policy')}.slice(0, 3)")
-        assert jct == ["priority", "ttl-pin", "fcfs"]  # 0.16, 0.18 and 0.2 s
-        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement).map(row => {})"
-        assert set(browser.evaluate(marked.format(in_column("policy")))) == {"priority"}
-        points = "[...document.querySelectorAll('#chart .point')].map(point => point.textContent)"
-        assert sorted(browser.evaluate(points)) == [
-            "fcfs, w, JCT mean s 0.2",
-            "priority, w, JCT mean s 0.16",
-            "ttl-pin, w, JCT mean s 0.18",
-        ]
-        select = "const s = document.querySelector('select[name=policy]'); s.value = 'fcfs';"
-        browser.evaluate(f"(() => {{ {select} s.dispatchEvent(new Event('change')); }})()")
-        assert "policy fcfs" in browser.texts("#same")[0]
-        assert browser.evaluate("document.getElementById('count').textContent") == "2 of 4 runs"
-        assert not browser.console
+    browser = tab()
+    browser.open(tmp_path / "site" / "index.html")
+    assert len(browser.evaluate(column.format("policy"))) == 4
+    assert "model tiny" in browser.texts("#same")[0], "what is the same everywhere takes no column"
+    assert browser.evaluate("document.querySelectorAll('tbody img').length") == 0
+    head = "[...document.querySelectorAll('th button')].find(button => button.textContent.startsWith('JCT mean'))"
+    browser.evaluate(f"{head}.click()")
+    jct = browser.evaluate(f"{column.format('policy')}.slice(0, 3)")
+    assert jct == ["priority", "ttl-pin", "fcfs"]  # 0.16, 0.18 and 0.2 s
+    marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement).map(row => {})"
+    assert set(browser.evaluate(marked.format(in_column("policy")))) == {"priority"}
+    points = "[...document.querySelectorAll('#chart .point')].map(point => point.textContent)"
+    assert sorted(browser.evaluate(points)) == [
+        "fcfs, w, JCT mean s 0.2",
+        "priority, w, JCT mean s 0.16",
+        "ttl-pin, w, JCT mean s 0.18",
+    ]
+    select = "const s = document.querySelector('select[name=policy]'); s.value = 'fcfs';"
+    browser.evaluate(f"(() => {{ {select} s.dispatchEvent(new Event('change')); }})()")
+    assert "policy fcfs" in browser.texts("#same")[0]
+    assert browser.evaluate("document.getElementById('count').textContent") == "2 of 4 runs"
+    assert not browser.console
 
 
-def test_the_explorer_marks_the_best_of_cells_that_were_sent_the_same(tmp_path: Path) -> None:
-    if find_browser() is None:
-        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+def test_the_explorer_marks_the_best_of_cells_that_were_sent_the_same(tab: Tab, tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority"])
     for policy, turn_ms in (("fcfs", 50), ("priority", 30)):
         sweep.cell(job("a", 0, 10, turn_ms), policy=policy)
     sweep.cell(job("a", 0, 10, 12), seed=2, workload={"name": "light", "sha256": "two"})  # nothing to compare it with
     write_site([sweep.close()], tmp_path / "site")
-    with Chromium() as browser:
-        browser.open(tmp_path / "site" / "index.html")
-        marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement).map(row => {})"
-        assert set(browser.evaluate(marked.format(in_column("profile")))) == {"w"}
-        assert set(browser.evaluate(marked.format(in_column("policy")))) == {"priority"}
+    browser = tab()
+    browser.open(tmp_path / "site" / "index.html")
+    marked = "[...document.querySelectorAll('td.best')].map(cell => cell.parentElement).map(row => {})"
+    assert set(browser.evaluate(marked.format(in_column("profile")))) == {"w"}
+    assert set(browser.evaluate(marked.format(in_column("policy")))) == {"priority"}
 
 
 @pytest.mark.parametrize("width", [1000, 1280])
-def test_the_explorer_fits_a_window(tmp_path: Path, width: int) -> None:
-    if find_browser() is None:
-        pytest.skip("no chromium in PATH; apt-get install -y chromium")
+def test_the_explorer_fits_a_window(tab: Tab, tmp_path: Path, width: int) -> None:
     # GIVEN runs that differ in policy, rate, profile and KV budget
     sweep = Sweep(tmp_path / "sweep", policy=["fcfs", "priority"], kv_tokens=[800, 1600])
     for policy in ("fcfs", "priority"):
@@ -319,14 +313,14 @@ def test_the_explorer_fits_a_window(tmp_path: Path, width: int) -> None:
             workload = {"name": f"agents-{number}", "parameters": {"kind": "agent", "rate": 1.0 + number}}
             sweep.cell(job("a", 0, 10, 50), policy=policy, kv_tokens=tokens, workload=workload)
     write_site([sweep.close()], tmp_path / "site")
-    with Chromium(width) as browser:
-        browser.open(tmp_path / "site" / "index.html")
-        # THEN the table and the page are no wider than the window
-        table, room = browser.evaluate(
-            "(() => { const m = document.querySelector('main'); return [m.scrollWidth, m.clientWidth]; })()"
-        )
-        assert table <= room
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    browser = tab(width)
+    browser.open(tmp_path / "site" / "index.html")
+    # THEN the table and the page are no wider than the window
+    table, room = browser.evaluate(
+        "(() => { const m = document.querySelector('main'); return [m.scrollWidth, m.clientWidth]; })()"
+    )
+    assert table <= room
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_directory_without_results_says_what_to_run(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""Twelve cells on a real engine, interrupted twice and gone on with; the report against the clients' records."""
+"""Six cells on a real engine, interrupted twice and gone on with; the report against the clients' records."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -19,39 +18,37 @@ import pytest
 from kvtrace.lab.matrix import Cell, read_matrix
 from kvtrace.queries import Trace
 from kvtrace.queries.text import rounded
+from tests.vllm.conftest import vllm_environment
 
 from .cells import table
 
 ROOT = Path(__file__).parents[2]
-MATRIX = ROOT / "examples" / "studies" / "tiny-policies.toml"
+STUDY = ROOT / "examples" / "studies" / "tiny-policies.toml"
 PATIENCE_S = 240
-
-
-def environment() -> dict[str, str]:
-    settings = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    return {**os.environ, **settings}
 
 
 def lab(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kvtrace", "lab", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), **options)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=vllm_environment(), **options)
 
 
 def results(directory: Path) -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in directory.glob("cells/*/result.json")}
 
 
-def interrupted(directory: Path, cells: int, number: signal.Signals) -> tuple[int, str]:
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study at its higher rate only."""
+    path = tmp_path_factory.mktemp("matrix") / STUDY.name
+    path.write_text(STUDY.read_text().replace("rate = [4.0, 16.0]", "rate = [16.0]"))
+    return path
+
+
+def interrupted(matrix: Path, directory: Path, cells: int, number: signal.Signals) -> tuple[int, str]:
     """Start the sweep, and end it in the middle of the cell after so many."""
-    command = [sys.executable, "-m", "kvtrace", "lab", "run", str(MATRIX), "-o", str(directory), "--warm"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
-    )
+    command = [sys.executable, "-m", "kvtrace", "lab", "run", str(matrix), "-o", str(directory), "--warm"]
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=vllm_environment(), start_new_session=True, **pipes)
     deadline = time.monotonic() + PATIENCE_S
     while len(results(directory)) < cells or not list(directory.glob("cells/*/run/processes")):
         assert process.poll() is None, process.communicate()[1]
@@ -67,6 +64,7 @@ def interrupted(directory: Path, cells: int, number: signal.Signals) -> tuple[in
 
 
 class Swept(NamedTuple):
+    cells: dict[str, Cell]
     directory: Path
     after: list[dict[str, dict[str, Any]]]  # the results after each part
     codes: list[int]
@@ -75,25 +73,23 @@ class Swept(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
+def swept(matrix: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
     pytest.importorskip("vllm")
     directory = tmp_path_factory.mktemp("sweep") / "policies"
-    code, said = interrupted(directory, 3, signal.SIGINT)
+    code, said = interrupted(matrix, directory, 1, signal.SIGINT)
     codes, after = [code], [results(directory)]
-    code, _ = interrupted(directory, 6, signal.SIGKILL)
+    code, _ = interrupted(matrix, directory, 3, signal.SIGKILL)
     codes, after = [*codes, code], [*after, results(directory)]
     with ThreadPoolExecutor() as both:  # the rest by two processes, as on two GPUs
-        rest = ("run", MATRIX, "-o", directory, "--warm", "--share")
+        rest = ("run", matrix, "-o", directory, "--warm", "--share")
         done = list(both.map(lambda share: lab(*rest, share, timeout=PATIENCE_S), ["1/2", "2/2"]))
     assert [part.returncode for part in done] == [0, 0], done
     codes, after = [*codes, 0], [*after, results(directory)]
     made = lab("report", directory, timeout=PATIENCE_S)
     assert made.returncode == 0, made.stderr
-    yield Swept(directory, after, codes, said + done[0].stdout, (directory / "report" / "report.md").read_text())
-
-
-def cells() -> dict[str, Cell]:
-    return {cell.id: cell for cell in read_matrix(MATRIX).cells}
+    cells = {cell.id: cell for cell in read_matrix(matrix).cells}
+    markdown = (directory / "report" / "report.md").read_text()
+    yield Swept(cells, directory, after, codes, said + done[0].stdout, markdown)
 
 
 def client(swept: Swept, cell: str) -> list[dict[str, Any]]:
@@ -107,30 +103,30 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 def test_an_interrupted_sweep_goes_on_where_it_was(swept: Swept) -> None:
     assert swept.codes == [130, -signal.SIGKILL, 0]
     assert "the cell that ran is discarded" in swept.said
-    assert [len(found) for found in swept.after] == [3, 6, 12]
+    assert [len(found) for found in swept.after] == [1, 3, 6]
     assert {result["status"] for result in swept.after[-1].values()} == {"ok"}
-    assert set(swept.after[-1]) == set(cells())
+    assert set(swept.after[-1]) == set(swept.cells)
     for earlier, later in zip(swept.after, swept.after[1:], strict=False):  # what was done was not done again
         assert earlier.items() <= later.items()
 
 
 def test_cells_ran_in_the_matrix_order_each_in_an_engine_of_its_own(swept: Swept) -> None:
     started = sorted(swept.after[-1], key=lambda cell: swept.after[-1][cell]["started_ns"])
-    order = list(cells())
-    assert started[:6] == order[:6]
+    order = list(swept.cells)
+    assert started[:3] == order[:3]
     for first in range(2):  # the rest ran in two shares of every second cell
         ours = order[first::2]
-        assert [cell for cell in started[6:] if cell in ours] == [cell for cell in ours if cell in order[6:]]
+        assert [cell for cell in started[3:] if cell in ours] == [cell for cell in ours if cell in order[3:]]
     engines = set()
-    for cell in cells():
+    for cell in swept.cells:
         with Trace(swept.directory / "cells" / cell / "run" / "trace.duckdb") as trace:
             (row,) = trace.sql(
                 "SELECT host, pid, started_ns, blocks FROM process JOIN engine ON process_id = engine_id",
                 format="arrow",
             ).to_pylist()
             engines.add((row["pid"], row["started_ns"]))
-            assert row["blocks"] == cells()[cell].kv_tokens // 32
-    assert len(engines) == 12
+            assert row["blocks"] == swept.cells[cell].kv_tokens // 32
+    assert len(engines) == 6
 
 
 def test_what_the_clients_saw_is_what_the_engines_did(swept: Swept) -> None:
@@ -142,7 +138,7 @@ def test_what_the_clients_saw_is_what_the_engines_did(swept: Swept) -> None:
                 AND r.finished_ns <= c.last_token_ns + 5000000) AS in_order
         FROM client_request c LEFT JOIN request r USING (request)
     """
-    for cell in cells():
+    for cell in swept.cells:
         records = client(swept, cell)
         assert len(records) == 32
         assert [record["error"] for record in records] == [None] * 32
@@ -155,8 +151,8 @@ def test_what_the_clients_saw_is_what_the_engines_did(swept: Swept) -> None:
 
 
 def test_turns_wait_for_their_tools_and_jobs_for_their_time(swept: Swept) -> None:
-    for cell in cells():
-        workload = cells()[cell].make_workloads()[0]
+    for cell in swept.cells:
+        workload = swept.cells[cell].make_workloads()[0]
         by_job: dict[str, list[dict[str, Any]]] = {}
         for record in client(swept, cell):
             by_job.setdefault(record["session"], []).append(record)
@@ -172,7 +168,8 @@ def test_turns_wait_for_their_tools_and_jobs_for_their_time(swept: Swept) -> Non
 
 def test_less_room_is_less_cached(swept: Swept) -> None:
     def cached(kv_tokens: int) -> int:
-        chosen = [id_ for id_, cell in cells().items() if cell.kv_tokens == kv_tokens and cell.policy["name"] == "fcfs"]
+        fcfs = {id_: cell for id_, cell in swept.cells.items() if cell.policy["name"] == "fcfs"}
+        chosen = [id_ for id_, cell in fcfs.items() if cell.kv_tokens == kv_tokens]
         return sum(record["cached_tokens"] for id_ in chosen for record in client(swept, id_))
 
     assert cached(1280) < cached(8192)
@@ -180,8 +177,8 @@ def test_less_room_is_less_cached(swept: Swept) -> None:
 
 def test_the_reports_figures_are_those_of_the_clients_records(swept: Swept) -> None:
     rows = {(row["policy"].split()[0], row["rate"], row["kv_tokens"]): row for row in table(swept.markdown, "Cells")}
-    assert len(rows) == 12
-    for id_, cell in cells().items():
+    assert len(rows) == 6
+    for id_, cell in swept.cells.items():
         records = client(swept, id_)
         row = rows[cell.policy["name"], str(cell.axes["rate"]), str(cell.kv_tokens)]
         ttft = [(record["first_token_ns"] - record["send_ns"]) / 1e6 for record in records]
@@ -198,10 +195,10 @@ def test_the_reports_figures_are_those_of_the_clients_records(swept: Swept) -> N
 def test_the_reports_differences_are_those_of_the_clients_records(swept: Swept) -> None:
     by_place = {
         (cell.policy["name"], str(cell.axes["rate"]), str(cell.kv_tokens)): jct_of(client(swept, id_))
-        for id_, cell in cells().items()
+        for id_, cell in swept.cells.items()
     }
     rows = [row for row in table(swept.markdown, "Against fcfs") if row["of"] == "JCT (s)"]
-    assert len(rows) == 8  # two policies, two rates, two capacities
+    assert len(rows) == 4  # two policies, two capacities
     for row in rows:
         mine = by_place[row["policy"].split()[0], row["rate"], row["kv_tokens"]]
         base = by_place["fcfs", row["rate"], row["kv_tokens"]]
@@ -244,6 +241,6 @@ def test_a_cell_that_cannot_run_fails_with_its_reason_and_others_go_on(tmp_path:
 
 
 def test_a_time_limit_leaves_cells_for_the_next_time(tmp_path: Path) -> None:
-    done = lab("run", MATRIX, "-o", tmp_path, "--time-limit", "0", timeout=60)
+    done = lab("run", STUDY, "-o", tmp_path, "--time-limit", "0", timeout=60)
     assert (done.returncode, done.stdout) == (4, "out of time: 12 cells left; the same command goes on\n")
     assert results(tmp_path) == {}

@@ -13,12 +13,24 @@ from kvtrace.ingest.views import fill_stored
 from tests.traces import write_trace
 
 MakeTrace = Callable[[str], Path]
+BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture(scope="session")
 def empty_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The schema and the trace version. It is made once, for making it takes longer than most queries do."""
     return write_trace(tmp_path_factory.mktemp("empty") / "trace.duckdb")
+
+
+@pytest.fixture(scope="session")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trace that queries are timed on, made small: rows for every query."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCH)
+        from synthetic import build
+    path = tmp_path_factory.mktemp("synthetic") / "trace.duckdb"
+    build(path, block_events=20_000)
+    return path
 
 
 @pytest.fixture

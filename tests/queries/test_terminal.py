@@ -22,7 +22,6 @@ from tests.viewer.simulate import create_trace
 from .conftest import MakeTrace
 from .test_cli import kvtrace
 
-BENCH = Path(__file__).parents[2] / "bench"
 EACH = """
 import sys, typer
 from kvtrace.cli.main import app
@@ -77,34 +76,19 @@ def too_wide(printed: str, columns: int) -> list[str]:
     return [line for line in printed.splitlines() if cell_len(line) > columns and not line.startswith("@")]
 
 
-@pytest.fixture(scope="module")
-def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trace with rows for every query."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        from synthetic import build
-    finally:
-        sys.path.remove(str(BENCH))
-    path = tmp_path_factory.mktemp("synthetic") / "trace.duckdb"
-    build(path, block_events=20_000)
-    return path
-
-
-@pytest.mark.parametrize("columns", [80, 100])
-def test_every_answer_fits(synthetic: Path, columns: int) -> None:
+def test_every_answer_fits(synthetic: Path) -> None:
     others = [f"explain {synthetic} {each}" for each in ("1", "step:10", "block:3")] + [f"findings {synthetic}"]
-    printed = on_terminal(columns, *(f"query {name} {synthetic}" for name in catalogue()), *others)
+    printed = on_terminal(80, *(f"query {name} {synthetic}" for name in catalogue()), *others)
 
-    assert not too_wide(printed, columns)
+    assert not too_wide(printed, 80)
     assert printed.count("---") > len(catalogue())
 
 
-@pytest.mark.parametrize("columns", [80, 100])
-def test_answers_of_several_engines_fit(tmp_path: Path, columns: int) -> None:
+def test_answers_of_several_engines_fit(tmp_path: Path) -> None:
     trace = create_trace(tmp_path / "trace.duckdb", engines=3)
-    printed = on_terminal(columns, *(f"query {name} {trace}" for name in catalogue()))
+    printed = on_terminal(100, *(f"query {name} {trace}" for name in catalogue()))
 
-    assert not too_wide(re.sub(r"kvtrace: .*", "", printed), columns)
+    assert not too_wide(re.sub(r"kvtrace: .*", "", printed), 100)
     assert "engine_id" in printed.split("@ query request-latency")[1].split("Left out")[0]
 
 

@@ -24,7 +24,7 @@ from kvtrace.queries.plotting import find_plot, new_figure, shows_something
 from kvtrace.queries.text import inert
 from kvtrace.reports import answers
 from kvtrace.reports.report import write_report
-from tests.viewer.chromium import Chromium, find_browser
+from tests.viewer.chromium import Tab
 
 from .conftest import HOSTILE, MakeTrace, run_sql
 
@@ -211,26 +211,24 @@ def test_markdown_is_tables_pictures_and_inert_text(folder: Path) -> None:
     assert "\x1b" not in source
 
 
-@pytest.mark.skipif(find_browser() is None, reason="needs chromium")
-def test_a_browser_shows_it_without_complaint(folder: Path) -> None:
-    with Chromium(width=1280) as browser:
-        browser.call("Page.navigate", url=(folder / "report.html").resolve().as_uri())
-        browser.wait("document.readyState === 'complete' && location.protocol === 'file:'")
-        assert browser.console == []
-        assert [url for url in browser.requests if not url.startswith(("file:", "data:image/"))] == []
-        assert browser.evaluate("document.documentElement.scrollWidth") <= 1280
-        assert browser.evaluate("[...document.images].every((image) => image.naturalWidth > 0)")
+def test_a_browser_shows_it_without_complaint(folder: Path, tab: Tab) -> None:
+    browser = tab(1280)
+    browser.call("Page.navigate", url=(folder / "report.html").resolve().as_uri())
+    browser.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+    assert browser.console == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "data:image/"))] == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert browser.evaluate("[...document.images].every((image) => image.naturalWidth > 0)")
 
 
-@pytest.mark.skipif(find_browser() is None, reason="needs chromium")
-def test_on_paper_no_table_is_cut_off(folder: Path) -> None:
+def test_on_paper_no_table_is_cut_off(folder: Path, tab: Tab) -> None:
     """A4 across, less its margins, is 275 mm wide: 1,039 pixels."""
-    with Chromium(width=1039) as browser:
-        browser.call("Page.navigate", url=(folder / "report.html").resolve().as_uri())
-        browser.wait("document.readyState === 'complete' && location.protocol === 'file:'")
-        browser.call("Emulation.setEmulatedMedia", media="print")
-        browser.frame()
-        assert browser.evaluate("document.documentElement.scrollWidth") <= 1039
+    browser = tab(1039)
+    browser.call("Page.navigate", url=(folder / "report.html").resolve().as_uri())
+    browser.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.frame()
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 1039
 
 
 def test_an_empty_trace_has_a_report_of_questions(make_trace: MakeTrace, tmp_path: Path) -> None:

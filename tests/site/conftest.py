@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.viewer.chromium import Chromium, find_browser
+from tests.viewer.chromium import Chromium
 
 from .console import ROOT
 
@@ -36,14 +35,6 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (done.returncode, done.stderr) == (0, "")
     assert all(Path(line).is_file() for line in done.stdout.splitlines())
     return folder
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Chromium]:
-    if find_browser() is None:
-        pytest.skip("no chromium in PATH; apt-get install -y chromium")
-    with Chromium() as browser:
-        yield browser
 
 
 def show(browser: Chromium, page: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -52,7 +53,7 @@ def find_browser() -> str | None:
 
 
 class Chromium:
-    """A running browser with one tab. `log` collects console messages, exceptions and requests of that tab."""
+    """A running browser with one tab, whose messages and exceptions are in `console`; `requests` has its URLs."""
 
     def __init__(self, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         browser = find_browser()
@@ -71,19 +72,26 @@ class Chromium:
         )
         os.close(to_browser)
         os.close(from_browser)
-        self._buffer, self._number, self._session = b"", 0, ""
+        self._buffer, self._number, self._session, self._target = b"", 0, "", ""
         self.console: list[str] = []
         self.requests: list[str] = []
-        self._attach(width, height, dark)
+        self.tab(width, height, dark)
 
-    def _attach(self, width: int, height: int, dark: bool) -> None:
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    def tab(self, width: int = 1280, height: int = 900, dark: bool = False) -> Chromium:
+        """Go on in a new tab; returns the browser."""
+        self._session = ""
+        if self._target:
+            self.call("Target.closeTarget", targetId=self._target)
+        self.console.clear()
+        self.requests.clear()
+        self._target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        return self
 
     def call(self, method: str, **parameters: Any) -> Any:
         """A DevTools command's result."""
@@ -212,3 +220,7 @@ class Chromium:
             self._process.wait()
         os.close(self._answers)
         self._profile.cleanup()
+
+
+Tab = Callable[..., Chromium]
+"""The fixture `tab`: goes on in an empty tab of a given width and height."""

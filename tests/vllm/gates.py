@@ -10,36 +10,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from forks import forked
+
 
 def main(engines: dict[str, dict[str, Any]], output: Path) -> None:
-    import vllm.engine.arg_utils
     import vllm.entrypoints.llm  # noqa: F401 - imported once, for all forks
 
-    told = {}
-    for name, engine in engines.items():
-        child = os.fork()
-        part = output.with_name(f"{name}.json")
-        if child == 0:
-            try:
-                part.write_text(json.dumps(run(**engine)))
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-                os._exit(1)
-            sys.stdout.flush()
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert status == 0, f"engine {name} ended with {status}"
-        told[name] = {"pid": child, **json.loads(part.read_text())}
+    told = {name: forked(partial(run, **engine), output.with_suffix(".log")) for name, engine in engines.items()}
     output.write_text(json.dumps(told))
 
 
 def run(options: dict[str, Any], cases: dict[str, list[list[int]]]) -> dict[str, Any]:
-    """Send the prompts one by one; what vLLM says of hits."""
+    """Send the prompts one by one; what vLLM says of hits, and the process that it ran in."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(**options)
@@ -52,7 +38,7 @@ def run(options: dict[str, Any], cases: dict[str, list[list[int]]]) -> dict[str,
         [result] = llm.generate([prompt], parameters, use_tqdm=False)
         cached[case] = result.num_cached_tokens or 0
     counters = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    return {"cached": cached, "counters": counters}
+    return {"pid": os.getpid(), "cached": cached, "counters": counters}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Generated workloads on real engines, one after the other in forks of one process. Run under `kvtrace record`.
 
-    python generated.py ENGINES_JSON SEED
+    python generated.py ENGINES_JSON SEED LOG
 
 Requests share prefixes or go on where an earlier one ended, arrive between any two steps, have priorities and samples,
 stop by themselves or are aborted. The engine is kept between workloads; sometimes its prefix cache is reset.
@@ -9,32 +9,22 @@ stop by themselves or are aborted. The engine is kept between workloads; sometim
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+from forks import forked
 
 WORKLOADS, REQUESTS = 3, 20
 
 
-def main(engines: list[dict[str, Any]], seed: int) -> None:
-    import vllm.engine.arg_utils
+def main(engines: list[dict[str, Any]], seed: int, log: Path) -> None:
     import vllm.entrypoints.llm  # noqa: F401 - imported once, for all forks
 
     for number, engine in enumerate(engines):
-        child = os.fork()
-        if child == 0:
-            try:
-                run(engine, random.Random(seed * 1000 + number))
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-                os._exit(1)
-            sys.stdout.flush()
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert status == 0, f"engine {number} ended with {status}"
+        forked(partial(run, engine, random.Random(seed * 1000 + number)), log)
 
 
 def run(engine: dict[str, Any], chance: random.Random) -> None:
@@ -104,4 +94,4 @@ def priority(options: dict[str, Any], chance: random.Random) -> int:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), int(sys.argv[2]))
+    main(json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

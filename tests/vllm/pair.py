@@ -17,9 +17,9 @@ HERE = Path(__file__).parent
 class Leg:
     """A recorded engine that answers one request at a time."""
 
-    def __init__(self, run: Path, engine: dict[str, Any], environment: dict[str, str]) -> None:
+    def __init__(self, python: list[str], run: Path, engine: dict[str, Any], environment: dict[str, str]) -> None:
         self.run = run
-        script = [sys.executable, str(HERE / "leg.py"), json.dumps(engine)]
+        script = [*python, str(HERE / "leg.py"), json.dumps(engine)]
         command = [sys.executable, "-m", "kvtrace", "record", "-o", str(run), "--", *script]
         self._errors = run.with_suffix(".log").open("w+")
         self.process = subprocess.Popen(

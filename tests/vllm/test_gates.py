@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ def state_model(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("gates")
     same, narrow = (draft_model(folder / f"draft-{heads}", heads) for heads in (4, 2))
     state = {"model": state_model(folder / "lfm2"), "mamba_cache_mode": "align", "enable_prefix_caching": True}
@@ -90,7 +89,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         name: {"options": {**BIG, **more}, "cases": CASES | (evicting if name in ("plain", "window") else {})}
         for name, more in options.items()
     }
-    script = [sys.executable, str(HERE / "gates.py"), json.dumps(engines), str(folder / "truth.json")]
+    script = [*warm_python, str(HERE / "gates.py"), json.dumps(engines), str(folder / "truth.json")]
     environment = vllm_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0")
     done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=400)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -209,7 +208,7 @@ def test_every_change_of_a_block_belongs_to_a_group(recorded: Recorded) -> None:
     assert sum(group["hit_blocks"] for group in groups) == row["hits"] > 0
 
 
-def test_answers_are_those_of_vllms_cache_manager_with_any_groups(tmp_path: Path) -> None:
-    script = [sys.executable, str(HERE / "group_answers.py"), "1", str(tmp_path)]
+def test_answers_are_those_of_vllms_cache_manager_with_any_groups(warm_python: list[str], tmp_path: Path) -> None:
+    script = [*warm_python, str(HERE / "group_answers.py"), "1", str(tmp_path)]
     done = subprocess.run(script, env=vllm_environment(), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

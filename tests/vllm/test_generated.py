@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+
+import pytest
 
 import kvtrace as package
 from tests.vllm.conftest import ENGINE, HERE, kvtrace, vllm_environment
@@ -25,16 +26,15 @@ ENGINES = {
 }
 
 
-def test_generated_workloads_are_repeated(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("warm_replays")
+def test_generated_workloads_are_repeated(warm_python: list[str], tmp_path: Path) -> None:
     engines = [{**ENGINE, **options} for options in ENGINES.values()]
-    script = [sys.executable, str(HERE / "generated.py"), json.dumps(engines), str(SEED)]
-    environment = vllm_environment(
-        VLLM_ENABLE_V1_MULTIPROCESSING="0",
-    )
+    script = [*warm_python, str(HERE / "generated.py"), json.dumps(engines), str(SEED), str(tmp_path / "log")]
+    environment = vllm_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0")
     run = tmp_path / "run"
     done = kvtrace("record", "-o", run, "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    done = kvtrace("ingest", run, timeout=240)
+    done = kvtrace("ingest", run)
     assert done.returncode == 0, done.stderr
     path = run / "trace.duckdb"
     with package.open(path) as trace:

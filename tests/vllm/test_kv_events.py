@@ -13,7 +13,7 @@ import kvtrace as package
 from .conftest import ENGINE, HERE, WORKLOAD, free_port, kvtrace, vllm_environment
 
 
-def test_published_events_are_the_recorded_ones(tmp_path: Path) -> None:
+def test_published_events_are_the_recorded_ones(warm_python: list[str], tmp_path: Path) -> None:
     ports = [free_port(), free_port()]
     events, run = tmp_path / "kv-events.jsonl", tmp_path / "run"
     command = [sys.executable, "-m", "kvtrace.probes.kv_events", f"tcp://127.0.0.1:{ports[0]}"]
@@ -22,7 +22,7 @@ def test_published_events_are_the_recorded_ones(tmp_path: Path) -> None:
     )
     try:
         config = {**WORKLOAD, "turns": 2, "engine": ENGINE, "kv_events_ports": ports}
-        script = [sys.executable, str(HERE / "offline.py"), json.dumps(config), str(tmp_path / "truth.json")]
+        script = [*warm_python, str(HERE / "offline.py"), json.dumps(config), str(tmp_path / "truth.json")]
         done = kvtrace("record", "-o", run, "--", *script, env=vllm_environment(), timeout=300)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         listener.send_signal(signal.SIGINT)
@@ -32,7 +32,7 @@ def test_published_events_are_the_recorded_ones(tmp_path: Path) -> None:
     assert listener.returncode == 0, said
     assert "missed" not in said
 
-    done = kvtrace("ingest", run, "--kv-events", events, timeout=120)
+    done = kvtrace("ingest", run, "--kv-events", events)
     assert done.returncode == 0, done.stderr
     truth = json.loads((tmp_path / "truth.json").read_text())["events"]
     with package.open(run / "trace.duckdb") as trace:

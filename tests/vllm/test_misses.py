@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,10 @@ def make_adapter(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("misses")
     config = {"engine": MISSES, "adapter": str(make_adapter(folder / "adapter"))}
-    script = [sys.executable, str(HERE / "misses.py"), json.dumps(config), str(folder / "truth.json")]
+    script = [*warm_python, str(HERE / "misses.py"), json.dumps(config), str(folder / "truth.json")]
     # In one process both requests of a pair are with the scheduler before its first step: none can overtake.
     environment = vllm_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0")
     done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=300)
@@ -117,6 +116,7 @@ def test_an_eviction_lies_between_its_storing_and_its_miss(misses: dict[str, dic
     assert behind["time_ns"] < behind["stored_ns"], "the request ahead stored the block after the lookup"
 
 
+@pytest.mark.usefixtures("warm_replays")
 def test_a_replay_misses_alike(recorded: Recorded, tmp_path: Path) -> None:
     """With salts, an adapter, a reset of the cache and a limit on how much of a prompt a step computes."""
     check_all({"misses": recorded.run / "trace.duckdb"}, tmp_path)

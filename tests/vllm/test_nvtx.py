@@ -215,7 +215,7 @@ def test_offload_marks_count_the_blocks_that_vllm_hands_to_its_copiers(listener:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     [log] = tmp_path.glob("*.log")
-    assert [(call.name, call.payload) for call in parse(log)][1:] == [
+    assert [(call.name, call.payload) for call in parse(log) if call.name != "clock"] == [
         ("offload", 3),
         ("offload", -2),
         ("offload", 5),

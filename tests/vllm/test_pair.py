@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kvtrace.ingest.run import ingest
+from kvtrace.lab.warm import started
 from kvtrace.queries import Trace
 from tests.ingest.other_host import on_another_host
 from tests.vllm.conftest import ENGINE, vllm_environment
@@ -28,16 +29,18 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def pair(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     extra = {"shared_storage_path": str(folder / "store")}
     connector = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
     # ExampleConnector cannot load prompts that were stored in chunks.
     engine = {**ENGINE, "max_num_batched_tokens": 1024, "num_gpu_blocks_override": 40, "kv_transfer_config": connector}
-    legs = [Leg(folder / name, engine, vllm_environment()) for name in ("prefill", "decode")]
-    seen = drive(*legs, PROMPTS, OUTPUT_TOKENS)
-    for leg in legs:
-        leg.close()
+    with started(environment=vllm_environment()) as another:  # each runs one program at a time
+        pythons = {"prefill": warm_python, "decode": another}
+        legs = [Leg(python, folder / name, engine, vllm_environment()) for name, python in pythons.items()]
+        seen = drive(*legs, PROMPTS, OUTPUT_TOKENS)
+        for leg in legs:
+            leg.close()
     return Pair(folder / "prefill", folder / "decode", folder / "router", seen)
 
 

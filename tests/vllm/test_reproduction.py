@@ -10,6 +10,7 @@ from tests.vllm.conftest import HERE, Recorded
 from tests.vllm.reproduction import check_all
 
 
+@pytest.mark.usefixtures("warm_replays")
 def test_recordings_are_repeated(
     cached: Recorded,
     uncached: Recorded,

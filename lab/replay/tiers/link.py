@@ -12,14 +12,12 @@ class Link:
 
     Attributes:
         free_at_ns: When the last copy ends.
-        copied_bytes: Bytes of all copies.
     """
 
     def __init__(self, gb_per_s: float, latency_us: float = 0.0) -> None:
         self._ns_per_byte = 1 / gb_per_s
         self._latency_ns = int(latency_us * 1000)
         self.free_at_ns = 0
-        self.copied_bytes = 0
 
     def took_ns(self, size: int) -> int:
         """Time of a copy of so many bytes once it begins."""
@@ -28,5 +26,4 @@ class Link:
     def copy(self, size: int, now_ns: int) -> int:
         """Queue a copy. Return when it ends."""
         self.free_at_ns = max(self.free_at_ns, now_ns) + self.took_ns(size)
-        self.copied_bytes += size
         return self.free_at_ns

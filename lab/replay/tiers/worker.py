@@ -10,8 +10,8 @@ from kvtrace.lab.replay.drive import predecessors
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.recording import Recording
 from kvtrace.lab.replay.settings import Settings
+from kvtrace.lab.replay.tiers.copies import OffloadingCopies, SimpleCpuCopies
 from kvtrace.lab.replay.tiers.prefetch import Prefetcher
-from kvtrace.lab.replay.tiers.simple_cpu import SimpleCpuTransfers
 from kvtrace.lab.replay.timing import TimeModel, Work
 
 
@@ -38,12 +38,9 @@ def emulated_worker(
             tier.prefetcher = Prefetcher(tier, policy, _gaps_s(recording), _prefill_s(model))
         made: Callable[[Any, int], Any] = tier
         return made
-    if settings.cpu_bytes_to_use and settings.connector == "simple-cpu-offload":
-        return SimpleCpuTransfers(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, clock, reported)
     if settings.cpu_bytes_to_use:
-        from kvtrace.lab.replay.offload import Transfers
-
-        return Transfers(settings, engine, clock, reported)
+        kind = SimpleCpuCopies if settings.connector == "simple-cpu-offload" else OffloadingCopies
+        return kind(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, clock, reported)
     return None
 
 

@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from tests.vllm.faults.conditions import CONDITIONS, usual
 from tests.vllm.faults.raises import Place, Raises
 from tests.vllm.faults.reads import Reads
 from tests.vllm.faults.variants import build, variants
+from tests.vllm.forks import forked, output_to
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -78,36 +78,6 @@ def prepare() -> None:
         os.environ.update(ENVIRONMENT)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     import vllm.entrypoints.llm  # noqa: F401
-
-
-def forked(work: Callable[[], Any], log: Path) -> Any:
-    """Run `work` in a forked process and return its result, by way of JSON; output and a traceback go to `log`.
-
-    Raises:
-        RuntimeError: It did not end well.
-    """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            output_to(log)
-            with os.fdopen(writer, "w") as answer:
-                json.dump(work(), answer)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    _, status = os.waitpid(child, 0)
-    if status:
-        raise RuntimeError(f"ended with status {status}: {log.read_text()[-3000:]}")
-    return json.loads(text)
 
 
 def run(fault: Fault, folder: Path) -> Result:
@@ -243,13 +213,6 @@ def _serve(variant: str, folder: Path, orders: int, answers: int) -> None:
                 answer = {"error": str(error)}
             print(json.dumps(answer), file=told_to)
     os._exit(0)
-
-
-def output_to(log: Path) -> None:
-    """Send what this process and its children say to a file."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
 
 
 def told(folder: Path) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,12 +34,12 @@ RecordLedger = Callable[..., Ledger]
 
 
 @pytest.fixture(scope="session")
-def run_ledger(tmp_path_factory: pytest.TempPathFactory) -> RunLedger:
+def run_ledger(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> RunLedger:
     """Records a program of this folder, which is given its configuration and where to write."""
 
     def run(name: str, program: str, config: dict[str, Any]) -> Ledger:
         folder = tmp_path_factory.mktemp(name)
-        script = [sys.executable, str(HERE / program), json.dumps(config), str(folder / "truth.json")]
+        script = [*warm_python, str(HERE / program), json.dumps(config), str(folder / "truth.json")]
         log = folder / "own.jsonl"
         log.touch()
         paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))

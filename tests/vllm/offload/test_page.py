@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from kvtrace.viewer.page import make_page
-from tests.viewer.chromium import Chromium, find_browser
+from tests.viewer.chromium import Chromium, Tab
 
 from .conftest import Ledger
 
@@ -22,14 +19,6 @@ DRAWN = """kvtrace.lanes().map((lane) => {
 })"""
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    if find_browser() is None:
-        pytest.skip("no chromium in PATH; apt-get install -y chromium")
-    with Chromium(1280, 2000) as browser:
-        yield browser
-
-
 def drawn(browser: Chromium, ledger: Ledger, tmp_path: Path) -> dict[str, bool]:
     page = tmp_path / "page.html"
     make_page([ledger.recorded.run / "trace.duckdb"], page, max_bytes=40_000_000)
@@ -40,14 +29,16 @@ def drawn(browser: Chromium, ledger: Ledger, tmp_path: Path) -> dict[str, bool]:
     return dict(browser.evaluate(DRAWN))
 
 
-def test_a_recording_with_an_offload_tier_is_drawn(chromium: Chromium, offloading: Ledger, tmp_path: Path) -> None:
+def test_a_recording_with_an_offload_tier_is_drawn(tab: Tab, offloading: Ledger, tmp_path: Path) -> None:
     names = ("steps", "limits", "queue", "pool", "map", "prefixes", "tiers", "transfers", "pins", "requests")
-    assert drawn(chromium, offloading, tmp_path) == dict.fromkeys(names, True)
+    browser = tab(1280, 2000)
+    assert drawn(browser, offloading, tmp_path) == dict.fromkeys(names, True)
 
 
-def test_a_recording_with_pins_is_drawn(chromium: Chromium, ttl: Ledger, tmp_path: Path) -> None:
+def test_a_recording_with_pins_is_drawn(tab: Tab, ttl: Ledger, tmp_path: Path) -> None:
     names = ("steps", "limits", "queue", "pool", "map", "prefixes", "pins", "requests")
-    assert drawn(chromium, ttl, tmp_path) == dict.fromkeys(names, True)
+    browser = tab(1280, 2000)
+    assert drawn(browser, ttl, tmp_path) == dict.fromkeys(names, True)
     pinned = ttl.rows("SELECT count(*) AS pins FROM pin")[0]["pins"]
-    references = chromium.evaluate("kvtrace.contents.runs[0].engines[0].pins")
+    references = browser.evaluate("kvtrace.contents.runs[0].engines[0].pins")
     assert sum(reference["rows"] for reference in references) == pinned > 0

@@ -13,6 +13,8 @@ from tests.vllm.offload.conftest import HERE, Ledger
 from tests.vllm.offload.engines import BLOCK_BYTES
 from tests.vllm.reproduction import check_all, repeated
 
+pytestmark = pytest.mark.usefixtures("warm_replays")
+
 
 def test_pins_are_repeated(ttl: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options of pins and tools are the recorded ones."""

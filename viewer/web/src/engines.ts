@@ -13,10 +13,13 @@ let chosen: string[] = [];
 
 const runsOf = (): RunContents[] => view.contents!.runs;
 
-// Runs to compare begin with all their engines, unless those are many; one run begins with its first engine.
+// Runs to compare begin with all their engines, unless those are many; one run begins with its first engine. Of another
+// tool's files, with the first that has times.
 function usual(): string[] {
   const runs = runsOf(), all = runs.reduce((sum, run) => sum + run.engines.length, 0);
-  return runs.map(() => (runs.length > 1 && all <= MOST_AT_FIRST ? ALL : "0"));
+  return runs.map(({ engines }) =>
+    runs.length > 1 && all <= MOST_AT_FIRST ? ALL : String(Math.max(0, engines.findIndex((each) => each.span_ns)))
+  );
 }
 
 // The choice as in the address: nothing if it is the usual one.
@@ -35,6 +38,7 @@ export function chooseEngines(wanted: string): void {
       if (chosen[number] !== ALL && Number(chosen[number]) !== index) return [];
       const engine = new Engine(run, number, contents, index, engineTitle(run, contents));
       if (several) engine.shift = run.first_ns ?? 0;
+      else if (chosen[number] !== ALL) engine.shift = contents.span_ns?.[0] ?? 0; // its clock may be no other engine's
       return [engine];
     })
   );

@@ -43,14 +43,17 @@ function draw(): void {
 // The engines of a choice; of several runs with equal beginnings.
 function openEngines(choice: string): void {
   chooseEngines(choice);
-  const spans = view.engines.map(({ contents, run, shift }) =>
-    (contents.span_ns ?? [run.first_ns ?? 0, run.last_ns ?? 0]).map((moment) => moment - shift)
-  );
+  const spans = view.engines.map(({ contents, run, shift }) => {
+    const timeless = !contents.span_ns && run.engines.some((each) => each.span_ns);
+    const span = timeless ? [0, 0] : contents.span_ns ?? [run.first_ns ?? 0, run.last_ns ?? 0];
+    return span.map((moment) => moment - shift);
+  });
   setSpan(Math.min(...spans.map(([first]) => first!)), Math.max(...spans.map(([, last]) => last!)));
   const work = view.engines.flatMap(({ contents, run, shift }) =>
     (contents.span_ns ?? run.work_ns ?? []).map((moment) => moment - shift)
   );
   if (work.length) open(Math.min(...work), Math.max(...work));
+  showHead();
   showFindings();
   showNotes();
   showCards();
@@ -142,8 +145,8 @@ async function start(): Promise<void> {
     return;
   }
   Object.assign(globalThis, { kvtrace: { view, contents: view.contents, show, measureFrames, lanes: () => lanes } });
-  showHead();
   if (!view.contents.runs.some((run) => run.engines.length)) {
+    showHead();
     showFindings();
     showNotes();
     fail(nothingRecorded());

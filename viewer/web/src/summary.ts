@@ -18,6 +18,9 @@ interface Total {
   meaning?: string;
 }
 
+// Times of a tool that counts from its own beginning. No recording is of the 1970s.
+const CLOCKLESS_NS = 3e17;
+
 export function showHead(): void {
   const runs = view.contents!.runs, engine = view.engines[0];
   const run = new Map(runs[0]?.run ?? []), model = engine?.facts["model"] as string | null | undefined;
@@ -30,9 +33,10 @@ export function showHead(): void {
   const what = byId("what");
   what.replaceChildren(outside(parts.join("  ·  ")));
   what.title = parts.join("\n");
-  const origin = runs[0]?.origin_ns ?? "0";
+  const origin = runs[0]?.origin_ns ?? "0", shift = engine?.shift ?? 0;
   if (runs.length > 1) byId("when").textContent = "0 s = first event of each run";
-  else if (origin !== "0") byId("when").textContent = `0 s = ${utc(origin, 0)}`;
+  else if (engine)
+    byId("when").textContent = `0 s = ${Number(origin) + shift < CLOCKLESS_NS ? "first event" : utc(origin, shift)}`;
   byId("when").title = `${origin} ns since the UNIX epoch`;
   document.title = model ? `kvtrace: ${shorten(model, 40)}` : "kvtrace";
 }

@@ -19,8 +19,6 @@ EXPORTS = real_exports()
 H200 = next((path for path in EXPORTS if "h200" in path.name), None)
 needs_data = pytest.mark.skipif(not EXPORTS, reason=f"no exports in {DATA}; KVTRACE_NSIGHT_DATA names their folder")
 
-OWN_CALLS = "SELECT correlationId, start FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass IN (0, 1)"
-
 
 @pytest.fixture(scope="module", params=EXPORTS, ids=lambda path: path.name[:24])
 def real(

@@ -1,0 +1,125 @@
+"""The worker's side of vLLM's offloading connectors, emulated: copies take their bytes over a bandwidth.
+
+A connector's own scheduler side decides what is stored, loaded and evicted. Copies of one direction run one after the
+other; both directions and the GPU's computing run side by side.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from kvtrace.lab.replay.clock import VirtualClock
+from kvtrace.lab.replay.recording import LOAD
+from kvtrace.lab.replay.tiers.link import Link
+
+NEVER = 1 << 62
+"""The end of a copy whose end was not recorded."""
+
+
+class Copy(NamedTuple):
+    """A copy that was begun; `end` is a time, or the step whose results told of it."""
+
+    end: int
+    number: int
+    requests: Collection[str]
+    is_store: bool
+
+
+class Copies(ABC):
+    """Called with each step's output, takes up its copies and says which ones are done by then.
+
+    Args:
+        block_bytes: Bytes of a GPU block.
+        load_gb_per_s: Bandwidth of copies from the host, GB/s.
+        store_gb_per_s: Bandwidth of copies to the host, GB/s.
+        clock: The replay's.
+        reported: With recorded times: the step whose results told of each copy, as `Recording.transfers`. Copies
+            without one never end.
+    """
+
+    def __init__(
+        self,
+        block_bytes: int,
+        load_gb_per_s: float,
+        store_gb_per_s: float,
+        clock: VirtualClock,
+        reported: dict[int, int] | None = None,
+    ) -> None:
+        self._block_bytes, self._clock, self._reported = block_bytes, clock, reported
+        self._links = {False: Link(load_gb_per_s), True: Link(store_gb_per_s)}
+        self._running: list[Copy] = []
+
+    def __call__(self, output: Any, step: int = 0) -> Any:
+        """Return the worker's report with the results of a step, or None."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        if output.kv_connector_metadata is not None:
+            self._take_up(output.kv_connector_metadata)
+        now = self._clock.now_ns if self._reported is None else step
+        done = [copy for copy in self._running if copy.end <= now]
+        if not done:
+            return None
+        self._running = [copy for copy in self._running if copy.end > now]
+        loaded = {request for copy in done if not copy.is_store for request in copy.requests}
+        return KVConnectorOutput(finished_recving=loaded or None, kv_connector_worker_meta=self._report(done))
+
+    @abstractmethod
+    def _take_up(self, told: Any) -> None:
+        """Begin the copies that the scheduler's side asks for."""
+
+    @abstractmethod
+    def _report(self, done: list[Copy]) -> Any:
+        """Return the connector's own report on copies that have ended."""
+
+    def _begin(self, number: int, blocks: int, requests: Collection[str], *, is_store: bool) -> None:
+        if self._reported is not None:
+            end = self._reported.get(number if is_store else number | LOAD, NEVER)
+        else:
+            end = self._links[is_store].copy(blocks * self._block_bytes, self._clock.now_ns)
+        self._running.append(Copy(end, number, requests, is_store))
+
+    def _wait_for(self, copies: Iterable[Copy]) -> None:
+        """Let the worker wait; recorded times have that in them."""
+        if self._reported is None:
+            self._clock.set(max((copy.end for copy in copies), default=0))
+
+
+class OffloadingCopies(Copies):
+    """Of vLLM's OffloadingConnector."""
+
+    def _take_up(self, told: Any) -> None:
+        for is_store, jobs in ((True, told.store_jobs), (False, told.load_jobs)):
+            for number, job in jobs.items():
+                on_gpu = job.src_spec if is_store else job.dst_spec
+                self._begin(number, len(on_gpu.block_ids), [job.req_id], is_store=is_store)
+        if told.jobs_to_flush:  # before the worker goes on
+            self._wait_for(copy for copy in self._running if copy.number in told.jobs_to_flush)
+
+    def _report(self, done: list[Copy]) -> Any:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
+
+        report = OffloadingWorkerMetadata()
+        for copy in done:
+            report.mark_completed(copy.number)
+        return report
+
+
+class SimpleCpuCopies(Copies):
+    """Of vLLM's SimpleCPUOffloadConnector."""
+
+    def _take_up(self, told: Any) -> None:
+        if told.need_flush:  # before the worker begins others
+            self._wait_for(self._running)
+        if told.load_event >= 0:
+            requests = list(told.load_event_to_reqs.get(told.load_event, ()))
+            self._begin(told.load_event, len(told.load_gpu_blocks), requests, is_store=False)
+        if told.store_event >= 0:
+            self._begin(told.store_event, len(told.store_gpu_blocks), (), is_store=True)
+
+    def _report(self, done: list[Copy]) -> Any:
+        from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata
+
+        stored = {copy.number: 1 for copy in done if copy.is_store}
+        return SimpleCPUOffloadWorkerMetadata(stored) if stored else None
