@@ -10,7 +10,7 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     -- figure: A study's figure or table that the answer draws again.
     -- needs: TABLE, TABLE
     -- words: Further words by which a search finds it.
-    -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given.
+    -- param: NAME TYPE = DEFAULT | Meaning. Without `= DEFAULT` the parameter must be given; VARCHAR(A B) takes A or B.
     -- key: COLUMN, COLUMN: what a narrow terminal shows, the most important first.
     -- worst: COLUMN: a report that has no room for all rows shows those in which it is greatest.
     -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
@@ -49,19 +49,22 @@ GROUPS = (
 )
 """Topics of queries, in the order in which they are listed."""
 
-_PARAM = re.compile(r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)")
+_PARAM = re.compile(
+    r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?:\((?P<choices>[^)]+)\))?(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)"
+)
 _KINDS = ("group", "figure", "needs", "words", "param", "key", "worst", "column")
 
 
 @dataclass(frozen=True)
 class Param:
-    """A query's parameter. `default` is text that DuckDB casts to `type`; None means NULL."""
+    """A query's parameter. `default` is text that DuckDB casts to `type`; None means NULL. `choices`: all values."""
 
     name: str
     type: str
     meaning: str
     default: str | None = None
     required: bool = False
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,4 +201,6 @@ def _param(name: str, entry: str) -> Param:
         )
     default = match["default"]
     value = None if default in (None, "NULL") else default.strip("'")
-    return Param(match["name"], match["type"], match["meaning"], value, required=default is None)
+    return Param(
+        match["name"], match["type"], match["meaning"], value, default is None, tuple((match["choices"] or "").split())
+    )

@@ -5,7 +5,8 @@
 --
 -- group: Preemption and eviction
 -- needs: block_event, request
--- param: by VARCHAR = session | Groups: session, kind (the session without the number at its end), model or request.
+-- param: by VARCHAR(session kind model request) = session | Groups: session, kind (the session without
+--     the number at its end), model or request.
 -- words: who, whom, evicts, evicted, evictor, victim, tenant
 -- key: evictor, victim, evicted_blocks, regretted_lookups, lost_tokens, lost_ms
 -- column: engine_id recorded | The engine.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.queries.findings.rule import count
 from kvtrace.queries.identify import Subject, label
 from kvtrace.queries.text import duration, inert
 from kvtrace.queries.trace import Trace
@@ -90,24 +91,18 @@ class _Request:
         facts = [("client's id", inert(str(row["external_id"])))] if row["external_id"] else []
         if self.samples:
             facts.append(("samples", f"{len(self.samples):,} of one prompt; the engine knows only these"))
-            return Section(f"Request {self.request}: {label(row)}", tuple(facts))
         facts.append(("prompt", f"{row['prompt_tokens'] or 0:,} tokens"))
         facts.append(("output", f"{row['output_tokens'] or 0:,} tokens"))
-        facts.append(("ended by", row["finish_reason"] or "not in this recording"))
+        if row["parent"] is not None:
+            facts.append(("sample", f"{row['sample']:,} of {self._name(row['parent'])}"))
+        if not self.samples:
+            facts.append(("ended by", row["finish_reason"] or "not in this recording"))
         return Section(f"Request {self.request}: {label(row)}", tuple(facts))
 
     def _find_samples(self) -> list[Row]:
         """The rows of its samples, where it is a client's request with n > 1."""
-        found = self.trace.sql(
-            f"""
-            SELECT request FROM request
-            WHERE regexp_extract(internal_id, '^[0-9]+_(.+)$', 1)
-                = (SELECT internal_id FROM request WHERE request = {int(self.request)} AND queued_ns IS NULL)
-            ORDER BY request
-            """,
-            format="arrow",
-        )
-        return [self.all[number] for number in found.column("request").to_pylist()]
+        found = [row for row in self.all.values() if row["parent"] == self.request]
+        return sorted(found, key=lambda row: row["sample"])
 
     def _sampled(self) -> Section:
         facts = []
@@ -123,6 +118,8 @@ class _Request:
         row = self.row
         events = [(row["arrival_ns"], "arrived")] if row["arrival_ns"] is not None else []
         events += [(state["start_ns"], state["state"]) for state in self.states]
+        if self.samples and events and row["total_ms"] is not None:
+            events.append((row["arrival_ns"] + round(row["total_ms"] * 1e6), "the last sample ended"))
         if self.states and self.states[-1]["end_ns"] is not None:
             events.append((self.states[-1]["end_ns"], f"ended: {row['finish_reason'] or 'unknown'}"))
         return Section("Timeline", tuple((_clock(self.trace, time), what) for time, what in events))
@@ -133,6 +130,10 @@ class _Request:
             if state["end_ns"] is not None:
                 sums[state["state"]] = sums.get(state["state"], 0) + state["end_ns"] - state["start_ns"]
         total = sum(sums.values())
+        if self.samples:  # its states are its samples', each of which has its own
+            sums = {name: round((self.row[f"{name}_ms"] or 0) * 1e6) for name in ("prefill", "decode")}
+            sums = {"queued": round((self.row["queue_ms"] or 0) * 1e6), **sums}
+            total = sum(sums.values())
         if not total:
             return Section("", ())
         facts = [
@@ -146,6 +147,8 @@ class _Request:
         return Section("Where its time went", tuple(facts))
 
     def _waited(self) -> Section:
+        if self.samples:
+            return Section("", ())
         if self.row["queue_ms"] is None:
             return Section("Why it waited", (("", "It was never admitted."),) if self.states else ())
         facts = [("in the queue", duration(self.row["queue_ms"]))]
@@ -153,7 +156,7 @@ class _Request:
             facts.append(("as its head", f"{wait['head_steps']:,} steps, mostly for {wait['admission_limit']}"))
             if wait["need_blocks"] is not None:
                 kept = f", {wait['kept_blocks']:,} of them to be kept free" if wait["kept_blocks"] else ""
-                free = f"{wait['free_blocks'] or 0:,} were free{kept}"
+                free = f"{wait['free_blocks'] or 0:,} {'was' if wait['free_blocks'] == 1 else 'were'} free{kept}"
                 facts.append(("it needed", f"{wait['need_blocks']:,} blocks; {free}"))
         if len(facts) == 1:
             facts.append(("as its head", "in no step: it went straight in, or waited behind others"))
@@ -187,7 +190,7 @@ class _Request:
         return Section("Preemptions", tuple(facts))
 
     def _neighbours(self) -> Section:
-        begin, end = self._span(self.row)
+        begin, end = (0, 0) if self.samples else self._span(self.row)
         beside = []
         for row in self.all.values():
             first, last = self._span(row)
@@ -219,7 +222,7 @@ def _step(trace: Trace, step: int) -> Iterator[Section]:
             f"Step {step:,} of engine {row['engine_id']}, at {_clock(trace, row['start_ns'])}",
             (
                 ("took", "-" if row["duration_ms"] is None else duration(row["duration_ms"])),
-                ("batch", f"{row['scheduled_requests']:,} requests, {row['scheduled_tokens']:,} tokens"),
+                ("batch", f"{count(row['scheduled_requests'], 'request')}, {count(row['scheduled_tokens'], 'token')}"),
                 ("of them", _phases(row)),
                 ("running, waiting", f"{row['running'] or 0:,}, {row['waiting'] or 0:,}"),
                 ("KV blocks", f"{row['used_blocks'] or 0:,} used, {row['free_blocks'] or 0:,} free"),
@@ -254,7 +257,7 @@ def _block(trace: Trace, block: int) -> Iterator[Section]:
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["op"]] = counts.get(row["op"], 0) + 1
-    yield Section(f"Block {block:,}", tuple((op, f"{number:,} times") for op, number in counts.items()))
+    yield Section(f"Block {block:,}", tuple((op, count(number, "time")) for op, number in counts.items()))
     shown: Sequence[Row] = rows if len(rows) <= 2 * _MOST else rows[:_MOST] + rows[-_MOST:]
     facts = [
         (_clock(trace, row["time_ns"]), f"{row['op']} by {label(row) if row['request'] is not None else 'nobody'}")

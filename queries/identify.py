@@ -63,7 +63,9 @@ def _kind_and_value(text: str) -> tuple[str, str]:
 
 def _request(trace: Trace, text: str) -> int:
     rows: list[dict[str, Any]] = trace.sql(
-        "SELECT request, internal_id, external_id, session, turn FROM request ORDER BY request", format="arrow"
+        "SELECT request, internal_id, external_id, session, turn, parent "
+        "FROM request LEFT JOIN request_sample USING (request) ORDER BY request",
+        format="arrow",
     ).to_pylist()
     wanted = text.rstrip("…")
     ways: Sequence[Callable[[dict[str, Any]], bool]] = (
@@ -79,6 +81,9 @@ def _request(trace: Trace, text: str) -> int:
         found = [row for row in rows if matches(row)]
         if len(found) == 1:
             return int(found[0]["request"])
+        parents = {row["parent"] for row in found}
+        if len(parents) == 1 and None not in parents:  # all samples of one client's request
+            return int(parents.pop())
         if found:
             raise KvtraceError(_ambiguous(wanted, found), 2)
     raise KvtraceError(

@@ -44,9 +44,9 @@ WITH turns AS (
 ), jobs AS (
     SELECT
         session,
-        count(*) AS turns,
-        count(*) FILTER (finished_ns IS NOT NULL AND NOT completed) AS failed_turns,
-        count(*) FILTER (finished_ns IS NULL) AS unfinished_turns,
+        count(DISTINCT client_request) AS turns,
+        count(DISTINCT client_request) FILTER (finished_ns IS NOT NULL AND NOT completed) AS failed_turns,
+        count(DISTINCT client_request) FILTER (finished_ns IS NULL) AS unfinished_turns,
         min(arrival_ns) AS arrival_ns,
         max(finished_ns) - min(arrival_ns) AS jct_ns,
         sum(greatest(arrival_ns - before_ns, 0)) AS gap_ns,

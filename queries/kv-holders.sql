@@ -5,8 +5,8 @@
 --
 -- group: KV memory
 -- needs: block_event, request
--- param: by VARCHAR = session | Groups: session, kind (the session without the number at its end), model, request, or
---     prefix (the content of the first block; needs table block_table).
+-- param: by VARCHAR(session kind model request prefix) = session | Groups: session, kind (the session
+--     without the number at its end), model, request, or prefix (the content of the first block; needs table block_table).
 -- words: who, holds, hog, tenant, session
 -- key: holder, requests, block_seconds, share, prompt_tokens, hit_tokens, hit_rate
 -- column: engine_id recorded | The engine.

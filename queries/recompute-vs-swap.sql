@@ -13,7 +13,8 @@
 -- figure: KV access study (IPDPS'25): resume overhead of recomputing and swapping against block size, evicted tokens,
 --     sequence length, number of requests, free KV memory and model.
 -- needs: prefix_miss
--- param: dimension VARCHAR = NULL | Only lost_tokens, sequence_tokens, running_requests or free_share.
+-- param: dimension VARCHAR(lost_tokens sequence_tokens running_requests free_share) = NULL | Only one of
+--     these dimensions.
 -- param: assumed_gb_per_s DOUBLE = NULL | A rate to assume for fetching, in 10^9 bytes a second.
 -- words: offload, worth, fetch
 -- key: dimension, at_least, below, strategy, events, mean_overhead_ms

@@ -37,13 +37,13 @@ WITH share AS (
     FROM step_request
     GROUP BY request
 ), turns AS (
-    SELECT t.turn_number, greatest(r.output_tokens, 1) AS min_steps, r.output_tokens, share.*
+    SELECT t.turn_number, t.client_request, greatest(r.output_tokens, 1) AS min_steps, r.output_tokens, share.*
     FROM job_turn t JOIN request r USING (request) JOIN share USING (request)
     WHERE t.completed
 ), counted AS (
     SELECT
         turn_number,
-        count(*) AS turns,
+        count(DISTINCT client_request) AS turns,
         avg(output_tokens) AS mean_output_tokens,
         avg(min_steps) AS mean_min_steps,
         avg(steps) AS mean_steps,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TRACE_NAME = "trace.duckdb"
 """The trace in a run directory, unless another file was named."""
 
-TRACE_VERSION = 10
+TRACE_VERSION = 11
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.trace.TRACE_VERSION`."""
 
 Format = Literal["pandas", "polars", "arrow", "batches", "relation"]
@@ -254,6 +254,9 @@ class Trace:
             raise KvtraceError(
                 f"parameter {param.name}: {value!r:.{LONGEST_VALUE}} is not of type {param.type} ({param.meaning})"
             ) from error
+        if param.choices and text is not None and text not in param.choices:
+            expected = ", ".join(param.choices)
+            raise KvtraceError(f"parameter {param.name}: {text!r:.{LONGEST_VALUE}} is not one of: {expected}")
         return text
 
     def _result(self, sql: str, format_: Format, batch_rows: int = BATCH_ROWS) -> Any:

@@ -28,9 +28,9 @@
 WITH counted AS (
     SELECT
         count(DISTINCT t.session) FILTER (completed) AS jobs,
-        count(*) FILTER (completed) AS turns,
-        count(*) FILTER (t.finished_ns IS NOT NULL AND NOT completed) AS failed_turns,
-        count(*) FILTER (t.finished_ns IS NULL) AS unfinished_turns,
+        count(DISTINCT client_request) FILTER (completed) AS turns,
+        count(DISTINCT client_request) FILTER (t.finished_ns IS NOT NULL AND NOT completed) AS failed_turns,
+        count(DISTINCT client_request) FILTER (t.finished_ns IS NULL) AS unfinished_turns,
         avg(duration_ns) FILTER (completed) / 1e6 AS mean_ms,
         quantile_cont(duration_ns / 1e6, 0.5) FILTER (completed) AS p50_ms,
         quantile_cont(duration_ns / 1e6, 0.95) FILTER (completed) AS p95_ms,

@@ -26,7 +26,7 @@
 WITH counted AS (
     SELECT
         t.turn_number,
-        count(*) AS turns,
+        count(DISTINCT client_request) AS turns,
         sum(l.queried_tokens)::BIGINT AS queried_tokens,
         sum(l.local_hit_tokens)::BIGINT AS local_hit_tokens,
         sum(coalesce(l.external_hit_tokens, 0))::BIGINT AS external_hit_tokens,

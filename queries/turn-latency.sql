@@ -27,7 +27,7 @@
 WITH counted AS (
     SELECT
         t.turn_number,
-        count(*) AS turns,
+        count(DISTINCT t.client_request) AS turns,
         avg(r.prompt_tokens) AS mean_prompt_tokens,
         avg(coalesce(r.local_cached_tokens, 0) + coalesce(r.external_cached_tokens, 0)) AS mean_cached_tokens,
         avg(t.duration_ns) / 1e6 AS mean_ms,

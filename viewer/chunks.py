@@ -73,16 +73,19 @@ def _range(table: pa.Table, key: str) -> dict[str, int]:
 
 
 class MemorySink:
-    """A sink in memory that holds at most `room` characters."""
+    """A sink in memory that holds at most `room` characters, with what stands around each chunk in the page."""
+
+    AROUND = 160
+    """Characters of a chunk's element and of its place in the table of contents."""
 
     def __init__(self, room: int) -> None:
         self.room, self.chunks = room, dict[str, str]()
 
     def put(self, name: str, text: str) -> bool:
         """Keep a chunk unless it is too much."""
-        if len(text) > self.room:
+        if len(text) + self.AROUND > self.room:
             return False
-        self.room -= len(text)
+        self.room -= len(text) + self.AROUND
         self.chunks[name] = text
         return True
 

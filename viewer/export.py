@@ -67,6 +67,7 @@ def export_run(path: Path, sink: Sink, name: str, number: int = 0) -> Document:
             "block_states": BLOCK_STATES,
             "run": list(run.items()),
             "processes": facts.processes(source.trace),
+            "findings": summary.run_findings(source),
             "notes": [*facts.notes(source.trace), *summary.left_out(writers)],
             "engines": parts,
         }

@@ -29,6 +29,9 @@ TEMPLATE = Path(__file__).parent / "assets" / "page.html"
 DATA = "data"
 """A split page's folder of chunks."""
 
+_HEAD_BYTES = 32_000
+"""Room for facts, notes and findings in the table of contents."""
+
 _CONTENTS = "contents"
 _MARK = "<!--kvtrace:data-->"
 _FROM_BESIDE = "script-src 'self' file: "
@@ -48,7 +51,7 @@ def make_page(traces: Sequence[Path], path: Path, *, max_bytes: int, force: bool
         KvtraceError: a trace cannot be read, or the file cannot be written.
     """
     _refuse(path, force=force)
-    sink = MemorySink(max_bytes - len(_template()))
+    sink = MemorySink(max_bytes - len(_template()) - _HEAD_BYTES)
     document = _document(traces, sink)
     return write(render(document, sink.chunks), path, force=force)
 

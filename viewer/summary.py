@@ -1,10 +1,12 @@
-"""An engine's totals over the whole recording, and notes on what found no room in the page."""
+"""An engine's totals over the whole recording, what cost most, and notes on what found no room in the page."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kvtrace.errors import KvtraceError
 from kvtrace.queries.facts import Note, warning
+from kvtrace.queries.findings import find_findings, without_findings
 from kvtrace.viewer.chunks import Writer
 from kvtrace.viewer.source import Source
 
@@ -51,6 +53,15 @@ def engine_totals(source: Source, engine: int) -> dict[str, Any]:
         WHERE engine_id = {engine} AND admission_limit IS NOT NULL GROUP BY ALL ORDER BY name
     """)
     return {**totals, "limits": {row["name"]: row["steps"] for row in limits}}
+
+
+def run_findings(source: Source) -> dict[str, Any]:
+    """Findings, the most expensive first, and the sentence that takes their place where there are none."""
+    try:
+        found = [finding.as_dict() for finding in find_findings(source.trace)]
+        return {"found": found, "instead": "" if found else without_findings(source.trace)}
+    except KvtraceError as error:
+        return {"found": [], "instead": f"What cost most is not known; a question failed: {error}"}
 
 
 def left_out(writers: list[Writer]) -> list[Note]:

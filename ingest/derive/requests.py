@@ -35,21 +35,16 @@ class JoinCount(NamedTuple):
     unmatched: int
 
 
-_SAMPLES = r"""
-    SELECT sample.request, parent.request AS parent
-    FROM (SELECT request, regexp_extract(internal_id, '^[0-9]+_(.+)$', 1) AS parent_id FROM request) AS sample
-    JOIN request AS parent ON parent.internal_id = sample.parent_id
-    WHERE parent.queued_ns IS NULL
-"""
-"""Samples of requests with n > 1. The API process gives an id to the client's request, and engines get `0_ID`, `1_ID`
-and so on; so neither of the two has a partner in the other's table, and none is missing."""
+_NO_PARENT = "request NOT IN (SELECT parent FROM request_sample)"
+_NO_SAMPLE = "request NOT IN (SELECT request FROM request_sample)"
+"""With n > 1, neither the client's request nor its samples have a partner in the other's table, and none is missing."""
 
 JOINS = (
     Join("step_update", "step_schedule", ("engine_id", "step")),
     Join("step_request", "step_schedule", ("engine_id", "step")),
     Join("forward", "step_schedule", ("engine_id", "step")),
-    Join("request_arrival", "request_queued", ("request",), f"request NOT IN (SELECT parent FROM ({_SAMPLES}))"),
-    Join("request_queued", "request_arrival", ("request",), f"request NOT IN (SELECT request FROM ({_SAMPLES}))"),
+    Join("request_arrival", "request_queued", ("request",), _NO_PARENT),
+    Join("request_queued", "request_arrival", ("request",), _NO_SAMPLE),
     Join("request_event", "request_queued", ("engine_id", "request")),
     Join("step_request", "request_queued", ("engine_id", "request")),
     Join("prefix_lookup", "request_queued", ("engine_id", "request")),

@@ -27,7 +27,7 @@ from kvtrace.ingest.schema.reuse import REUSE_SIZE
 from kvtrace.ingest.schema.tiles import TILE_TABLES
 from kvtrace.ingest.views import View, views
 
-TRACE_VERSION = 10
+TRACE_VERSION = 11
 """Version of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvtrace.queries.findings import Finding
+
+
+_BOUND = "\N{NO-BREAK SPACE}"
 
 
 def register(app: typer.Typer) -> None:
@@ -47,10 +51,18 @@ def findings(
 
 def lines(found: Sequence[Finding]) -> Iterator[str]:
     """The findings as text, folded for an 80-column terminal."""
+    for number, finding in enumerate(found, 1):
+        yield _fold(finding.text, f"{number}. ")
+        worst = f"; the worst: `kvtrace explain {finding.worst}`" if finding.worst else ""
+        yield _fold(f"({finding.basis}: `kvtrace query {finding.evidence}`{worst})").replace("`", "")
+        if finding.remedy:
+            yield _fold(finding.remedy, "   Try: ")
+
+
+def _fold(text: str, start: str = "   ") -> str:
+    """Fold for 80 columns; what stands between backticks stays on one line, so that it can be copied."""
     from textwrap import fill
 
-    for number, finding in enumerate(found, 1):
-        yield fill(finding.text, 78, initial_indent=f"{number}. ", subsequent_indent="   ")
-        yield fill(f"({finding.basis}: kvtrace query {finding.evidence})", 78, initial_indent="   ")
-        if finding.remedy:
-            yield fill(finding.remedy, 78, initial_indent="   Try: ", subsequent_indent="   ")
+    bound = re.sub("`[^`]+`", lambda code: code[0].replace(" ", _BOUND), text)
+    folded = fill(bound, 78, initial_indent=start, subsequent_indent="   ", break_on_hyphens=False)
+    return folded.replace(_BOUND, " ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,6 +55,20 @@ def run(
         list[str] | None,
         typer.Option(metavar="TEXT", help="Run only cells whose label has TEXT in it; may be given more than once."),
     ] = None,
+    baselines: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--baseline",
+            metavar="DIR",
+            help="Compare each cell with that of an earlier DIR of the same matrices; given again, its repetitions.",
+        ),
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION", help="With --baseline: a gate, as of `kvtrace compare`, such as 'ttft_p99 > +5%'."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells in their order; run none.")] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="Predict the cells by vLLM's scheduler in virtual time; run no engine.")
@@ -73,13 +88,15 @@ def run(
     Each cell has an engine of its own. The same command again runs the cells that have no result. One DIR can have
     predicted and measured cells.
 
-    The exit code is 3 if cells failed, and 4 if the time limit left some out.
+    The exit code is 3 if cells or gates failed, and 4 if the time limit left some out or a gate has no verdict.
     """
     from kvtrace.lab.matrix import read_matrix
     from kvtrace.lab.sweep import cells_of, sweep
 
     part = _share(share)
     read = [read_matrix(path) for path in matrices]
+    if bool(baselines) != bool(fail_if) or (baselines and replay):
+        raise KvtraceError("--baseline and --fail-if belong together, and are for measured cells", 2)
     if dry_run:
         for matrix, cell in cells_of(read, part, only or ()):
             typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
@@ -89,6 +106,7 @@ def run(
         return
     if time_from is not None:
         raise KvtraceError("--time-from is for --replay; a measured cell has its own times", 2)
+    judge = _gates(baselines or [], fail_if or [])
     limit_s = time_limit * 60 if time_limit is not None else None
     try:
         failed, left = sweep(
@@ -105,8 +123,32 @@ def run(
         raise KvtraceError("interrupted; the cell that ran is discarded, the same command goes on", 130) from None
     if failed:
         typer.echo(f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed runs them again")
-    if failed or left:
-        raise typer.Exit(3 if failed else 4)
+    code = judge([cell for _, cell in cells_of(read, part, only or ())], output)
+    if failed or left or code:
+        raise typer.Exit(3 if failed or code == 3 else 4)
+
+
+def _gates(baselines: list[Path], conditions: list[str]) -> Callable[[list[Any], Path], int]:
+    """A function that judges a sweep's cells, prints outcomes and returns the exit code; wrong gates are told now."""
+    if not baselines:
+        return lambda _, __: 0
+    with needs_analysis():
+        from kvtrace.lab.baseline import check_baselines, judge_cells, worst_code
+        from kvtrace.reports.gates import read_gate
+    check_baselines(baselines)
+    gates = [read_gate(text) for text in conditions]
+
+    def judge(cells: list[Any], output: Path) -> int:
+        judged = []
+        for each in judge_cells(cells, output, baselines, gates):
+            judged.append(each)
+            if each.problem:
+                typer.echo(f"no verdict: {each.cell.label}: {inert_lines(each.problem)}")
+            for one in each.judgements:
+                typer.echo(f"{one.verdict}: {each.cell.label}: {one.gate.text}: {one.change}; {one.reason}")
+        return worst_code(judged)
+
+    return judge
 
 
 def _predict(

@@ -174,7 +174,9 @@ def _only(reader: pa.RecordBatchReader, columns: Sequence[str]) -> pa.RecordBatc
     short = dict(zip(bare_names(names), names, strict=True))
     wanted = [name if name in names else short.get(name, name) for name in columns]
     if unknown := [name for name in wanted if name not in names]:
-        raise KvtraceError(f"--columns: there is no column {unknown[0]!r}; there are: {', '.join(names)}", 2)
+        begun = [name for name in names if name.startswith(f"{unknown[0]}_")]
+        instead = f"did you mean {' or '.join(begun)}?" if begun else f"there are: {', '.join(names)}"
+        raise KvtraceError(f"--columns: there is no column {unknown[0]!r}; {instead}", 2)
     schema = pa.schema([reader.schema.field(name) for name in wanted])
     return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
 

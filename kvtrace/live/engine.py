@@ -203,10 +203,11 @@ class EngineState:
         self.last_ns = max(self.last_ns, time_ns)
         if op in (RequestOp.schedule, RequestOp.resume):
             table["state"][place] = State.running
+        if op == RequestOp.schedule:  # a resumed request also finds tokens that are not of its prompt
             table["cached_tokens"][place] = max(event["local_cached_tokens"], 0) + max(
                 event["external_cached_tokens"], 0
             )
-            if op == RequestOp.schedule and table["queued_ns"][place]:
+            if table["queued_ns"][place]:
                 self.queue_time.add(time_ns, time_ns - table["queued_ns"][place])
         elif op == RequestOp.first_token:
             self._count("prompt_tokens", time_ns, max(int(table["prompt_tokens"][place]), 0))

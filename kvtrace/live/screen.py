@@ -130,11 +130,15 @@ def _hit_rate(counts: dict[str, int]) -> str:
     return f"{(counts['hit_tokens'] + counts['external_hit_tokens']) / queried:.1%}" if queried else "-"
 
 
+_SMALLEST_SHARE = 0.005
+
+
 def _shares(counts: Any, members: Any, whole: int, unit: str, nothing: str = "-") -> str:
-    """Shares of a whole by member, the largest first."""
+    """Shares of a whole by member, the largest first; those that would be 0% have no room."""
     found = sorted(((int(counts[each]), each.name) for each in members if counts[each]), reverse=True)
     if not found or not whole:
         return nothing
+    found = [each for each in found if each[0] / whole >= _SMALLEST_SHARE] or found[:1]
     return f"of {whole:,} {unit}: " + "  ".join(f"{name} {count / whole:.0%}" for count, name in found)
 
 
@@ -161,6 +165,9 @@ def duration(nanoseconds: float | None) -> str:
 
 _HEADS = ("state", "age", "ttft", "blocks", "KV", "prompt", "hit", "output", "preemptions")
 _WIDTHS = (5, 6, 6, 6, 4, 6, 4, 5, 3)
+_SHORTEST_ID = 9
+"""Characters of an id that tell it from others."""
+
 _SHORT = {"output": "out", "preemptions": "pre"}
 
 
@@ -181,11 +188,13 @@ def _table(found: Sequence[Row], view: View, summed: Sums, width: int) -> Iterat
 
 
 def _name(row: Row, view: View, width: int) -> str:
-    """The id, with the session where there is room for both; its end is what tells ids apart."""
-    name = f"{row.session} {row.name}" if row.session and view.table is not Table.sessions else row.name
-    if cell_len(name) > width:
-        name = row.name
-    return set_cell_size(name if cell_len(name) <= width else "~" + name[1 - width :], width)
+    """The id behind its session, if there is room for that; an id's end is what tells it from others."""
+    session = f"{row.session} " if row.session and view.table is not Table.sessions else ""
+    if cell_len(session) + min(_SHORTEST_ID, cell_len(row.name)) > width:
+        session = ""
+    left = width - cell_len(session)
+    name = row.name if cell_len(row.name) <= left else "~" + row.name[1 - left :]
+    return set_cell_size(session + name, width)
 
 
 def _cells(row: Row, summed: Sums) -> Iterator[tuple[str, int]]:

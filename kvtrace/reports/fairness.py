@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,18 +78,31 @@ def settings(trace: Trace) -> dict[str, str]:
     run = facts.run_facts(trace)
     engines = trace.sql("SELECT * EXCLUDE (engine_id) FROM engine", "arrow").to_pydict()
     engines["model"] = [facts.model_name(model) for model in engines["model"]]
-    found = {name: _together(values) for name, values in engines.items()}
+    parts: dict[str, list[Any]] = {}
+    for text in engines.pop("settings", []):
+        for name, value in _flat(json.loads(text or "{}")):
+            parts.setdefault(name, []).append(value)
+    found = {name: _together(values) for name, values in (engines | parts).items()}
     return {
         "source": run.get("source") or "-",
         "vllm_version": run.get("vllm_version") or "-",
         "kvtrace_version": run.get("kvtrace_version") or "-",
-        "engines": str(len(next(iter(engines.values()), []))),
+        "engines": str(len(engines["model"])),
         **found,
         "gpu": _values(trace, "SELECT DISTINCT name FROM gpu_device ORDER BY ALL"),
         "host": _values(trace, "SELECT DISTINCT host FROM process ORDER BY ALL"),
         "hooks": _values(trace, "SELECT DISTINCT hook FROM hook WHERE state = 'installed' ORDER BY ALL"),
         "depth": _depth(trace),
     }
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in a JSON object by their dotted names, so that two long ones differ in a few."""
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not members:
+        yield name, value
+    for key, member in members:
+        yield from _flat(member, f"{name}.{key}" if name else str(key))
 
 
 def _values(trace: Trace, sql: str) -> str:

@@ -11,7 +11,7 @@ from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.pages import is_page
 from kvtrace.queries import Param, Query, Trace, catalogue, grouped
-from kvtrace.queries.findings import find_findings, without_findings
+from kvtrace.queries.findings import Finding, find_findings, without_findings
 from kvtrace.queries.plotting import FORMATS
 from kvtrace.reports import document as doc
 from kvtrace.reports.answers import Answer, Unanswered, answers
@@ -157,13 +157,22 @@ def _cost(trace: Trace) -> doc.Section:
     except KvtraceError as error:
         return doc.Section(doc.Words("What cost most"), "findings", [doc.Paragraph([f"It failed: {error}"], "problem")])
     rows: list[tuple[Any, ...]] = [
-        (finding.text, doc.Words(f"`{finding.evidence}`"), doc.Words(finding.basis), doc.Words(finding.remedy))
+        (
+            finding.text,
+            doc.Words(f"`{finding.evidence}`{_worst(finding)}"),
+            doc.Words(finding.basis),
+            doc.Words(finding.remedy),
+        )
         for finding in found
     ]
     table = doc.Table(
         [doc.Column("finding"), doc.Column("evidence"), doc.Column("known"), doc.Column("what to try")], rows
     )
     return doc.Section(doc.Words("What cost most"), "findings", [table] if rows else [doc.Paragraph([instead])])
+
+
+def _worst(finding: Finding) -> str:
+    return f"; the worst: `kvtrace explain {finding.worst}`" if finding.worst else ""
 
 
 def _cards(summary: Answer | None) -> Iterator[doc.Block]:

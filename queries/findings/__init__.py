@@ -4,6 +4,6 @@ A rule is a module of `rules/`. It asks canned queries, so each number can be lo
 """
 
 from kvtrace.queries.findings.find import NOTHING, UNKNOWN, find_findings, without_findings
-from kvtrace.queries.findings.rule import Basis, Finding, Rule
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, Thing
 
-__all__ = ["NOTHING", "UNKNOWN", "Basis", "Finding", "Rule", "find_findings", "without_findings"]
+__all__ = ["NOTHING", "UNKNOWN", "Basis", "Finding", "Rule", "Thing", "find_findings", "without_findings"]

@@ -20,6 +20,19 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True)
+class Thing:
+    """A step, by its number, or a request, by its key."""
+
+    kind: str
+    number: int
+    engine_id: int | None
+
+    def __str__(self) -> str:
+        """Its name as `kvtrace explain` takes it."""
+        return f"{self.kind}:{self.number}"
+
+
+@dataclass(frozen=True)
 class Finding:
     """One thing that cost the run something.
 
@@ -31,6 +44,7 @@ class Finding:
         evidence: The canned query whose rows show it.
         rows: Rows of that query that it rests on.
         remedy: What to try; empty if nothing helps, or nothing has to.
+        worst: The request or step that it cost most, where those rows name any.
     """
 
     rule: str
@@ -40,6 +54,7 @@ class Finding:
     evidence: str
     rows: int
     remedy: str = ""
+    worst: Thing | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The finding as JSON takes it, which knows no infinity."""
@@ -82,6 +97,12 @@ def by_engine(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, list[dict[s
         engines.setdefault(row["engine_id"], []).append(row)
     for engine, own in engines.items():
         yield (f"Engine {engine}: " if len(engines) > 1 else ""), own
+
+
+def worst_of(kind: str, rows: Iterable[dict[str, Any]], column: str) -> Thing:
+    """The request or step of the row with the most in a column."""
+    row = max(rows, key=lambda row: row[column] or 0)
+    return Thing(kind, row[kind], row["engine_id"])
 
 
 def total(rows: Iterable[dict[str, Any]], column: str) -> float:

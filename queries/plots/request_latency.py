@@ -25,7 +25,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     import numpy as np
 
     figure = new_figure("Latency of requests", source="request; as the scheduler saw it", rows=2, share_x=False)
-    finished = frame[frame.total_ms.notna()]
+    finished = frame[frame.total_ms.notna() & frame.samples.isna()]
     if finished.empty:
         return figure
     parts, shares = figure.axes

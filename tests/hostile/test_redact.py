@@ -116,6 +116,20 @@ def test_equal_texts_stay_equal_in_all_columns(trace: Path) -> None:
     assert counts[0][0] != (0,)
 
 
+def test_samples_keep_their_parent(tmp_path: Path) -> None:
+    """Of a request with n > 1; a number before another id, as `7_` here, is hashed with it."""
+    path = write_trace(
+        tmp_path / "trace.duckdb",
+        "INSERT INTO request (request, internal_id, queued_ns) VALUES (1, 'a-9', NULL), (2, '0_a-9', 5), (3, '7_b', 5)",
+    )
+    redact_trace(path, tmp_path / "redacted.duckdb", b"key")
+    with Trace(tmp_path / "redacted.duckdb") as redacted:
+        rows = redacted.sql("SELECT * FROM request_sample", format="arrow").to_pylist()
+        ids = redacted.sql("SELECT internal_id FROM request", format="arrow").column(0).to_pylist()
+    assert rows == [{"request": 2, "parent": 1, "sample": 0}]
+    assert not any("a-9" in each or each.startswith("7_") for each in ids)
+
+
 def test_the_command(tied: dict[str, Path], tmp_path: Path) -> None:
     """It refuses to replace, tells what it did, and gives equal hashes for equal keys and others for others."""
 

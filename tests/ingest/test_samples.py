@@ -7,6 +7,7 @@ from pathlib import Path
 import duckdb
 
 from kvtrace.ingest.derive.requests import count_joins
+from kvtrace.queries import Trace
 from tests.traces import write_trace
 
 REQUESTS = """
@@ -27,3 +28,28 @@ def test_a_request_and_its_samples_are_not_unmatched(tmp_path: Path) -> None:
 
     assert joins["request_arrival -> request_queued"][1:] == (1, 1), "request 6 never came to an engine"
     assert joins["request_queued -> request_arrival"][1:] == (1, 1), "request 5 is no sample: it has no parent"
+
+
+def test_a_turn_with_samples_is_one_turn_of_its_job(tmp_path: Path) -> None:
+    """It ends with the last of them; a turn without a tag behind it is the second."""
+    path = write_trace(
+        tmp_path / "trace.duckdb",
+        """
+        INSERT INTO request (request, engine_id, internal_id, session, output_tokens, arrival_ns, queued_ns,
+            scheduled_ns, first_token_ns, finished_ns, finish_reason)
+        VALUES
+            (1, NULL, 'a-1', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+            (2, 1, '0_a-1', 'job', 4, 0, 1, 2, 3, 4000000, 'length'),
+            (3, 1, '1_a-1', 'job', 6, 0, 1, 2, 3, 6000000, 'length'),
+            (4, 1, 'b-2', 'job', 5, 9000000, 9000001, 9000002, 9000003, 11000000, 'length');
+        """,
+    )
+    with Trace(path) as trace:
+        assert trace.sql("SELECT * FROM request_sample", format="arrow").to_pylist() == [
+            {"request": 2, "parent": 1, "sample": 0},
+            {"request": 3, "parent": 1, "sample": 1},
+        ]
+        [job] = trace.query("job-completion", format="arrow").to_pylist()
+        assert (job["turns"], job["failed_turns"], job["output_tokens"], job["jct_ms"]) == (2, 0, 15, 11)
+        turns = trace.query("turn-latency", format="arrow").to_pylist()
+        assert [(row["turn_number"], row["turns"]) for row in turns] == [(1, 1), (2, 1)]

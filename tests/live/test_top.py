@@ -75,6 +75,19 @@ def test_who_holds_most_comes_first_and_filters_and_sessions_apply(engine: Prete
     assert len(rows(follower, View(Table.finished, Sort.age), 100)) == 10
 
 
+def test_a_long_id_leaves_room_for_its_session(engine: PretendEngine) -> None:
+    engine.queue("cmpl-0123456789abcdef-0-b5e7866c", 16, [9], session="agent-5")
+    engine.run_step(admit=1)
+    (line,) = [
+        line.plain
+        for line in frame(followed(engine), View(filter="agent-5"), COLUMNS, ROWS)
+        if "b5e7866c" in line.plain
+    ]
+    assert line.startswith("agent-5 ~")
+    assert line.split()[1].endswith("-b5e7866c")
+    assert cell_len(line) <= COLUMNS
+
+
 def test_a_name_cannot_steer_the_terminal(engine: PretendEngine) -> None:
     engine.queue("evil\x1b[2Jname", 16, [9])
     engine.run_step(admit=2)

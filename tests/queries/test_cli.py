@@ -175,6 +175,20 @@ def test_mistake_gets_one_clear_message_and_exit_code_1(
     assert path.read_bytes() == before
 
 
+def test_a_value_that_a_parameter_does_not_take_is_an_error(make_trace: MakeTrace) -> None:
+    done = kvtrace("query", "evictor-victim", make_trace(), "-p", "by=sessions")
+    assert done.returncode != 0
+    assert "parameter by: 'sessions' is not one of: session, kind, model, request" in done.stderr
+
+
+@pytest.mark.parametrize(("typed", "name"), [("kvtrace fin", "findings"), ("kvtrace query hot", "hot-prefixes")])
+def test_the_shell_completes_subcommands_and_queries(typed: str, name: str) -> None:
+    asked = {"_KVTRACE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    command = [sys.executable, "-c", "from kvtrace.cli.main import app; app(prog_name='kvtrace')"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **asked})
+    assert name in done.stdout.split()
+
+
 def test_sql_is_read_from_stdin(make_trace: MakeTrace) -> None:
     done = kvtrace("sql", make_trace(), "-", "-f", "csv", stdin="SELECT 42 AS answer\n")
 

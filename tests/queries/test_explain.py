@@ -143,8 +143,19 @@ def test_the_command_writes_text_and_json_in_either_order(make_trace: MakeTrace)
 def test_a_clients_request_of_several_samples_tells_of_each(make_trace: MakeTrace) -> None:
     parent = "INSERT INTO request (request, internal_id, external_id) VALUES (5, 'cmpl-c-0-33', 'cmpl-c-0');"
     with Trace(make_trace(TRACE + parent)) as trace:
-        head, samples = explain(trace, identify(trace, "cmpl-c-0"))
-    assert head.facts == (("client's id", "cmpl-c-0"), ("samples", "2 of one prompt; the engine knows only these"))
+        head, samples, timeline, spent = explain(trace, identify(trace, "cmpl-c-0"))
+    assert head.facts == (
+        ("client's id", "cmpl-c-0"),
+        ("samples", "2 of one prompt; the engine knows only these"),
+        ("prompt", "64 tokens"),
+        ("output", "4 tokens"),
+    )
     assert samples.title == "Samples"
+    assert [what for _, what in timeline.facts] == ["arrived", "the last sample ended"]
+    assert [(name, text.split()[:2]) for name, text in spent.facts][1:] == [
+        ("queued", ["1", "ms"]),
+        ("prefill", ["100", "ms"]),
+        ("decode", ["100", "ms"]),
+    ]
     assert samples.facts[0] == ("request 3", "2 tokens, 201 ms in all, 1 ms queued, ended by length")
     assert [name for name, _ in samples.facts] == ["request 3", "request 4"]

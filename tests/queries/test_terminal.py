@@ -77,7 +77,8 @@ def too_wide(printed: str, columns: int) -> list[str]:
 
 
 def test_every_answer_fits(synthetic: Path) -> None:
-    printed = on_terminal(80, *(f"query {name} {synthetic}" for name in catalogue()))
+    others = [f"explain {synthetic} {each}" for each in ("1", "step:10", "block:3")] + [f"findings {synthetic}"]
+    printed = on_terminal(80, *(f"query {name} {synthetic}" for name in catalogue()), *others)
 
     assert not too_wide(printed, 80)
     assert printed.count("---") > len(catalogue())

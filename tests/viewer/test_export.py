@@ -13,6 +13,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.ingest.run import ingest
 from kvtrace.ingest.sources import Sources
 from kvtrace.viewer import requests, steps
+from kvtrace.viewer.chunks import MemorySink
 
 from .exported import Exported
 from .simulate import create_trace, insert
@@ -316,7 +317,8 @@ def test_what_went_wrong_with_a_recording_is_noted(tmp_path: Path) -> None:
 def test_what_a_page_has_no_room_for_is_noted(trace: Path) -> None:
     whole = Exported(trace)
     (last,) = whole.engine["blocks"]["levels"][-1]
-    exported = Exported(trace, room=sum(map(len, whole.chunks.values())) - len(whole.chunks[last["id"]]) // 2)
+    needed = sum(len(chunk) + MemorySink.AROUND for chunk in whole.chunks.values())
+    exported = Exported(trace, room=needed - len(whole.chunks[last["id"]]) // 2)
     assert exported.engine["blocks"]["levels"] == [[]]
     assert f"No room in this page for {last['rows']:,} changes of KV blocks" in exported.run["notes"][-1]["text"]
 

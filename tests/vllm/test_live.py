@@ -78,13 +78,17 @@ def test_each_request_ends_with_the_traces_figures_and_names(recorded: Recorded)
         engine.names[each.request]: (
             each.prompt_tokens,
             each.output_tokens,
+            each.cached_tokens,
             each.preemptions,
             engine.names[each.session],
         )
         for each in engine.state.recently_finished
     }
     told = rows(
-        recorded, "SELECT internal_id, prompt_tokens, output_tokens, preemptions, coalesce(session, '') FROM request"
+        recorded,
+        "SELECT internal_id, prompt_tokens, output_tokens, "
+        "coalesce(local_cached_tokens, 0) + coalesce(external_cached_tokens, 0), preemptions, coalesce(session, '') "
+        "FROM request",
     )
     assert seen == {name: tuple(facts) for name, *facts in told}
     assert not len(engine.state.requests.live())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -59,6 +61,17 @@ def milliseconds(text: str) -> float:
     return float(number.replace(",", "")) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[unit]
 
 
+def test_the_commands_of_the_page_answer_as_they_are_printed(asked: Recorded, seen: list[Seen]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text()
+    commands = re.findall(r"^\| .+\? \| `kvtrace (.+?)` \|", page, re.MULTILINE)
+    assert len(commands) == 10
+    for command in commands:
+        words = [{"run": str(asked.run), "66": seen[0].id}.get(word, word) for word in command.split()]
+        done = kvtrace(*words)
+        assert (done.returncode, done.stderr) == (0, ""), command
+        assert len(done.stdout.splitlines()) > 3, command
+
+
 def test_why_was_this_request_slow(ask: Any, seen: list[Seen]) -> None:
     """The id is the client's; the parts add up to what its clock showed, but for the way there and back."""
     slow = max((each for each in seen if each.kind in ("agent", "batch")), key=lambda each: each.total_ms)
@@ -80,6 +93,37 @@ def test_both_samples_of_a_request_are_found_by_the_id_of_its_client(ask: Any, s
     samples = [text for name, text in told["Samples"]]
     assert len(samples) == 2
     assert all("20 tokens" in text for text in samples)
+    parts = {name: milliseconds(text) for name, text in told["Where its time went"]}
+    assert 0.7 * pair.total_ms < sum(parts.values()) <= pair.total_ms + LATE_MS
+    assert "after the engine" in parts
+
+
+def test_requests_of_two_samples_give_no_false_warning(asked: Recorded, tmp_path: Path) -> None:
+    """Neither the clients' requests, which no engine has, nor their samples, which no client sent, are unmatched."""
+    done = kvtrace("ingest", asked.run, "-o", tmp_path / "again.duckdb")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "have no row in" not in done.stdout
+
+
+def test_a_request_of_two_samples_ends_when_its_client_has_both(ask: Any, seen: list[Seen]) -> None:
+    """Its row is the client's: tokens of both samples, and when the API process had handed the last one on."""
+    rows = ask("query", "request-latency")
+    late_ms: list[float] = []
+    for each in (one for one in seen if one.kind == "pair"):
+        [row] = [row for row in rows if row["external_id"] == f"{each.id}-0"]
+        own = [one for one in rows if one["parent"] == row["request"]]
+        assert (row["samples"], sorted(one["sample"] for one in own)) == (2, [0, 1])
+        assert (row["session"], row["output_tokens"]) == (each.session, each.output_tokens)
+        assert row["output_tokens"] == sum(one["output_tokens"] for one in own)
+        assert row["total_ms"] == pytest.approx(max(one["total_ms"] for one in own))
+        parts = ("frontend_ms", "queue_ms", "prefill_ms", "decode_ms")
+        assert sum(row[part] for part in parts) == pytest.approx(row["total_ms"])
+        assert row["output_ms"] > 0
+        assert (row["first_output_ms"] or 1) > 0  # NULL if all tokens were handed on at once
+        assert row["total_ms"] + row["output_ms"] <= each.total_ms + LATE_MS
+        handed_ns = row["arrival_ns"] + (row["total_ms"] + row["output_ms"]) * 1e6
+        late_ms.append((handed_ns - each.last_ns) / 1e6)
+    assert abs(median(late_ms)) < LATE_MS
 
 
 def test_why_is_my_hit_rate_what_it_is(ask: Any, metric: Any, seen: list[Seen]) -> None:
@@ -185,6 +229,7 @@ def test_is_the_api_server_the_bottleneck(ask: Any, metric: Any, seen: list[Seen
     rows = [row for row in ask("query", "request-latency") if row["engine_id"] is not None]
     by_id = {row["external_id"]: row for row in rows}
     late_ms: list[float] = []
+    at_once = 0
     for each in seen:
         if each.kind in ("agent", "batch"):
             row = by_id[f"{each.id}-0"]
@@ -193,15 +238,16 @@ def test_is_the_api_server_the_bottleneck(ask: Any, metric: Any, seen: list[Seen
             assert row["total_ms"] + row["output_ms"] <= each.total_ms + LATE_MS
             handed_ns = row["arrival_ns"] + (row["total_ms"] + row["output_ms"]) * 1e6
             late_ms.append((handed_ns - each.last_ns) / 1e6)
+            if row["first_output_ms"] is None:  # a busy API process handed all tokens on at once
+                at_once += 1
+                continue
             first_ns = row["arrival_ns"] + (row["ttft_ms"] + row["first_output_ms"]) * 1e6
             late_ms.append((first_ns - each.first_ns) / 1e6)
     # when the server says that it handed a token on, the client has it
     assert abs(median(late_ms)) < LATE_MS
-    assert all(
-        row["first_output_ms"] > 0 and row["output_ms"] > 0
-        for row in rows
-        if row["session"] and "agent" in row["session"]
-    )
+    assert at_once < 0.2 * len(late_ms)
+    mine = [row for row in rows if row["session"] and "agent" in row["session"]]
+    assert all(row["output_ms"] > 0 and (row["first_output_ms"] or 1) > 0 for row in mine)
     ended = [row for row in rows if row["finish_reason"] == "length"]
     count = metric("request_queue_time_seconds_count")
     assert len(ended) == count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, percent, rows_of, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, percent, rows_of, total, worst_of
 from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
@@ -14,7 +14,7 @@ _BUSY = "look at its CPU, tokenization, --api-server-count."
 
 def find(trace: Trace) -> Iterator[Finding]:
     """A finding for each side of the engine on which the API process takes more than a twentieth of the time."""
-    rows = rows_of(trace, "request-latency")
+    rows = [row for row in rows_of(trace, "request-latency") if row["parent"] is None]  # each client's request once
     known = [row for row in rows if row["frontend_ms"] is not None and row["ttft_ms"] is not None]
     before, whole = total(known, "frontend_ms"), total(known, "ttft_ms")
     if whole and before / whole >= _LEAST_SHARE:
@@ -23,8 +23,9 @@ def find(trace: Trace) -> Iterator[Finding]:
             f"{duration(before / len(known))} a request on average, "
             f"{duration(max(row['frontend_ms'] for row in known))} at most."
         )
+        worst = worst_of("request", known, "frontend_ms")
         remedy = f"The API process is busy or starting: {_BUSY}"
-        yield Finding("api_process", text, before, Basis.recorded, "request-latency", len(known), remedy)
+        yield Finding("api_process", text, before, Basis.recorded, "request-latency", len(known), remedy, worst)
 
     known = [row for row in rows if row["output_ms"] is not None and row["total_ms"] is not None]
     after = total(known, "output_ms")
@@ -35,8 +36,9 @@ def find(trace: Trace) -> Iterator[Finding]:
             f"process handed on the last output {duration(after / len(known))} later on average, "
             f"{duration(max(row['output_ms'] for row in known))} at most."
         )
+        worst = worst_of("request", known, "output_ms")
         remedy = f"The API process, not the engine, is the bottleneck: {_BUSY}"
-        yield Finding("api_process", text, after, Basis.derived, "request-latency", len(known), remedy)
+        yield Finding("api_process", text, after, Basis.derived, "request-latency", len(known), remedy, worst)
 
 
 RULE = Rule(("request-latency",), find)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, rows_of, tokens, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, rows_of, tokens, total, worst_of
 from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
@@ -23,8 +23,9 @@ def find(trace: Trace) -> Iterator[Finding]:
         if any(row["wait_ms"] is not None for row in rows):
             text += f"{', and' if again else ';'} the requests waited {duration(waited)} to go on"
         text += "."
+        worst = worst_of("request", rows, "wait_ms")
         remedy = "More KV blocks or a smaller --max-num-seqs. `preemption-ledger` has each one's price."
-        yield Finding("preemption", text, waited, Basis.recorded, "preemptions", len(rows), remedy)
+        yield Finding("preemption", text, waited, Basis.recorded, "preemptions", len(rows), remedy, worst)
 
 
 def _tokens(rows: list[dict[str, Any]], column: str, before: str = "") -> str:

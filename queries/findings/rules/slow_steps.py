@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, percent, rows_of, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, percent, rows_of, total, worst_of
 from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
@@ -21,14 +21,16 @@ def find(trace: Trace) -> Iterator[Finding]:
         lost, whole = total(slow, "residual_ms"), total(rows, "interval_ms")
         if not slow or lost / whole < _LEAST_SHARE:
             continue
-        worst = max(slow, key=lambda row: row["residual_ms"])
+        longest = max(slow, key=lambda row: row["residual_ms"])
+        scheduled = count(longest["scheduled_tokens"], "token")
+        worst = worst_of("step", slow, "residual_ms")
         text = (
             f"{where}{count(len(slow), 'step')} took over {_TIMES:.0f} times as long as their tokens explain, "
             f"{duration(lost)} in all ({percent(lost / whole)} of the steps' time). The worst is step "
-            f"{worst['step']:,}: {duration(worst['interval_ms'])} for {count(worst['scheduled_tokens'], 'token')}."
+            f"{longest['step']:,}: {duration(longest['interval_ms'])} for {scheduled}."
         )
         remedy = "Look at those steps in the page; a first step includes compilation, a stall may be the host's."
-        yield Finding("slow_steps", text, lost, Basis.inferred, "step-residuals", len(slow), remedy)
+        yield Finding("slow_steps", text, lost, Basis.inferred, "step-residuals", len(slow), remedy, worst)
 
 
 RULE = Rule(("step-residuals",), find)

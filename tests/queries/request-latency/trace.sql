@@ -1,6 +1,6 @@
 -- Request 1 ran to its end and was preempted for 4 ms while decoding. Request 2 was aborted in the queue.
 -- Request 3 still decodes when the recording ends. Request 4 has one output token and no known arrival. The client of
--- request 2 left before the engine heard of it.
+-- request 2 left before the engine heard of it. Request 5 has two samples, 6 and 7, of which the second ended 4 ms later.
 INSERT INTO request (request, engine_id, external_id, session, turn, prompt_tokens, output_tokens, preemptions, arrival_ns,
     queued_ns, scheduled_ns, first_token_ns, finished_ns, finish_reason)
 VALUES
@@ -16,3 +16,10 @@ INSERT INTO request_event (engine_id, time_ns, step, request, op) VALUES
     (1, 62000000, 9, 1, 'finish');
 INSERT INTO request_delivery (process_id, time_ns, request, first_ns) VALUES
     (2, 65000000, 1, 44000000), (2, 9000000, 2, NULL), (2, 4500000, 4, NULL);
+INSERT INTO request (request, engine_id, internal_id, external_id, session, prompt_tokens, output_tokens, preemptions, arrival_ns,
+    queued_ns, scheduled_ns, first_token_ns, finished_ns, finish_reason)
+VALUES
+    (5, NULL, 'd-5', 'd', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL),
+    (6, 1, '0_d-5', NULL, 's', 40, 3, 0, 80000000, 80100000, 82000000, 85000000, 89000000, 'length'),
+    (7, 1, '1_d-5', NULL, 's', 40, 5, 0, 80000000, 80500000, 82000000, 86000000, 93000000, 'length');
+INSERT INTO request_delivery (process_id, time_ns, request, first_ns) VALUES (2, 93500000, 5, 85500000);

@@ -24,6 +24,7 @@ function keys(): Entry[] {
     ["e", "the next run or engine of a comparison"],
     ...LANES.flatMap(({ keys }) => keys?.map(({ help }) => help) ?? []),
     ["/", "search: request, job, step or block; Enter takes the first"],
+    ["f", "what cost most"],
     ["t", "table of totals"],
     ["?", "this help"],
   ];

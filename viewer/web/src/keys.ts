@@ -2,6 +2,7 @@
 
 import type { Engine } from "./data/engine";
 import { byId } from "./dom";
+import { toggleFindings } from "./findings";
 import { showHelp } from "./help";
 import type { Lane } from "./lanes/lane";
 import { LANES, selectableOf, SELECTABLES } from "./lanes/list";
@@ -52,6 +53,7 @@ function onKey(event: KeyboardEvent): void {
       show(from - now.engine.shift - room, to - now.engine.shift + room);
     },
     t: showTable,
+    f: toggleFindings,
     "/": () => byId("search").focus(),
     "?": showHelp,
     ...(document.activeElement === area ? { Enter: () => panel.focus() } : {}),

@@ -7,6 +7,7 @@ import { isLoading, readContents, whenLoaded } from "./data/chunks";
 import { FORMAT, VERSION } from "./data/contract";
 import { byId, el } from "./dom";
 import { chooseEngines, offerEngines } from "./engines";
+import { showFindings } from "./findings";
 import { clock, count, duration } from "./format";
 import { measureFrames } from "./frames";
 import { listen } from "./input";
@@ -53,6 +54,7 @@ function openEngines(choice: string): void {
   );
   if (work.length) open(Math.min(...work), Math.max(...work));
   showHead();
+  showFindings();
   showNotes();
   showCards();
   buildLanes();
@@ -145,6 +147,7 @@ async function start(): Promise<void> {
   Object.assign(globalThis, { kvtrace: { view, contents: view.contents, show, measureFrames, lanes: () => lanes } });
   if (!view.contents.runs.some((run) => run.engines.length)) {
     showHead();
+    showFindings();
     showNotes();
     fail(nothingRecorded());
     return;

@@ -55,6 +55,18 @@ export type EngineContents = { [T in LaneTable]: Reference<T>[] } & {
   close_ups: { total: number; steps: CloseUp[] };
 };
 
+// As `kvtrace findings --json` has it.
+export interface Finding {
+  rule: string;
+  text: string;
+  cost_ms: number | null;
+  basis: string;
+  evidence: string;
+  rows: number;
+  remedy: string;
+  worst: { kind: string; number: number; engine_id: number | null } | null;
+}
+
 export interface RunContents {
   name: string;
   origin: string;
@@ -65,6 +77,8 @@ export interface RunContents {
   work_ns: [number, number] | null;
   run: [string, string | null][];
   processes: Facts[];
+  // What cost most, the most first; `instead` where that is nothing.
+  findings: { found: Finding[]; instead: string };
   notes: { level: string; text: string }[];
   engines: EngineContents[];
 }

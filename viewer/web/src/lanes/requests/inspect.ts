@@ -72,7 +72,7 @@ function waited(columns: Columns<"requests">, row: number, step: (number: number
     if (at("wait_need_blocks") !== null)
       pairs.push([
         "then needed",
-        `${count(at("wait_need_blocks"))} blocks, ${count(at("wait_free_blocks"))} were free`,
+        `${count(at("wait_need_blocks"))} blocks, ${count(at("wait_free_blocks"))} free`,
       ]);
   }
   return section("Why did it wait", pairs);
