@@ -253,7 +253,9 @@ class _Staged:
 
     def warnings(self, path: Path) -> list[str]:
         """Say what could not be used."""
-        return [
+        found = sorted(what for what, _ in self.counts)
+        none = f"{path.name}: none of its events is a kernel, a copy, a call or a range; it has {', '.join(found[:5])}"
+        return ([] if any(to for _, to in self.counts) else [none]) + [
             f"{path.name}: {len(numbers)} events of category {category} have no time, or one that cannot be, and were "
             f"left out: event {', '.join(map(str, numbers[:3]))}{', ...' if len(numbers) > 3 else ''}"
             for category, numbers in sorted(self._unusable.items())[:10]

@@ -143,6 +143,14 @@ class TestGpuEvents:
             ("ph s: ac2g", 1),
         ]
 
+    def test_a_trace_without_any_activity_warns(self, tmp_path: Path) -> None:
+        events = [{"ph": phase, "cat": "blink", "name": "frame", "id": 1, "ts": 1, "pid": 1} for phase in "be"]
+        (tmp_path / "t.json").write_text(trace_of(events))
+        summary = ingest(None, tmp_path / "trace.duckdb", sources=Sources(torch=(tmp_path / "t.json",)))
+        assert summary.warnings == [
+            "t.json: none of its events is a kernel, a copy, a call or a range; it has ph b: blink, ph e: blink"
+        ]
+
     def test_kernels_that_ran_again_to_be_counted_are_no_work_of_the_host(self, load: Callable) -> None:
         """CUPTI's range profiler runs kernels again; PyTorch gives each the same made-up time."""
         ranges = [

@@ -6,7 +6,7 @@ import { el, link, outside, section } from "../../dom";
 import { bytes, clock, count, duration, share, shorten } from "../../format";
 import { selectRequest } from "../../inspect/select";
 import { isSelected, relate, type Selection } from "../../view";
-import { selectPrefix } from "./selectable";
+import { selectPrefix } from "./select";
 import { loadTree, placeOf, rowsOf, type Tree } from "./tree";
 
 const MOST_NAMED = 6;

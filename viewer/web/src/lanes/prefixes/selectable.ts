@@ -1,21 +1,10 @@
 // A hot prefix as a thing to select.
 
-import type { Engine } from "../../data/engine";
 import { count } from "../../format";
-import { reveal, select } from "../../view";
 import type { Match, Selectable } from "../descriptor";
 import { describePrefix } from "./inspect";
+import { selectPrefix } from "./select";
 import { loadTree, placeOf, usersOf } from "./tree";
-
-export async function selectPrefix(engine: Engine, number: number): Promise<boolean> {
-  const tree = await loadTree(engine), columns = tree?.prefixes;
-  const row = columns ? columns.num("prefix").indexOf(number) : -1;
-  if (!columns || row < 0) return false;
-  const span: [number, number] = [columns.num("start_ns")[row]!, columns.num("end_ns")[row]!];
-  reveal(engine, ...span);
-  select({ kind: "prefix", engine, id: number, span });
-  return true;
-}
 
 export const prefix: Selectable<"prefixes"> = {
   kind: "prefix",
