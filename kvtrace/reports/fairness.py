@@ -80,7 +80,11 @@ def settings(trace: Trace) -> dict[str, str]:
     engines["model"] = [facts.model_name(model) for model in engines["model"]]
     parts: dict[str, list[Any]] = {}
     for text in engines.pop("settings", []):
-        for name, value in _flat(json.loads(text or "{}")):
+        try:
+            members = list(_flat(json.loads(text or "{}")))
+        except (ValueError, RecursionError):  # of a redacted trace, or of no recording
+            members = [("settings", text)]
+        for name, value in members:
             parts.setdefault(name, []).append(value)
     found = {name: _together(values) for name, values in (engines | parts).items()}
     return {

@@ -130,6 +130,20 @@ def test_samples_keep_their_parent(tmp_path: Path) -> None:
     assert not any("a-9" in each or each.startswith("7_") for each in ids)
 
 
+@pytest.mark.parametrize("command", ["compare", "report", "view", "findings"])
+def test_what_reads_settings_takes_a_redacted_trace(tmp_path: Path, command: str) -> None:
+    """An engine's settings are JSON, and a word once they are hashed."""
+    path = write_trace(
+        tmp_path / "trace.duckdb",
+        """INSERT INTO engine (engine_id, settings) VALUES (1, '{"scheduler": {"policy": "fcfs"}}')""",
+    )
+    redacted = tmp_path / "redacted.duckdb"
+    redact_trace(path, redacted, b"key")
+    more = {"compare": [redacted], "report": ["-o", tmp_path / "report"], "view": ["-o", tmp_path / "page.html"]}
+    done = CliRunner().invoke(app, [command, str(redacted), *map(str, more.get(command, []))])
+    assert done.exit_code == 0, done.exception
+
+
 def test_the_command(tied: dict[str, Path], tmp_path: Path) -> None:
     """It refuses to replace, tells what it did, and gives equal hashes for equal keys and others for others."""
 
