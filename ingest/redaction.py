@@ -156,10 +156,8 @@ def _value(table: str, column: str, type_: str) -> str:
         return quoted
     if (table, column) == ("engine", "scheduler"):  # vLLM's own are no secret
         return f"CASE WHEN starts_with({quoted}, 'vllm.') THEN {quoted} ELSE keyed_text({quoted}) END"
-    if (table, column) == (
-        "request",
-        "internal_id",
-    ):  # of a sample `N_` and its parent's, which view request_sample reads
+    if (table, column) == ("request", "internal_id"):
+        # A sample's is `N_` and its parent's, which view request_sample reads.
         parent = f"regexp_extract({quoted}, '^[0-9]+_(.+)$', 1)"
         sample = f"regexp_extract({quoted}, '^[0-9]+_') || keyed_text({parent})"
         known = f"{parent} IN (SELECT internal_id FROM original.main.request)"

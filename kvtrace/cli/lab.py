@@ -97,8 +97,9 @@ def run(
     read = [read_matrix(path) for path in matrices]
     if bool(baselines) != bool(fail_if) or (baselines and replay):
         raise KvtraceError("--baseline and --fail-if belong together, and are for measured cells", 2)
+    cells = cells_of(read, part, only or ())
     if dry_run:
-        for matrix, cell in cells_of(read, part, only or ()):
+        for matrix, cell in cells:
             typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
         return
     if replay:
@@ -123,7 +124,7 @@ def run(
         raise KvtraceError("interrupted; the cell that ran is discarded, the same command goes on", 130) from None
     if failed:
         typer.echo(f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed runs them again")
-    code = judge([cell for _, cell in cells_of(read, part, only or ())], output)
+    code = judge([cell for _, cell in cells], output)
     if failed or left or code:
         raise typer.Exit(3 if failed or code == 3 else 4)
 

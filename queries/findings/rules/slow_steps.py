@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, percent, rows_of, total, worst_of
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, Thing, by_engine, count, percent, rows_of, total
 from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
@@ -23,13 +23,13 @@ def find(trace: Trace) -> Iterator[Finding]:
             continue
         longest = max(slow, key=lambda row: row["residual_ms"])
         scheduled = count(longest["scheduled_tokens"], "token")
-        worst = worst_of("step", slow, "residual_ms")
         text = (
             f"{where}{count(len(slow), 'step')} took over {_TIMES:.0f} times as long as their tokens explain, "
             f"{duration(lost)} in all ({percent(lost / whole)} of the steps' time). The worst is step "
             f"{longest['step']:,}: {duration(longest['interval_ms'])} for {scheduled}."
         )
         remedy = "Look at those steps in the page; a first step includes compilation, a stall may be the host's."
+        worst = Thing("step", longest["step"], longest["engine_id"])
         yield Finding("slow_steps", text, lost, Basis.inferred, "step-residuals", len(slow), remedy, worst)
 
 
