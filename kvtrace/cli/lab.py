@@ -77,7 +77,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="TRACE",
-            help="With --replay: the trace that step times come from.  [default: measured FCFS cells of DIR]",
+            help="With --replay: the trace that times of steps and copies come from.  [default: measured cells of DIR]",
             show_default=False,
         ),
     ] = None,

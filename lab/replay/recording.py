@@ -25,6 +25,8 @@ class EngineFacts:
 
     Attributes:
         told: Further settings, by the names of `engine.settings`; empty in recordings of earlier kvtraces.
+        load_gb_per_s: Bandwidth that a worker's copies from the host achieved, GB/s; None without any.
+        store_gb_per_s: The same of copies to the host.
     """
 
     engine_id: int
@@ -46,6 +48,8 @@ class EngineFacts:
     connector: str | None
     tp_size: int = 1
     told: dict[str, Any] = field(default_factory=dict)
+    load_gb_per_s: float | None = None
+    store_gb_per_s: float | None = None
 
 
 @dataclass
@@ -252,8 +256,15 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
     policy, scheduler, caching, chunked, ahead, connector, tp_size, settings = rest
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
-        scheduler, caching, chunked, ahead, connector, tp_size, _told(settings),
+        scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), *_rates(trace, number),
     )  # fmt: skip
+
+
+def _rates(trace: Trace, engine_id: int) -> list[float | None]:
+    """Bandwidths of a worker's copies from the host, and to it, GB/s; None where none was recorded."""
+    rows = _rows(trace, f"SELECT direction, bytes_per_s FROM transfer_rate WHERE engine_id = {engine_id}")
+    found = {direction: rate / 1e9 for direction, rate in rows if rate}
+    return [found.get("load"), found.get("store")]
 
 
 def _if_there(trace: Trace, table: str, name: str) -> str:

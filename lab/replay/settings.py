@@ -26,10 +26,10 @@ TIERS: dict[str, dict[str, Any]] = {
     "disk": {"load_gb_per_s": 5.0, "store_gb_per_s": 3.0, "latency_us": 100.0},
 }
 """Models of tiers; what they leave out is as `_TIER_DEFAULTS`. Bandwidths are our choice, not measured."""
+ASSUMED_GB_PER_S = 20.0
+"""Bandwidth of copies to and from host memory where no recording tells it."""
 _TIER_DEFAULTS: dict[str, Any] = {
     "bytes": 16 << 30,
-    "load_gb_per_s": 20.0,
-    "store_gb_per_s": 20.0,
     "latency_us": 10.0,
     "chunk_tokens": 0,  # a block
     "evict": "lru",
@@ -55,8 +55,8 @@ class Settings:
         cpu_bytes_to_use: Host memory of vLLM's offload connector; None without one.
         connector: Which one, by name in `CONNECTORS`.
         lazy_offload: As the SimpleCPUOffloadConnector's option.
-        load_gb_per_s: Bandwidth of copies from the host, GB/s.
-        store_gb_per_s: Bandwidth of copies to the host, GB/s.
+        load_gb_per_s: Bandwidth of copies from the host, GB/s; what the recording's own achieved, if it has any.
+        store_gb_per_s: Bandwidth of copies to the host, GB/s, likewise.
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
     """
@@ -73,8 +73,8 @@ class Settings:
     scheduler_cls: str | None = None
     pins: dict[str, Any] = field(default_factory=dict)
     cpu_bytes_to_use: int | None = None
-    load_gb_per_s: float = 20.0
-    store_gb_per_s: float = 20.0
+    load_gb_per_s: float = ASSUMED_GB_PER_S
+    store_gb_per_s: float = ASSUMED_GB_PER_S
     connector: str = "offloading"
     lazy_offload: bool = False
     tier: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def recorded_settings(engine: EngineFacts) -> Settings:
     # A TTL-pin scheduler makes its asynchronous variant itself.
     pins = not own and (engine.scheduler or "").startswith("kvtrace.lab.ttl_pin.")
     connector = next((name for name, known in CONNECTORS.items() if known == engine.connector), Settings.connector)
-    return Settings(
+    settings = Settings(
         num_gpu_blocks=engine.blocks + 1,
         block_size=engine.block_size,
         max_num_batched_tokens=engine.max_num_batched_tokens,
@@ -101,6 +101,15 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         cpu_bytes_to_use=_told_host_bytes(engine),
         connector=connector,
         lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
+    )
+    return with_rates(settings, engine)
+
+
+def with_rates(settings: Settings, engine: EngineFacts) -> Settings:
+    """The settings with the bandwidths that an engine's copies achieved, where it made any."""
+    load, store = engine.load_gb_per_s, engine.store_gb_per_s
+    return replace(
+        settings, load_gb_per_s=load or settings.load_gb_per_s, store_gb_per_s=store or settings.store_gb_per_s
     )
 
 
@@ -177,7 +186,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
             found[name] = value if name == "scheduler_cls" else _word(change, value, tuple(CONNECTORS))
         else:
             found[name] = _number(change, value)
-    tier = _whole_tier(tier, base.tier)
+    tier = _whole_tier(tier, base)
     settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch)
     return _checked(engine, base, settings, blocks_given="num_gpu_blocks" in found)
 
@@ -221,8 +230,12 @@ def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefe
         prefetch[key] = _number(change, value)
 
 
-def _whole_tier(tier: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """The tier with what its name implies where nothing was given; empty without one."""
+def _whole_tier(tier: dict[str, Any], base: Settings) -> dict[str, Any]:
+    """The tier with what its name implies where nothing was given; empty without one.
+
+    A tier in host memory copies as fast as the recording's connector did.
+    """
+    before = base.tier
     name = tier.get("name", "none" if not tier else None)
     if name is None:
         raise KvtraceError(f"tier_{next(iter(tier))}: of which tier? --set tier=... is one of {', '.join(TIERS)}", 2)
@@ -230,7 +243,8 @@ def _whole_tier(tier: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         return {}
     if before and before["name"] != name:  # another kind: only what was given beside it
         tier = {key: value for key, value in tier.items() if value != before.get(key)}
-    return {**_TIER_DEFAULTS, **TIERS[name], **tier, "name": name}
+    rates = {"load_gb_per_s": base.load_gb_per_s, "store_gb_per_s": base.store_gb_per_s}
+    return {**_TIER_DEFAULTS, **rates, **TIERS[name], **tier, "name": name}
 
 
 def _check_tier(engine: EngineFacts, settings: Settings) -> None:

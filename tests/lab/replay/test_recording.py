@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import read_recording
-from kvtrace.lab.replay.settings import TTL_PIN, recorded_settings, untold_settings
+from kvtrace.lab.replay.settings import (
+    ASSUMED_GB_PER_S,
+    TTL_PIN,
+    changed_settings,
+    recorded_settings,
+    untold_settings,
+    with_rates,
+)
 from tests.traces import write_trace
 
 ENGINE = {
@@ -60,6 +68,25 @@ def test_a_connectors_size_is_read_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(KvtraceError, match="--recorded cpu_bytes_to_use") as refused:
         untold_settings(untold, recorded_settings(untold))
     assert refused.value.exit_code == 2
+
+
+def test_copies_are_as_fast_as_recorded_ones(tmp_path: Path) -> None:
+    """Of the recording itself or of the one that gives step times; a tier that is no host memory has its own speed."""
+    (tmp_path / "moved").mkdir()
+    rates = (
+        "INSERT INTO transfer_rate VALUES (1, 'load', 'device', 9, 9, 9, 4e10), (1, 'store', 'device', 9, 9, 9, 3e10)"
+    )
+    moved = read_recording(trace(tmp_path / "moved", rates)).engine
+    assert (moved.load_gb_per_s, moved.store_gb_per_s) == (40, 30)
+    base = recorded_settings(moved)
+    assert (base.load_gb_per_s, base.store_gb_per_s) == (40, 30)
+    host, disk = (
+        changed_settings(replace(moved, block_bytes=1), base, [f"tier={name}"]).tier for name in ("host", "disk")
+    )
+    assert (host["load_gb_per_s"], host["store_gb_per_s"], disk["load_gb_per_s"]) == (40, 30, 5)
+    still = recorded_settings(read_recording(trace(tmp_path)).engine)
+    assert (still.load_gb_per_s, still.store_gb_per_s) == (ASSUMED_GB_PER_S, ASSUMED_GB_PER_S)
+    assert with_rates(still, moved) == replace(still, load_gb_per_s=40, store_gb_per_s=30)
 
 
 def test_pins_and_tools_are_read(tmp_path: Path) -> None:
