@@ -12,7 +12,8 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import EngineFacts
 
 TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
-_SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs")
+_DRAFTS = "num_speculative_tokens"
+_SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", _DRAFTS)
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "lazy_offload")
 _PIN_OPTIONS = ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s")
 _POLICIES = ("fcfs", "priority", "ttl-pin")
@@ -59,6 +60,7 @@ class Settings:
         store_gb_per_s: Bandwidth of copies to the host, GB/s, likewise.
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
+        num_speculative_tokens: Most draft tokens of a request in a step; 0 without speculation.
     """
 
     num_gpu_blocks: int
@@ -79,6 +81,7 @@ class Settings:
     lazy_offload: bool = False
     tier: dict[str, Any] = field(default_factory=dict)
     prefetch: dict[str, Any] = field(default_factory=dict)
+    num_speculative_tokens: int = 0
 
 
 def recorded_settings(engine: EngineFacts) -> Settings:
@@ -101,6 +104,7 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         cpu_bytes_to_use=_told_host_bytes(engine),
         connector=connector,
         lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
+        num_speculative_tokens=_told_drafts(engine),
     )
     return with_rates(settings, engine)
 
@@ -115,6 +119,10 @@ def with_rates(settings: Settings, engine: EngineFacts) -> Settings:
 
 def _connector_options(engine: EngineFacts) -> dict[str, Any]:
     return (engine.told.get("kv_transfer") or {}).get("kv_connector_extra_config") or {}
+
+
+def _told_drafts(engine: EngineFacts) -> int:
+    return int((engine.told.get("speculative") or {}).get(_DRAFTS) or 0)
 
 
 def _told_host_bytes(engine: EngineFacts) -> int | None:
@@ -167,7 +175,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
         if not equals or name not in NAMES:
             raise KvtraceError(f"--set {change}: expected NAME=VALUE with one of {', '.join(NAMES)}", 2)
         if name in _SIZES:
-            found[name] = _size(change, value, getattr(base, name))
+            found[name] = _size(change, value, getattr(base, name), least=name != _DRAFTS)
         elif name in _SWITCHES:
             found[name] = _switch(change, value)
         elif name in _TIER:
@@ -196,6 +204,12 @@ def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_
         raise KvtraceError(
             f"block_size={settings.block_size}: hashes were recorded for blocks of {engine.hash_block_size} tokens, so "
             "only multiples of that can be replayed",
+            2,
+        )
+    if settings.num_speculative_tokens > _told_drafts(engine):
+        raise KvtraceError(
+            f"num_speculative_tokens={settings.num_speculative_tokens}: {_told_drafts(engine)} were recorded, and what "
+            "the model would accept of more is not known",
             2,
         )
     if settings.enable_prefix_caching and not engine.prefix_caching:
@@ -274,15 +288,15 @@ def _word(change: str, value: str, words: Sequence[str]) -> str:
     return value
 
 
-def _size(change: str, value: str, recorded: int) -> int:
+def _size(change: str, value: str, recorded: int, least: int) -> int:
     if match := _FACTOR.fullmatch(value):
         size = round(recorded * float(match[1]))
     elif value.isascii() and value.isdigit():
         size = int(value)
     else:
         raise KvtraceError(f"--set {change}: expected a whole number, or a factor such as 2x", 2)
-    if size < 1:
-        raise KvtraceError(f"--set {change}: expected at least 1", 2)
+    if size < least:
+        raise KvtraceError(f"--set {change}: expected at least {least:d}", 2)
     return size
 
 

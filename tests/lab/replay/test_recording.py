@@ -44,7 +44,7 @@ def trace(path: Path, *more: str, **engine: Any) -> Path:
 
 
 REFUSED = {
-    "speculative": ((), {"settings": '{"speculative": {"method": "ngram"}}'}, "generated speculatively (ngram)"),
+    "speculative": (("UPDATE step_schedule SET decode_requests = 1, decode_tokens = 3",), {}, "not tell its drafts"),
     "pair": (("INSERT INTO request_remote (request, engine_id) VALUES (1, 1)",), {}, "half of a prefill/decode pair"),
     "streaming": (("INSERT INTO pin_start (engine_id, cause) VALUES (1, 'streaming')",), {}, "streaming sessions"),
     "images": (("INSERT INTO request_key (request, engine_id, multimodal_key) VALUES (1, 1, 7)",), {}, "had images"),
@@ -87,6 +87,28 @@ def test_copies_are_as_fast_as_recorded_ones(tmp_path: Path) -> None:
     still = recorded_settings(read_recording(trace(tmp_path)).engine)
     assert (still.load_gb_per_s, still.store_gb_per_s) == (ASSUMED_GB_PER_S, ASSUMED_GB_PER_S)
     assert with_rates(still, moved) == replace(still, load_gb_per_s=40, store_gb_per_s=30)
+
+
+def test_drafts_are_by_the_tokens_before_them(tmp_path: Path) -> None:
+    """The rest of a draft stands where another replay may stop within it."""
+    rows = [("prefill", 0, 40, None), ("decode", 40, 4, (3, 2)), ("decode", 43, 1, None), ("decode", 44, 3, (2, 0))]
+    shares = (
+        f"INSERT INTO step_request (engine_id, step, request, phase, computed_tokens, scheduled_tokens) "
+        f"VALUES (1, {step}, 1, '{phase}', {computed}, {tokens})"
+        for step, (phase, computed, tokens, _) in enumerate(rows, 1)
+    )
+    drafts = (
+        f"INSERT INTO draft (engine_id, step, request, drafted_tokens, accepted_tokens) VALUES (1, {step}, 1, {d}, {a})"
+        for step, (*_, (d, a)) in ((step, row) for step, row in enumerate(rows, 1) if row[3])
+    )
+    told = {"settings": json.dumps({"speculative": {"method": "ngram", "num_speculative_tokens": 3}})}
+    recording = read_recording(trace(tmp_path, *shares, *drafts, **told))
+    assert recording.requests[0].drafts == {0: (0, 0), 1: (3, 2), 2: (2, 1), 3: (1, 0), 4: (0, 0), 5: (2, 0)}
+    base = recorded_settings(recording.engine)
+    assert base.num_speculative_tokens == 3
+    assert changed_settings(recording.engine, base, ["num_speculative_tokens=0"]).num_speculative_tokens == 0
+    with pytest.raises(KvtraceError, match="3 were recorded"):
+        changed_settings(recording.engine, base, ["num_speculative_tokens=4"])
 
 
 def test_pins_and_tools_are_read(tmp_path: Path) -> None:
