@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.engine import STOP_TOKEN, TOKEN, Requests
@@ -22,6 +22,18 @@ _NEVER = 1 << 62
 _QUEUED, _ABORT, _RESET, _START, _RESULTS = range(5)
 
 
+class Worker(Protocol):
+    """The worker's side of a KV connector, emulated."""
+
+    def begin(self, output: Any) -> int:
+        """Take up what a step that is launched brings. Return how long the host is busy with it, ns."""
+        ...
+
+    def __call__(self, output: Any, step: int = 0) -> Any:
+        """Return what the worker tells of finished copies with a step's results, or None."""
+        ...
+
+
 class Drive:
     """A scheduler, its requests and the clock.
 
@@ -30,8 +42,7 @@ class Drive:
         requests: Makes its requests.
         recording: What is replayed.
         clock: What the scheduler and the hooks read.
-        transfers: Emulates the worker's side of a KV connector: called with each step's output and number; returns
-            what the worker tells of finished copies, or None.
+        worker: Of the scheduler's KV connector; None without one.
         tally: Counts figures, where no trace is made.
     """
 
@@ -41,7 +52,7 @@ class Drive:
         requests: Requests,
         recording: Recording,
         clock: VirtualClock,
-        transfers: Callable[[Any, int], Any] | None = None,
+        worker: Worker | None = None,
         tally: Tally | None = None,
     ) -> None:
         from vllm.v1.core.sched.output import SchedulerOutput
@@ -50,7 +61,7 @@ class Drive:
 
         self.scheduler, self.clock, self.recording = scheduler, clock, recording
         self.steps = 0
-        self._requests, self._transfers, self._tally = requests, transfers, tally
+        self._requests, self._worker, self._tally = requests, worker, tally
         self._output_type, self._status, self._drafts_type = ModelRunnerOutput, RequestStatus, DraftTokenIds
         self._most_drafts = scheduler.num_spec_tokens
         # With asynchronous scheduling vLLM schedules as many drafts as there may be.
@@ -81,14 +92,14 @@ class Drive:
         """Forget a request that has ended."""
         return self._recorded.pop(request_id)
 
-    def schedule(self) -> tuple[Any, list[str]]:
-        """Schedule a step; its output, and the requests that get a token of it."""
+    def schedule(self) -> tuple[Any, list[str], int]:
+        """Schedule a step; its output, the requests that get a token of it, and by how many ns copies delay it."""
         scheduler = self.scheduler
         output = scheduler.schedule()
         self.steps += 1
         requests = scheduler.requests
         tokens = [id_ for id_ in output.num_scheduled_tokens if not requests[id_].is_prefill_chunk]
-        return output, tokens
+        return output, tokens, self._worker.begin(output) if self._worker is not None else 0
 
     def results(self, output: Any, tokens: list[str], step: int = 0) -> list[Any]:
         """Hand in the results of a step, by its recorded number if there is one; vLLM's outputs for the clients."""
@@ -99,8 +110,8 @@ class Drive:
         sampled = set(tokens)
         answers = [self._tokens(id_, output) if id_ in sampled else [] for id_ in ids]
         result = self._output_type(ids, {id_: place for place, id_ in enumerate(ids)}, answers)
-        if self._transfers is not None:
-            result.kv_connector_output = self._transfers(output, step)
+        if self._worker is not None:
+            result.kv_connector_output = self._worker(output, step)
         outputs = self.scheduler.update_from_output(output, result)
         if self._tells_drafts:
             self._draft(tokens)
@@ -188,7 +199,8 @@ def replay_recorded(drive: Drive) -> None:
         elif kind == _RESET:
             drive.scheduler.reset_prefix_cache()
         elif kind == _START:
-            running[what.step] = drive.schedule()
+            output, tokens, _ = drive.schedule()
+            running[what.step] = output, tokens
         elif what.step in running:
             drive.results(*running.pop(what.step), what.step)
 
@@ -368,7 +380,7 @@ class _Timed:
                 clock.set(now)
                 self._take_in(now)
             if scheduler.has_requests() and len(running) < ahead:
-                output, tokens = drive.schedule()
+                output, tokens, busy_ns = drive.schedule()
                 total = output.total_num_scheduled_tokens
                 stuck = 0 if total else stuck + 1
                 done = max(done, now)
@@ -376,8 +388,10 @@ class _Timed:
                     work = drive.work(output)
                     launch_ns = self._model.launch(prefills) if work.prefill_tokens else 0
                     prefills += work.prefill_tokens > 0
-                    done = self._model.end_ns(now, done, work, launch_ns)
-                    launched = now + launch_ns
+                    done = self._model.end_ns(now + busy_ns, done, work, launch_ns)
+                    launched = now + busy_ns + launch_ns
+                elif busy_ns:
+                    done = launched = max(done, now + busy_ns)
                 running.append((done, output, tokens))
                 if len(running) < ahead and (total or scheduler.has_requests()):
                     now += self._model.overhead_ns if total else 0

@@ -155,9 +155,9 @@ def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any) ->
 
     if job.settings.order == "jobs":
         recording = replace(recording, requests=in_job_order(recording.requests))
-    transfers = worker.emulated_worker(scheduler, recording, job.settings, job.model, clock)
+    copier = worker.emulated_worker(scheduler, recording, job.settings, job.model, clock)
     requests = engine.Requests(recording.engine, job.settings)
-    driven = drive.Drive(scheduler, requests, recording, clock, transfers, tally)
+    driven = drive.Drive(scheduler, requests, recording, clock, copier, tally)
     first_ns = clock.now_ns
     began = time.process_time()  # of this core, however busy the machine is
     if job.model is None:

@@ -28,6 +28,8 @@ class EngineFacts:
         told: Further settings, by the names of `engine.settings`; empty in recordings of earlier kvtraces.
         load_gb_per_s: Bandwidth that a worker's copies from the host achieved, GB/s; None without any.
         store_gb_per_s: The same of copies to the host.
+        copy_begin_us: Host time that loading a block adds to a step, us: in the scheduler, and to begin its copy.
+        connector_lookup_us: Host time that asking the connector about a waiting request adds to a step, us.
     """
 
     engine_id: int
@@ -51,6 +53,8 @@ class EngineFacts:
     told: dict[str, Any] = field(default_factory=dict)
     load_gb_per_s: float | None = None
     store_gb_per_s: float | None = None
+    copy_begin_us: float | None = None
+    connector_lookup_us: float | None = None
 
 
 @dataclass
@@ -105,7 +109,8 @@ def in_job_order(requests: list[RecordedRequest]) -> list[RecordedRequest]:
 class StepTime(NamedTuple):
     """A recorded step. `update_ns` and `end_ns` are None if its results are not in the recording.
 
-    Decode tokens include drafts. A decoding request's context counts once.
+    Decode tokens include drafts. A decoding request's context counts once. `copying_ns` is how long its worker was busy
+    with a KV connector's copies.
     """
 
     step: int
@@ -117,6 +122,7 @@ class StepTime(NamedTuple):
     decode_context: int
     prefill_context: int
     waiting: int
+    copying_ns: int = 0
 
 
 @dataclass
@@ -295,6 +301,7 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
         scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), *_rates(trace, number),
+        *(_host_times(trace, number) if connector else ()),
     )  # fmt: skip
 
 
@@ -303,6 +310,43 @@ def _rates(trace: Trace, engine_id: int) -> list[float | None]:
     rows = _rows(trace, f"SELECT direction, bytes_per_s FROM transfer_rate WHERE engine_id = {engine_id}")
     found = {direction: rate / 1e9 for direction, rate in rows if rate}
     return [found.get("load"), found.get("store")]
+
+
+_HOST_TIMES = """
+WITH load AS (
+    SELECT step, any_value(connector) AS connector, sum(blocks) AS blocks FROM transfer
+    WHERE direction = 'load' AND blocks > 0 AND engine_id = $e GROUP BY step
+), call AS (
+    SELECT step, max(ns) AS ns FROM (
+        SELECT process_id, step, sum(end_ns - start_ns) AS ns FROM connector_call
+        WHERE call = 'load' AND engine_id = $e GROUP BY ALL
+    ) GROUP BY step
+), asked AS (
+    SELECT step, count(*) AS lookups FROM connector_lookup WHERE part = 0 AND engine_id = $e GROUP BY step
+), plan AS (
+    SELECT step, scheduled_ns - start_ns AS ns, coalesce(lookups, 0) AS lookups, blocks,
+        if(connector LIKE 'LMCache%', 0, coalesce(call.ns, 0)) AS called_ns
+    FROM step_schedule LEFT JOIN asked USING (step) LEFT JOIN load USING (step) LEFT JOIN call USING (step)
+    WHERE engine_id = $e
+), idle AS (
+    SELECT median(ns) FILTER (lookups = 0) AS none_ns, median(ns) FILTER (lookups = 1) AS one_ns
+    FROM plan WHERE blocks IS NULL
+), cost AS (
+    SELECT ns - none_ns - lookups * coalesce(greatest(one_ns - none_ns, 0), 0) + called_ns AS ns, blocks
+    FROM plan, idle WHERE blocks IS NOT NULL
+)
+SELECT
+    (SELECT sum(ns) / sum(blocks) / 1e3 FROM cost WHERE ns / blocks < 5 * (SELECT median(ns / blocks) FROM cost)),
+    (SELECT (one_ns - none_ns) / 1e3 FROM idle)
+"""
+"""What loads add to a step beside their copies, without stalls. LMCache copies within its call, so that is left out."""
+
+
+def _host_times(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:
+    """Host time of loading a block and of asking the connector about a request, us; None without any."""
+    begin_us, lookup_us = _rows(trace, _HOST_TIMES.replace("$e", str(engine_id)))[0]
+    begin_us, lookup_us = (each if each is None else max(float(each), 0.0) for each in (begin_us, lookup_us))
+    return begin_us, lookup_us
 
 
 def _if_there(trace: Trace, table: str, name: str) -> str:
@@ -445,8 +489,11 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         "coalesce(sum(scheduled_tokens::BIGINT * computed_tokens + scheduled_tokens * (scheduled_tokens + 1) / 2) "
         "FILTER (phase <> 'decode'), 0)::BIGINT prefill_context FROM step_request WHERE engine_id = $e GROUP BY step) "
         "SELECT s.step, s.start_ns, s.update_ns, s.end_ns, coalesce(decodes, 0)::BIGINT, coalesce(prefill, 0)::BIGINT, "
-        "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting FROM step s "
-        "LEFT JOIN share USING (step) WHERE s.engine_id = $e ORDER BY s.step",
+        "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting, "
+        "coalesce(c.ns, 0)::BIGINT FROM step s LEFT JOIN share USING (step) "
+        "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
+        "sum(end_ns - start_ns) AS ns FROM connector_call WHERE engine_id = $e AND call <> 'poll' GROUP BY ALL) "
+        "GROUP BY step) c USING (step) WHERE s.engine_id = $e ORDER BY s.step",
         engine,
     )
     return [StepTime(*row) for row in rows]

@@ -18,28 +18,40 @@ _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_schedulin
 _PIN_OPTIONS = ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s")
 _POLICIES = ("fcfs", "priority", "ttl-pin")
 _ORDERS = ("requests", "jobs")
-_OFFLOAD = ("cpu_bytes_to_use", "connector", "offload_gb_per_s", "load_gb_per_s", "store_gb_per_s")
+_OFFLOAD = (
+    "cpu_bytes_to_use", "connector", "offload_gb_per_s", "load_gb_per_s", "store_gb_per_s", "copy_begin_us",
+    "connector_lookup_us",
+)  # fmt: skip
 CONNECTORS = {"offloading": "OffloadingConnector", "simple-cpu-offload": "SimpleCPUOffloadConnector"}
 TIERS: dict[str, dict[str, Any]] = {
     "none": {},
     "host": {"chunk_tokens": 0, "evict": "lru", "write": "through"},
-    "lmcache": {"chunk_tokens": 256, "evict": "lru", "write": "through"},
+    "lmcache": {
+        "chunk_tokens": 256,
+        "evict": "lru",
+        "write": "through",
+        "blocking": True,
+        "load_gb_per_s": 50.0,
+        "store_gb_per_s": 6.0,
+    },
     "disk": {"load_gb_per_s": 5.0, "store_gb_per_s": 3.0, "latency_us": 100.0},
 }
-"""Models of tiers; what they leave out is as `_TIER_DEFAULTS`. Bandwidths are our choice, not measured."""
-ASSUMED_GB_PER_S = 20.0
-"""Bandwidth of copies to and from host memory where no recording tells it."""
+"""Models of tiers; what they leave out is as `_TIER_DEFAULTS`. Bandwidths of `lmcache` are rounded ones of LMCache
+0.5.6 on H100s, those of `disk` our choice."""
+ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S, ASSUMED_COPY_BEGIN_US, ASSUMED_LOOKUP_US = 50.0, 38.0, 37.0, 850.0
+"""Copies from and to host memory where no recording has any: OffloadingConnector on H100s, vLLM 0.33, 32 layers."""
 _TIER_DEFAULTS: dict[str, Any] = {
     "bytes": 16 << 30,
     "latency_us": 10.0,
     "chunk_tokens": 0,  # a block
     "evict": "lru",
     "write": "through",
+    "blocking": False,
 }
 _TIER_WORDS = {"tier_evict": ("lru", "fifo"), "tier_write": ("through", "lazy", "turn")}
 _TIER_NUMBERS = ("tier_load_gb_per_s", "tier_store_gb_per_s", "tier_latency_us", "tier_chunk_tokens")
 _PREFETCH_NUMBERS = ("prefetch_seconds", "prefetch_spread", "prefetch_lead_s", "prefetch_seed")
-_TIER = ("tier", "tier_bytes", *_TIER_NUMBERS, *_TIER_WORDS, "prefetch", *_PREFETCH_NUMBERS)
+_TIER = ("tier", "tier_bytes", "tier_blocking", *_TIER_NUMBERS, *_TIER_WORDS, "prefetch", *_PREFETCH_NUMBERS)
 NAMES = (*_SIZES, *_SWITCHES, "policy", "order", "scheduler_cls", *_PIN_OPTIONS, *_OFFLOAD, *_TIER)
 _FACTOR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)x", re.ASCII)
 _BYTES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -58,6 +70,8 @@ class Settings:
         lazy_offload: As the SimpleCPUOffloadConnector's option.
         load_gb_per_s: Bandwidth of copies from the host, GB/s; what the recording's own achieved, if it has any.
         store_gb_per_s: Bandwidth of copies to the host, GB/s, likewise.
+        copy_begin_us: Host time that copying a block adds to a step, us; as recorded, too.
+        connector_lookup_us: Host time that asking the connector about a waiting request adds to a step, us, likewise.
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
         num_speculative_tokens: Most draft tokens of a request in a step; 0 without speculation.
@@ -75,8 +89,10 @@ class Settings:
     scheduler_cls: str | None = None
     pins: dict[str, Any] = field(default_factory=dict)
     cpu_bytes_to_use: int | None = None
-    load_gb_per_s: float = ASSUMED_GB_PER_S
-    store_gb_per_s: float = ASSUMED_GB_PER_S
+    load_gb_per_s: float = ASSUMED_LOAD_GB_PER_S
+    store_gb_per_s: float = ASSUMED_STORE_GB_PER_S
+    copy_begin_us: float = ASSUMED_COPY_BEGIN_US
+    connector_lookup_us: float = ASSUMED_LOOKUP_US
     connector: str = "offloading"
     lazy_offload: bool = False
     tier: dict[str, Any] = field(default_factory=dict)
@@ -110,11 +126,10 @@ def recorded_settings(engine: EngineFacts) -> Settings:
 
 
 def with_rates(settings: Settings, engine: EngineFacts) -> Settings:
-    """The settings with the bandwidths that an engine's copies achieved, where it made any."""
-    load, store = engine.load_gb_per_s, engine.store_gb_per_s
-    return replace(
-        settings, load_gb_per_s=load or settings.load_gb_per_s, store_gb_per_s=store or settings.store_gb_per_s
-    )
+    """The settings with the bandwidths of an engine's copies and the host times of its connector, if it had one."""
+    names = ("load_gb_per_s", "store_gb_per_s", "copy_begin_us", "connector_lookup_us")
+    recorded: dict[str, Any] = {name: getattr(engine, name) for name in names}
+    return replace(settings, **{name: value for name, value in recorded.items() if value is not None})
 
 
 def _connector_options(engine: EngineFacts) -> dict[str, Any]:
@@ -194,7 +209,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
             found[name] = value if name == "scheduler_cls" else _word(change, value, tuple(CONNECTORS))
         else:
             found[name] = _number(change, value)
-    tier = _whole_tier(tier, base)
+    tier = _whole_tier(tier, base, engine)
     settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch)
     return _checked(engine, base, settings, blocks_given="num_gpu_blocks" in found)
 
@@ -230,6 +245,8 @@ def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefe
     key = name.partition("_")[2]
     if name == "tier":
         tier["name"] = _word(change, value, tuple(TIERS))
+    elif name == "tier_blocking":
+        tier[key] = _switch(change, value)
     elif name == "tier_bytes":
         tier[key] = _bytes(change, value)
     elif name in _TIER_WORDS:
@@ -244,10 +261,10 @@ def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefe
         prefetch[key] = _number(change, value)
 
 
-def _whole_tier(tier: dict[str, Any], base: Settings) -> dict[str, Any]:
+def _whole_tier(tier: dict[str, Any], base: Settings, engine: EngineFacts) -> dict[str, Any]:
     """The tier with what its name implies where nothing was given; empty without one.
 
-    A tier in host memory copies as fast as the recording's connector did.
+    A tier in host memory copies as fast as the recording's connector did; LMCache as LMCache did.
     """
     before = base.tier
     name = tier.get("name", "none" if not tier else None)
@@ -258,7 +275,8 @@ def _whole_tier(tier: dict[str, Any], base: Settings) -> dict[str, Any]:
     if before and before["name"] != name:  # another kind: only what was given beside it
         tier = {key: value for key, value in tier.items() if value != before.get(key)}
     rates = {"load_gb_per_s": base.load_gb_per_s, "store_gb_per_s": base.store_gb_per_s}
-    return {**_TIER_DEFAULTS, **rates, **TIERS[name], **tier, "name": name}
+    own = rates if name == "lmcache" and (engine.connector or "").startswith("LMCache") else {}
+    return {**_TIER_DEFAULTS, **rates, **TIERS[name], **own, **tier, "name": name}
 
 
 def _check_tier(engine: EngineFacts, settings: Settings) -> None:

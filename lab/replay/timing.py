@@ -16,6 +16,9 @@ _FEWEST_STEPS = 20
 _HELD_OUT_RUN = 10
 """Steps are held out in runs of so many, every third run, so that the noise of neighbours does not leak."""
 
+_MOST_COPYING_NS = 1_000_000
+"""Time with a KV connector's copies from which on a step is left out of the fit. Replays add what copies take."""
+
 _ROUNDS = 6
 """Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
 
@@ -110,7 +113,10 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         KvtraceError: It has too few steps.
     """
     known = [step for step in steps if step.update_ns is not None and step.end_ns is not None]
-    samples, overhead_ns, launches_ns = _samples(known)
+    samples, overhead_ns, launches_ns = _samples(known, copying=False)
+    if sum(sample.work.prefill_tokens > 0 for sample in samples) < _FEWEST_STEPS:
+        # Where each prompt is loaded, no other steps are left: what copies took is taken off.
+        samples, overhead_ns, launches_ns = _samples(known, copying=True)
     launch_ns = int(np.mean(launches_ns)) if launches_ns else 0
     if len(samples) < _FEWEST_STEPS:
         raise KvtraceError(f"{len(samples)} steps are too few to fit step times on; {_FEWEST_STEPS} are needed", 2)
@@ -165,21 +171,27 @@ def _shortest(samples: Sequence[_Sample], launch_ns: int) -> int:
     return max(launch_ns, int(since_start[bound].mean())) if bound.any() else launch_ns
 
 
-def _samples(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
-    """Steps to fit on; the overhead between steps, and launch times of steps with prefill, in ns."""
+def _samples(steps: Sequence[StepTime], *, copying: bool) -> tuple[list[_Sample], int, list[int]]:
+    """Steps to fit on; the overhead between steps, and launch times of steps with prefill, in ns.
+
+    Args:
+        steps: The recording's.
+        copying: Take those whose worker was busy with copies for long, too.
+    """
     pairs = list(itertools.pairwise(steps))
     ahead = sum(after.start_ns < (before.update_ns or 0) for before, after in pairs) * 2 > len(pairs)
-    return _ahead(steps) if ahead else _in_turn(steps)
+    most_ns = _MOST_COPYING_NS if not copying else 1 << 62
+    return _ahead(steps, most_ns) if ahead else _in_turn(steps, most_ns)
 
 
-def _in_turn(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
+def _in_turn(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sample], int, list[int]]:
     """Samples where a step is scheduled when the one before it has ended."""
     samples, gaps = [], []
     before_update = before_end = 0
     for step in steps:
         update_ns, end_ns = step.update_ns or 0, step.end_ns or 0
-        if step.decode_tokens + step.prefill_tokens > 0:
-            spent_ns = update_ns - max(step.start_ns, before_update)
+        if step.decode_tokens + step.prefill_tokens > 0 and step.copying_ns < most_copying_ns:
+            spent_ns = max(update_ns - max(step.start_ns, before_update) - step.copying_ns, 0)
             samples.append(_Sample(_work_of(step), spent_ns, update_ns - step.start_ns))
             if before_end and step.start_ns > before_end:
                 gaps.append(step.start_ns - before_update)
@@ -187,7 +199,7 @@ def _in_turn(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
     return samples, int(np.median(gaps)) if gaps else 0, []
 
 
-def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
+def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sample], int, list[int]]:
     """Samples where a step is scheduled while the one before it runs.
 
     The engine takes in a step's results after it has launched the next step. Launching a step with prefill keeps the
@@ -197,20 +209,26 @@ def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
     updates = [step.update_ns or 0 for step in steps]
     begins = [max(step.start_ns, before) for step, before in zip(steps, [0, *updates], strict=False)]
     late = [after.prefill_tokens and after.start_ns < now for after, now in zip(steps[1:], updates, strict=False)]
+    copies = [max(step.copying_ns, after.copying_ns) >= most_copying_ns for step, after in itertools.pairwise(steps)]
     plain = [step.prefill_tokens == 0 and step.decode_tokens > 0 for step in steps]
-    decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late]
+    decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late and not copies[n]]
     usual_ns = int(np.median([updates[n] - begins[n] for n in decodes])) if decodes else 0
     samples = []
     for number, is_late in enumerate(late):
         step, begin = steps[number], begins[number]
-        if is_late or not (plain[number] or step.prefill_tokens):
+        if is_late or copies[number] or not (plain[number] or step.prefill_tokens):
             continue
         if step.prefill_tokens and number:
             if not plain[number - 1]:
                 continue
             begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
-        samples.append(_Sample(_work_of(step), updates[number] - begin, updates[number] - step.start_ns))
-    launches = [updates[n] - steps[n + 1].start_ns for n, is_late in enumerate(late) if is_late and plain[n]]
+        spent_ns = max(updates[number] - begin - step.copying_ns, 0)
+        samples.append(_Sample(_work_of(step), spent_ns, updates[number] - step.start_ns - step.copying_ns))
+    launches = [
+        updates[n] - steps[n + 1].start_ns - steps[n + 1].copying_ns
+        for n, is_late in enumerate(late)
+        if is_late and plain[n] and not copies[n]
+    ]
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]
     overhead_ns = max(int(np.median(gaps)), 0) if gaps else 0
     return samples, overhead_ns, launches

@@ -33,21 +33,22 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._matched_chunks: list[bytes] = []  # kept until the step is scheduled
         self._loads: dict[str, tuple[int, list[bytes]]] = {}
         self._stores: list[tuple[int, int, bytes, list[Any]]] = []
-        self._number = 0
+        self._number = self._busy_ns = 0
+        self._blocking = False
         self.prefetcher: Prefetcher | None = None
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         """Take the pool."""
         self._manager, self.pool = kv_cache_manager, kv_cache_manager.block_pool
 
-    def set_up(self, tier: Mapping[str, Any], block_bytes: int, clock: VirtualClock) -> None:
-        """Give the tier its figures: `Settings.tier`, bytes of a GPU block, the replay's clock."""
-        self._clock, self._block_bytes = clock, block_bytes
+    def set_up(self, tier: Mapping[str, Any], block_bytes: int, begin_ns: int, clock: VirtualClock) -> None:
+        """Give the tier its figures: `Settings.tier`, a GPU block's bytes and host time, the replay's clock."""
+        self._clock, self._block_bytes, self._begin_ns = clock, block_bytes, begin_ns
         self._chunk = max(tier["chunk_tokens"] // self.block_size, 1)
         self.store = Store(tier["bytes"] // (block_bytes * self._chunk), tier["evict"])
         self.load_link = Link(tier["load_gb_per_s"], tier["latency_us"])
         self.store_link = Link(tier["store_gb_per_s"], tier["latency_us"])
-        self._write = tier["write"]
+        self._write, self._blocking = tier["write"], tier["blocking"]
         if self._write == "lazy":
             self._evict_block = self.pool._maybe_evict_cached_block
             self.pool._maybe_evict_cached_block = self._evicted
@@ -79,13 +80,17 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         chunks = self._chunks(request, first, end)
         self.store.load(chunks)
         self._matched_chunks += chunks
-        return (end - first) * self.block_size, True
+        return (end - first) * self.block_size, not self._blocking
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Queue the copy of what was matched."""
         if not num_external_tokens or request.request_id in self._loads:
             return
         first, end = self._matched[request.request_id]
+        self._busy_ns += (end - first) * self._begin_ns
+        if self._blocking:  # the step that admits the request begins with it
+            self._busy_ns += self.load_link.took_ns((end - first) * self._block_bytes)
+            return
         load = self.start_load(request, list(range(first, end)), self._clock.now_ns)
         self._loads[request.request_id] = load
 
@@ -118,6 +123,11 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         return False, None
 
     # The emulated worker
+
+    def begin(self, output: Any) -> int:
+        """Return how long the copies of a step hold it up, ns."""
+        busy_ns, self._busy_ns = self._busy_ns, 0
+        return busy_ns
 
     def __call__(self, output: Any, step: int = 0) -> Any:
         """Return the worker's report with the results of a step, or None."""
@@ -183,7 +193,11 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         return evicted
 
     def _queue_store(self, key: bytes, blocks: list[Any], count: int) -> None:
-        end = self.store_link.copy(count * self._block_bytes, self._clock.now_ns)
+        if self._blocking:  # the step ends with it
+            took_ns = self.store_link.took_ns(count * self._block_bytes)
+            self._busy_ns, end = self._busy_ns + took_ns, self._clock.now_ns
+        else:
+            end = self.store_link.copy(count * self._block_bytes, self._clock.now_ns)
         self._number += 1
         heapq.heappush(self._stores, (end, self._number, key, blocks))
 

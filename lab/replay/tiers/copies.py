@@ -1,7 +1,8 @@
 """The worker's side of vLLM's offloading connectors, emulated: copies take their bytes over a bandwidth.
 
 A connector's own scheduler side decides what is stored, loaded and evicted. Copies of one direction run one after the
-other; both directions and the GPU's computing run side by side.
+other; both directions and the GPU's computing run side by side. Beginning them is work of the host, for which a step
+waits.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ class Copy(NamedTuple):
 
 
 class Copies(ABC):
-    """Called with each step's output, takes up its copies and says which ones are done by then.
+    """Takes up the copies of each step that is launched, and says with its results which ones are done by then.
 
     Args:
         block_bytes: Bytes of a GPU block.
         load_gb_per_s: Bandwidth of copies from the host, GB/s.
         store_gb_per_s: Bandwidth of copies to the host, GB/s.
+        begin_ns: Time of the host to begin the copy of a block.
         clock: The replay's.
         reported: With recorded times: the step whose results told of each copy, as `Recording.transfers`. Copies
             without one never end.
@@ -44,19 +46,26 @@ class Copies(ABC):
         block_bytes: int,
         load_gb_per_s: float,
         store_gb_per_s: float,
+        begin_ns: int,
         clock: VirtualClock,
         reported: dict[int, int] | None = None,
     ) -> None:
         self._block_bytes, self._clock, self._reported = block_bytes, clock, reported
         self._links = {False: Link(load_gb_per_s), True: Link(store_gb_per_s)}
         self._running: list[Copy] = []
+        self._begin_ns, self._host_ns = begin_ns, 0
+
+    def begin(self, output: Any) -> int:
+        """Take up the copies of a step that is launched now. Return how long the host is busy with that, ns."""
+        self._host_ns = self._clock.now_ns
+        if output.kv_connector_metadata is not None:
+            self._take_up(output.kv_connector_metadata)
+        return self._host_ns - self._clock.now_ns
 
     def __call__(self, output: Any, step: int = 0) -> Any:
         """Return the worker's report with the results of a step, or None."""
         from vllm.v1.outputs import KVConnectorOutput
 
-        if output.kv_connector_metadata is not None:
-            self._take_up(output.kv_connector_metadata)
         now = self._clock.now_ns if self._reported is None else step
         done = [copy for copy in self._running if copy.end <= now]
         if not done:
@@ -77,25 +86,33 @@ class Copies(ABC):
         if self._reported is not None:
             end = self._reported.get(number if is_store else number | LOAD, NEVER)
         else:
-            end = self._links[is_store].copy(blocks * self._block_bytes, self._clock.now_ns)
+            self._host_ns += blocks * self._begin_ns
+            end = self._links[is_store].copy(blocks * self._block_bytes, self._host_ns)
         self._running.append(Copy(end, number, requests, is_store))
 
     def _wait_for(self, copies: Iterable[Copy]) -> None:
         """Let the worker wait; recorded times have that in them."""
         if self._reported is None:
-            self._clock.set(max((copy.end for copy in copies), default=0))
+            self._host_ns = max([self._host_ns, *(copy.end for copy in copies)])
 
 
 class OffloadingCopies(Copies):
-    """Of vLLM's OffloadingConnector."""
+    """Of vLLM's OffloadingConnector. A step's stores begin with the next one, when it has been computed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._stores: dict[int, Any] = {}
 
     def _take_up(self, told: Any) -> None:
-        for is_store, jobs in ((True, told.store_jobs), (False, told.load_jobs)):
-            for number, job in jobs.items():
-                on_gpu = job.src_spec if is_store else job.dst_spec
-                self._begin(number, len(on_gpu.block_ids), [job.req_id], is_store=is_store)
-        if told.jobs_to_flush:  # before the worker goes on
-            self._wait_for(copy for copy in self._running if copy.number in told.jobs_to_flush)
+        flushed, later = told.jobs_to_flush or (), dict(told.store_jobs)
+        due = self._stores | {number: later.pop(number) for number in flushed if number in later}
+        for number, job in due.items():
+            self._begin(number, len(job.src_spec.block_ids), [job.req_id], is_store=True)
+        self._stores = later
+        if flushed:  # before the worker goes on
+            self._wait_for(copy for copy in self._running if copy.number in flushed)
+        for number, job in told.load_jobs.items():
+            self._begin(number, len(job.dst_spec.block_ids), [job.req_id], is_store=False)
 
     def _report(self, done: list[Copy]) -> Any:
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata

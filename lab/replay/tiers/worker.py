@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kvtrace.lab.replay.clock import VirtualClock
-from kvtrace.lab.replay.drive import predecessors
+from kvtrace.lab.replay.drive import Worker, predecessors
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.recording import Recording
-from kvtrace.lab.replay.settings import Settings
+from kvtrace.lab.replay.settings import CONNECTORS, Settings
 from kvtrace.lab.replay.tiers.copies import OffloadingCopies, SimpleCpuCopies
 from kvtrace.lab.replay.tiers.prefetch import Prefetcher
 from kvtrace.lab.replay.timing import TimeModel, Work
@@ -17,8 +17,8 @@ from kvtrace.lab.replay.timing import TimeModel, Work
 
 def emulated_worker(
     scheduler: Any, recording: Recording, settings: Settings, model: TimeModel | None, clock: VirtualClock
-) -> Callable[[Any, int], Any] | None:
-    """Make what `Drive` calls with each step's output and number; None for a scheduler without a connector.
+) -> Worker | None:
+    """Make what `Drive` tells of each step's launch and results; None for a scheduler without a connector.
 
     Args:
         scheduler: vLLM's, built with `settings`.
@@ -30,18 +30,42 @@ def emulated_worker(
     engine = recording.engine
     block_bytes = (engine.block_bytes or 0) * settings.block_size // engine.block_size
     reported = recording.transfers if model is None else None
+    begin_ns = int(settings.copy_begin_us * 1000)
+    if settings.connector == "simple-cpu-offload" and engine.connector != CONNECTORS[settings.connector]:
+        begin_ns = 0  # it has a thread for that; what its scheduler's side takes was not measured
+    made: Worker
     if settings.tier:
-        tier = scheduler.connector
-        tier.set_up(settings.tier, block_bytes, clock)
+        made = tier = scheduler.connector
+        tier.set_up(settings.tier, block_bytes, begin_ns, clock)
         if settings.prefetch:
             policy = prefetch_policy(settings.prefetch.get("name", "none"), settings.prefetch)
             tier.prefetcher = Prefetcher(tier, policy, _gaps_s(recording), _prefill_s(model))
-        made: Callable[[Any, int], Any] = tier
-        return made
-    if settings.cpu_bytes_to_use:
+    elif settings.cpu_bytes_to_use:
         kind = SimpleCpuCopies if settings.connector == "simple-cpu-offload" else OffloadingCopies
-        return kind(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, clock, reported)
-    return None
+        made = kind(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, begin_ns, clock, reported)
+    else:
+        return None
+    return _Asked(scheduler.connector, made, int(settings.connector_lookup_us * 1000))
+
+
+class _Asked:
+    """A worker, with the time that a step's questions to the connector took before it."""
+
+    def __init__(self, connector: Any, worker: Worker, lookup_ns: int) -> None:
+        self._worker, self._lookup_ns, self._lookups = worker, lookup_ns, 0
+        self._ask = connector.get_num_new_matched_tokens
+        connector.get_num_new_matched_tokens = self._counted
+
+    def _counted(self, *arguments: Any) -> Any:
+        self._lookups += 1
+        return self._ask(*arguments)
+
+    def begin(self, output: Any) -> int:
+        asked_ns, self._lookups = self._lookups * self._lookup_ns, 0
+        return asked_ns + self._worker.begin(output)
+
+    def __call__(self, output: Any, step: int = 0) -> Any:
+        return self._worker(output, step)
 
 
 def _gaps_s(recording: Recording) -> dict[str, float]:

@@ -13,7 +13,8 @@ import pytest
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.settings import (
-    ASSUMED_GB_PER_S,
+    ASSUMED_LOAD_GB_PER_S,
+    ASSUMED_STORE_GB_PER_S,
     TTL_PIN,
     changed_settings,
     recorded_settings,
@@ -85,7 +86,7 @@ def test_copies_are_as_fast_as_recorded_ones(tmp_path: Path) -> None:
     )
     assert (host["load_gb_per_s"], host["store_gb_per_s"], disk["load_gb_per_s"]) == (40, 30, 5)
     still = recorded_settings(read_recording(trace(tmp_path)).engine)
-    assert (still.load_gb_per_s, still.store_gb_per_s) == (ASSUMED_GB_PER_S, ASSUMED_GB_PER_S)
+    assert (still.load_gb_per_s, still.store_gb_per_s) == (ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S)
     assert with_rates(still, moved) == replace(still, load_gb_per_s=40, store_gb_per_s=30)
 
 
