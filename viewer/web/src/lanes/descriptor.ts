@@ -1,4 +1,4 @@
-// A lane is a folder with one descriptor, and a line in list.ts. Everything else of the page reads descriptors.
+// A lane is a folder with one descriptor, exported by its lane.ts. Everything else of the page reads descriptors.
 
 import type { Any } from "../data/columns";
 import type { TableName } from "../data/contract";
@@ -9,6 +9,8 @@ import type { Lane, Legend } from "./lane";
 export interface Descriptor<L extends Lane = Lane> {
   // In addresses (`hide=`), and the element's `data-lane`.
   name: string;
+  // Lanes lie in this order from the top: steps are at 10, requests at 110.
+  place: number;
   title: string;
   // Its meaning in a sentence: for the help and for screen readers.
   about: string;

@@ -22,7 +22,7 @@ class PrefixesLane extends Lane {
   private readonly spacer = el("div");
 
   constructor(engine: Engine) {
-    super(engine, prefixes);
+    super(engine, descriptor);
     this.scroller.append(this.canvas, this.spacer);
     this.element.append(this.scroller);
     this.scroller.tabIndex = 0;
@@ -151,8 +151,9 @@ function rowFirstLooked(lookups: ArrayLike<number>, low: number, high: number): 
   return -1;
 }
 
-export const prefixes: Descriptor<PrefixesLane> = {
+export const descriptor: Descriptor<PrefixesLane> = {
   name: "prefixes",
+  place: 60,
   title: "Hot prefixes",
   about: "The tree of prefixes that most prompts share: of each, the blocks that hold it over time, and its lookups",
   needs: ["prefixes"],

@@ -49,7 +49,7 @@ class RequestsLane extends Lane {
   override readonly hitsGutter = true;
 
   constructor(engine: Engine) {
-    super(engine, requests);
+    super(engine, descriptor);
     this.scroller.append(this.canvas, this.spacer);
     this.element.append(this.scroller);
     this.scroller.tabIndex = 0;
@@ -265,8 +265,9 @@ class RequestsLane extends Lane {
   }
 }
 
-export const requests: Descriptor<RequestsLane> = {
+export const descriptor: Descriptor<RequestsLane> = {
   name: "requests",
+  place: 110,
   title: "Requests",
   about: "A lane for each request",
   needs: [],
