@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,14 @@ _CONNECTORS = {
     "simple-cpu-offload": "SimpleCPUOffloadConnector",
     "offloading": "OffloadingConnector",
     "lmcache": "LMCacheConnectorV1",
+    "lmcache-mp": "LMCacheMPConnector",
+}
+_LMCACHE = ("lmcache", "lmcache-mp")
+_CHUNK_TOKENS = 256
+_LMCACHE_GAVE_UP = {
+    "degraded mode (recompute)": "LMCache did not start, and the engine recomputed everything",
+    "LMCache server is unhealthy": "LMCache's server did not answer, and the engine went on without it",
+    "cuda_ops compiled extension not found": "LMCache ran without its CUDA kernels, on operations of torch",
 }
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "fcfs": (),
@@ -24,6 +33,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "simple-cpu-offload": ("host_gib", "lazy_offload"),
     "offloading": ("host_gib",),
     "lmcache": ("host_gib", "chunk_tokens"),
+    "lmcache-mp": ("host_gib", "chunk_tokens"),
     "hf-generate": ("batch",),
 }
 POLICIES = tuple(_OPTIONS)
@@ -73,13 +83,43 @@ def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
         return {"scheduler_cls": scheduler, "additional_config": {"kvtrace_ttl_pin": options}, **order}
     if name not in _CONNECTORS:
         return order
-    extra: dict[str, Any] = {}
-    if name != "lmcache":
+    extra: dict[str, Any] = _lmcache_server(policy) if name == "lmcache-mp" else {}
+    if name not in _LMCACHE:
         extra["cpu_bytes_to_use"] = int(float(policy["host_gib"]) * (1 << 30))
     if "lazy_offload" in policy:
         extra["lazy_offload"] = bool(policy["lazy_offload"])
     config = {"kv_connector": _CONNECTORS[name], "kv_role": "kv_both", "kv_connector_extra_config": extra}
     return {"kv_transfer_config": config}
+
+
+def _lmcache_server(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The connector starts the server itself, and ends it with the engine."""
+    port, web_port = _free_ports(2)
+    host_gib = float(policy["host_gib"])
+    server = {
+        "l1-size-gb": f"{host_gib:g}",
+        "l1-init-size-gb": str(max(1, min(20, int(host_gib)))),
+        "chunk-size": str(policy.get("chunk_tokens", _CHUNK_TOKENS)),
+        "eviction-policy": "LRU",
+        "supported-transfer-mode": "auto",  # CUDA IPC on a GPU; an engine on a CPU has only the other
+        "http-port": str(web_port),
+    }
+    return {
+        "lmcache.mp.host": "tcp://localhost",
+        "lmcache.mp.port": port,
+        "lmcache.mp.autostart": True,
+        "lmcache.mp.autostart.server_args": " ".join(f"--{key} {value}" for key, value in server.items()),
+        "lmcache.mp.autostart.wait_timeout": 300,
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that no one listens on now; cells of several shares run side by side."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def environment(policy: Mapping[str, Any]) -> dict[str, str]:
@@ -88,17 +128,30 @@ def environment(policy: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         KvtraceError: It also needs a package that is not installed.
     """
-    if policy["name"] != "lmcache":
+    if policy["name"] not in _LMCACHE:
         return {}
     if importlib.util.find_spec("lmcache") is None:
-        raise KvtraceError("policy lmcache: the package lmcache is not installed in this environment")
-    return {
-        "LMCACHE_LOCAL_CPU": "True",
-        "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{float(policy['host_gib']):g}",
-        "LMCACHE_CHUNK_SIZE": str(policy.get("chunk_tokens", 256)),
+        raise KvtraceError(f"policy {policy['name']}: the package lmcache is not installed in this environment")
+    common = {
         "LMCACHE_TRACK_USAGE": "false",  # it would report to its makers
         "LMCACHE_LOG_LEVEL": "WARNING",  # a line for each lookup, store and load would be timed, too
+        "LMCACHE_DISABLE_BANNER": "1",
+        "PYTHONHASHSEED": "0",  # scheduler and workers hash chunks of tokens in processes of their own
     }
+    if policy["name"] == "lmcache-mp":
+        return common
+    return common | {
+        "LMCACHE_LOCAL_CPU": "True",
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{float(policy['host_gib']):g}",
+        "LMCACHE_CHUNK_SIZE": str(policy.get("chunk_tokens", _CHUNK_TOKENS)),
+    }
+
+
+def gave_up(policy: Mapping[str, Any], log: str) -> str | None:
+    """Why the policy was not in force, by what the engine printed. LMCache goes on without its tier if that fails."""
+    if policy["name"] not in _LMCACHE:
+        return None
+    return next((f"policy {policy['name']}: {why}" for text, why in _LMCACHE_GAVE_UP.items() if text in log), None)
 
 
 def capacity_tokens(value: object) -> int:

@@ -29,7 +29,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import CELL, FACTS
 from kvtrace.lab.lifetime import die_with_parent
 from kvtrace.lab.matrix import Cell, Matrix
-from kvtrace.lab.policies import policy_label, policy_of
+from kvtrace.lab.policies import gave_up, policy_label, policy_of
 from kvtrace.lab.warm import started
 
 RESULT, LOG, RUN = "result.json", "log.txt", "run"
@@ -159,6 +159,7 @@ def run_cell(cell: Cell, place: Path, python: list[str] | None, lock: int) -> di
     error = error or facts.pop("error", None)
     if error is None and process.returncode:
         error = f"its process ended with {process.returncode}: {_tail(place / LOG)}"
+    error = error or gave_up(cell.policy, (place / LOG).read_text(errors="replace"))
     result = {
         "status": "failed" if error else "ok",
         "error": error,

@@ -96,6 +96,7 @@ def _settings(scheduler: Scheduler) -> dict[str, Any]:
                 "bases": [base.__name__ for base in type(group.kv_cache_spec).__mro__[1:-1]],
                 "cacheable": bool(getattr(group.kv_cache_spec, "prefix_cacheable", True)),
                 "layers": len(group.layer_names),
+                "drafts": bool(getattr(group, "is_eagle_group", False)),
                 "spec": _plain(group.kv_cache_spec),
             }
             for group in scheduler.kv_cache_config.kv_cache_groups

@@ -1,9 +1,10 @@
 -- A block that was looked up in the prefix cache: a full block of a prompt, at each admission.
 --
--- Hits are named by the block's own history, the others by request_hash. Imported request traces have a row for each
--- full block of a prompt at its arrival.
+-- Hits are named by the block's own history, the others by request_hash. Where KV cache groups differ, hits are those
+-- of full attention with blocks of engine.block_size_tokens: others only have blocks of a prefix's end. Imported request
+-- traces have a row for each full block of a prompt at its arrival.
 --
--- needs: block_event, engine, prefix_lookup, request, request_hash
+-- needs: block_event, engine, kv_group, prefix_lookup, request, request_hash
 -- column: engine_id recorded | The engine.
 -- column: time_ns [ns] recorded | When the lookup returned; imported: the request's arrival.
 -- column: request recorded | The request.
@@ -22,13 +23,22 @@ WITH lookup AS (
         e.block_size_tokens // coalesce(e.hash_block_tokens, e.block_size_tokens) AS hashes_a_block
     FROM prefix_lookup l JOIN engine e USING (engine_id)
     WHERE l.admitted AND l.enabled
+), group_kind AS (
+    SELECT g.engine_id, g.kv_group, g.kind = 'full' AND g.block_size_tokens = e.block_size_tokens AS whole
+    FROM kv_group g JOIN engine e USING (engine_id)
+), odd AS (
+    SELECT engine_id, kv_group FROM group_kind
+    WHERE NOT whole AND engine_id IN (SELECT engine_id FROM group_kind WHERE whole)
 ), hit AS (
-    SELECT engine_id, request, step, block_id, rowid AS place FROM block_event WHERE op = 'hit' AND pool = 0
+    SELECT engine_id, request, step, block_id, rowid AS place FROM block_event
+    WHERE op = 'hit' AND pool = 0
 ), named AS (
     SELECT h.engine_id, h.request, h.step, c.block_hash, min(h.place) AS place
     FROM hit h ASOF JOIN (
-        SELECT engine_id, block_id, block_hash, rowid AS place FROM block_event WHERE op = 'cache' AND pool = 0
+        SELECT engine_id, block_id, kv_group, block_hash, rowid AS place
+        FROM block_event WHERE op = 'cache' AND pool = 0
     ) c ON h.engine_id = c.engine_id AND h.block_id = c.block_id AND h.place > c.place
+    WHERE (c.engine_id, c.kv_group) NOT IN (FROM odd)
     GROUP BY ALL
 ), block AS (
     SELECT

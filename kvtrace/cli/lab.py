@@ -63,7 +63,7 @@ TimeFromOption = Annotated[
     Path | None,
     typer.Option(
         metavar="TRACE",
-        help="With --replay: the trace that step times come from.  [default: measured FCFS cells of DIR]",
+        help="With --replay: the trace that times of steps and copies come from.  [default: measured cells of DIR]",
         show_default=False,
     ),
 ]

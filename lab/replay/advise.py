@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
@@ -12,7 +11,6 @@ from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.resample import jobs_of
 from kvtrace.lab.replay.session import FITTED, Session
 from kvtrace.lab.replay.settings import Settings
-from kvtrace.queries import Trace
 
 _LEAST_GAIN = 0.02
 """A smaller gain than this, or than the error of the check, is none."""
@@ -198,27 +196,16 @@ def _offloads(session: Session) -> list[Question]:
     """Host memory for evicted blocks, with the recording's own bandwidths where it moved blocks."""
     if not session.recording.engine.block_bytes:
         return []
-    rates = tuple(f"{name}={value:g}" for name, value in measured_rates(session.recording.trace).items())
     return [
         Question(
             f"offload {gib} GiB",
-            (f"cpu_bytes_to_use={gib}GiB", *rates),
+            (f"cpu_bytes_to_use={gib}GiB",),
             f"--kv-offloading-size {gib} --kv-offloading-backend native",
             gib << 30,
         )
         for gib in _OFFLOAD_GIB
         if gib << 30 > (session.base.cpu_bytes_to_use or 0)
     ]
-
-
-def measured_rates(path: Path) -> dict[str, float]:
-    """Bandwidths of the recording's own transfers, by the setting's name, GB/s; empty without transfers."""
-    with Trace(path) as trace:
-        rows = trace.sql(
-            "SELECT direction, max(bytes_per_s) rate FROM transfer_rate WHERE bytes_per_s > 0 GROUP BY direction",
-            format="arrow",
-        ).to_pylist()
-    return {f"{row['direction']}_gb_per_s": row["rate"] / 1e9 for row in rows if row["direction"] in ("load", "store")}
 
 
 def advise(session: Session, at_once: int = 1) -> Advice:
@@ -245,7 +232,7 @@ def advise(session: Session, at_once: int = 1) -> Advice:
     ]
     answers.sort(key=lambda answer: (-answer.gains["request"], answer.memory_bytes or 0, answer.question.host_bytes))
     warnings = list(results["warnings"])
-    if any(answer.question.host_bytes for answer in answers) and not measured_rates(session.recording.trace):
+    if any(answer.question.host_bytes for answer in answers) and not session.rates_recorded:
         rates = (
             f"{session.base.load_gb_per_s:g} GB/s to the device and {session.base.store_gb_per_s:g} GB/s to the host"
         )

@@ -165,8 +165,9 @@ def _predict(place: Path, source: Source) -> None:
     (place / RUN / layout.WORKLOAD).write_text(json.dumps([_workload(cell)[1]], indent=1) + "\n")
     window = _write_records(place, workload, recording)
     notes = [warning for warning in done.warnings if warning != NEVER_RECORDED]
-    if settings.cpu_bytes_to_use:
-        notes.append(f"host copies at {settings.load_gb_per_s:g} GB/s, which nobody measured")
+    if copies := _copies(settings):
+        measured = source.like.engine.load_gb_per_s is not None
+        notes.append(f"host copies at {copies} GB/s, " + ("as measured" if measured else "which nobody measured"))
     facts = {
         "software": {"python": platform.python_version(), "vllm": done.vllm_version, "kvtrace": __version__},
         "device": source.name,
@@ -180,6 +181,13 @@ def _predict(place: Path, source: Source) -> None:
         "phases": [{"workload": workload.name, "start_ns": window[0], "end_ns": window[1]}],
     }
     (place / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _copies(settings: Settings) -> str:
+    """Bandwidths of copies from and to the host, as text; empty without any."""
+    if settings.tier:
+        return f"{settings.tier['load_gb_per_s']:.3g} and {settings.tier['store_gb_per_s']:.3g}"
+    return f"{settings.load_gb_per_s:.3g} and {settings.store_gb_per_s:.3g}" if settings.cpu_bytes_to_use else ""
 
 
 def _write_records(place: Path, workload: Workload, recording: Recording) -> tuple[int, int]:

@@ -45,13 +45,16 @@ class Drive:
         tally: Tally | None = None,
     ) -> None:
         from vllm.v1.core.sched.output import SchedulerOutput
-        from vllm.v1.outputs import ModelRunnerOutput
+        from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
         from vllm.v1.request import RequestStatus
 
         self.scheduler, self.clock, self.recording = scheduler, clock, recording
         self.steps = 0
         self._requests, self._transfers, self._tally = requests, transfers, tally
-        self._output_type, self._status = ModelRunnerOutput, RequestStatus
+        self._output_type, self._status, self._drafts_type = ModelRunnerOutput, RequestStatus, DraftTokenIds
+        self._most_drafts = scheduler.num_spec_tokens
+        # With asynchronous scheduling vLLM schedules as many drafts as there may be.
+        self._tells_drafts = self._most_drafts > 0 and not scheduler.scheduler_config.async_scheduling
         self._empty_output = SchedulerOutput.make_empty
         self._recorded: dict[str, RecordedRequest] = {}
         self._leap: Leap | None = None
@@ -94,11 +97,13 @@ class Drive:
             ids = self._leap.plain(output)
             output.num_scheduled_tokens = {id_: output.num_scheduled_tokens[id_] for id_ in ids}
         sampled = set(tokens)
-        answers = [[self._token(id_)] if id_ in sampled else [] for id_ in ids]
+        answers = [self._tokens(id_, output) if id_ in sampled else [] for id_ in ids]
         result = self._output_type(ids, {id_: place for place, id_ in enumerate(ids)}, answers)
         if self._transfers is not None:
             result.kv_connector_output = self._transfers(output, step)
         outputs = self.scheduler.update_from_output(output, result)
+        if self._tells_drafts:
+            self._draft(tokens)
         told = [each for engine in outputs.values() for each in engine.outputs]
         if self._tally is not None:
             for each in told:
@@ -120,13 +125,27 @@ class Drive:
         output.total_num_scheduled_tokens = len(ids)
         return output
 
-    def _token(self, request_id: str) -> int:
+    def _tokens(self, request_id: str, output: Any) -> list[int]:
+        """Return what the model says in a step: the drafts that it accepts, and a token of its own."""
         recorded = self._recorded.get(request_id)  # an ended one may have a step in flight
-        if recorded is None or recorded.end != "stop":
-            return TOKEN
         request = self.scheduler.requests.get(request_id)
-        last = request is not None and request.num_output_tokens + 1 >= recorded.output_tokens
-        return STOP_TOKEN if last else TOKEN
+        if recorded is None or request is None:
+            return [TOKEN]
+        known, count = request.num_output_tokens, 1
+        if self._most_drafts and (drafts := output.scheduled_spec_decode_tokens.get(request_id)):
+            count += min(recorded.drafts.get(known, (0, 0))[1], len(drafts))
+        if recorded.end != "stop" or known + count < recorded.output_tokens:
+            return [TOKEN] * count
+        return [*([TOKEN] * (recorded.output_tokens - known - 1)), STOP_TOKEN]
+
+    def _draft(self, ids: list[str]) -> None:
+        """Tell the scheduler of the drafts that follow a step's tokens."""
+        drafts = []
+        for id_ in ids:
+            recorded, request = self._recorded.get(id_), self.scheduler.requests.get(id_)
+            drafted = recorded.drafts.get(request.num_output_tokens, (0, 0))[0] if recorded and request else 0
+            drafts.append([TOKEN] * min(drafted, self._most_drafts))
+        self.scheduler.update_draft_token_ids(self._drafts_type(ids, drafts))
 
     def work(self, output: Any) -> Work:
         """Return the work of a step just scheduled."""
@@ -135,9 +154,9 @@ class Drive:
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = requests[request_id]
             end = request.num_computed_tokens
-            if tokens == 1 and end > request.num_prompt_tokens:
-                decodes += 1
-                decode_context += end
+            if tokens <= 1 + self._most_drafts and end - tokens >= request.num_prompt_tokens:
+                decodes += tokens
+                decode_context += end - tokens + 1
             else:
                 prefill += tokens
                 prefill_context += tokens * (end - tokens) + tokens * (tokens + 1) // 2

@@ -26,6 +26,15 @@ _OF_SETTINGS = (
 )
 """Recorded fields of vLLM's scheduler configuration that `Settings` has, or that are another model's."""
 
+_OF_SPECULATION = (
+    "method",
+    "parallel_drafting",
+    "disable_eagle_block_drop",
+    "disable_padded_drafter_batch",
+    "num_speculative_tokens_per_batch_size",
+)
+"""Recorded fields of vLLM's configuration of speculation that its scheduler looks at."""
+
 _MOST_HASHES = 100_000
 
 STOP_TOKEN, TOKEN = 1, 7
@@ -57,13 +66,13 @@ def build_scheduler(engine: EngineFacts, settings: Settings) -> Any:
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
         kind = AsyncScheduler
-    # The null block is one of num_gpu_blocks; hashes come at the size of the blocks.
+    # The null block is one of num_gpu_blocks.
     return kind(
         vllm_config=config,
         kv_cache_config=kv_cache,
         structured_output_manager=StructuredOutputManager(config),
         block_size=settings.block_size,
-        hash_block_size=settings.block_size if _one_size(groups) else engine.hash_block_size,
+        hash_block_size=hash_size(engine, settings),
     )
 
 
@@ -96,6 +105,12 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
     for name, value in told.items():
         if name not in _OF_SETTINGS and hasattr(config.scheduler_config, name):
             setattr(config.scheduler_config, name, value)
+    for group in engine.told.get("kv_cache_groups") or []:
+        if "mamba_cache_mode" in group["spec"]:  # prompts are cut where states are kept
+            config.cache_config.mamba_cache_mode = group["spec"]["mamba_cache_mode"]
+            config.cache_config.mamba_block_size = group["spec"]["block_size"]
+    if settings.num_speculative_tokens:
+        config.speculative_config = _speculation(engine, settings, config)
     if engine.told.get("lora"):
         from vllm.config.lora import LoRAConfig
 
@@ -108,6 +123,23 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
     config.scheduler_config.enable_chunked_prefill = settings.enable_chunked_prefill
     config.scheduler_config.async_scheduling = settings.async_scheduling
     return config
+
+
+def _speculation(engine: EngineFacts, settings: Settings, config: Any) -> Any:
+    """The recorded kind of speculation, without its draft model: a scheduler only asks how it drafts and how much."""
+    from vllm.config import SpeculativeConfig
+
+    drafter = SpeculativeConfig(
+        method="ngram",
+        prompt_lookup_max=1,
+        num_speculative_tokens=settings.num_speculative_tokens,
+        target_model_config=config.model_config,
+        target_parallel_config=config.parallel_config,
+    )
+    for name, value in engine.told["speculative"].items():
+        if name in _OF_SPECULATION and hasattr(drafter, name):
+            setattr(drafter, name, value)
+    return drafter
 
 
 def _offload(engine: EngineFacts, settings: Settings) -> Any:
@@ -160,12 +192,18 @@ def _told_group(number: int, told: dict[str, Any], engine: EngineFacts, settings
         if values["block_size"] != engine.block_size or values.get("page_size_padded"):
             raise KvtraceError("block_size: the engine's KV cache groups have blocks of several sizes", 2)
         values["block_size"] = settings.block_size
+    for name in {"shapes", "dtypes"} & (set(known) - set(values)):  # of a state, whose size is told
+        values[name] = ((1,),) if name == "shapes" else (torch.uint8,)
     layers = [f"layer.{number}.{layer}" for layer in range(told["layers"])]
-    return kv_cache_interface.KVCacheGroupSpec(layers, kind(**values))
+    group = kv_cache_interface.KVCacheGroupSpec(layers, kind(**values))
+    if hasattr(group, "is_eagle_group"):
+        group.is_eagle_group = bool(told.get("drafts")) and settings.num_speculative_tokens > 0
+    return group
 
 
-def _one_size(groups: list[Any]) -> bool:
-    return len({group.kv_cache_spec.block_size for group in groups}) == 1
+def hash_size(engine: EngineFacts, settings: Settings) -> int:
+    """Tokens of a block hash: the recorded ones, or a block's where blocks have another size than recorded."""
+    return engine.hash_block_size if settings.block_size == engine.block_size else settings.block_size
 
 
 def _groups_of_model(engine: EngineFacts, settings: Settings, config: Any) -> list[Any]:
@@ -246,9 +284,7 @@ class Requests:
     """Makes vLLM's requests of recorded ones."""
 
     def __init__(self, engine: EngineFacts, settings: Settings) -> None:
-        groups = engine.told.get("kv_cache_groups") or []
-        several = len({group["spec"].get("block_size") for group in groups}) > 1
-        self._size = engine.hash_block_size if several else settings.block_size
+        self._size = hash_size(engine, settings)
         self._ratio = self._size // engine.hash_block_size
         self._caching = settings.enable_prefix_caching
         self._hashes: dict[int, Any] = {}  # turns of a session ask for the same again

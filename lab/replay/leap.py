@@ -23,6 +23,7 @@ def can_leap(scheduler: Any) -> bool:
     return (
         type(scheduler) in (Scheduler, AsyncScheduler)
         and scheduler.connector is None
+        and not scheduler.num_spec_tokens
         and len(managers) == 1
         and type(managers[0]) is FullAttentionManager
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ class EngineFacts:
 
     Attributes:
         told: Further settings, by the names of `engine.settings`; empty in recordings of earlier kvtraces.
+        load_gb_per_s: Bandwidth that a worker's copies from the host achieved, GB/s; None without any.
+        store_gb_per_s: The same of copies to the host.
     """
 
     engine_id: int
@@ -46,6 +49,8 @@ class EngineFacts:
     connector: str | None
     tp_size: int = 1
     told: dict[str, Any] = field(default_factory=dict)
+    load_gb_per_s: float | None = None
+    store_gb_per_s: float | None = None
 
 
 @dataclass
@@ -58,6 +63,8 @@ class RecordedRequest:
         chain: Block hashes by position, in blocks of `EngineFacts.hash_block_size` tokens.
         skips_cache: Its prefix lookups were disabled.
         lora: Name of its LoRA adapter.
+        drafts: With speculation, by the number of output tokens before a step: draft tokens that were verified, and
+            those of them that were accepted.
     """
 
     number: int
@@ -77,6 +84,7 @@ class RecordedRequest:
     chain: dict[int, int] = field(default_factory=dict)
     skips_cache: bool = False
     lora: str | None = None
+    drafts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def aborted(self) -> bool:
@@ -95,13 +103,16 @@ def in_job_order(requests: list[RecordedRequest]) -> list[RecordedRequest]:
 
 
 class StepTime(NamedTuple):
-    """A recorded step. `update_ns` and `end_ns` are None if its results are not in the recording."""
+    """A recorded step. `update_ns` and `end_ns` are None if its results are not in the recording.
+
+    Decode tokens include drafts. A decoding request's context counts once.
+    """
 
     step: int
     start_ns: int
     update_ns: int | None
     end_ns: int | None
-    decode_requests: int
+    decode_tokens: int
     prefill_tokens: int
     decode_context: int
     prefill_context: int
@@ -160,13 +171,8 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
         )
         if not steps:
             raise KvtraceError(f"{path} has no scheduler steps of engine {engine.engine_id}")
-        _refuse(
-            trace,
-            engine,
-            any(
-                step.decode_requests < tokens for step, tokens in zip(steps, _decode_tokens(trace, engine), strict=True)
-            ),
-        )
+        _refuse(trace, engine)
+        _read_drafts(trace, engine, requests)
         if facts.get("kept_from_ns"):
             warnings.append("the recording's beginning was discarded: what the cache held at first is not known")
         _read_adapters(trace, engine, requests, warnings)
@@ -176,18 +182,17 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
     )
 
 
-def _refuse(trace: Trace, engine: EngineFacts, drafted: bool) -> None:
+def _refuse(trace: Trace, engine: EngineFacts) -> None:
     """Raise for what no replay can repeat."""
     why = None
-    method = (engine.told.get("speculative") or {}).get("method")
 
     def has(rows: str) -> bool:
         return bool(_rows(trace, f"SELECT 1 FROM {rows} AND engine_id = $e LIMIT 1", engine))
 
     if has("pin_start WHERE cause = 'streaming'"):
         why = "requests got their prompts in parts (streaming sessions); the trace does not tell how long these were"
-    elif drafted or method:
-        why = f"it generated speculatively ({method or 'drafts were scheduled'}); the trace does not tell its drafts"
+    elif has("step_schedule WHERE decode_tokens > decode_requests") and not _drafts(trace, engine):
+        why = "it generated speculatively, and the trace does not tell its drafts"
     elif has("request_remote WHERE true"):
         why = "it was one half of a prefill/decode pair; the other engine's part is not in its requests"
     elif has("request_key WHERE multimodal_key IS NOT NULL"):
@@ -203,6 +208,43 @@ def _read_adapters(trace: Trace, engine: EngineFacts, requests: list[RecordedReq
         request.lora = adapters.get(request.number)
     if any(request.lora for request in requests) and not engine.told.get("lora"):
         warnings.append("LoRA adapters were used; replay does not limit how many are loaded at once")
+
+
+def _drafts(trace: Trace, engine: EngineFacts) -> dict[tuple[int, int], tuple[int, int]]:
+    """Verified and accepted draft tokens by request and step; none in traces of earlier kvtraces."""
+    if not _rows(trace, "SELECT 1 FROM duckdb_tables() WHERE table_name = 'draft'"):
+        return {}
+    rows = _rows(trace, "SELECT request, step, drafted_tokens, accepted_tokens FROM draft WHERE engine_id = $e", engine)
+    return {(request, step): (drafted, accepted) for request, step, drafted, accepted in rows}
+
+
+def _read_drafts(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest]) -> None:
+    """Put in each request's drafts, by the output tokens that it had when a step with them had its results.
+
+    Where another replay stops between two such steps, a draft of the first goes on with what is left of it. What a
+    preempted request had drafted was not recorded: as many as may be, none of them accepted (inferred; a long draft is
+    what needs the blocks that a preemption frees).
+    """
+    drafts = _drafts(trace, engine)
+    if not drafts:
+        return
+    by_number = {request.number: request for request in requests}
+    most = int((engine.told.get("speculative") or {}).get("num_speculative_tokens") or 0)
+    outputs: dict[int, int] = defaultdict(int)
+    rows = _rows(
+        trace,
+        "SELECT request, step, phase::VARCHAR, computed_tokens + scheduled_tokens FROM step_request "
+        "WHERE engine_id = $e ORDER BY step",
+        engine,
+    )
+    for number, step, phase, end in rows:
+        request = by_number.get(number)
+        if request is None or not (phase == "decode" or end >= request.prompt_tokens + outputs[number]):
+            continue  # a part of a prompt gives no token
+        drafted, accepted = drafts.get((number, step), (most if phase == "resumed" else 0, 0))
+        for more in range(accepted + 1):
+            request.drafts[outputs[number] + more] = (drafted - more, accepted - more)
+        outputs[number] += 1 + accepted
 
 
 def _transfers(trace: Trace, engine: EngineFacts) -> dict[int, int]:
@@ -252,8 +294,15 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
     policy, scheduler, caching, chunked, ahead, connector, tp_size, settings = rest
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
-        scheduler, caching, chunked, ahead, connector, tp_size, _told(settings),
+        scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), *_rates(trace, number),
     )  # fmt: skip
+
+
+def _rates(trace: Trace, engine_id: int) -> list[float | None]:
+    """Bandwidths of a worker's copies from the host, and to it, GB/s; None where none was recorded."""
+    rows = _rows(trace, f"SELECT direction, bytes_per_s FROM transfer_rate WHERE engine_id = {engine_id}")
+    found = {direction: rate / 1e9 for direction, rate in rows if rate}
+    return [found.get("load"), found.get("store")]
 
 
 def _if_there(trace: Trace, table: str, name: str) -> str:
@@ -320,8 +369,16 @@ def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
     chains: dict[int, dict[int, int]] = defaultdict(dict)
     alike = engine.hash_block_size == engine.block_size
     looked_up = "SELECT DISTINCT request, position, block_hash FROM block_lookup WHERE engine_id = $e"
-    if not alike:
-        looked_up = "SELECT DISTINCT request, position, block_hash FROM request_hash WHERE engine_id = $e"
+    if not alike:  # hits are in groups whose blocks hold one hash or several; a block has the last one's
+        looked_up = (
+            "SELECT DISTINCT request, position, block_hash FROM request_hash WHERE engine_id = $e UNION SELECT "
+            "h.request, (row_number() OVER (PARTITION BY h.request, h.step, c.kv_group ORDER BY h.place)) "
+            f"* g.block_size_tokens // {engine.hash_block_size} - 1, c.block_hash FROM (SELECT *, rowid AS place FROM "
+            "block_event WHERE engine_id = $e AND op = 'hit' AND pool = 0) h ASOF JOIN (SELECT *, rowid AS place FROM "
+            "block_event WHERE engine_id = $e AND op = 'cache' AND pool = 0) c ON h.block_id = c.block_id "
+            "AND h.place > c.place JOIN kv_group g ON g.engine_id = h.engine_id AND g.kv_group = c.kv_group "
+            "WHERE g.kind = 'full'"
+        )
     for number, position, block_hash in _rows(trace, looked_up, engine):
         chains[number][position] = block_hash
     # A block id stands at one place of a request's table from the step that put it there.
@@ -329,6 +386,12 @@ def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
         "SELECT request, block_id, step, block_hash FROM block_event WHERE op = 'cache' AND pool = 0 AND engine_id = $e"
     )
     tables = "SELECT request, block_id, step, position FROM block_table WHERE engine_id = $e"
+    if not alike:
+        tables = (
+            f"SELECT request, block_id, step, (position + 1) * block_size_tokens // {engine.hash_block_size} - 1 "
+            "AS position FROM block_table JOIN kv_group USING (engine_id, kv_group) WHERE engine_id = $e "
+            "AND kind = 'full'"
+        )
     cached = (
         f"SELECT t.request, t.position, e.block_hash FROM ({events} AND request > 0) e ASOF JOIN ({tables}) t "
         "ON e.request = t.request AND e.block_id = t.block_id AND e.step >= t.step UNION ALL "
@@ -337,9 +400,10 @@ def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
         f"SELECT t.request, t.position, e.block_hash FROM ({events} AND coalesce(request, 0) = 0) e "
         f"ASOF JOIN ({tables}) t ON e.block_id = t.block_id AND e.step >= t.step"
     )
-    if alike:
-        for number, position, block_hash in _rows(trace, cached, engine):
-            chains[number].setdefault(position, block_hash)
+    for number, position, block_hash in _rows(trace, cached, engine):
+        chains[number].setdefault(position, block_hash)
+    if not alike:
+        _fill(chains.values())
     for number, chain in chains.items():
         if number in by_number:
             by_number[number].chain = chain
@@ -359,11 +423,23 @@ def _read_chains(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
         warnings.append("prefix caching was off, so the trace has no block hashes: all blocks count as unique")
 
 
+def _fill(chains: Iterable[dict[int, int]]) -> None:
+    """Enter hashes that a chain lacks and another one has: a hash stands for all before it, too."""
+    before: dict[int, int] = {}
+    for chain in chains:
+        before |= {chain[place]: chain[place - 1] for place in chain if place - 1 in chain}
+    for chain in chains:
+        for place in sorted(chain, reverse=True):
+            while place and place - 1 not in chain and chain[place] in before:
+                place -= 1  # noqa: PLW2901
+                chain[place] = before[chain[place + 1]]
+
+
 def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
     rows = _rows(
         trace,
         # A token at position p attends to p + 1 tokens; prefill of n tokens behind c: n * c + n * (n + 1) / 2.
-        "WITH share AS (SELECT step, count(*) FILTER (phase = 'decode') decodes, "
+        "WITH share AS (SELECT step, sum(scheduled_tokens) FILTER (phase = 'decode') decodes, "
         "coalesce(sum(scheduled_tokens) FILTER (phase <> 'decode'), 0) prefill, "
         "coalesce(sum(computed_tokens + 1) FILTER (phase = 'decode'), 0) decode_context, "
         "coalesce(sum(scheduled_tokens::BIGINT * computed_tokens + scheduled_tokens * (scheduled_tokens + 1) / 2) "
@@ -374,7 +450,3 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         engine,
     )
     return [StepTime(*row) for row in rows]
-
-
-def _decode_tokens(trace: Trace, engine: EngineFacts) -> list[int]:
-    return [row[0] for row in _rows(trace, "SELECT decode_tokens FROM step WHERE engine_id = $e ORDER BY step", engine)]

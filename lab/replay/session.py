@@ -13,7 +13,13 @@ from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.drive import Loop, loop_of
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
-from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings, untold_settings
+from kvtrace.lab.replay.settings import (
+    changed_settings,
+    changes_between,
+    recorded_settings,
+    untold_settings,
+    with_rates,
+)
 
 EXACT, FITTED = "repeated", "fitted"
 _MOST_STALLS = 0.1
@@ -27,7 +33,8 @@ class Session:
         folder: Where traces go that are not kept.
         engine_id: Which engine of it; None for the only one.
         loop: A kind of `Loop`, or `auto`.
-        time_from: A trace whose steps give the time model of what-ifs.
+        time_from: A trace whose steps give the time model of what-ifs, and whose copies their bandwidths, if there
+            are any.
         told: Settings of the recorded engine that the trace does not tell, as `NAME=VALUE`.
     """
 
@@ -42,10 +49,14 @@ class Session:
     ) -> None:
         self.recording = read_recording(trace, engine_id)
         engine = self.recording.engine
+        other = read_recording(time_from) if time_from else None
         self.base = changed_settings(engine, recorded_settings(engine), told)
         self.recording.warnings += untold_settings(engine, self.base)
         self.own_model = timing.fit(self.recording.steps)
-        self.model = timing.fit(read_recording(time_from).steps) if time_from else self.own_model
+        self.model = timing.fit(other.steps) if other else self.own_model
+        copies = engine if other is None or other.engine.load_gb_per_s is None else other.engine
+        self._changed = changed_settings(engine, with_rates(recorded_settings(engine), copies), told)
+        self.rates_recorded = copies.load_gb_per_s is not None
         if self.own_model.stalls > _MOST_STALLS:
             self.recording.warnings.append(
                 f"{self.own_model.stalls:.0%} of the steps' time are outliers, such as stalls of a busy machine; "
@@ -56,7 +67,7 @@ class Session:
 
     def what_if(self, name: str, changes: Sequence[str], rate: float = 1.0, target: Path | None = None) -> Job:
         """A replay with changed settings. It is written to `target`, or to be looked at only."""
-        settings = changed_settings(self.recording.engine, self.base, changes)
+        settings = changed_settings(self.recording.engine, self._changed, changes)
         facts: dict[str, Any] = {"replay_changes": changes_between(self.base, settings)}
         if self._time_from:
             facts["replay_time"] = f"fitted to {self._time_from.name}"

@@ -12,7 +12,8 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import EngineFacts
 
 TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
-_SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs")
+_DRAFTS = "num_speculative_tokens"
+_SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", _DRAFTS)
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "lazy_offload")
 _PIN_OPTIONS = ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s")
 _POLICIES = ("fcfs", "priority", "ttl-pin")
@@ -26,10 +27,10 @@ TIERS: dict[str, dict[str, Any]] = {
     "disk": {"load_gb_per_s": 5.0, "store_gb_per_s": 3.0, "latency_us": 100.0},
 }
 """Models of tiers; what they leave out is as `_TIER_DEFAULTS`. Bandwidths are our choice, not measured."""
+ASSUMED_GB_PER_S = 20.0
+"""Bandwidth of copies to and from host memory where no recording tells it."""
 _TIER_DEFAULTS: dict[str, Any] = {
     "bytes": 16 << 30,
-    "load_gb_per_s": 20.0,
-    "store_gb_per_s": 20.0,
     "latency_us": 10.0,
     "chunk_tokens": 0,  # a block
     "evict": "lru",
@@ -55,10 +56,11 @@ class Settings:
         cpu_bytes_to_use: Host memory of vLLM's offload connector; None without one.
         connector: Which one, by name in `CONNECTORS`.
         lazy_offload: As the SimpleCPUOffloadConnector's option.
-        load_gb_per_s: Bandwidth of copies from the host, GB/s.
-        store_gb_per_s: Bandwidth of copies to the host, GB/s.
+        load_gb_per_s: Bandwidth of copies from the host, GB/s; what the recording's own achieved, if it has any.
+        store_gb_per_s: Bandwidth of copies to the host, GB/s, likewise.
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
+        num_speculative_tokens: Most draft tokens of a request in a step; 0 without speculation.
     """
 
     num_gpu_blocks: int
@@ -73,12 +75,13 @@ class Settings:
     scheduler_cls: str | None = None
     pins: dict[str, Any] = field(default_factory=dict)
     cpu_bytes_to_use: int | None = None
-    load_gb_per_s: float = 20.0
-    store_gb_per_s: float = 20.0
+    load_gb_per_s: float = ASSUMED_GB_PER_S
+    store_gb_per_s: float = ASSUMED_GB_PER_S
     connector: str = "offloading"
     lazy_offload: bool = False
     tier: dict[str, Any] = field(default_factory=dict)
     prefetch: dict[str, Any] = field(default_factory=dict)
+    num_speculative_tokens: int = 0
 
 
 def recorded_settings(engine: EngineFacts) -> Settings:
@@ -87,7 +90,7 @@ def recorded_settings(engine: EngineFacts) -> Settings:
     # A TTL-pin scheduler makes its asynchronous variant itself.
     pins = not own and (engine.scheduler or "").startswith("kvtrace.lab.ttl_pin.")
     connector = next((name for name, known in CONNECTORS.items() if known == engine.connector), Settings.connector)
-    return Settings(
+    settings = Settings(
         num_gpu_blocks=engine.blocks + 1,
         block_size=engine.block_size,
         max_num_batched_tokens=engine.max_num_batched_tokens,
@@ -101,11 +104,25 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         cpu_bytes_to_use=_told_host_bytes(engine),
         connector=connector,
         lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
+        num_speculative_tokens=_told_drafts(engine),
+    )
+    return with_rates(settings, engine)
+
+
+def with_rates(settings: Settings, engine: EngineFacts) -> Settings:
+    """The settings with the bandwidths that an engine's copies achieved, where it made any."""
+    load, store = engine.load_gb_per_s, engine.store_gb_per_s
+    return replace(
+        settings, load_gb_per_s=load or settings.load_gb_per_s, store_gb_per_s=store or settings.store_gb_per_s
     )
 
 
 def _connector_options(engine: EngineFacts) -> dict[str, Any]:
     return (engine.told.get("kv_transfer") or {}).get("kv_connector_extra_config") or {}
+
+
+def _told_drafts(engine: EngineFacts) -> int:
+    return int((engine.told.get("speculative") or {}).get(_DRAFTS) or 0)
 
 
 def _told_host_bytes(engine: EngineFacts) -> int | None:
@@ -158,7 +175,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
         if not equals or name not in NAMES:
             raise KvtraceError(f"--set {change}: expected NAME=VALUE with one of {', '.join(NAMES)}", 2)
         if name in _SIZES:
-            found[name] = _size(change, value, getattr(base, name))
+            found[name] = _size(change, value, getattr(base, name), least=name != _DRAFTS)
         elif name in _SWITCHES:
             found[name] = _switch(change, value)
         elif name in _TIER:
@@ -177,7 +194,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
             found[name] = value if name == "scheduler_cls" else _word(change, value, tuple(CONNECTORS))
         else:
             found[name] = _number(change, value)
-    tier = _whole_tier(tier, base.tier)
+    tier = _whole_tier(tier, base)
     settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch)
     return _checked(engine, base, settings, blocks_given="num_gpu_blocks" in found)
 
@@ -187,6 +204,12 @@ def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_
         raise KvtraceError(
             f"block_size={settings.block_size}: hashes were recorded for blocks of {engine.hash_block_size} tokens, so "
             "only multiples of that can be replayed",
+            2,
+        )
+    if settings.num_speculative_tokens > _told_drafts(engine):
+        raise KvtraceError(
+            f"num_speculative_tokens={settings.num_speculative_tokens}: {_told_drafts(engine)} were recorded, and what "
+            "the model would accept of more is not known",
             2,
         )
     if settings.enable_prefix_caching and not engine.prefix_caching:
@@ -221,8 +244,12 @@ def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefe
         prefetch[key] = _number(change, value)
 
 
-def _whole_tier(tier: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """The tier with what its name implies where nothing was given; empty without one."""
+def _whole_tier(tier: dict[str, Any], base: Settings) -> dict[str, Any]:
+    """The tier with what its name implies where nothing was given; empty without one.
+
+    A tier in host memory copies as fast as the recording's connector did.
+    """
+    before = base.tier
     name = tier.get("name", "none" if not tier else None)
     if name is None:
         raise KvtraceError(f"tier_{next(iter(tier))}: of which tier? --set tier=... is one of {', '.join(TIERS)}", 2)
@@ -230,7 +257,8 @@ def _whole_tier(tier: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         return {}
     if before and before["name"] != name:  # another kind: only what was given beside it
         tier = {key: value for key, value in tier.items() if value != before.get(key)}
-    return {**_TIER_DEFAULTS, **TIERS[name], **tier, "name": name}
+    rates = {"load_gb_per_s": base.load_gb_per_s, "store_gb_per_s": base.store_gb_per_s}
+    return {**_TIER_DEFAULTS, **rates, **TIERS[name], **tier, "name": name}
 
 
 def _check_tier(engine: EngineFacts, settings: Settings) -> None:
@@ -260,15 +288,15 @@ def _word(change: str, value: str, words: Sequence[str]) -> str:
     return value
 
 
-def _size(change: str, value: str, recorded: int) -> int:
+def _size(change: str, value: str, recorded: int, least: int) -> int:
     if match := _FACTOR.fullmatch(value):
         size = round(recorded * float(match[1]))
     elif value.isascii() and value.isdigit():
         size = int(value)
     else:
         raise KvtraceError(f"--set {change}: expected a whole number, or a factor such as 2x", 2)
-    if size < 1:
-        raise KvtraceError(f"--set {change}: expected at least 1", 2)
+    if size < least:
+        raise KvtraceError(f"--set {change}: expected at least {least:d}", 2)
     return size
 
 

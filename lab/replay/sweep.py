@@ -47,8 +47,9 @@ def predict(
         matrices: Their cells.
         directory: Where results are kept, measured ones too; made if missing.
         say: Gets a line about each cell.
-        time_from: The trace that step times and the engine's other settings come from. Without it: for each cell the
-            measured FCFS cell of the directory that has its shape and the nearest capacity.
+        time_from: The trace that step times, bandwidths of copies and the engine's other settings come from. Without
+            it: for each cell a measured cell of the directory that has its shape, of its policy's kind or, without
+            one, of FCFS, and of those the one with the nearest capacity.
         retry_failed: Predict those again that failed.
         share: (i, n): only the i-th of every n cells.
         only: Parts of labels: only the cells that have one of them.
@@ -93,20 +94,22 @@ def _plan(left: dict[Path, Cell], directory: Path, time_from: Path | None, at_on
 
 
 def _measured(directory: Path) -> list[tuple[Cell, Path]]:
-    """Measured FCFS cells that ended well, and their traces."""
+    """Measured cells that ended well and their traces: of FCFS, and of connectors, which have work of their own."""
     found = []
     for path in sorted(directory.glob(f"cells/*/{RESULT}")):
         result = read_object(path)
         if result.get("status") == "ok" and not result.get("predicted"):
             cell = load_cell(path.parent)
-            if cell.policy["name"] == "fcfs":
+            if cell.policy["name"] == "fcfs" or "host_gib" in cell.policy:
                 found.append((cell, path.parent / RUN / TRACE_NAME))
     return found
 
 
 def _nearest(cell: Cell, measured: list[tuple[Cell, Path]]) -> Path:
-    """The trace of the measured cell of the same shape with the nearest capacity, and then the nearest rate."""
-    alike = [each for each in measured if (each[0].model, each[0].enforce_eager) == (cell.model, cell.enforce_eager)]
+    """The trace of the measured cell of the same shape and kind with the nearest capacity, then the nearest rate."""
+    shaped = [each for each in measured if (each[0].model, each[0].enforce_eager) == (cell.model, cell.enforce_eager)]
+    kinds = [[each for each in shaped if each[0].policy["name"] == name] for name in (cell.policy["name"], "fcfs")]
+    alike = kinds[0] or kinds[1]
     if not alike:
         raise KvtraceError(
             f"nothing tells how long steps of {cell.model} take: name a trace with --time-from, or run a FCFS cell of "

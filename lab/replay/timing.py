@@ -21,9 +21,12 @@ _ROUNDS = 6
 
 
 class Work(NamedTuple):
-    """Work of a step: counts of requests and tokens, and token contexts (a token behind n others adds n + 1)."""
+    """Work of a step: counts of tokens, and their contexts (a token behind n others adds n + 1).
 
-    decode_requests: int
+    Draft tokens count as decode tokens; a request's context counts once.
+    """
+
+    decode_tokens: int
     prefill_tokens: int
     decode_context: int
     prefill_context: int
@@ -40,7 +43,7 @@ class Residual(NamedTuple):
 
 @dataclass
 class TimeModel:
-    """Step times, ns. Coefficients: per step, decoding request, prefill token, decode context and prefill context.
+    """Step times, ns. Coefficients: per step, decode token, prefill token, decode context and prefill context.
 
     Attributes:
         decode: For steps without prefill.
@@ -170,7 +173,7 @@ def _in_turn(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
     before_update = before_end = 0
     for step in steps:
         update_ns, end_ns = step.update_ns or 0, step.end_ns or 0
-        if step.decode_requests + step.prefill_tokens > 0:
+        if step.decode_tokens + step.prefill_tokens > 0:
             spent_ns = update_ns - max(step.start_ns, before_update)
             samples.append(_Sample(_work_of(step), spent_ns, update_ns - step.start_ns))
             if before_end and step.start_ns > before_end:
@@ -189,7 +192,7 @@ def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
     updates = [step.update_ns or 0 for step in steps]
     begins = [max(step.start_ns, before) for step, before in zip(steps, [0, *updates], strict=False)]
     late = [after.prefill_tokens and after.start_ns < now for after, now in zip(steps[1:], updates, strict=False)]
-    plain = [step.prefill_tokens == 0 and step.decode_requests > 0 for step in steps]
+    plain = [step.prefill_tokens == 0 and step.decode_tokens > 0 for step in steps]
     decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late]
     usual_ns = int(np.median([updates[n] - begins[n] for n in decodes])) if decodes else 0
     samples = []
@@ -209,7 +212,7 @@ def _ahead(steps: Sequence[StepTime]) -> tuple[list[_Sample], int, list[int]]:
 
 
 def _work_of(step: StepTime) -> Work:
-    return Work(step.decode_requests, step.prefill_tokens, step.decode_context, step.prefill_context)
+    return Work(step.decode_tokens, step.prefill_tokens, step.decode_context, step.prefill_context)
 
 
 def _above(least_ns: int, work: Any, time: Any, all_work: Any, all_time: Any) -> tuple[Any, float]:

@@ -14,7 +14,7 @@ from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import arguments_of
 from kvtrace.lab.matrix import Matrix, read_matrix
-from kvtrace.lab.policies import engine_arguments, environment, jobs_go_in_order, policy_of
+from kvtrace.lab.policies import engine_arguments, environment, gave_up, jobs_go_in_order, policy_of
 from kvtrace.lab.workloads import make
 
 STUDIES = sorted((Path(__file__).parents[2] / "examples" / "studies").glob("*.toml"))
@@ -105,9 +105,26 @@ def test_pins_can_go_with_jobs_served_in_their_order() -> None:
         policy_of({"name": "ttl-pin", "order": 1})
 
 
-def test_lmcache_is_refused_where_it_is_not_installed() -> None:
+@pytest.mark.parametrize("name", ["lmcache", "lmcache-mp"])
+def test_lmcache_is_refused_where_it_is_not_installed(name: str) -> None:
     with pytest.raises(KvtraceError, match="lmcache is not installed"):
-        environment(policy_of({"name": "lmcache", "host_gib": 1}))
+        environment(policy_of({"name": name, "host_gib": 1}))
+
+
+def test_lmcache_that_gave_up_is_no_result() -> None:
+    log = "ERROR: Failed to initialize components. System will operate in degraded mode (recompute)."
+    lmcache = policy_of({"name": "lmcache", "host_gib": 1})
+    assert "recomputed everything" in str(gave_up(lmcache, log))
+    assert gave_up(lmcache, "LMCache WARNING: something else") is None
+    assert gave_up(policy_of("fcfs"), log) is None
+
+
+def test_engines_side_by_side_have_lmcache_servers_of_their_own() -> None:
+    policy = policy_of({"name": "lmcache-mp", "host_gib": 2, "chunk_tokens": 64})
+    first, second = (engine_arguments(policy)["kv_transfer_config"]["kv_connector_extra_config"] for _ in range(2))
+    assert first["lmcache.mp.port"] != second["lmcache.mp.port"]
+    assert "--l1-size-gb 2 " in first["lmcache.mp.autostart.server_args"]
+    assert "--chunk-size 64 " in first["lmcache.mp.autostart.server_args"]
 
 
 @pytest.mark.parametrize(

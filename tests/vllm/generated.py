@@ -52,7 +52,7 @@ def drive(engine: Any, workload: int, chance: random.Random, options: dict[str, 
             engine.add_request(
                 name,
                 {"prompt_token_ids": prompt(prefixes, ended, chance)},
-                sampling(chance),
+                sampling(options, chance),
                 priority=priority(options, chance),
             )
             if chance.random() < 0.15:
@@ -75,15 +75,16 @@ def prompt(prefixes: list[list[int]], ended: list[list[int]], chance: random.Ran
     return [*chance.choice(prefixes), *own]
 
 
-def sampling(chance: random.Random) -> Any:
+def sampling(options: dict[str, Any], chance: random.Random) -> Any:
     from vllm import SamplingParams
 
+    greedy = "speculative_config" in options  # such outputs repeat themselves, so that drafts fit
     return SamplingParams(
         max_tokens=chance.randrange(1, 60),
         ignore_eos=True,
         detokenize=False,
-        temperature=1.0,
-        n=chance.choice([1, 1, 1, 1, 2, 3]),
+        temperature=0.0 if greedy else 1.0,
+        n=1 if greedy else chance.choice([1, 1, 1, 1, 2, 3]),
         stop_token_ids=list(range(150)) if chance.random() < 0.3 else None,
         skip_reading_prefix_cache=True if chance.random() < 0.1 else None,
     )

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
+from kvtrace.lab.replay import timing
+from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.replay.run import Job, Replayed, replay
+from kvtrace.lab.replay.settings import changed_settings, recorded_settings
+from kvtrace.queries import Trace
 from tests.vllm.conftest import ENGINE, HERE, MODEL, Recorded, ingested, kvtrace, vllm_environment
+from tests.vllm.reproduction import check_all
 
 BLOCK = 32
 BIG = {**ENGINE, "num_gpu_blocks_override": 96}
@@ -316,3 +323,49 @@ def test_answers_are_those_of_vllms_cache_manager_with_any_groups(warm_python: l
     script = [*warm_python, str(HERE / "group_answers.py"), "1", str(tmp_path)]
     done = subprocess.run(script, env=vllm_environment(), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def _engine_of(recorded: Recorded, name: str) -> int:
+    rows = recorded.trace.sql("FROM process", format="arrow").to_pylist()
+    [engine] = [row["process_id"] for row in rows if row["pid"] == recorded.truth[name]["pid"]]
+    return int(engine)
+
+
+@pytest.mark.usefixtures("warm_replays")
+def test_hybrids_and_speculation_are_repeated(recorded: Recorded, tmp_path: Path) -> None:
+    """Windows, states, blocks of several sizes; drafts however they were made, and what the model accepted of them."""
+    trace = recorded.run / "trace.duckdb"
+    drafted = "SELECT step, drafted_tokens, accepted_tokens FROM draft WHERE engine_id = {} ORDER BY step"
+    engines = {name: _engine_of(recorded, name) for name in recorded.truth if name != "connector"}
+    check_all({name: (trace, number) for name, number in engines.items()}, tmp_path)
+    for name, number in engines.items():
+        with Trace(tmp_path / f"repeated {name}" / "again.duckdb") as again:
+            [replayed] = [row["engine_id"] for row in again.sql("FROM engine", format="arrow").to_pylist()]
+            rows = again.sql(drafted.format(replayed), format="arrow").to_pylist()
+        assert rows == recorded.trace.sql(drafted.format(number), format="arrow").to_pylist(), name
+        assert bool(rows) == (name in ("ngram", "eagle", "alignment", "all")), name
+
+
+@pytest.mark.usefixtures("warm_replays")
+def test_what_speculation_gains_can_be_asked(recorded: Recorded, tmp_path: Path) -> None:
+    """Fewer drafts need more steps for the same tokens, none at all one for each."""
+    recording = read_recording(recorded.run / "trace.duckdb", _engine_of(recorded, "ngram"))
+    settings, model = recorded_settings(recording.engine), timing.fit(recording.steps)
+    jobs = [
+        Job(
+            str(most), changed_settings(recording.engine, settings, [f"num_speculative_tokens={most}"]), model,
+            Loop("batch"), tmp_path / "none", figures_only=True,
+        )
+        for most in (3, 1, 0)
+    ]  # fmt: skip
+    steps, outputs = [], set()
+    for done in replay(recording, jobs):
+        assert isinstance(done, Replayed), done
+        steps.append(done.outcome.steps)
+        outputs.add(done.outcome.output_tokens)
+    assert len(outputs) == 1
+    assert steps == sorted(set(steps))
+    # Requests came one after the other, so that without drafts each token but a prompt's first takes a step.
+    prefills = sum(step.prefill_tokens > 0 for step in recording.steps)
+    alone = prefills + sum(request.output_tokens - 1 for request in recording.requests)
+    assert steps[2] - steps[0] == alone - len(recording.steps) > 0

@@ -23,7 +23,13 @@ ENGINES = {
         "scheduling_policy": "priority",
     },
     "two groups": {"num_gpu_blocks_override": 48, "hf_overrides": _TWO_GROUPS},
-}
+    "speculation": {
+        "num_gpu_blocks_override": 24,
+        "speculative_config": {
+            "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2, "prompt_lookup_min": 1,
+        },
+    },
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("warm_replays")
@@ -46,6 +52,9 @@ def test_generated_workloads_are_repeated(warm_python: list[str], tmp_path: Path
             "FROM step_schedule WHERE admission_limit = 'kv_insufficient' AND limit_need_blocks IS NOT NULL",
             format="arrow",
         ).to_pylist()
+        drafts = trace.sql(
+            "SELECT sum(accepted_tokens) accepted, sum(drafted_tokens) drafted FROM draft", format="arrow"
+        )
         ends = trace.sql("SELECT DISTINCT finish_reason::VARCHAR reason FROM request", format="arrow")
     # vLLM refuses a request that needs more than is free beside what is to be kept free, here the watermark.
     assert all(row["need"] > row["free"] - row["kept"] for row in refused)
@@ -60,3 +69,5 @@ def test_generated_workloads_are_repeated(warm_python: list[str], tmp_path: Path
     assert {"abort", "length", "stop"} <= set(ends["reason"].to_pylist())
     assert all(each.recorded.hit_tokens and each.recorded.evictions for each in found.values())
     assert sum(each.recorded.preemptions for each in found.values()) > 10
+    assert found["speculation"].recorded.preemptions
+    assert 0 < drafts["accepted"][0].as_py() < drafts["drafted"][0].as_py()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import read_recording
-from kvtrace.lab.replay.settings import TTL_PIN, recorded_settings, untold_settings
+from kvtrace.lab.replay.settings import (
+    ASSUMED_GB_PER_S,
+    TTL_PIN,
+    changed_settings,
+    recorded_settings,
+    untold_settings,
+    with_rates,
+)
 from tests.traces import write_trace
 
 ENGINE = {
@@ -36,7 +44,7 @@ def trace(path: Path, *more: str, **engine: Any) -> Path:
 
 
 REFUSED = {
-    "speculative": ((), {"settings": '{"speculative": {"method": "ngram"}}'}, "generated speculatively (ngram)"),
+    "speculative": (("UPDATE step_schedule SET decode_requests = 1, decode_tokens = 3",), {}, "not tell its drafts"),
     "pair": (("INSERT INTO request_remote (request, engine_id) VALUES (1, 1)",), {}, "half of a prefill/decode pair"),
     "streaming": (("INSERT INTO pin_start (engine_id, cause) VALUES (1, 'streaming')",), {}, "streaming sessions"),
     "images": (("INSERT INTO request_key (request, engine_id, multimodal_key) VALUES (1, 1, 7)",), {}, "had images"),
@@ -60,6 +68,47 @@ def test_a_connectors_size_is_read_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(KvtraceError, match="--recorded cpu_bytes_to_use") as refused:
         untold_settings(untold, recorded_settings(untold))
     assert refused.value.exit_code == 2
+
+
+def test_copies_are_as_fast_as_recorded_ones(tmp_path: Path) -> None:
+    """Of the recording itself or of the one that gives step times; a tier that is no host memory has its own speed."""
+    (tmp_path / "moved").mkdir()
+    rates = (
+        "INSERT INTO transfer_rate VALUES (1, 'load', 'device', 9, 9, 9, 4e10), (1, 'store', 'device', 9, 9, 9, 3e10)"
+    )
+    moved = read_recording(trace(tmp_path / "moved", rates)).engine
+    assert (moved.load_gb_per_s, moved.store_gb_per_s) == (40, 30)
+    base = recorded_settings(moved)
+    assert (base.load_gb_per_s, base.store_gb_per_s) == (40, 30)
+    host, disk = (
+        changed_settings(replace(moved, block_bytes=1), base, [f"tier={name}"]).tier for name in ("host", "disk")
+    )
+    assert (host["load_gb_per_s"], host["store_gb_per_s"], disk["load_gb_per_s"]) == (40, 30, 5)
+    still = recorded_settings(read_recording(trace(tmp_path)).engine)
+    assert (still.load_gb_per_s, still.store_gb_per_s) == (ASSUMED_GB_PER_S, ASSUMED_GB_PER_S)
+    assert with_rates(still, moved) == replace(still, load_gb_per_s=40, store_gb_per_s=30)
+
+
+def test_drafts_are_by_the_tokens_before_them(tmp_path: Path) -> None:
+    """The rest of a draft stands where another replay may stop within it."""
+    rows = [("prefill", 0, 40, None), ("decode", 40, 4, (3, 2)), ("decode", 43, 1, None), ("decode", 44, 3, (2, 0))]
+    shares = (
+        f"INSERT INTO step_request (engine_id, step, request, phase, computed_tokens, scheduled_tokens) "
+        f"VALUES (1, {step}, 1, '{phase}', {computed}, {tokens})"
+        for step, (phase, computed, tokens, _) in enumerate(rows, 1)
+    )
+    drafts = (
+        f"INSERT INTO draft (engine_id, step, request, drafted_tokens, accepted_tokens) VALUES (1, {step}, 1, {d}, {a})"
+        for step, (*_, (d, a)) in ((step, row) for step, row in enumerate(rows, 1) if row[3])
+    )
+    told = {"settings": json.dumps({"speculative": {"method": "ngram", "num_speculative_tokens": 3}})}
+    recording = read_recording(trace(tmp_path, *shares, *drafts, **told))
+    assert recording.requests[0].drafts == {0: (0, 0), 1: (3, 2), 2: (2, 1), 3: (1, 0), 4: (0, 0), 5: (2, 0)}
+    base = recorded_settings(recording.engine)
+    assert base.num_speculative_tokens == 3
+    assert changed_settings(recording.engine, base, ["num_speculative_tokens=0"]).num_speculative_tokens == 0
+    with pytest.raises(KvtraceError, match="3 were recorded"):
+        changed_settings(recording.engine, base, ["num_speculative_tokens=4"])
 
 
 def test_pins_and_tools_are_read(tmp_path: Path) -> None:
