@@ -1,23 +1,40 @@
-"""A small model of vLLM's scheduler and block manager: what a tile of a generated capture consists of.
+"""A small model of vLLM's scheduler and block manager: what tiles of generated captures and test traces consist of.
 
 Multi-turn sessions share prefixes, the pool is too small for all of them, so lookups hit and miss, blocks are evicted
 and requests are preempted. Request, string and hash numbers are local to the tile; the generator makes them global.
+No figure of it was measured on anything.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvtrace.events import EVENTS, BlockOp, FinishReason, GraphMode, Limit, Phase, RequestOp, TableOp
 
 BLOCK_TOKENS = 16
-BUDGET_TOKENS = 2048
-MAX_SEQS = 64
 MAX_MODEL_TOKENS = 8192
-SYSTEM_BLOCKS = 12
 NEVER = -1
+
+
+@dataclass(frozen=True)
+class Load:
+    """Limits of the engine, what sessions ask of it, and its times. A pair is the least and the most."""
+
+    budget_tokens: int = 2048
+    max_seqs: int = 64
+    system_blocks: int = 12
+    prompt_tokens: tuple[int, int] = (300, 1200)
+    output_tokens: tuple[int, int] = (20, 90)
+    added_tokens: tuple[int, int] = (100, 600)
+    think_ms: tuple[int, int] = (200, 3000)
+    start_ns: int = 1_000_000
+    apart_ns: int = 40_000_000
+    """From a session's beginning to the next one's."""
+    step_ns: int = 6_000_000
+    token_ns: int = 9_000
 
 
 @dataclass
@@ -39,15 +56,17 @@ class Request:
     def tokens(self) -> int:
         return self.prompt_tokens + self.output_tokens
 
-    def hash_at(self, position: int) -> int:
-        """Blocks of the system prompt are the same for all sessions, later ones for all turns of a session."""
-        return position + 1 if position < SYSTEM_BLOCKS else (self.session << 10) + position + 1
+
+USUAL = Load()
 
 
 class Tile:
     """Runs some sessions to their end. `records[event]` are tuples: order, then the event's fields."""
 
-    def __init__(self, free: deque[int] | list[int], old_hashes: dict[int, int], sessions: int, seed: int = 1) -> None:
+    def __init__(
+        self, free: Iterable[int], old_hashes: dict[int, int], sessions: int, seed: int = 1, load: Load = USUAL
+    ) -> None:
+        self.load = load
         self.random = random.Random(seed)
         self.records: dict[str, list[tuple[int, ...]]] = {name: [] for name in EVENTS}
         self.free = dict.fromkeys(free)  # in order of eviction
@@ -56,7 +75,7 @@ class Tile:
         self.hash_of = {block: -number for block, number in old_hashes.items()}  # the tile before: negative
         self.block_of: dict[int, int] = {}
         self.order = 0
-        self.now_ns = 1_000_000
+        self.now_ns = load.start_ns
         self.step = 0
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -66,7 +85,8 @@ class Tile:
 
     def run(self, most_records: int | None = None) -> Tile:
         for session in range(1, self.sessions + 1):
-            self._turn(session, 1, self.random.randint(300, 1200), session * 40_000_000)
+            start_ns = self.load.start_ns - USUAL.start_ns + session * self.load.apart_ns
+            self._turn(session, 1, self.random.randint(*self.load.prompt_tokens), start_ns)
         while self.later or self.waiting or self.running:
             if most_records is not None and self.order >= most_records:
                 break
@@ -82,7 +102,7 @@ class Tile:
 
     def _turn(self, session: int, turn: int, prompt_tokens: int, at_ns: int) -> None:
         self.requests += 1
-        request = Request(self.requests, session, turn, prompt_tokens, self.random.randint(20, 90))
+        request = Request(self.requests, session, turn, prompt_tokens, self.random.randint(*self.load.output_tokens))
         self.later.append((at_ns, request))
         self.later.sort(key=lambda item: item[0])
 
@@ -100,7 +120,7 @@ class Tile:
         self.start_ns = self.now_ns
         self.preempted = 0
         self.limit = (Limit.none, 0, NEVER, NEVER, NEVER)
-        budget, shares = self._schedule_running(BUDGET_TOKENS, [])
+        budget, shares = self._schedule_running(self.load.budget_tokens, [])
         if not self.preempted:
             budget = self._admit(budget, shares)
         elif self.waiting:
@@ -129,7 +149,7 @@ class Tile:
     def _admit(self, budget: int, shares: list[tuple[Request, int, int]]) -> int:
         while self.waiting:
             head = self.waiting[0]
-            if len(self.running) >= MAX_SEQS or not budget:
+            if len(self.running) >= self.load.max_seqs or not budget:
                 reason = Limit.token_budget if not budget else Limit.max_num_seqs
                 self.limit = (reason, head.number, NEVER, NEVER, NEVER)
                 break
@@ -151,10 +171,14 @@ class Tile:
             budget -= tokens
         return budget
 
+    def _hash_at(self, request: Request, position: int) -> int:
+        """Blocks of the system prompt are the same for all sessions, later ones for all turns of a session."""
+        return position + 1 + (request.session << 10 if position >= self.load.system_blocks else 0)
+
     def _lookup(self, request: Request) -> list[int]:
         hits = []
         for position in range((request.tokens - 1) // BLOCK_TOKENS):
-            block = self.block_of.get(request.hash_at(position))
+            block = self.block_of.get(self._hash_at(request, position))
             if block is None:
                 break
             hits.append(block)
@@ -193,7 +217,7 @@ class Tile:
             self.emit("block_table", self.step, request.number, 0, op, position, block)
             request.blocks.append(block)
         for position in range(request.cached_blocks, (request.computed_tokens + tokens) // BLOCK_TOKENS):
-            number, block = request.hash_at(position), request.blocks[position]
+            number, block = self._hash_at(request, position), request.blocks[position]
             if number not in self.block_of:
                 self.block_of[number] = block
                 self.hash_of[block] = number
@@ -239,7 +263,15 @@ class Tile:
         pool = (free, self.blocks - free, len(self.hash_of), self.preempted)
         queues = (self.step, len(self.running), len(self.waiting))
         self.emit(
-            "step_schedule", self.start_ns, self.now_ns, *queues, *by_phase, BUDGET_TOKENS, budget, *pool, *self.limit
+            "step_schedule",
+            self.start_ns,
+            self.now_ns,
+            *queues,
+            *by_phase,
+            self.load.budget_tokens,
+            budget,
+            *pool,
+            *self.limit,
         )
 
     @staticmethod
@@ -254,7 +286,7 @@ class Tile:
     def _update(self, shares: list[tuple[Request, int, int]]) -> None:
         scheduled = sum(tokens for _, tokens, _ in shares)
         begun_ns = self.now_ns + 30_000
-        self.now_ns += 6_000_000 + 9_000 * scheduled
+        self.now_ns += self.load.step_ns + self.load.token_ns * scheduled
         graph = GraphMode.full if scheduled == len(shares) else GraphMode.piecewise
         self.emit("forward", begun_ns, self.now_ns - 20_000, 1, self.step, scheduled, len(shares), graph)
         update_ns, outputs, finished = self.now_ns, 0, 0
@@ -276,9 +308,9 @@ class Tile:
         self._life(request, RequestOp.finish, reason=FinishReason.length)
         self._release(request)
         self.running.remove(request)
-        longer = request.tokens + self.random.randint(100, 600)
+        longer = request.tokens + self.random.randint(*self.load.added_tokens)
         if request.turn < 4 and longer < MAX_MODEL_TOKENS - 100:
-            think_ns = self.random.randint(200, 3000) * 1_000_000
+            think_ns = self.random.randint(*self.load.think_ms) * 1_000_000
             self._turn(request.session, request.turn + 1, longer, self.now_ns + think_ns)
 
     def _block(self, block: int, op: BlockOp, request: Request, number: int = 0) -> None:

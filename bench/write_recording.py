@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 
 import numpy as np
-from simulate import BLOCK_TOKENS, BUDGET_TOKENS, MAX_MODEL_TOKENS, MAX_SEQS
+from simulate import BLOCK_TOKENS, MAX_MODEL_TOKENS, USUAL
 
 from kvtrace import __version__
 from kvtrace.capture.limits import LARGEST_SEGMENT_BYTES
@@ -65,8 +65,9 @@ class ProcessWriter:
         if role != "frontend":
             lines.append({"kind": "rank", "dp_rank": rank, "tp_rank": 0, "pp_rank": 0})
         if role == "engine":
-            sizes = {"block_size_tokens": BLOCK_TOKENS, "blocks": BLOCKS - 1, "kv_groups": 1, "max_num_seqs": MAX_SEQS}
-            limits = {"max_num_batched_tokens": BUDGET_TOKENS, "max_model_len": MAX_MODEL_TOKENS, "policy": "fcfs"}
+            sizes = {"block_size_tokens": BLOCK_TOKENS, "blocks": BLOCKS - 1, "kv_groups": 1, "policy": "fcfs"}
+            most = {"max_num_seqs": USUAL.max_seqs, "max_num_batched_tokens": USUAL.budget_tokens}
+            limits = {**most, "max_model_len": MAX_MODEL_TOKENS}
             flags = {"prefix_caching": True, "chunked_prefill": True, "async_scheduling": False}
             lines.append({"kind": "engine", "model": "generated", **sizes, **limits, **flags, "block_bytes": 1 << 21})
         text = "".join(json.dumps({"monotonic_ns": MONOTONIC_NS, **line}) + "\n" for line in lines)

@@ -768,38 +768,8 @@ PIN_END = Event(
     ),
 )
 
-EVENTS: dict[str, Event] = {
-    event.name: event
-    for event in (
-        STEP_SCHEDULE,
-        REFUSAL_GROUP,
-        STEP_UPDATE,
-        STEP_REQUEST,
-        DRAFT,
-        REQUEST_ARRIVAL,
-        REQUEST_DELIVERY,
-        REQUEST_QUEUED,
-        REQUEST_REMOTE,
-        REQUEST_EVENT,
-        BLOCK_EVENT,
-        PREFIX_LOOKUP,
-        GROUP_LOOKUP,
-        REQUEST_HASH,
-        REQUEST_KEY,
-        FORWARD,
-        BLOCK_TABLE,
-        KV_WINDOW,
-        BATCH_ROW,
-        CONNECTOR_LOOKUP,
-        CONNECTOR_CALL,
-        TRANSFER_SUBMIT,
-        TRANSFER_END,
-        TRANSFER_BLOCK,
-        TIER_BLOCK,
-        PIN_START,
-        PIN_END,
-    )
-}
+EVENTS: dict[str, Event] = {event.name: event for event in list(globals().values()) if isinstance(event, Event)}
+"""All that are declared above, by name."""
 
 ENUMS: tuple[EnumType, ...] = (
     *dict.fromkeys(field.enum for event in EVENTS.values() for field in event.fields if field.enum),

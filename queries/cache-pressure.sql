@@ -28,11 +28,7 @@
 --     could add.
 -- column: preemptions derived | Preemptions, of all requests.
 -- column: mean_ttft_ms [ms] derived | Mean time from arrival to the first token.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: requests_per_s [requests/s] derived | Measured arrival rate of the run's requests.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: requests_per_s
 
 WITH looked_up AS (
     SELECT
@@ -74,11 +70,7 @@ SELECT
     lost.tokens / nullif(l.queried_tokens, 0) AS avoidable_share,
     v.preemptions,
     v.mean_ttft_ms,
-    s.policy,
-    s.requests_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.requests_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM looked_up l, (SELECT sum(tokens)::BIGINT AS tokens FROM stored) d, evicted e, lost, served v, run_setting s
 WHERE l.requests > 0
 ORDER BY l.requests

@@ -15,6 +15,7 @@ A query is a file `NAME.sql` in this folder: a header of comments, then one SELE
     -- worst: COLUMN: a report that has no room for all rows shows those in which it is greatest.
     -- column: NAME [UNIT] SOURCE | Meaning. A continued line is
     --     indented by four more spaces.
+    -- setting: RATE: the last columns are the run's policy, this rate of view `run_setting`, its blocks and cache.
 
 Parameters are `$NAME` in the SQL; each use becomes the value, cast to its type. SOURCE says how a value came about:
 `recorded` (copied from the trace), `derived` (computed from recorded values) or `inferred` (a guess by a rule).
@@ -52,7 +53,14 @@ GROUPS = (
 _PARAM = re.compile(
     r"(?P<name>[a-z]\w*) (?P<type>[A-Z]+)(?:\((?P<choices>[^)]+)\))?(?: = (?P<default>[^|]+?))? \| (?P<meaning>.+)"
 )
-_KINDS = ("group", "figure", "needs", "words", "param", "key", "worst", "column")
+_KINDS = ("group", "figure", "needs", "words", "param", "key", "worst", "column", "setting")
+_SETTING = (
+    "policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).",
+    "{rate} [{of}/s] derived | Measured arrival rate of the run's {of}.",
+    "blocks [blocks] recorded | GPU blocks of the run.",
+    "block_size_tokens [tokens] recorded | Tokens a block.",
+    "cache_mode derived | off, prefix, or either with `+` and the KV connector.",
+)
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,9 @@ def parse(name: str, text: str) -> Query:
     """
     file = f"{name}.sql"
     header, body = sql_header.read(file, text, _KINDS)
+    setting = [
+        entry.format(rate=rate, of=rate.removesuffix("_per_s")) for rate in header.all("setting") for entry in _SETTING
+    ]
     return Query(
         name=name,
         title=header.prose[0],
@@ -177,7 +188,7 @@ def parse(name: str, text: str) -> Query:
         needs=header.names("needs"),
         figures=tuple(header.all("figure")),
         params=tuple(_param(name, entry) for entry in header.all("param")),
-        columns=tuple(sql_header.column(file, entry) for entry in header.all("column")),
+        columns=tuple(sql_header.column(file, entry) for entry in [*header.all("column"), *setting]),
         key=header.names("key"),
         worst="".join(header.names("worst")),
         words=header.names("words"),

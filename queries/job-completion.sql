@@ -23,11 +23,7 @@
 -- column: cached_tokens [tokens] derived | Of them, found at first admissions, on the GPU or by a KV connector.
 -- column: output_tokens [tokens] derived | Sum over its turns.
 -- column: preemptions derived | Sum over its turns.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: jobs_per_s [jobs/s] derived | Measured arrival rate of the run's jobs.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: jobs_per_s
 
 WITH turns AS (
     SELECT
@@ -72,10 +68,6 @@ SELECT
     cached_tokens,
     output_tokens,
     preemptions,
-    s.policy,
-    s.jobs_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.jobs_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM jobs, run_setting s
 ORDER BY arrival_ns, session

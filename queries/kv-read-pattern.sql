@@ -59,13 +59,6 @@ WITH chosen AS (
         l.process_id, l.step, l.row, l.first_token, l.first_token // c.size AS position,
         l.kernel_block * l.kernel_block_tokens // c.size AS block_id
     FROM gpu_block_list l JOIN chosen c USING (process_id, step)
-), batch AS (
-    SELECT c.process_id, c.step, b.since
-    FROM chosen c ASOF JOIN (SELECT DISTINCT process_id, step AS since FROM batch_row) b
-        ON c.process_id = b.process_id AND c.step >= b.since
-), named AS (
-    SELECT b.process_id, b.step, r.row, r.request
-    FROM batch b JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since
 ), read AS (
     SELECT DISTINCT
         p.process_id, p.step, p.head, p.program, n.request, l.position, l.block_id,
@@ -75,7 +68,7 @@ WITH chosen AS (
         ON
             l.process_id = t.process_id AND l.step = t.step AND l.row = p.row
             AND l.first_token >= t.tile * p.tile_tokens AND l.first_token < (t.tile + 1) * p.tile_tokens
-    LEFT JOIN named n ON n.process_id = t.process_id AND n.step = t.step AND n.row = p.row
+    LEFT JOIN tile_request n ON n.process_id = t.process_id AND n.step = t.step AND n.row = p.row
 ), whole_step AS (
     SELECT engine_id, step, CASE WHEN min(phase) = max(phase) THEN min(phase) END AS phase
     FROM step_request WHERE step IN (SELECT step FROM chosen) GROUP BY engine_id, step

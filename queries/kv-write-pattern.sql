@@ -52,14 +52,9 @@ WITH chosen AS (
         l.process_id, l.step, l.row, l.first_token // c.size AS position,
         l.kernel_block * l.kernel_block_tokens // c.size AS block_id
     FROM gpu_block_list l JOIN chosen c USING (process_id, step)
-), batch AS (
-    SELECT c.process_id, c.step, b.since
-    FROM chosen c ASOF JOIN (SELECT DISTINCT process_id, step AS since FROM batch_row) b
-        ON c.process_id = b.process_id AND c.step >= b.since
 ), owner AS (
     SELECT l.step, l.block_id, min(l.position) AS position, min(r.request) AS request
-    FROM listed l JOIN batch b USING (process_id, step)
-    JOIN batch_row r ON r.process_id = b.process_id AND r.step = b.since AND r.row = l.row
+    FROM listed l JOIN tile_request r USING (process_id, step, row)
     GROUP BY l.step, l.block_id
 )
 SELECT

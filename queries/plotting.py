@@ -12,16 +12,21 @@ import math
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvtrace.errors import KvtraceError
 from kvtrace.queries.catalogue import catalogue
 from kvtrace.queries.text import inert
 
 if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
+# Names for plots to annotate with: importing the libraries takes a second.
+Axes: TypeAlias = "matplotlib.axes.Axes"
+Figure: TypeAlias = "matplotlib.figure.Figure"
+Frame: TypeAlias = "pd.DataFrame"
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
 """Okabe and Ito's palette: told apart with any of the common colour-vision deficiencies. Cycle through it in order."""
@@ -67,7 +72,7 @@ CATEGORIES = {
 }
 """One colour a category of kernels."""
 
-Plot = Callable[["pd.DataFrame"], "Figure"]
+Plot = Callable[[Frame], Figure]
 
 
 def new_figure(title: str, *, source: str = "", rows: int = 1, columns: int = 1, share_x: bool = True) -> Figure:
@@ -80,9 +85,9 @@ def new_figure(title: str, *, source: str = "", rows: int = 1, columns: int = 1,
         columns: Axes beside each other.
         share_x: Axes of a column have one x axis.
     """
-    from matplotlib.figure import Figure
+    from matplotlib import figure as figures
 
-    figure = Figure(figsize=(WIDTH_INCHES, 1.0 + (HEIGHT_INCHES - 1.0) * rows), layout="constrained")
+    figure = figures.Figure(figsize=(WIDTH_INCHES, 1.0 + (HEIGHT_INCHES - 1.0) * rows), layout="constrained")
     figure.suptitle(plain(title), fontsize=11)
     figure.subplots(rows, columns, sharex="col" if share_x else "none", squeeze=False)
     for axes in figure.axes:

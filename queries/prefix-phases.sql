@@ -23,11 +23,7 @@
 -- column: mean_ttft_ms [ms] derived | Mean time from arrival to the first token.
 -- column: p50_ttft_ms [ms] derived | Median of it.
 -- column: p95_ttft_ms [ms] derived | 95 of 100 waited at most this long.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: requests_per_s [requests/s] derived | Measured arrival rate of the run's requests.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: requests_per_s
 
 WITH named AS (
     SELECT
@@ -78,10 +74,6 @@ SELECT
     mean_ttft_ms,
     p50_ttft_ms,
     p95_ttft_ms,
-    s.policy,
-    s.requests_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.requests_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM ordered, run_setting s
 ORDER BY phase_order

@@ -22,11 +22,7 @@
 -- column: recomputed_share [ratio] derived | Their share of all tokens that the engine's steps computed.
 -- column: repeated_lookups derived | Lookups after the request's first, for this cause.
 -- column: repeated_tokens [tokens] derived | Tokens looked up by them.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: jobs_per_s [jobs/s] derived | Measured arrival rate of the run's jobs.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: jobs_per_s
 
 WITH preempted AS (
     SELECT
@@ -95,10 +91,6 @@ SELECT
     recomputed_tokens / nullif(c.tokens, 0) AS recomputed_share,
     repeated_lookups,
     repeated_tokens::BIGINT AS repeated_tokens,
-    s.policy,
-    s.jobs_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.jobs_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM told LEFT JOIN computed c USING (engine_id), run_setting s
 ORDER BY engine_id, cause

@@ -18,11 +18,7 @@
 -- column: p50_ttft_ms [ms] derived | Median of it.
 -- column: p95_ttft_ms [ms] derived | 95 of 100 waited at most this long.
 -- column: output_tokens_per_s [tokens/s] derived | Output tokens over span_s.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: requests_per_s [requests/s] derived | Measured arrival rate of the run's requests.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: requests_per_s
 
 WITH arrived AS (
     SELECT
@@ -62,11 +58,7 @@ SELECT
     p50_ttft_ms,
     p95_ttft_ms,
     output_tokens / nullif(span_s, 0) AS output_tokens_per_s,
-    s.policy,
-    s.requests_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.requests_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM counted, run_setting s
 WINDOW grown AS (ORDER BY first_requests)
 ORDER BY first_requests

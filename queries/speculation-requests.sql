@@ -21,35 +21,21 @@
 -- column: drafted_slots [tokens] derived | KV slots of the drafted tokens, in all KV cache groups of pages.
 -- column: rejected_slots [tokens] derived | Of them, those of tokens that were not accepted.
 
-WITH pages AS (
-    SELECT engine_id, count(*) FILTER (kind IN ('full', 'window', 'chunk')) AS page_groups
-    FROM kv_group GROUP BY engine_id
-), counted AS (
-    SELECT
-        engine_id,
-        request,
-        count(*) AS drafts,
-        sum(drafted_tokens - invalid_tokens)::BIGINT AS drafted_tokens,
-        sum(accepted_tokens)::BIGINT AS accepted_tokens,
-        sum(drafted_tokens)::BIGINT AS scheduled_tokens
-    FROM draft
-    GROUP BY engine_id, request
-)
 SELECT
-    c.engine_id,
-    c.request,
-    r.external_id,
-    r.session,
-    r.turn,
-    c.drafts,
-    c.drafted_tokens,
-    c.accepted_tokens,
-    c.drafted_tokens - c.accepted_tokens AS rejected_tokens,
-    c.accepted_tokens / nullif(c.drafted_tokens, 0) AS acceptance,
-    c.accepted_tokens / c.drafts AS accepted_per_draft,
-    c.scheduled_tokens * coalesce(g.page_groups, 1) AS drafted_slots,
-    (c.scheduled_tokens - c.accepted_tokens) * coalesce(g.page_groups, 1) AS rejected_slots
-FROM counted c
-LEFT JOIN request r ON r.request = c.request
-LEFT JOIN pages g ON g.engine_id = c.engine_id
-ORDER BY c.engine_id, c.request
+    d.engine_id,
+    d.request,
+    any_value(r.external_id) AS external_id,
+    any_value(r.session) AS session,
+    any_value(r.turn) AS turn,
+    count(*) AS drafts,
+    sum(d.drafted_tokens)::BIGINT AS drafted_tokens,
+    sum(d.accepted_tokens)::BIGINT AS accepted_tokens,
+    sum(d.drafted_tokens - d.accepted_tokens)::BIGINT AS rejected_tokens,
+    sum(d.accepted_tokens) / nullif(sum(d.drafted_tokens), 0) AS acceptance,
+    sum(d.accepted_tokens) / count(*) AS accepted_per_draft,
+    sum(d.drafted_slots)::BIGINT AS drafted_slots,
+    sum(d.rejected_slots)::BIGINT AS rejected_slots
+FROM step_draft d
+LEFT JOIN request r ON r.request = d.request
+GROUP BY d.engine_id, d.request
+ORDER BY d.engine_id, d.request

@@ -18,33 +18,18 @@
 -- column: rejected_slots [tokens] derived | KV slots of tokens that were not accepted, in all KV cache groups of pages.
 -- column: interval_ms [ms] derived | Wall time the step added.
 
-WITH pages AS (
-    SELECT engine_id, count(*) FILTER (kind IN ('full', 'window', 'chunk')) AS page_groups
-    FROM kv_group GROUP BY engine_id
-), counted AS (
-    SELECT
-        engine_id,
-        step,
-        min(time_ns) AS time_ns,
-        count(*) AS drafts,
-        sum(drafted_tokens - invalid_tokens)::BIGINT AS drafted_tokens,
-        sum(accepted_tokens)::BIGINT AS accepted_tokens,
-        sum(drafted_tokens)::BIGINT AS scheduled_tokens
-    FROM draft
-    GROUP BY engine_id, step
-)
 SELECT
-    c.engine_id,
-    c.step,
-    c.time_ns,
-    s.decode_requests,
-    c.drafts,
-    c.drafted_tokens,
-    c.accepted_tokens,
-    c.drafted_tokens - c.accepted_tokens AS rejected_tokens,
-    (c.scheduled_tokens - c.accepted_tokens) * coalesce(g.page_groups, 1) AS rejected_slots,
-    s.interval_ns / 1e6 AS interval_ms
-FROM counted c
-LEFT JOIN step s ON s.engine_id = c.engine_id AND s.step = c.step
-LEFT JOIN pages g ON g.engine_id = c.engine_id
-ORDER BY c.engine_id, c.step
+    d.engine_id,
+    d.step,
+    min(d.time_ns) AS time_ns,
+    any_value(s.decode_requests) AS decode_requests,
+    count(*) AS drafts,
+    sum(d.drafted_tokens)::BIGINT AS drafted_tokens,
+    sum(d.accepted_tokens)::BIGINT AS accepted_tokens,
+    sum(d.drafted_tokens - d.accepted_tokens)::BIGINT AS rejected_tokens,
+    sum(d.rejected_slots)::BIGINT AS rejected_slots,
+    any_value(s.interval_ns) / 1e6 AS interval_ms
+FROM step_draft d
+LEFT JOIN step s ON s.engine_id = d.engine_id AND s.step = d.step
+GROUP BY d.engine_id, d.step
+ORDER BY d.engine_id, d.step

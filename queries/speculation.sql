@@ -28,14 +28,15 @@
 --     1, it cannot pay.
 -- column: saved_ms [ms] derived | What the accepted tokens of those steps saved less what the drafts cost; below 0, it cost more.
 
-WITH pages AS (
-    SELECT engine_id, count(*) FILTER (kind IN ('full', 'window', 'chunk')) AS page_groups
-    FROM kv_group GROUP BY engine_id
-), drafted AS (
+WITH drafted AS (
     SELECT
-        engine_id, step, count(*) AS drafts, sum(drafted_tokens - invalid_tokens) AS drafted_tokens,
-        sum(accepted_tokens) AS accepted_tokens, sum(drafted_tokens) AS slots
-    FROM draft GROUP BY engine_id, step
+        engine_id,
+        step,
+        count(*) AS drafts,
+        sum(drafted_tokens) AS drafted_tokens,
+        sum(accepted_tokens) AS accepted_tokens,
+        sum(rejected_slots) AS rejected_slots
+    FROM step_draft GROUP BY engine_id, step
 ), decoding AS (
     SELECT s.engine_id, s.step, s.decode_requests, s.interval_ns, d.drafts, d.drafted_tokens, d.accepted_tokens
     FROM step s LEFT JOIN drafted d ON d.engine_id = s.engine_id AND d.step = s.step
@@ -74,7 +75,7 @@ WITH pages AS (
 ), counted AS (
     SELECT
         engine_id, sum(drafts)::BIGINT AS drafts, sum(drafted_tokens)::BIGINT AS drafted_tokens,
-        sum(accepted_tokens)::BIGINT AS accepted_tokens, sum(slots)::BIGINT AS slots
+        sum(accepted_tokens)::BIGINT AS accepted_tokens, sum(rejected_slots)::BIGINT AS rejected_slots
     FROM drafted GROUP BY engine_id
 )
 SELECT
@@ -85,7 +86,7 @@ SELECT
     n.drafted_tokens - n.accepted_tokens AS rejected_tokens,
     n.accepted_tokens / nullif(n.drafted_tokens, 0) AS acceptance,
     n.accepted_tokens / n.drafts AS accepted_per_draft,
-    (n.slots - n.accepted_tokens) * coalesce(g.page_groups, 1) AS rejected_slots,
+    n.rejected_slots,
     coalesce(c.decode_steps, 0) AS decode_steps,
     c.interval_ns / 1e6 AS mean_step_ms,
     c.basis,
@@ -95,6 +96,5 @@ SELECT
         AS break_even_acceptance,
     CASE WHEN c.basis IS NOT NULL THEN (c.accepted_tokens * c.token_ns - c.extra_ns) / 1e6 END AS saved_ms
 FROM counted n
-LEFT JOIN pages g ON g.engine_id = n.engine_id
 LEFT JOIN cost c ON c.engine_id = n.engine_id
 ORDER BY n.engine_id

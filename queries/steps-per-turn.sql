@@ -20,11 +20,7 @@
 -- column: mean_resumed_steps [steps] derived | Of mean_steps: that computed tokens after a preemption.
 -- column: mean_decode_steps [steps] derived | Of mean_steps: that generated.
 -- column: mean_sat_out_steps [steps] derived | Mean steps sat out.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: jobs_per_s [jobs/s] derived | Measured arrival rate of the run's jobs.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: jobs_per_s
 
 WITH share AS (
     SELECT
@@ -58,10 +54,6 @@ WITH share AS (
 )
 SELECT
     counted.*,
-    s.policy,
-    s.jobs_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.jobs_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM counted, run_setting s
 ORDER BY turn_number

@@ -19,11 +19,7 @@
 -- column: mean_queue_ms [ms] derived | Of the mean: from arrival to the first admission.
 -- column: mean_ttft_ms [ms] derived | Of the mean: from arrival to the first token.
 -- column: mean_output_tokens [tokens] derived | Mean output tokens of a turn.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: jobs_per_s [jobs/s] derived | Measured arrival rate of the run's jobs.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: jobs_per_s
 
 WITH counted AS (
     SELECT
@@ -43,10 +39,6 @@ WITH counted AS (
 )
 SELECT
     c.*,
-    s.policy,
-    s.jobs_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.jobs_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM counted c, run_setting s
 ORDER BY turns

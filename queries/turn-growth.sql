@@ -34,11 +34,7 @@
 -- column: peak_over_later [ratio] derived | Its mean latency over the mean of the turns after it.
 -- column: queue_share [ratio] derived | Share of last_ms - first_ms that is waiting for the first admission.
 -- column: transfer_share [ratio] derived | Share of the time with a transfer under way.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: jobs_per_s [jobs/s] derived | Measured arrival rate of the run's jobs.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: jobs_per_s
 
 WITH turns AS (
     -- The slowest of several requests of one turn tag makes the turn.
@@ -130,11 +126,7 @@ SELECT
     peak_over_later,
     queue_share,
     transfer_share,
-    s.policy,
-    s.jobs_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.jobs_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM seen, chosen c, run_setting s
 WHERE first_ns IS NOT NULL
 ORDER BY jobs

@@ -17,11 +17,7 @@
 -- column: external_hit_rate [ratio] derived | external_hit_tokens over queried_tokens.
 -- column: hit_rate [ratio] derived | Both.
 -- column: turns_without_hit derived | Turns that found nothing.
--- column: policy recorded | The run's scheduling policy (this and what follows: table `run_setting`).
--- column: jobs_per_s [jobs/s] derived | Measured arrival rate of the run's jobs.
--- column: blocks [blocks] recorded | GPU blocks of the run.
--- column: block_size_tokens [tokens] recorded | Tokens a block.
--- column: cache_mode derived | off, prefix, or either with `+` and the KV connector.
+-- setting: jobs_per_s
 
 WITH counted AS (
     SELECT
@@ -46,10 +42,6 @@ SELECT
     external_hit_tokens / counted_tokens AS external_hit_rate,
     (local_hit_tokens + external_hit_tokens) / counted_tokens AS hit_rate,
     turns_without_hit,
-    s.policy,
-    s.jobs_per_s,
-    s.blocks,
-    s.block_size_tokens,
-    s.cache_mode
+    s.policy, s.jobs_per_s, s.blocks, s.block_size_tokens, s.cache_mode
 FROM counted, run_setting s
 ORDER BY turn_number

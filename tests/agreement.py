@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvtrace.queries import Trace
+from kvtrace.queries import Trace, catalogue
 from kvtrace.reports.answers import Answer, answers
 from tests.viewer.exported import Exported
 
@@ -23,8 +23,8 @@ def compare(path: Path) -> dict[str, int]:
             answer.query.name: [
                 dict(zip((column.name for column in answer.query.columns), row, strict=True)) for row in answer.rows
             ]
-            for answer in answers(trace, sum(map(len, asked.values())))
-            if isinstance(answer, Answer) and answer.query.name in SHARED
+            for answer in answers(trace, sum(map(len, asked.values())), [catalogue()[name] for name in SHARED])
+            if isinstance(answer, Answer)
         }
         usage = trace.sql("SELECT * FROM kv_usage ORDER BY engine_id, end_ns", "arrow").to_pylist()
     for name in SHARED:

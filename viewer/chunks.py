@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvtrace.viewer.columns import least_and_most, pack
-from kvtrace.viewer.contract import DataSet
+from kvtrace.viewer.data_set import DataSet
 
 Reference = dict[str, Any]
 """A chunk in the page's table of contents: `id`, `rows`, and `from_ns`, `to_ns`, `first`, `last` where known."""

@@ -1,4 +1,4 @@
-"""Declares the data sets of a page, their columns and their enums. The only place that does.
+"""Declares the data sets of a page, their columns and their enums; those of one query each are in `tables/`.
 
 Export checks every table against its declaration. The page's TypeScript is generated from the same declarations:
 python -m kvtrace.viewer.contract > viewer/web/src/data/contract.ts, which `make page` runs.
@@ -6,14 +6,11 @@ python -m kvtrace.viewer.contract > viewer/web/src/data/contract.ts, which `make
 
 from __future__ import annotations
 
-import enum
 import sys
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
-
-import pyarrow as pa
 
 from kvtrace import events
+from kvtrace.viewer import tables
+from kvtrace.viewer.data_set import Column, DataSet, Enum, enumerated, key, known, numbers, texts
 
 FORMAT = "kvtrace-page"
 VERSION = 2
@@ -25,118 +22,34 @@ REQUEST_STATES = ("queued", "prefill", "decode", "preempted", "resumed")
 BLOCK_STATES = ("empty", "cached", "used", "shared")
 """Nothing findable in it; free, but findable by hash; referenced once; referenced more than once."""
 
-Enum = type[enum.IntEnum]
-
 _TYPES = {"number": "number", "text": "string", "flag": "boolean"}
 _WIDTH = 120
-_UNITS = {"_ns": "ns", "_us": "us", "_tokens": "tokens", "_blocks": "blocks", "_requests": "requests"}
-
-
-class Column(NamedTuple):
-    """A column of a data set. Its name carries its unit: times are ns after the run's `origin_ns`."""
-
-    name: str
-    type: Literal["number", "text", "flag"] = "number"
-    null: bool = True
-    """Unknown in some rows."""
-    optional: bool = False
-    """Missing where nothing of the kind was recorded."""
-    delta: bool = False
-    """Packed as its first value, then differences."""
-    enum: Enum | None = None
-    doc: str = ""
-
-    @property
-    def unit(self) -> str:
-        """The unit that the name carries; empty for counts, numbers of things, text and flags."""
-        return next((unit for end, unit in _UNITS.items() if self.name.endswith(end)), "")
-
-
-class DataSet(NamedTuple):
-    """A table of a page: what a row is, at most how many rows a view draws at once, and its columns."""
-
-    name: str
-    doc: str
-    drawn: int
-    columns: tuple[Column, ...]
-
-    @property
-    def deltas(self) -> tuple[str, ...]:
-        """Columns that are packed as differences."""
-        return tuple(column.name for column in self.columns if column.delta)
-
-    def check(self, table: pa.Table) -> None:
-        """Compare a table's columns and their types with the declaration.
-
-        Raises:
-            ValueError: a column is missing, not declared, or of another type.
-        """
-        declared = {column.name: column for column in self.columns}
-        for name in table.column_names:
-            if name not in declared:
-                raise ValueError(f"{self.name}.{name}: exported, but not declared in viewer/contract.py")
-            if (found := _type_of(table.schema.field(name).type)) not in {declared[name].type, "unknown"}:
-                raise ValueError(f"{self.name}.{name}: exported as {found}, declared as {declared[name].type}")
-        for column in self.columns:
-            if not column.optional and column.name not in table.column_names:
-                raise ValueError(f"{self.name}.{column.name}: declared in viewer/contract.py, but not exported")
-
-
-def _type_of(arrow: pa.DataType) -> str:
-    if pa.types.is_null(arrow):
-        return "unknown"
-    if pa.types.is_boolean(arrow):
-        return "flag"
-    return "number" if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) else "text"
-
-
-def _numbers(names: str, *, null: bool = True, optional: bool = False) -> Iterator[Column]:
-    for name in names.split():
-        yield Column(name, null=null, optional=optional)
-
-
-def _texts(names: str) -> Iterator[Column]:
-    for name in names.split():
-        yield Column(name, "text")
-
-
-def _key(name: str, doc: str = "") -> Column:
-    return Column(name, null=False, delta=True, doc=doc)
-
-
-def _known(name: str, doc: str = "") -> Column:
-    return Column(name, null=False, doc=doc)
-
-
-def _enum(name: str, values: Enum, doc: str = "", *, null: bool = True) -> Column:
-    return Column(name, "text", null=null, enum=values, doc=doc)
-
 
 STEPS = DataSet(
     "steps",
     "A scheduler step, or a bar that stands for several; columns of view `step`.",
     20_000,
     (
-        _key("step"),
-        _known("steps", "steps that the row stands for"),
-        _key("start_ns", "no earlier than the end of the step before"),
+        key("step"),
+        known("steps", "steps that the row stands for"),
+        key("start_ns", "no earlier than the end of the step before"),
         Column("end_ns"),
         Column("duration_ns"),
         Column("schedule_ns", doc="in `schedule`"),
         Column("model_ns", doc="from schedule's return to the output"),
         Column("update_ns", doc="in `update_from_output`"),
-        *_numbers(" ".join(f"{phase.name}_requests {phase.name}_tokens" for phase in events.Phase)),
-        *_numbers("scheduled_requests scheduled_tokens budget_tokens budget_left_tokens"),
-        _known("cached_tokens", "found in the GPU's prefix cache by the step's admissions"),
-        _known("external_cached_tokens", "found by the connector"),
-        *_numbers("output_tokens finished_requests running waiting used_blocks free_blocks cached_blocks"),
+        *numbers(" ".join(f"{phase.name}_requests {phase.name}_tokens" for phase in events.Phase)),
+        *numbers("scheduled_requests scheduled_tokens budget_tokens budget_left_tokens"),
+        known("cached_tokens", "found in the GPU's prefix cache by the step's admissions"),
+        known("external_cached_tokens", "found by the connector"),
+        *numbers("output_tokens finished_requests running waiting used_blocks free_blocks cached_blocks"),
         Column("free_cached_blocks", doc="free and findable; derived from the block events"),
-        _known("evicted_blocks"),
+        known("evicted_blocks"),
         Column("preempted_requests"),
-        _enum("admission_limit", events.Limit),
+        enumerated("admission_limit", events.Limit),
         Column("limited_steps", doc="steps whose head of the waiting queue was not admitted"),
-        *_numbers("limit_request limit_need_blocks limit_free_blocks"),
-        *_numbers(
+        *numbers("limit_request limit_need_blocks limit_free_blocks"),
+        *numbers(
             "gpu_busy_ns gpu_idle_ns gpu_launch_gap_ns gpu_kernels gpu_kernel_ns gpu_attention_ns gpu_gemm_ns"
             " gpu_kv_write_ns",
             optional=True,
@@ -149,10 +62,10 @@ SHARES = DataSet(
     "A request's part of a step; table `step_request`.",
     20_000,
     (
-        _key("step"),
-        _known("request"),
-        _enum("phase", events.Phase),
-        *_numbers("scheduled_tokens computed_tokens new_blocks"),
+        key("step"),
+        known("request"),
+        enumerated("phase", events.Phase),
+        *numbers("scheduled_tokens computed_tokens new_blocks"),
     ),
 )
 
@@ -161,20 +74,20 @@ REQUESTS = DataSet(
     "A request; columns of table `request`.",
     12_000,
     (
-        _known("request"),
-        *_texts("internal_id external_id session"),
-        *_numbers("turn priority prompt_tokens max_tokens output_tokens local_cached_tokens external_cached_tokens"),
-        *_numbers("preemptions released_tokens recomputed_tokens first_step last_step steps"),
-        _enum("finish_reason", events.FinishReason),
+        known("request"),
+        *texts("internal_id external_id session"),
+        *numbers("turn priority prompt_tokens max_tokens output_tokens local_cached_tokens external_cached_tokens"),
+        *numbers("preemptions released_tokens recomputed_tokens first_step last_step steps"),
+        enumerated("finish_reason", events.FinishReason),
         Column("head_steps", doc="steps that it was the head of the waiting queue"),
-        _enum("wait_limit", events.Limit, "the most frequent reason then"),
-        *_numbers("wait_need_blocks wait_free_blocks wait_step"),
+        enumerated("wait_limit", events.Limit, "the most frequent reason then"),
+        *numbers("wait_need_blocks wait_free_blocks wait_step"),
         Column("miss_verdict", "text", doc="of its first admission, from `prefix_miss`, as all that follow"),
         Column("miss_why", "text"),
-        *_numbers("avoidable_tokens avoidable_duration_ns miss_request miss_lost_ns"),
-        _key("start_ns"),
-        _known("end_ns", "its end, or that of the recording"),
-        *_numbers("arrival_ns queued_ns scheduled_ns first_token_ns finished_ns"),
+        *numbers("avoidable_tokens avoidable_duration_ns miss_request miss_lost_ns"),
+        key("start_ns"),
+        known("end_ns", "its end, or that of the recording"),
+        *numbers("arrival_ns queued_ns scheduled_ns first_token_ns finished_ns"),
         Column("gap_start_ns", doc="end of the job's turn before"),
     ),
 )
@@ -184,10 +97,10 @@ SEGMENTS = DataSet(
     "A stretch in which a request was in one state; of the chunk of requests that names it in `segments`.",
     0,
     (
-        _key("row", "the request's row in that chunk"),
-        _known("state", "index into REQUEST_STATES"),
-        _key("start_ns"),
-        _known("duration_ns"),
+        key("row", "the request's row in that chunk"),
+        known("state", "index into REQUEST_STATES"),
+        key("start_ns"),
+        known("duration_ns"),
         Column("step", doc="in which it began"),
     ),
 )
@@ -197,13 +110,13 @@ PREEMPTIONS = DataSet(
     "A preemption of a request.",
     0,
     (
-        _known("request"),
+        known("request"),
         Column("step"),
-        _key("start_ns"),
-        *_numbers("computed_tokens blocks"),
+        key("start_ns"),
+        *numbers("computed_tokens blocks"),
         Column("preempted_for", doc="the request that needed its blocks (derived)"),
         Column("taken_blocks", doc="of its blocks, those allocated to others in that step"),
-        *_numbers("resume_step resume_ns"),
+        *numbers("resume_step resume_ns"),
     ),
 )
 
@@ -212,59 +125,11 @@ BLOCKS = DataSet(
     "A change of a KV block, by block and time; a chunk begins with each block's state before it.",
     500_000,
     (
-        _key("block"),
-        _key("time_us"),
-        _known("state", "index into BLOCK_STATES"),
-        _known("owner", "the request that holds or last held it, or -1"),
-        _known("evicted", "1: this change took a cached block for something else"),
-    ),
-)
-
-TRANSFERS = DataSet(
-    "transfers",
-    "A copy of KV between tiers; columns of view `transfer`.",
-    100_000,
-    (
-        _known("transfer"),
-        Column("process_id"),
-        Column("connector", "text"),
-        _enum("direction", events.Direction),
-        _enum("from_tier", events.Tier),
-        _enum("to_tier", events.Tier),
-        *_numbers("bytes blocks requests step"),
-        Column("success", "flag"),
-        _key("start_ns", "submitted"),
-        Column("started_ns"),
-        Column("end_ns", doc="known as ended"),
-        Column("device_ns", doc="the copy's time on the GPU"),
-        Column("reported_ns", doc="the copy's time as the connector reports it"),
-    ),
-)
-
-PINS = DataSet(
-    "pins",
-    "A block held by something else than a running request; columns of view `pin`.",
-    100_000,
-    (
-        Column("pin"),
-        _known("block"),
-        _enum("cause", events.PinCause),
-        Column("request"),
-        _key("start_ns"),
-        *_numbers("end_ns requested_ttl_ns"),
-        _enum("end_reason", events.PinEnd),
-    ),
-)
-
-TIERS = DataSet(
-    "tiers",
-    "Blocks that an offload tier holds after a stretch in which that changed.",
-    100_000,
-    (
-        _enum("tier", events.Tier),
-        Column("connector", "text"),
-        _key("start_ns", "the last change in the stretch"),
-        *_numbers("occupied_blocks most_blocks"),
+        key("block"),
+        key("time_us"),
+        known("state", "index into BLOCK_STATES"),
+        known("owner", "the request that holds or last held it, or -1"),
+        known("evicted", "1: this change took a cached block for something else"),
     ),
 )
 
@@ -273,10 +138,10 @@ KERNELS = DataSet(
     "A GPU activity of a profile: a kernel, copy or fill.",
     200_000,
     (
-        _key("start_ns"),
-        _known("end_ns"),
-        *_texts("kind category name"),
-        *_numbers("device stream step layer bytes"),
+        key("start_ns"),
+        known("end_ns"),
+        *texts("kind category name"),
+        *numbers("device stream step layer bytes"),
         Column("direction", "text"),
     ),
 )
@@ -285,7 +150,7 @@ KERNEL_BINS = DataSet(
     "kernel_bins",
     "How long a category of GPU activities ran in a bin of time.",
     200_000,
-    (_key("start_ns"), _known("end_ns"), Column("category", "text"), *_numbers("busy_ns activities")),
+    (key("start_ns"), known("end_ns"), Column("category", "text"), *numbers("busy_ns activities")),
 )
 
 ACCESSES = DataSet(
@@ -294,13 +159,13 @@ ACCESSES = DataSet(
     100_000,
     (
         Column("layer"),
-        _known("block"),
+        known("block"),
         Column("request"),
-        _enum("kind", events.AccessKind),
+        enumerated("kind", events.AccessKind),
         Column("observed", "flag"),
-        _key("start_ns"),
-        _known("end_ns"),
-        _known("accesses"),
+        key("start_ns"),
+        known("end_ns"),
+        known("accesses"),
     ),
 )
 
@@ -309,16 +174,16 @@ ACCESS_BINS = DataSet(
     "A stretch in which any block of a group of neighbours was read or written.",
     100_000,
     (
-        _known("block"),
-        _known("last_block"),
-        _key("start_ns"),
-        _known("end_ns"),
-        _known("accesses", "that began in it"),
-        _enum("kind", events.AccessKind),
+        known("block"),
+        known("last_block"),
+        key("start_ns"),
+        known("end_ns"),
+        known("accesses", "that began in it"),
+        enumerated("kind", events.AccessKind),
     ),
 )
 
-ACCESS_BLOCKS = DataSet("access_blocks", "A block that a step accessed.", 0, (_key("block"),))
+ACCESS_BLOCKS = DataSet("access_blocks", "A block that a step accessed.", 0, (key("block"),))
 
 WINDOWS = DataSet(
     "windows",
@@ -326,8 +191,8 @@ WINDOWS = DataSet(
     0,
     (
         Column("layer"),
-        _enum("kind", events.AccessKind),
-        _key("start_ns"),
+        enumerated("kind", events.AccessKind),
+        key("start_ns"),
         Column("end_ns"),
         Column("observed", "flag"),
     ),
@@ -338,20 +203,20 @@ PREFIXES = DataSet(
     "A run of blocks that the same prompts have, by place in the tree; a node of query `hot-prefixes`.",
     0,
     (
-        _key("prefix"),
+        key("prefix"),
         Column("parent", doc="the prefix that it goes on from"),
-        _known("depth", "prefixes above it"),
-        _known("before_tokens", "of the prompt before it"),
-        *_numbers("tokens lookups sessions looked_up_tokens", null=False),
-        *_numbers("hit_tokens"),
-        _known("repeated_tokens", "of those looked up, those after the first time"),
-        _known("start_ns", "first lookup"),
-        _known("end_ns", "last lookup"),
+        known("depth", "prefixes above it"),
+        known("before_tokens", "of the prompt before it"),
+        *numbers("tokens lookups sessions looked_up_tokens", null=False),
+        *numbers("hit_tokens"),
+        known("repeated_tokens", "of those looked up, those after the first time"),
+        known("start_ns", "first lookup"),
+        known("end_ns", "last lookup"),
         Column("block_hash", "text", doc="its last block, which names the whole prefix, hexadecimal"),
-        _known("held_block_ns", "blocks that held it, over time"),
-        _known("used_block_ns", "of that, while requests used them"),
-        _known("most_blocks", "that held it at once"),
-        _known("evicted_blocks", "evictions of its blocks"),
+        known("held_block_ns", "blocks that held it, over time"),
+        known("used_block_ns", "of that, while requests used them"),
+        known("most_blocks", "that held it at once"),
+        known("evicted_blocks", "evictions of its blocks"),
     ),
 )
 
@@ -360,11 +225,11 @@ PREFIX_LEVELS = DataSet(
     "What a prefix held after a stretch in which that changed, and the lookups in it; by prefix and time.",
     100_000,
     (
-        _key("prefix"),
-        _key("start_ns", "the last change in the stretch"),
-        _known("held_blocks", "findable, in use or not"),
-        _known("used_blocks", "of them, in use"),
-        *_numbers("lookups looked_up_blocks hit_blocks", null=False),
+        key("prefix"),
+        key("start_ns", "the last change in the stretch"),
+        known("held_blocks", "findable, in use or not"),
+        known("used_blocks", "of them, in use"),
+        *numbers("lookups looked_up_blocks hit_blocks", null=False),
     ),
 )
 
@@ -373,15 +238,15 @@ PREFIX_USERS = DataSet(
     "A session whose prompts have a prefix, the sessions with the most requests first.",
     0,
     (
-        _key("prefix"),
+        key("prefix"),
         Column("session", "text"),
-        *_numbers("requests", null=False),
-        _known("request", "the last one of them"),
-        *_numbers("looked_up_tokens hit_tokens", null=False),
+        *numbers("requests", null=False),
+        known("request", "the last one of them"),
+        *numbers("looked_up_tokens hit_tokens", null=False),
     ),
 )
 
-LANE_TABLES = (TRANSFERS, PINS, TIERS, PREFIXES, PREFIX_LEVELS, PREFIX_USERS)
+LANE_TABLES = (*(table.data for table in tables.declared()), PREFIXES, PREFIX_LEVELS, PREFIX_USERS)
 """Data sets that a page has as one list of chunks of each engine, under their names."""
 
 DATA_SETS = (

@@ -12,7 +12,7 @@ from kvtrace.queries.missing import made_of
 from kvtrace.viewer import blocks, closeups, gpu, summary
 from kvtrace.viewer.chunks import Sink, Writer
 from kvtrace.viewer.contract import BLOCK_STATES, FORMAT, REQUEST_STATES, VERSION
-from kvtrace.viewer.moves import export_moves
+from kvtrace.viewer.lane_tables import export_lane_tables, tier_capacity
 from kvtrace.viewer.prefixes import export_prefixes, hot_prefixes
 from kvtrace.viewer.requests import export_requests
 from kvtrace.viewer.source import Source
@@ -90,7 +90,7 @@ def _export_engine(
     steps = export_steps(source, writer, engine, origin_ns)
     requests = export_requests(source, writer, engine, origin_ns, last_ns)
     overview = blocks.export_overview(writer, changes)
-    moves = export_moves(source, writer, engine, origin_ns)
+    lane_tables = export_lane_tables(source, writer, engine, origin_ns)
     prefixes = export_prefixes(source, writer, nodes, engine, origin_ns, changes)
     kernels = gpu.export_kernels(source, writer, engine, origin_ns, worked, alone=alone)
     close_ups = closeups.export_close_ups(source, writer, engine, origin_ns)
@@ -104,7 +104,8 @@ def _export_engine(
         "shares": shares,
         "requests": requests,
         "blocks": {"total": len(changes), "blocks": changes.blocks, "levels": [*overview, detail]},
-        **moves,
+        **lane_tables,
+        "tier_capacity": tier_capacity(source, engine),
         **prefixes,
         "kernels": kernels,
         "close_ups": close_ups,

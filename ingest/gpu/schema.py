@@ -362,30 +362,5 @@ KV_EVENT = Table(
     ),
 )
 
-TABLES: tuple[Table, ...] = (
-    SOURCE,
-    SOURCE_TABLE,
-    ALIGNMENT,
-    GPU_ACTIVITY,
-    GPU_TRANSFER,
-    GPU_LAUNCH_SHAPE,
-    GPU_ATTRIBUTION,
-    GPU_LAYER,
-    GPU_COPY_TRANSFER,
-    KERNEL_NAME,
-    GPU_CALL,
-    GPU_SYNC,
-    GRAPH_NODE,
-    NVTX,
-    CPU_OP,
-    OS_CALL,
-    GPU_METRIC,
-    GPU_DEVICE,
-    GPU_VISIBLE_DEVICE,
-    GPU_CONTEXT,
-    GPU_STREAM,
-    PROFILED_PROCESS,
-    GPU_PROCESS,
-    PROFILED_THREAD,
-    KV_EVENT,
-)
+TABLES: tuple[Table, ...] = tuple(table for table in list(globals().values()) if isinstance(table, Table))
+"""All that are declared above."""

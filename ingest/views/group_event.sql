@@ -30,7 +30,8 @@ WITH event AS (
         SELECT *, lead(place) OVER (PARTITION BY engine_id, block_id ORDER BY place) AS next_place
         FROM event WHERE op = 'allocate' AND NOT alone
     ) a
-    ASOF LEFT JOIN block_table t
+    -- Without the condition the tables of engines that are alone would be sorted, too.
+    ASOF LEFT JOIN (SELECT * FROM block_table WHERE engine_id IN (SELECT engine_id FROM kv_group WHERE kv_group > 0)) t
         ON a.engine_id = t.engine_id AND a.block_id = t.block_id AND a.request = t.request AND a.step <= t.step
 ), allocated AS (
     -- Some blocks are in no table, as the copy of a state that is kept for others: they are cached at once.
@@ -57,11 +58,16 @@ WITH event AS (
     FROM event e LEFT JOIN allocated a ON a.engine_id = e.engine_id AND a.place = e.place
     WHERE NOT e.alone
 ), turn AS (
-    SELECT engine_id, request, time_ns, op IN ('schedule', 'resume') AS runs
+    SELECT
+        engine_id, request, op, time_ns AS start_ns,
+        lead(time_ns) OVER (PARTITION BY engine_id, request ORDER BY time_ns) AS end_ns
     FROM request_event WHERE op IN ('schedule', 'resume', 'preempt', 'finish')
 )
 SELECT *, false AS retired FROM placed WHERE op <> 'free'
 UNION ALL
-SELECT p.*, coalesce(t.runs, false)
+SELECT p.*, t.request IS NOT NULL
 FROM (SELECT * FROM placed WHERE op = 'free') p
-ASOF LEFT JOIN turn t ON p.engine_id = t.engine_id AND p.request = t.request AND p.time_ns >= t.time_ns
+LEFT JOIN (SELECT * FROM turn WHERE op IN ('schedule', 'resume')) t
+    ON
+        p.engine_id = t.engine_id AND p.request = t.request
+        AND p.time_ns >= t.start_ns AND p.time_ns < coalesce(t.end_ns, p.time_ns + 1)

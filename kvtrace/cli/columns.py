@@ -89,7 +89,7 @@ class Columns:
             frozenset(
                 place
                 for place, field in enumerate(schema)
-                if not (types.is_integer(field.type) or types.is_floating(field.type))
+                if not any(holds(field.type) for holds in (types.is_integer, types.is_floating, types.is_decimal))
             ),
             frozenset(place for place, own in enumerate(values) if all(value is None for value in own)),
         )

@@ -135,23 +135,13 @@ def compare(
 
 def _print_groups(trace: Path, by: str, skip_requests: int) -> None:
     with needs_analysis():
-        from kvtrace.cli.terminal import print_result
+        from kvtrace.cli.terminal import print_table
         from kvtrace.queries.text import inert
         from kvtrace.reports.groups import compare_groups
 
         rows = compare_groups(trace, by, skip_requests)
-    names = [
-        "metric",
-        "unit",
-        "group",
-        "requests",
-        "value",
-        "against",
-        "requests",
-        "value",
-        "difference",
-        "95% interval",
-    ]
+    compared = ["metric", "unit", "group", "requests", "value"]
+    names = [*compared, "against", "requests", "value", "difference", "95% interval"]
     cells = [
         (
             *(row.metric, row.unit, inert(row.group), f"{row.requests:,}", f"{row.value:.4g}"),
@@ -162,7 +152,7 @@ def _print_groups(trace: Path, by: str, skip_requests: int) -> None:
     ]
     right = [False, False, False, True, True, False, True, True, True, True]
     with quiet_pipe() as stdout:
-        print_result(names, right, cells, {}, stdout)
+        print_table([names], cells, right, stdout)
 
 
 def _print_gates(judgements: Sequence[Judgement], stdout: TextIO) -> None:
@@ -173,7 +163,7 @@ def _print_gates(judgements: Sequence[Judgement], stdout: TextIO) -> None:
 
 
 def _print(comparison: Comparison, stdout: TextIO) -> None:
-    from kvtrace.cli.terminal import print_result
+    from kvtrace.cli.terminal import print_table
     from kvtrace.queries.text import inert
     from kvtrace.reports.side_by_side import READING, heading, lines
 
@@ -186,19 +176,9 @@ def _print(comparison: Comparison, stdout: TextIO) -> None:
         typer.echo(f"\n{letter} against A: {pairing.description}", file=stdout)
         if comparison.repeats[other - 1]:
             typer.echo(f"{letter} repeats A: same command and settings, so these differences are noise", file=stdout)
-        names = [
-            "metric",
-            "unit",
-            "better",
-            "A",
-            letter,
-            "difference",
-            "change",
-            "95% interval",
-            "pairs",
-            f"{letter} is",
-        ]
+        values = ["metric", "unit", "better", "A", letter]
+        names = [*values, "difference", "change", "95% interval", "pairs", f"{letter} is"]
         rows = [line.cells for line in lines(comparison, other)]
-        print_result(names, [False] * 3 + [True] * 6 + [False], rows, {}, stdout)
+        print_table([names], rows, [False] * 3 + [True] * 6 + [False], stdout)
     typer.echo(f"\n{READING}", file=stdout)
     sys.stdout.flush()

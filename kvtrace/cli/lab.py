@@ -17,6 +17,57 @@ _PARAMETERS = "KEY=VALUE, such as jobs=30 or rate=0.5; values are JSON or text."
 
 ParametersArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=_PARAMETERS)]
 SweepArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to `kvtrace lab run -o`.")]
+MatricesArgument = Annotated[
+    list[Path], typer.Argument(metavar="MATRIX", help="Experiments to run, in TOML or JSON (docs/lab.md).")
+]
+CellsOption = Annotated[
+    Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the cells and their results.")
+]
+RetryOption = Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")]
+WarmOption = Annotated[
+    bool, typer.Option("--warm", help="Fork cells from a process that has imported vLLM, to start faster.")
+]
+TimeLimitOption = Annotated[
+    float | None,
+    typer.Option(metavar="MINUTES", min=0, help="Start no cell that would end after MINUTES.", show_default=False),
+]
+ShareOption = Annotated[
+    str,
+    typer.Option(
+        metavar="I/N", help="Run every N-th cell from the I-th on, for one process per GPU with a common DIR."
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="Run only cells whose label has TEXT in it; may be given more than once."),
+]
+BaselineOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--baseline",
+        metavar="DIR",
+        help="Compare each cell with that of an earlier DIR of the same matrices; given again, its repetitions.",
+    ),
+]
+FailIfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CONDITION", help="With --baseline: a gate, as of `kvtrace compare`, such as 'ttft_p99 > +5%'."
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="List the cells in their order; run none.")]
+ReplayOption = Annotated[
+    bool, typer.Option("--replay", help="Predict the cells by vLLM's scheduler in virtual time; run no engine.")
+]
+TimeFromOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="TRACE",
+        help="With --replay: the trace that times of steps and copies come from.  [default: measured cells of DIR]",
+        show_default=False,
+    ),
+]
+AtOnceOption = Annotated[int, typer.Option("--at-once", min=1, help="With --replay: cells side by side.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,57 +82,19 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    matrices: Annotated[
-        list[Path], typer.Argument(metavar="MATRIX", help="Experiments to run, in TOML or JSON (docs/lab.md).")
-    ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the cells and their results.")
-    ],
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
-    warm: Annotated[
-        bool, typer.Option("--warm", help="Fork cells from a process that has imported vLLM, to start faster.")
-    ] = False,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="MINUTES", min=0, help="Start no cell that would end after MINUTES.", show_default=False),
-    ] = None,
-    share: Annotated[
-        str,
-        typer.Option(
-            metavar="I/N", help="Run every N-th cell from the I-th on, for one process per GPU with a common DIR."
-        ),
-    ] = "1/1",
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Run only cells whose label has TEXT in it; may be given more than once."),
-    ] = None,
-    baselines: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--baseline",
-            metavar="DIR",
-            help="Compare each cell with that of an earlier DIR of the same matrices; given again, its repetitions.",
-        ),
-    ] = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CONDITION", help="With --baseline: a gate, as of `kvtrace compare`, such as 'ttft_p99 > +5%'."
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells in their order; run none.")] = False,
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Predict the cells by vLLM's scheduler in virtual time; run no engine.")
-    ] = False,
-    time_from: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRACE",
-            help="With --replay: the trace that times of steps and copies come from.  [default: measured cells of DIR]",
-            show_default=False,
-        ),
-    ] = None,
-    at_once: Annotated[int, typer.Option("--at-once", min=1, help="With --replay: cells side by side.")] = 2,
+    matrices: MatricesArgument,
+    output: CellsOption,
+    retry_failed: RetryOption = False,
+    warm: WarmOption = False,
+    time_limit: TimeLimitOption = None,
+    share: ShareOption = "1/1",
+    only: OnlyOption = None,
+    baselines: BaselineOption = None,
+    fail_if: FailIfOption = None,
+    dry_run: DryRunOption = False,
+    replay: ReplayOption = False,
+    time_from: TimeFromOption = None,
+    at_once: AtOnceOption = 2,
 ) -> None:
     """Run and record every cell of the matrices, or predict them.
 

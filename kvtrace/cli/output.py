@@ -197,29 +197,24 @@ def _write(result: Limited, format_: Format, file: TextIO, units: Mapping[str, s
 
 def _write_table(result: Limited, file: TextIO, units: Mapping[str, str], layout: Layout) -> None:
     """A table: on a terminal with people's units, and as wide as it is; elsewhere with all columns as they are."""
-    from pyarrow import types
-
     from kvtrace.cli.columns import Columns
-    from kvtrace.cli.terminal import print_fitting, print_result, print_rows, width_of
-    from kvtrace.queries.text import cell
+    from kvtrace.cli.terminal import print_rows, print_table, width_of
 
-    numeric = [
-        types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)
-        for column in result.schema
-    ]
     rows = [row for batch in result for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
-    if not file.isatty():
-        if layout.vertical:
-            return print_rows(result.schema.names, [[*map(cell, row)] for row in rows], file)
-        return print_result(result.schema.names, numeric, rows, units, file)
-    width = width_of(file)
-    columns = Columns.of(result.schema, rows, units, layout.origin_ns)
-    fits = layout.wide or bool(layout.columns) or columns.width(range(len(numeric))) <= width
+    width = width_of(file) if file.isatty() else None
+    columns = Columns.of(result.schema, rows, units, None if width is None else layout.origin_ns)
+    shown = list(range(len(columns.names)))
+    fits = width is None or layout.wide or bool(layout.columns) or columns.width(shown) <= width
     if layout.vertical or (len(rows) == 1 and not fits):
-        return print_rows(columns.long_heads(), [*zip(*columns.cells, strict=True)], file)
-    shown = range(len(numeric)) if fits else columns.choose(layout.key, width)
-    print_fitting(columns, shown, numeric, file, None if fits else width)
-    if left_out := [name for place, name in enumerate(columns.heads) if place not in shown]:
+        names = columns.names if width is None else columns.long_heads()
+        return print_rows(names, [*zip(*columns.cells, strict=True)], file)
+    if width is not None and not fits:
+        shown = columns.choose(layout.key, width)
+    heads = [[line[place] for place in shown] for line in (columns.heads, columns.units)]
+    widths = None if width is None or fits else columns.fit(shown, width)
+    right = [place not in columns.texts for place in shown]
+    print_table(heads, [*zip(*(columns.cells[place] for place in shown), strict=True)], right, file, widths)
+    if width and (left_out := [name for place, name in enumerate(columns.heads) if place not in shown]):
         typer.echo(
             fill(f"Left out: {', '.join(left_out)} (--wide, --columns A,B or --vertical shows them)", width), err=True
         )

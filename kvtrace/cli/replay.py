@@ -41,6 +41,28 @@ RecordedOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="The trace to make of the replay.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change a setting, by vLLM's name: num_gpu_blocks=2x, max_num_seqs=64, policy=ttl-pin; repeatable.",
+    ),
+]
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Only replay with the recorded settings, and compare with the recording.")
+]
+TimeOption = Annotated[
+    str, typer.Option(metavar="KIND", help="Times of steps: recorded, fitted, or auto: fitted with a change.")
+]
+RateOption = Annotated[str, typer.Option(metavar="FACTOR", help="Factor on the arrival rate, as in 2x.")]
+SeedsOption = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Replay N resamples of the jobs, too: 95% intervals of the figures.")
+]
+WorkloadOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Which workload of a matrix.", show_default=False)
+]
 _AT_ONCE = 2
 """Replays of resamples side by side."""
 
@@ -55,33 +77,17 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     trace: TraceArgument,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The trace to make of the replay.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Change a setting, by vLLM's name: num_gpu_blocks=2x, max_num_seqs=64, policy=ttl-pin; repeatable.",
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only replay with the recorded settings, and compare with the recording.")
-    ] = False,
-    time: Annotated[
-        str, typer.Option(metavar="KIND", help="Times of steps: recorded, fitted, or auto: fitted with a change.")
-    ] = "auto",
+    output: OutputOption = None,
+    set_: SetOption = None,
+    check: CheckOption = False,
+    time: TimeOption = "auto",
     time_from: TimeFromOption = None,
     recorded: RecordedOption = None,
     loop: LoopOption = "auto",
-    rate: Annotated[str, typer.Option(metavar="FACTOR", help="Factor on the arrival rate, as in 2x.")] = "1x",
+    rate: RateOption = "1x",
     engine: EngineOption = None,
-    seeds: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Replay N resamples of the jobs, too: 95% intervals of the figures."),
-    ] = 0,
-    workload: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which workload of a matrix.", show_default=False)
-    ] = None,
+    seeds: SeedsOption = 0,
+    workload: WorkloadOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a recording with other settings, without a GPU.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len, set_cell_size
@@ -12,8 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvtrace.cli.columns import GAP, Columns
-from kvtrace.queries.text import cell, inert
+from kvtrace.cli.columns import GAP
 
 if TYPE_CHECKING:
     from kvtrace.queries import Query
@@ -23,61 +22,40 @@ _USUAL_WIDTH = 80
 """Of terminals that do not tell theirs."""
 
 
-def print_result(
-    columns: Sequence[str],
-    numeric: Sequence[bool],
-    rows: Iterable[Sequence[Any]],
-    units: Mapping[str, str],
+def print_table(
+    heads: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
     file: TextIO,
+    widths: Sequence[int] | None = None,
 ) -> None:
-    """Print rows as a table, numbers to the right, units under the names. It is never squeezed: it may be wide."""
-    heads = [_heading(name, units.get(name)) for name in columns]
-    cells = [[cell(value) for value in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*_lines(heads), *cells, strict=True)]
-
-    def line(texts: Sequence[str]) -> str:
-        parts = (_padded(text, width, number) for text, width, number in zip(texts, widths, numeric, strict=True))
-        return "  ".join(parts).rstrip()
-
-    console = _console(file)
-    for head in _lines(heads):
-        if any(head):
-            console.print(Text(line(head), style="bold"), soft_wrap=True)
-    console.print(Text("  ".join("-" * width for width in widths), style="dim"), soft_wrap=True)
-    file.writelines(line(row) + "\n" for row in cells)
-
-
-def width_of(file: TextIO) -> int:
-    """Cells of a terminal's line."""
-    return os.get_terminal_size(file.fileno()).columns or _USUAL_WIDTH
-
-
-def print_fitting(
-    columns: Columns, places: Sequence[int], numeric: Sequence[bool], file: TextIO, width: int | None
-) -> None:
-    """Print some columns as a table.
+    """Print rows of text as a table.
 
     Args:
-        columns: The result's columns.
-        places: Those to show.
-        numeric: For each column of the result: it holds numbers, which go to the right.
-        file: The terminal.
-        width: Its cells, to which texts are cut; None leaves them whole.
+        heads: Lines above them, a text a column each; a line without any text is left out.
+        rows: A text a column each.
+        right: For each column: its texts go to the right, as numbers do.
+        file: Where to.
+        widths: Cells of each column, to which texts are cut; None leaves them whole, however wide the table becomes.
     """
-    widths = columns.widths(places) if width is None else columns.fit(places, width)
-    right = [numeric[place] for place in places]
+    if widths is None:
+        widths = [max(map(cell_len, column)) for column in zip(*heads, *rows, strict=True)]
 
     def line(texts: Iterable[str]) -> str:
         parts = (_padded(_cut(text, own), own, number) for text, own, number in zip(texts, widths, right, strict=True))
         return (" " * GAP).join(parts).rstrip()
 
     console = _console(file)
-    for head in (columns.heads, columns.units):
-        if any(head[place] for place in places):
-            console.print(Text(line(head[place] for place in places), style="bold"), soft_wrap=True)
+    for head in heads:
+        if any(head):
+            console.print(Text(line(head), style="bold"), soft_wrap=True)
     console.print(Text((" " * GAP).join("-" * own for own in widths), style="dim"), soft_wrap=True)
-    for number in range(len(columns.cells[0]) if columns.cells else 0):
-        file.write(line(columns.cells[place][number] for place in places) + "\n")
+    file.writelines(line(row) + "\n" for row in rows)
+
+
+def width_of(file: TextIO) -> int:
+    """Cells of a terminal's line."""
+    return os.get_terminal_size(file.fileno()).columns or _USUAL_WIDTH
 
 
 def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], file: TextIO) -> None:
@@ -96,11 +74,6 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], file: TextIO
 
 def _cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
-
-
-def _lines(heads: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
-    """The names, then the units."""
-    return [tuple(name for name, _ in heads), tuple(unit for _, unit in heads)]
 
 
 def _padded(text: str, width: int, number: bool) -> str:
@@ -159,12 +132,6 @@ def print_query(query: Query, file: TextIO) -> None:
         _print_section("Parameters (--param NAME=VALUE)", params, console)
     columns = ((column.name, column.unit or "", f"{column.meaning} ({column.source})") for column in query.columns)
     _print_section("Columns", columns, console)
-
-
-def _heading(name: str, unit: str | None) -> tuple[str, str]:
-    """The name and, unless it ends in it, the unit."""
-    implied = unit is None or name.endswith("_" + unit)
-    return inert(name), "" if implied else f"[{unit}]"
 
 
 def _default(param: Any) -> str:

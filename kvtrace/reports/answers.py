@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +60,10 @@ class Unanswered:
     failed: bool = False
 
 
-def answers(trace: Trace, rows: int) -> Iterator[Answer | Unanswered]:
-    """Every query's answer, in the catalogue's order, with at most `rows` rows to show. One that fails is said so."""
+def answers(trace: Trace, rows: int, queries: Iterable[Query] | None = None) -> Iterator[Answer | Unanswered]:
+    """Answers with at most `rows` rows to show, of all queries in the catalogue's order. One that fails is said so."""
     source = made_of(trace)
-    for query in catalogue().values():
+    for query in catalogue().values() if queries is None else queries:
         try:
             yield _answer_or_why_not(trace, query, rows, source)
         except KvtraceError as error:

@@ -100,11 +100,6 @@ class TimeModel:
         """The model as JSON."""
         return {**asdict(self), "residuals": [each._asdict() for each in self.residuals]}
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> TimeModel:
-        """The model that `to_json` wrote."""
-        return cls(**{**value, "residuals": [Residual(**each) for each in value["residuals"]]})
-
 
 def fit(steps: Sequence[StepTime]) -> TimeModel:
     """Fit a recording's steps.

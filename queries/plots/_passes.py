@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, label, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Axes, Figure, Frame, label, new_figure
 
 MOST_PASSES = 8
 MOST_REQUESTS = len(COLOURS) - 2  # the last two are too pale or too dark beside the others
@@ -17,9 +10,7 @@ OTHERS = "0.6"
 _BREAK = {"marker": [(-1, -1), (1, 1)], "markersize": 6, "linestyle": "none", "color": "0.3", "clip_on": False}
 
 
-def draw_passes(
-    frame: pd.DataFrame, spans: dict[str, tuple[str, str]], *, title: str, source: str, nothing: str
-) -> Figure:
+def draw_passes(frame: Frame, spans: dict[str, tuple[str, str]], *, title: str, source: str, nothing: str) -> Figure:
     """Draw a row of panels a span, a panel a pass, with the time in the pass to the right and gaps between panels.
 
     Args:
@@ -62,13 +53,13 @@ def draw_passes(
     return figure
 
 
-def _colours(frame: pd.DataFrame) -> dict[object, str]:
+def _colours(frame: Frame) -> dict[object, str]:
     """A colour a request, in order; grey for those beyond and for the unknown."""
     requests = sorted(frame["request"].dropna().unique())
     return dict(zip(requests[:MOST_REQUESTS], COLOURS, strict=False))
 
 
-def _draw(axes: Axes, rows: pd.DataFrame, ends: tuple[str, str], colours: dict[object, str]) -> None:
+def _draw(axes: Axes, rows: Frame, ends: tuple[str, str], colours: dict[object, str]) -> None:
     known = rows.dropna(subset=["block_id", *ends])
     for request, mine in known.groupby("request", dropna=False, sort=True):
         axes.hlines(
@@ -89,14 +80,14 @@ def _open(axes: Axes, *, first: bool, last: bool) -> None:
             axes.plot([side], [0], transform=axes.transAxes, **_BREAK)  # type: ignore[arg-type]
 
 
-def _head(axes: Axes, rows: pd.DataFrame, number: int) -> None:
+def _head(axes: Axes, rows: Frame, number: int) -> None:
     phases = set(rows["phase"].dropna().astype(str))
     phase = phases.pop() if len(phases) == 1 else "mixed" if phases else "phase unknown"
     at = f"+{rows['pass_ms'].iloc[0]:,.1f} ms"
     axes.set_title(f"F{number} {phase.replace('_', ' ')}\n{at}", fontsize=8)
 
 
-def _requests(figure: Figure, frame: pd.DataFrame, colours: dict[object, str]) -> None:
+def _requests(figure: Figure, frame: Frame, colours: dict[object, str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, label=f"R{int(request)}") for request, colour in colours.items()]  # type: ignore[call-overload]

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import engine_prefix, floats, name_rows, set_height
-from kvtrace.queries.plotting import LIMITS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import LIMITS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Stacked bars from 0 to 1; reasons with less than 2% have no number."""
     figure = new_figure("What kept the head of the queue waiting", source="step_schedule; the reason is inferred")
     if frame.empty:

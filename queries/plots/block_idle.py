@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure
 
 _PARTS = {
     "touched_block_seconds": ("touched", COLOURS[0], ""),
@@ -17,7 +11,7 @@ _PARTS = {
 }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Without GPU windows, what is not between passes is drawn as one part."""
     workers = sorted(frame.process_id.unique())
     figure = new_figure("Idle time of blocks", source="kv_window or forward, step_request", rows=max(1, len(workers)))

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import engine_prefix, floats, log_if_wide, ranges, records, set_height
-from kvtrace.queries.plotting import COLOURS, label, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Thick: 10th to 90th percentile (of blocks: from the median); dot: median; thin: up to the largest."""
     figure = new_figure(
         "How long content stays in a block",

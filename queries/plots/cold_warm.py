@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure, plain
+from kvtrace.queries.plotting import COLOURS, Frame, label, legend, new_figure, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Bars: above the median and 95th percentile of the time to first token, below the hit rate."""
     figure = new_figure("Cold and warm prompts", source="request, first_block", rows=2)
     draw(figure, frame, frame.prompts, "prompts")
     return figure
 
 
-def draw(figure: Figure, frame: pd.DataFrame, names: Iterable[object], axis: str) -> None:
+def draw(figure: Figure, frame: Frame, names: Iterable[object], axis: str) -> None:
     """Draw such rows into a figure of two axes; each bar has its name and its number of requests below.
 
     Args:

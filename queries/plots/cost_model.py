@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import engine_prefix, records
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure, plain
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure, plain
 
 LONGEST_TOKENS = 4096
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A curve a fit: the one that gives this trace its prices is thick. A fit without a slope has no curve."""
     import numpy as np
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, log_if_wide
-from kvtrace.queries.plotting import COLOURS, label, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Regretted evictions by how much longer the block was to be kept: what was lost, and its sum up to there."""
     figure = new_figure("Prefixes evicted and needed again", source="prefix_miss; resets left out", rows=2)
     frame = frame[frame.gone_ms.notna()].sort_values("gone_ms")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.queries.plotting import label, new_figure
+from kvtrace.queries.plotting import Axes, Figure, Frame, label, new_figure
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
 
 _UNKNOWN = "0.85"
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A bar a node: as long as its tokens, as high as the prompts that have it, beside the prefix it goes on from."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -34,7 +31,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, rows: pd.DataFrame, scale: ScalarMappable) -> None:
+def _draw(axes: Axes, rows: Frame, scale: ScalarMappable) -> None:
     """Draw the nodes, which come depth first; the children of a node fill its height from below."""
     filled: dict[int | None, int] = {None: 0}
     for row in rows.to_dict("records"):

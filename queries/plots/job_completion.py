@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import stack_bars
-from kvtrace.queries.plotting import label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import Figure, Frame, label, legend, new_figure
 
 NAMED_JOBS = 24
 """Up to so many bars get their job's name."""
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Stacked seconds, one bar a job, in order of arrival."""
     figure = new_figure("Job completion time", source="request: requests of one session tag; jobs that ended")
     axes = figure.axes[0]

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import shorten
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Stacked areas that add up to the job's content, tier's blocks as a line; a band above where a turn is served."""
     job = frame.session.iloc[0] if len(frame) else ""
     figure = new_figure(f"KV of job {shorten(job)}", source="block_event, tier_block, request")

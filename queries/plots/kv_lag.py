@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, MARKERS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Medians, with lines up to the 95th percentiles."""
     figure = new_figure("Lag from K to V", source="gpu_tile, gpu_write", rows=2)
     for axes, kind in zip(figure.axes, ("read", "write"), strict=True):

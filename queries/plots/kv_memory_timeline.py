@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, label, new_figure, plain
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Axes, Figure, Frame, label, new_figure, plain
 
 MOST_ENGINES = 6
 MOST_MARKS = 200
 EVICTED, RESUMED = COLOURS[3], COLOURS[2]
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Utilisation in percent on the left, tokens a second on the right."""
     known = frame[frame["gpu_usage"].notna()]
     evictions = known.groupby("engine_id")["preempted"].sum()
@@ -38,7 +31,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, rows: pd.DataFrame) -> None:
+def _draw(axes: Axes, rows: Frame) -> None:
     throughput = axes.twinx()
     throughput.spines["top"].set_visible(False)
     throughput.grid(visible=False)

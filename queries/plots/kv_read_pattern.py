@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.plots._passes import draw_passes
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import Figure, Frame
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A line a block and program."""
     layer = f" in layer {frame['layer'].iloc[0]}" if len(frame) else ""
     head = f", KV head {int(frame['head'].iloc[-1])}" if len(frame) and frame["head"].notna().any() else ""

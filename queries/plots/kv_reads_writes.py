@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import engine_prefix, floats, name_rows, set_height
-from kvtrace.queries.plotting import PHASES, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import PHASES, Figure, Frame, label, legend, new_figure
 
 NAMES = {"prefill": "prefill", "chunked_prefill": "chunked", "decode": "decode", "resumed": "resumed"}
 """Phases and their names in `PHASES`."""
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Two stacked bars an engine, from 0 to 1."""
     figure = new_figure("Who writes KV, and who reads it", source="step_request, counted in each layer alike")
     if frame.empty:

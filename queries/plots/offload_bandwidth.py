@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Above the rate by engine and direction, below the share of time in which anything was under way."""
     figure = new_figure("Offload bandwidth", source="transfer: bytes spread over each transfer's time", rows=2)
     rate, busy = figure.axes

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, MARKERS, PHASES, label, legend, new_figure, plain
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, MARKERS, PHASES, Axes, Figure, Frame, label, legend, new_figure, plain
 
 MIXED = COLOURS[2]
 BATCHINGS = ("default", "chunked", "mixed")
 MOST_ENGINES = 8
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Above: tokens a second by phase (colour) and batching (marker), a run's passes together filled. Below: fill."""
     rate = frame["reported_tokens_per_s"].astype(float).fillna(frame["tokens_per_s"].astype(float))
     known = frame.assign(rate=rate)[rate > 0]
@@ -36,7 +29,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
+def _throughput(axes: Axes, rows: Frame) -> None:
     colours = {"prefill": PHASES["prefill"], "decode": PHASES["decode"], "mixed": MIXED}
     for (phase, batching), points in rows.fillna({"phase": "unknown", "batching": "unknown"}).groupby(
         ["phase", "batching"], sort=True
@@ -59,7 +52,7 @@ def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
     legend(axes)
 
 
-def _fill(axes: Axes, rows: pd.DataFrame) -> None:
+def _fill(axes: Axes, rows: Frame) -> None:
     from matplotlib.ticker import MaxNLocator
 
     engines = sorted(rows["engine_id"].unique())

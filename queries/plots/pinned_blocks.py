@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import engine_prefix, floats, name_rows, records, set_height
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A bar a holder; those that no running request used are set off by colour."""
     figure = new_figure("What held the blocks", source="block_event, pin; each block's time goes to one holder")
     if frame.empty:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure
 
 COSTS = {
     "queue_ms": "waiting to resume",
@@ -20,7 +13,7 @@ COSTS = {
 }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Bars side by side, a group a preemption in order of time; a cost that is not known has no bar."""
     import numpy as np
 

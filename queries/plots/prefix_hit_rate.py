@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.queries.marks import floats, means, of_runs, run_length, shorten
-from kvtrace.queries.plotting import COLOURS, MANY_MARKS, MARKERS, label, legend, new_figure
+from kvtrace.queries.plotting import COLOURS, MANY_MARKS, MARKERS, Figure, Frame, label, legend, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 
 MOST_TURNS = 8
 """Turns beyond are drawn in one colour."""
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Requests in the order of their keys, which is that of their first record; those never admitted are left out."""
     import numpy as np
 
@@ -51,7 +50,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _turns(frame: pd.DataFrame) -> list[tuple[str | None, pd.Series]]:
+def _turns(frame: Frame) -> list[tuple[str | None, pd.Series]]:
     """Masks of the frame by turn, if there are turns and not too many."""
     turns = sorted(frame.turn.dropna().unique())
     if not 1 < len(turns) <= MOST_TURNS:

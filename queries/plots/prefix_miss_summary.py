@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import engine_prefix, floats, name_rows, records, set_height
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A bar a verdict: what a cache that lost nothing would have supplied, and the rest."""
     figure = new_figure("Why prefix lookups missed", source="prefix_miss; verdicts are derived, see docs/misses.md")
     frame = frame[frame.recomputed_tokens > 0].sort_values("recomputed_tokens", ascending=False)

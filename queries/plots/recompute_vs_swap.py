@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, log_if_wide
-from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import COLOURS, MARKERS, Figure, Frame, label, legend, new_figure
 
 DIMENSIONS = {
     "lost_tokens": "lost (tokens)",
@@ -20,7 +13,7 @@ DIMENSIONS = {
 }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """An axis a dimension, a line a cause and strategy: mean overhead by bucket; dashed: modelled recomputation."""
     figure = new_figure(
         "Time until lost KV is back",

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, MARKERS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Lines over the request count, which doubles: above hit rates, below times to the first token."""
     figure = new_figure("By request count", source="request: the first so many in order of arrival", rows=2)
     rates, times = figure.axes

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, log_if_wide
-from kvtrace.queries.plotting import COLOURS, MANY_MARKS, PHASES, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import COLOURS, MANY_MARKS, PHASES, Figure, Frame, label, legend, new_figure
 
 PARTS = {
     "frontend_ms": ("API process", "0.75"),
@@ -20,7 +13,7 @@ PARTS = {
 }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Above: the parts of each request's time, in order of arrival. Below: how many requests took at most so long."""
     import numpy as np
 

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats
-from kvtrace.queries.plotting import CATEGORIES, COLOURS, MANY_MARKS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import CATEGORIES, COLOURS, MANY_MARKS, Figure, Frame, label, legend, new_figure
 
 KINDS = {
     "gemm_ms": ("matrix products", CATEGORIES["gemm"]),
@@ -24,7 +17,7 @@ KINDS = {
 }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Above: kernels' durations summed by kind. Below: idle time within the step and before it. One GPU: the first."""
     import numpy as np
 

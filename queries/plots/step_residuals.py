@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, log_if_wide
-from kvtrace.queries.plotting import MANY_MARKS, PHASES, label, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import MANY_MARKS, PHASES, Figure, Frame, label, new_figure
 
 KINDS = {"decode_only": PHASES["decode"], "with_prefill": PHASES["prefill"]}
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Two axes beside each other, for their tokens differ by orders; all engines in one colour a composition."""
     figure = new_figure(
         "Step time by scheduled tokens",

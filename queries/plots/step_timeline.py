@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, means, of_runs, run_length, seconds_from
-from kvtrace.queries.plotting import COLOURS, MANY_MARKS, PHASES, WIDTH_INCHES, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import COLOURS, MANY_MARKS, PHASES, WIDTH_INCHES, Figure, Frame, label, legend, new_figure
 
 TOKENS = {
     "decode_tokens": "decode",
@@ -20,7 +13,7 @@ TOKENS = {
 }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Three axes below each other; engines, if there are several, beside each other."""
     import numpy as np
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import stack_bars
-from kvtrace.queries.plotting import label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Stacked means, one bar a turn; a line at the minimum."""
     figure = new_figure("Steps per turn", source="job_turn, step_request: completed turns")
     axes = figure.axes[0]

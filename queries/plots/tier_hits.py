@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, name_rows, records, set_height, shorten
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure, plain
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure, plain
 
 COUNTS = {
     "stored_blocks": ("stored", COLOURS[0]),
@@ -21,7 +14,7 @@ COUNTS = {
 }
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Bars side by side, a group an engine, connector and tier; stretches of time are added up."""
     import pandas as pd
 

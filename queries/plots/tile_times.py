@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats
-from kvtrace.queries.plotting import COLOURS, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """Medians as lines, the 99th percentiles dashed; one pair of axes, a worker a colour."""
     figure = new_figure("Times of tiles in attention programs", source="gpu_tile; ticks of 32 ns", rows=2)
     for number, (worker, rows) in enumerate(frame.groupby("process_id")):

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kvtrace.queries.plotting import COLOURS, MARKERS, PHASES, label, legend, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, MARKERS, PHASES, Figure, Frame, label, legend, new_figure
 
 _BATCHES = {"prefill": PHASES["prefill"], "mixed": COLOURS[2], "decode": PHASES["decode"]}
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A mark a forward pass."""
     engines = sorted(frame.engine_id.unique())
     figure = new_figure("Fill of the token budget", source="step_schedule", rows=max(1, len(engines)))

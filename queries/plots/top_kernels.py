@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, name_rows, records, set_height
-from kvtrace.queries.plotting import CATEGORIES, label, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
+from kvtrace.queries.plotting import CATEGORIES, Figure, Frame, label, new_figure
 
 MOST = 20
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A bar a kernel, coloured by category; the rest is in the source line."""
     rest = floats(frame.total_ms.iloc[MOST:]).sum()
     figure = new_figure(

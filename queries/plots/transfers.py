@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtrace.queries.marks import floats, log_if_wide, ranges, records, set_height
-from kvtrace.queries.plotting import COLOURS, label, new_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, new_figure
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Frame) -> Figure:
     """A bar a connector, direction and pair of tiers. Bandwidth: 1st to 99th percentile; time: median to 99th."""
     figure = new_figure(
         "Transfers between tiers",

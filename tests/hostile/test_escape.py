@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import unicodedata
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -27,6 +26,7 @@ from kvtrace.reports.compare import compare
 from kvtrace.reports.report import write_report
 from kvtrace.reports.side_by_side import write_comparison
 from kvtrace.viewer.page import make_page
+from tests.elements import Page
 from tests.hostile.conftest import hostile
 from tests.hostile.marked import text_columns
 from tests.viewer.chromium import Tab
@@ -50,24 +50,15 @@ def steering(text: str) -> set[str]:
     return {char for char in text if unicodedata.category(char) in STEERING} - {"\n"}
 
 
-class _Tags(HTMLParser):
-    """Every tag and attribute of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found |= {tag, *(f"@{name}" for name, _ in attrs)}
-        self.found |= {f"{tag}={value}" for name, value in attrs if name in ("src", "href") and "evil" in str(value)}
-
-
 def check_page(page: str) -> None:
-    tags = _Tags(page).found
+    found = Page(page)
     assert "onerror" in page, "the page has none of the hostile texts"
-    assert not {tag for tag in tags if tag.startswith("@on") or "evil" in tag}
-    assert "script" not in tags
+    assert not {name for name in found.names if name.startswith("@on") or "evil" in name}
+    targets = [
+        value for _, attributes in found.elements for name, value in attributes.items() if name in ("src", "href")
+    ]
+    assert not [value for value in targets if "evil" in str(value)]
+    assert "script" not in found.names
     assert steering(page) <= {"\t"}
 
 

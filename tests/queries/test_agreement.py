@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import tarfile
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from kvtrace.ingest.run import ingest
 from tests.agreement import compare
@@ -15,14 +15,18 @@ from tests.viewer.simulate import create_trace
 from .conftest import MakeTrace
 
 QUERIES = Path(__file__).parent
-GENERATE = QUERIES.parents[1] / "bench" / "generate.py"
+RECORDINGS = QUERIES.parents[1] / "examples" / "recordings"
 ENGINE = "INSERT INTO engine BY NAME SELECT {} AS engine_id, 'm' AS model, 16 AS block_size_tokens, 8 AS blocks;"
 STEP = "INSERT INTO step_schedule BY NAME SELECT 1 AS engine_id, 1 AS step, 1005000000 AS start_ns, {} AS scheduled_ns,"
 
 
-def test_of_an_engine_with_preemptions(tmp_path: Path) -> None:
-    compared = compare(create_trace(tmp_path / "trace.duckdb"))
-    assert compared["request-states"] > 100 < compared["kv-utilisation"]
+# Those of engines with offload tiers are compared in tests/vllm/offload/test_page.py.
+@pytest.mark.parametrize("name", ["agents-1", "agents-clock", "agents-small", "agents-h100", "tiles-h100"])
+def test_of_real_recordings(tmp_path: Path, name: str) -> None:
+    with tarfile.open(RECORDINGS / f"{name}.tar.xz") as file:
+        file.extractall(tmp_path, filter="data")
+    compared = compare(ingest(tmp_path / name).target)
+    assert compared["request-states"] > 10 < compared["kv-utilisation"]
 
 
 def test_of_three_engines_and_a_reset_of_the_prefix_cache(tmp_path: Path) -> None:
@@ -52,10 +56,3 @@ def test_of_an_offload_tier(make_trace: MakeTrace) -> None:
         + "INSERT INTO step_update (engine_id, step, update_ns, end_ns) VALUES (1, 1, 1007000000, 1020000000);"
     )
     assert compare(path)["tier-hits"] == 1
-
-
-def test_of_a_recording(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    subprocess.run([sys.executable, str(GENERATE), str(run), "--records", "60000"], check=True)
-    compared = compare(ingest(run).target)
-    assert compared["request-states"] > 100 < compared["kv-utilisation"]

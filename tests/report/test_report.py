@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -24,34 +23,10 @@ from kvtrace.queries.plotting import find_plot, new_figure, shows_something
 from kvtrace.queries.text import inert
 from kvtrace.reports import answers
 from kvtrace.reports.report import write_report
+from tests.elements import Page
 from tests.viewer.chromium import Tab
 
 from .conftest import HOSTILE, MakeTrace, run_sql
-
-VOID = {"meta", "img", "wbr"}
-
-
-class Page(HTMLParser):
-    """The page's elements with their attributes, and its text; fails on an element that is not closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def tiles(tmp_path: Path) -> Path:
         for statement in (
             f"""INSERT INTO tile_step BY NAME SELECT {keys}, {start} AS opened_ns, {LAYERS * HEADS * ROWS} AS programs,
                 {LAYERS * HEADS * ROWS * BLOCKS} AS tiles, 0 AS writes, 0 AS checked_programs, 0 AS wrong_programs""",
-            f"INSERT INTO batch_row BY NAME SELECT {keys}, r AS row, 1001 + r AS request FROM range({ROWS}) t(r)",
+            f"INSERT INTO batch_row BY NAME SELECT {keys}, r AS row, 1 + r AS request FROM range({ROWS}) t(r)",
             f"""INSERT INTO gpu_program BY NAME SELECT {keys}, (l * {HEADS} + h) * {ROWS} + r AS program, l AS layer,
                 h AS head, r AS row, 0 AS query_block, 0 AS first_tile, {BLOCKS} AS tiles, 16 AS tile_tokens,
                 {start} + l * {LAYER_NS} + r * 50 AS start_ns, start_ns + {BLOCKS * TILE_NS} AS end_ns

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 import kvtrace.viewer
-from kvtrace.viewer import contract, moves
+from kvtrace.viewer import contract, tables
 from kvtrace.viewer.columns import unpack
-from kvtrace.viewer.contract import DATA_SETS, PINS, DataSet
+from kvtrace.viewer.contract import DATA_SETS
+from kvtrace.viewer.data_set import DataSet
+from kvtrace.viewer.tables import pins
 
 from .chromium import Chromium
 from .exported import Exported
@@ -55,14 +57,14 @@ def test_every_chunk_is_as_declared(tmp_path: Path, damage: str) -> None:
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"pin": [1]}, r"pins\.block: declared in viewer/contract.py, but not exported"),
-        ({"colour": [1]}, r"pins\.colour: exported, but not declared in viewer/contract.py"),
+        ({"pin": [1]}, r"pins\.block: declared, but not exported"),
+        ({"colour": [1]}, r"pins\.colour: exported, but not declared"),
         ({"cause": [1]}, r"pins\.cause: exported as number, declared as text"),
     ],
 )
 def test_a_table_that_is_not_as_declared_is_refused(columns: dict[str, list[int]], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
-        PINS.check(pa.table(columns))
+        pins.TABLE.data.check(pa.table(columns))
 
 
 def test_a_lane_that_reads_a_column_the_data_lacks_says_which(
@@ -71,9 +73,9 @@ def test_a_lane_that_reads_a_column_the_data_lacks_says_which(
     # GIVEN a page whose chunks of pins have no causes
     path = create_trace(tmp_path / "trace.duckdb")
     insert_moves(path)
-    without = moves._PINS.replace("cause::VARCHAR AS cause, ", "")
-    tables = tuple((data, needed, without if data is PINS else query) for data, needed, query in moves._TABLES)
-    monkeypatch.setattr(moves, "_TABLES", tables)
+    without = pins.TABLE._replace(query=pins.TABLE.query.replace("cause::VARCHAR AS cause, ", ""))
+    declared = tuple(without if table is pins.TABLE else table for table in tables.declared())
+    monkeypatch.setattr(tables, "declared", lambda: declared)
     monkeypatch.setattr(DataSet, "check", lambda *_: None)
     # WHEN a lane draws them, THEN the page says what is wrong
     chromium.open(make_page(path), "from=4.0&to=4.1")

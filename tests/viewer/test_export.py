@@ -108,10 +108,10 @@ def test_many_steps_also_come_as_bars_that_show_the_largest_step_and_sum_what_ha
     exported = Exported(trace)
     part = exported.engine["steps"]
     overview, details = part["levels"]
-    assert [reference["rows"] for reference in details] == [500, 500, 194]
+    assert [reference["rows"] for reference in details] == [500, 500, 240]
     assert [reference["first"] for reference in details] == [1, 501, 1001]
     columns, per_bar = exported.read(overview), part["per_bar"]
-    assert (sum(columns["steps"]), len(columns["steps"]), per_bar) == (1194, 100, 12)
+    assert (sum(columns["steps"]), len(columns["steps"]), per_bar) == (1240, 96, 13)
     bars = ask(
         trace,
         f"""
@@ -136,7 +136,7 @@ def test_requests_shares_are_cut_as_the_steps_are(trace: Path, monkeypatch: pyte
     assert [(each["first"], each["last"]) for each in exported.engine["shares"]] == [
         (1, 500),
         (501, 1000),
-        (1001, 1194),
+        (1001, 1240),
     ]
 
 
@@ -347,7 +347,7 @@ def test_each_engine_has_its_own_part(tmp_path: Path) -> None:
     path = create_trace(tmp_path / "trace.duckdb", engines=2)
     engines = [Exported(path, engine) for engine in (0, 1)]
     assert [exported.engine["facts"]["engine_id"] for exported in engines] == [1, 2]
-    assert [min(exported.requests["request"]) for exported in engines] == [1001, 2001]
+    assert [min(exported.requests["request"]) for exported in engines] == [1, 41]
 
 
 def test_a_trace_of_nothing_has_no_engines(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_a_step_tells_its_composition_its_limit_and_its_requests(chromium: Chrom
     )
     assert chromium.texts("#inspector ul.shares button") == names
     # Its requests are marked in the list.
-    related = chromium.evaluate("[...kvtrace.view.related].sort()")
+    related = chromium.evaluate("[...kvtrace.view.related].sort((one, other) => one - other)")
     assert related == column(trace, f"SELECT request FROM step_request WHERE step = {step} ORDER BY request")
     waits = name_of(trace, head)
     chromium.press(waits)
@@ -588,10 +588,10 @@ def test_hostile_names_stay_text(chromium: Chromium, tmp_path: Path) -> None:
         for turn, name in enumerate(HOSTILE):
             connection.execute(
                 "UPDATE request SET external_id = $1, internal_id = $1, session = $1 WHERE request = $2",
-                [name, 1001 + turn],
+                [name, 1 + turn],
             )
-        miss = {"engine_id": 1, "request": 1001, "time_ns": 5, "resumed": False, "verdict": HOSTILE[0]}
-        insert(connection, "prefix_miss", [miss | {"why": HOSTILE[1], "other_request": 1002}])
+        miss = {"engine_id": 1, "request": 1, "time_ns": 5, "resumed": False, "verdict": HOSTILE[0]}
+        insert(connection, "prefix_miss", [miss | {"why": HOSTILE[1], "other_request": 2}])
         connection.execute("UPDATE engine SET model = $1", [HOSTILE[0]])
         connection.execute("UPDATE process SET stopped = $1, vllm_version = $2", [HOSTILE[1], HOSTILE[3]])
         connection.execute("UPDATE run SET value = $1 WHERE key = 'command'", [json.dumps(list(HOSTILE))])
@@ -599,7 +599,7 @@ def test_hostile_names_stay_text(chromium: Chromium, tmp_path: Path) -> None:
     for turn, name in enumerate(HOSTILE):
         # WHEN each such request is selected and hovered
         chromium.evaluate(f"location.hash = 'request=' + encodeURIComponent({json.dumps(name)})")
-        chromium.wait(f"kvtrace.view.selection?.kind === 'request' && kvtrace.view.selection.id === {1001 + turn}")
+        chromium.wait(f"kvtrace.view.selection?.kind === 'request' && kvtrace.view.selection.id === {1 + turn}")
         chromium.wait("document.querySelector('#inspector h2 bdi')?.textContent === " + json.dumps(f"{name} turn 1"))
         x, y = middle(chromium, "requests")
         chromium.mouse("mouseMoved", x, y)

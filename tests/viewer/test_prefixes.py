@@ -13,8 +13,7 @@ from kvtrace.viewer import prefixes
 from .chromium import Chromium
 from .exported import Exported
 from .pages import make_page, rows, text, wait_for_text
-from .pool import content_hash
-from .simulate import BLOCK_SIZE, EPOCH_NS, SHARED_BLOCKS, create_trace
+from .simulate import BLOCK_TOKENS, EPOCH_NS, SHARED_BLOCKS, content_hash, create_trace
 
 
 def levels(trace: Path) -> list[tuple[int, int, int]]:
@@ -45,7 +44,7 @@ def replayed(trace: Path, contents: set[int]) -> dict[int, tuple[int, int]]:
 @pytest.mark.parametrize("bins", [16, 1 << 20])
 def test_levels_are_the_blocks_that_hold_a_prefix(trace: Path, monkeypatch: pytest.MonkeyPatch, bins: int) -> None:
     monkeypatch.setattr(prefixes, "BINS", bins)
-    after = replayed(trace, {content_hash(0, index, SHARED_BLOCKS) for index in range(SHARED_BLOCKS)})
+    after = replayed(trace, {content_hash(number) for number in range(1, SHARED_BLOCKS + 1)})
     found = levels(trace)
     assert len(found) <= bins
     moments = [moment for moment in after if moment * 1000 >= found[0][0]]
@@ -66,7 +65,7 @@ def test_prefixes_are_those_of_the_query_and_have_a_price(trace: Path) -> None:
         *(listed[name] for name in ("held_block_ns", "used_block_ns", "most_blocks", "tokens")), strict=True
     ):
         assert 0 < used <= held
-        assert most >= span // BLOCK_SIZE > 0
+        assert most >= span // BLOCK_TOKENS > 0
     users = found.read(found.engine["prefix_users"])
     assert max(users["prefix"].count(number) for number in set(users["prefix"])) <= prefixes.MOST_USERS
 
@@ -78,7 +77,7 @@ def test_a_click_on_a_prefix_tells_who_uses_it_and_what_it_costs(chromium: Chrom
         "return [box.left + 400, box.top + 23 + 7]; })()"
     )
     chromium.mouse("mouseMoved", x, y)
-    assert text(chromium, "#tooltip").startswith(f"Prefix 1: {SHARED_BLOCKS * BLOCK_SIZE} tokens, from the start")
+    assert text(chromium, "#tooltip").startswith(f"Prefix 1: {SHARED_BLOCKS * BLOCK_TOKENS} tokens, from the start")
     chromium.click(x, y)
     panel = wait_for_text(chromium, "What it costs to hold")
     assert f"at most\n{SHARED_BLOCKS} blocks" in panel

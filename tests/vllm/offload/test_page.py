@@ -1,10 +1,11 @@
-"""The page of `kvtrace view` on real recordings with transfers, pins and an offload tier."""
+"""The page of `kvtrace view` on real recordings with transfers, pins and an offload tier; the queries beside it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from kvtrace.viewer.page import make_page
+from tests.agreement import compare
 from tests.viewer.chromium import Chromium, Tab
 
 from .conftest import Ledger
@@ -33,6 +34,11 @@ def test_a_recording_with_an_offload_tier_is_drawn(tab: Tab, offloading: Ledger,
     names = ("steps", "limits", "queue", "pool", "map", "prefixes", "tiers", "transfers", "pins", "requests")
     browser = tab(1280, 2000)
     assert drawn(browser, offloading, tmp_path) == dict.fromkeys(names, True)
+
+
+def test_the_page_the_report_and_the_queries_agree_on_tiers(offloading: Ledger, simple_cpu: Ledger) -> None:
+    for ledger in (offloading, simple_cpu):
+        assert compare(ledger.recorded.run / "trace.duckdb")["tier-hits"] == 1
 
 
 def test_a_recording_with_pins_is_drawn(tab: Tab, ttl: Ledger, tmp_path: Path) -> None:

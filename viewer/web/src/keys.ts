@@ -25,8 +25,10 @@ const laneOf = (engine: Engine, name: string): Lane | undefined =>
   lanesOf().find((lane) => lane.name === name && lane.engine === engine);
 
 // The engine's lane whose own a kind of thing is.
-const laneOfKind = (engine: Engine, kind: string): Lane | undefined =>
-  lanesOf().find(({ descriptor, engine: own }) => own === engine && descriptor.selects?.kind === kind);
+const laneOfKind = (engine: Engine, kind: string): Lane | undefined => {
+  const name = LANES.find(({ selects }) => selects?.kind === kind)?.name;
+  return name === undefined ? undefined : laneOf(engine, name);
+};
 
 function onKey(event: KeyboardEvent): void {
   const inside = (event.target as Element).closest("input, select, textarea, dialog");

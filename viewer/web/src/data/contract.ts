@@ -18,14 +18,14 @@ export type Limit =
   | "state_pending";
 export type Phase = "prefill" | "chunked_prefill" | "decode" | "resumed";
 export type FinishReason = "stop" | "length" | "abort" | "ignored" | "error" | "other";
-export type Direction = "store" | "load";
-export type Tier = "gpu" | "cpu" | "disk" | "remote" | "other";
 export type PinCause = "delayed_free" | "in_flight" | "async_load" | "connector" | "ttl" | "streaming";
 export type PinEnd = "used" | "expired" | "forced" | "saved" | "loaded" | "drained" | "failed" | "aborted" | "released";
+export type Tier = "gpu" | "cpu" | "disk" | "remote" | "other";
+export type Direction = "store" | "load";
 export type AccessKind = "write" | "attention" | "k_read" | "v_read" | "k_write" | "v_write";
 
 // Tables that an engine has as one list of chunks.
-export type LaneTable = "transfers" | "pins" | "tiers" | "prefixes" | "prefix_levels" | "prefix_users";
+export type LaneTable = "pins" | "tiers" | "transfers" | "prefixes" | "prefix_levels" | "prefix_users";
 
 export interface Tables {
   // A scheduler step, or a bar that stands for several; columns of view `step`.
@@ -153,25 +153,6 @@ export interface Tables {
     owner: number; // the request that holds or last held it, or -1
     evicted: number; // 1: this change took a cached block for something else
   };
-  // A copy of KV between tiers; columns of view `transfer`.
-  transfers: {
-    transfer: number;
-    process_id: number | null;
-    connector: string | null;
-    direction: Direction | null;
-    from_tier: Tier | null;
-    to_tier: Tier | null;
-    bytes: number | null;
-    blocks: number | null;
-    requests: number | null;
-    step: number | null;
-    success: boolean | null;
-    start_ns: number; // ns, submitted
-    started_ns: number | null; // ns
-    end_ns: number | null; // ns, known as ended
-    device_ns: number | null; // ns, the copy's time on the GPU
-    reported_ns: number | null; // ns, the copy's time as the connector reports it
-  };
   // A block held by something else than a running request; columns of view `pin`.
   pins: {
     pin: number | null;
@@ -190,6 +171,25 @@ export interface Tables {
     start_ns: number; // ns, the last change in the stretch
     occupied_blocks: number | null; // blocks
     most_blocks: number | null; // blocks
+  };
+  // A copy of KV between tiers; columns of view `transfer`.
+  transfers: {
+    transfer: number;
+    process_id: number | null;
+    connector: string | null;
+    direction: Direction | null;
+    from_tier: Tier | null;
+    to_tier: Tier | null;
+    bytes: number | null;
+    blocks: number | null;
+    requests: number | null;
+    step: number | null;
+    success: boolean | null;
+    start_ns: number; // ns, submitted
+    started_ns: number | null; // ns
+    end_ns: number | null; // ns, known as ended
+    device_ns: number | null; // ns, the copy's time on the GPU
+    reported_ns: number | null; // ns, the copy's time as the connector reports it
   };
   // A run of blocks that the same prompts have, by place in the tree; a node of query `hot-prefixes`.
   prefixes: {
@@ -308,9 +308,9 @@ export const TABLES: Record<TableName, { drawn: number; optional: readonly strin
   segments: { drawn: 0, optional: [] },
   preemptions: { drawn: 0, optional: [] },
   blocks: { drawn: 500000, optional: [] },
-  transfers: { drawn: 100000, optional: [] },
   pins: { drawn: 100000, optional: [] },
   tiers: { drawn: 100000, optional: [] },
+  transfers: { drawn: 100000, optional: [] },
   prefixes: { drawn: 0, optional: [] },
   prefix_levels: { drawn: 100000, optional: [] },
   prefix_users: { drawn: 0, optional: [] },

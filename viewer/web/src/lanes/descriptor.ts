@@ -1,24 +1,17 @@
-// A lane is a folder with one descriptor, and a line in list.ts. Everything else of the page reads descriptors.
+// A lane is a folder with one descriptor, exported by its lane.ts. Everything else of the page reads descriptors.
 
 import type { Any } from "../data/columns";
 import type { TableName } from "../data/contract";
 import type { Engine } from "../data/engine";
 import type { Selection } from "../view";
-import type { Lane, Legend } from "./lane";
+import type { Lane, Look } from "./lane";
 
-export interface Descriptor<L extends Lane = Lane> {
-  // In addresses (`hide=`), and the element's `data-lane`.
-  name: string;
-  title: string;
-  // Its meaning in a sentence: for the help and for screen readers.
-  about: string;
+export interface Descriptor<L extends Lane = Lane> extends Look {
+  // Lanes lie in this order from the top: steps are at 10, requests at 110.
+  place: number;
   // Tables of the contract without which the lane is not offered.
   needs: readonly TableName[];
-  // In pixels; `tall` in a high window, `several` where several engines are shown.
-  height?: { usual: number; tall?: number; several?: number };
   create(engine: Engine): L;
-  // Of a lane whose legend changes with what is in sight, `paint` calls `explain` instead.
-  legend?(engine: Engine): { unit: string; entries: Legend };
   // The kind of thing that is this lane's own; a click may also select one of another lane's kind.
   selects?: Selectable;
   keys?: Key<L>[];

@@ -7,7 +7,6 @@ import type { Part } from "../data/levels";
 import { el, outside } from "../dom";
 import { count, shorten } from "../format";
 import { LEFT, plotWidth, type Selection, toX, view } from "../view";
-import type { Descriptor } from "./descriptor";
 
 export const FONT = "10px system-ui, \"DejaVu Sans\", sans-serif";
 
@@ -15,6 +14,19 @@ export const FONT = "10px system-ui, \"DejaVu Sans\", sans-serif";
 const widths = new Map<string, number>(), MOST_WIDTHS = 10_000;
 
 export type Legend = [name: string, colour: string, shape?: string][];
+
+// How a lane looks. Its descriptor has more, for the rest of the page.
+export interface Look {
+  // In addresses (`hide=`), and the element's `data-lane`.
+  name: string;
+  title: string;
+  // Its meaning in a sentence: for the help and for screen readers.
+  about: string;
+  // In pixels; `tall` in a high window, `several` where several engines are shown.
+  height?: { usual: number; tall?: number; several?: number };
+  // Of a lane whose legend changes with what is in sight, `paint` calls `explain` instead.
+  legend?(engine: Engine): { unit: string; entries: Legend };
+}
 
 // Where times are: pixels from the plot's left are `time * scale + origin`.
 interface Places {
@@ -40,8 +52,8 @@ export abstract class Lane {
   // True if places left of the plot belong to the marks beside them.
   readonly hitsGutter: boolean = false;
 
-  constructor(readonly engine: Engine, readonly descriptor: Descriptor) {
-    const { name, title, about, height, legend } = descriptor;
+  constructor(readonly engine: Engine, private readonly look: Look) {
+    const { name, title, about, height, legend } = look;
     this.element = el("div", "lane");
     this.element.dataset["lane"] = name;
     for (const [when, pixels] of Object.entries(height ?? {})) {
@@ -57,7 +69,7 @@ export abstract class Lane {
   }
 
   get name(): string {
-    return this.descriptor.name;
+    return this.look.name;
   }
 
   abstract paint(): void;

@@ -33,7 +33,7 @@ class KernelsLane extends Lane {
   private streams: string[] = [];
 
   constructor(engine: Engine) {
-    super(engine, kernels);
+    super(engine, descriptor);
   }
 
   override paint(): void {
@@ -194,8 +194,9 @@ class KernelsLane extends Lane {
   }
 }
 
-export const kernels: Descriptor = {
+export const descriptor: Descriptor = {
   name: "kernels",
+  place: 100,
   title: "GPU kernels",
   about: "What the GPU did, by category",
   needs: ["kernels"],

@@ -20,7 +20,7 @@ const urgency = perChunk((columns: Columns<"steps">) =>
 
 class LimitsLane extends StepLane {
   constructor(engine: Engine) {
-    super(engine, limits);
+    super(engine, descriptor);
   }
 
   override paint(): void {
@@ -79,8 +79,9 @@ function range(values: number[]): string {
   return low === high ? count(low) : `${count(low)}–${count(high)}`;
 }
 
-export const limits: Descriptor = {
+export const descriptor: Descriptor = {
   name: "limits",
+  place: 20,
   title: "Admission limit",
   about: "What kept the head of the waiting queue from being admitted",
   needs: ["steps"],

@@ -31,7 +31,7 @@ class MapLane extends Lane {
   private shown = "";
 
   constructor(engine: Engine) {
-    super(engine, map);
+    super(engine, descriptor);
     this.choice.append(...Object.entries(COLOURS).map(([value, name]) => new Option(name, value)));
     this.choice.setAttribute("aria-label", "Colour the KV map by");
     this.choice.addEventListener("change", () => {
@@ -286,8 +286,9 @@ const block: Selectable = {
   },
 };
 
-export const map: Descriptor<MapLane> = {
+export const descriptor: Descriptor<MapLane> = {
   name: "map",
+  place: 50,
   title: "KV map",
   about: "State of every KV block over time",
   needs: ["blocks"],

@@ -17,7 +17,7 @@ class PinsLane extends Lane {
   private found: Found<"pins"> = NOTHING;
 
   constructor(engine: Engine) {
-    super(engine, pins);
+    super(engine, descriptor);
   }
 
   // How many blocks each cause, by its place in `CAUSES`, holds at each pixel.
@@ -93,8 +93,9 @@ class PinsLane extends Lane {
   }
 }
 
-export const pins: Descriptor = {
+export const descriptor: Descriptor = {
   name: "pins",
+  place: 90,
   title: "Pinned blocks",
   about: "Blocks held by something else than a running request, by cause",
   needs: ["pins"],

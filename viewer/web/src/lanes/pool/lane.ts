@@ -17,7 +17,7 @@ function shownBlocks(engine: Engine): number {
 
 class PoolLane extends StepLane {
   constructor(engine: Engine) {
-    super(engine, pool);
+    super(engine, descriptor);
   }
 
   override paint(): void {
@@ -62,8 +62,9 @@ class PoolLane extends StepLane {
   }
 }
 
-export const pool: Descriptor = {
+export const descriptor: Descriptor = {
   name: "pool",
+  place: 40,
   title: "KV pool (GPU)",
   about: "Blocks in use, free but cached, and free; blocks evicted",
   needs: ["steps"],

@@ -4,31 +4,21 @@ import "./style.css";
 import { colour } from "../../colours";
 import { lastAtMost } from "../../data/columns";
 import type { Engine } from "../../data/engine";
-import { el } from "../../dom";
 import { count, isolated, share, shorten } from "../../format";
-import { changed, isSelected, LEFT, plotWidth, RIGHT, type Selection, view } from "../../view";
+import { isSelected, LEFT, plotWidth, RIGHT, view } from "../../view";
 import type { Descriptor } from "../descriptor";
-import { type Hit, Lane } from "../lane";
+import type { Hit } from "../lane";
+import { ROW, RowsLane } from "../rows-lane";
 import { prefix } from "./selectable";
 import { placeOf, rowsOf, type Tree, treeOf, usersOf } from "./tree";
 
-const ROW = 14, BAR = 9, INDENT = 9, LABEL = 26, MARK = 3, MOST_INDENTS = 6;
+const BAR = 9, INDENT = 9, LABEL = 26, MARK = 3, MOST_INDENTS = 6;
 
-class PrefixesLane extends Lane {
-  override readonly hitsGutter = true;
+class PrefixesLane extends RowsLane {
   private tree: Tree | null = null;
-  private wanted: number | null = null;
-  private readonly scroller = el("div", "prefixes");
-  private readonly spacer = el("div");
 
   constructor(engine: Engine) {
-    super(engine, prefixes);
-    this.scroller.append(this.canvas, this.spacer);
-    this.element.append(this.scroller);
-    this.scroller.tabIndex = 0;
-    this.scroller.setAttribute("role", "group");
-    this.scroller.setAttribute("aria-label", `Hot prefixes${engine.title ? ` of ${engine.title}` : ""}`);
-    this.scroller.addEventListener("scroll", changed);
+    super(engine, descriptor, "prefix", "prefixes", `Hot prefixes${engine.title ? ` of ${engine.title}` : ""}`);
   }
 
   override paint(): void {
@@ -36,10 +26,8 @@ class PrefixesLane extends Lane {
     this.timeGrid();
     if (!this.tree) return;
     const { prefixes: columns } = this.tree;
-    this.spacer.style.height = `${Math.max(0, columns.rows * ROW + 4 - this.scroller.clientHeight)}px`;
-    this.scrollToWanted();
-    const first = Math.floor(this.scroller.scrollTop / ROW), fit = Math.ceil(this.scroller.clientHeight / ROW) + 1;
-    for (let row = first; row < Math.min(columns.rows, first + fit); row++)
+    const [first, end] = this.layOut(columns.rows, 4);
+    for (let row = first; row < end; row++)
       this.paintPrefix(this.tree, row, row * ROW - this.scroller.scrollTop + 2);
   }
 
@@ -127,21 +115,8 @@ class PrefixesLane extends Lane {
     return this.tree ? [...this.tree.prefixes.num("prefix")] : [];
   }
 
-  override reveal({ kind, id }: Selection): void {
-    if (kind !== prefix.kind) return;
-    this.wanted = id;
-    if (!this.inSight()) this.element.scrollIntoView({ block: "nearest" });
-  }
-
-  private scrollToWanted(): void {
-    if (this.wanted === null) return;
-    const top = (this.wanted - 1) * ROW, { scrollTop, clientHeight } = this.scroller;
-    this.wanted = null;
-    if (top < scrollTop || top + ROW > scrollTop + clientHeight) this.scroller.scrollTop = top - clientHeight / 2;
-  }
-
-  override get scrolls(): boolean {
-    return this.scroller.scrollHeight > this.scroller.clientHeight + 1;
+  protected override rowOf(id: number): number {
+    return id - 1;
   }
 }
 
@@ -151,8 +126,9 @@ function rowFirstLooked(lookups: ArrayLike<number>, low: number, high: number): 
   return -1;
 }
 
-export const prefixes: Descriptor<PrefixesLane> = {
+export const descriptor: Descriptor<PrefixesLane> = {
   name: "prefixes",
+  place: 60,
   title: "Hot prefixes",
   about: "The tree of prefixes that most prompts share: of each, the blocks that hold it over time, and its lookups",
   needs: ["prefixes"],

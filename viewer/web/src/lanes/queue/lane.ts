@@ -13,7 +13,7 @@ class QueueLane extends StepLane {
   private readonly chart = new Chart(this.element, LINES);
 
   constructor(engine: Engine) {
-    super(engine, queue);
+    super(engine, descriptor);
   }
 
   override paint(): void {
@@ -34,8 +34,9 @@ class QueueLane extends StepLane {
   }
 }
 
-export const queue: Descriptor = {
+export const descriptor: Descriptor = {
   name: "queue",
+  place: 30,
   title: "Queues",
   about: "Running and waiting requests",
   needs: ["steps"],

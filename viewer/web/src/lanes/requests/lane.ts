@@ -8,9 +8,10 @@ import { REQUEST_STATES } from "../../data/contract";
 import { type Engine, labelOf, nameOf } from "../../data/engine";
 import { el } from "../../dom";
 import { clock, count, duration, isolated, shorten, times } from "../../format";
-import { changed, isSelected, LEFT, plotWidth, RIGHT, type Selection, view } from "../../view";
+import { changed, isSelected, LEFT, plotWidth, RIGHT, view } from "../../view";
 import type { Descriptor } from "../descriptor";
-import { type Hit, Lane, type Legend } from "../lane";
+import type { Hit, Legend } from "../lane";
+import { ROW, RowsLane } from "../rows-lane";
 import { hits } from "./hits";
 import { Segments } from "./segments";
 import { nextPreemption, request } from "./selectable";
@@ -25,7 +26,7 @@ const STATES: Legend = [
 ];
 // Of requests that no scheduler told of.
 const UNTOLD: Legend = [["states unknown", "soft", "line"]];
-const ROW = 14, BAR = 10, LABEL = 27;
+const BAR = 10, LABEL = 27;
 
 interface Listed extends Row<"requests"> {
   request: number;
@@ -37,28 +38,15 @@ function worstFirst(listed: Listed[], cost: (row: Row<"requests">) => number): L
   return Array.from(listed.keys()).sort((a, b) => costs[b]! - costs[a]! || a - b).map((index) => listed[index]!);
 }
 
-class RequestsLane extends Lane {
+class RequestsLane extends RowsLane {
   private rows: Listed[] = [];
   private key = "";
-  private wanted: number | null = null;
-  private readonly scroller = el("div", "scroller");
-  private readonly spacer = el("div", "spacer");
   private readonly amount = el("span", "unit");
   private readonly order: HTMLSelectElement;
 
-  override readonly hitsGutter = true;
-
   constructor(engine: Engine) {
-    super(engine, requests);
-    this.scroller.append(this.canvas, this.spacer);
-    this.element.append(this.scroller);
-    this.scroller.tabIndex = 0;
-    this.scroller.setAttribute("role", "group");
-    this.scroller.setAttribute(
-      "aria-label",
-      `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`,
-    );
-    this.scroller.addEventListener("scroll", changed);
+    const label = `Requests${engine.title ? ` of ${engine.title}` : ""}. Up and down scroll.`;
+    super(engine, descriptor, "request", "scroller", label);
     const order = el("select", "", ...Object.entries(ORDERS).map(([value, name]) => new Option(name, value)));
     order.setAttribute("aria-label", "Order of the requests");
     order.value = settings.order;
@@ -102,7 +90,6 @@ class RequestsLane extends Lane {
     const all = this.engine.contents.requests.total;
     const which = this.engine.totals["finished_requests"] === null ? "evenly spread" : "the longest";
     this.amount.textContent = `${count(listed.length)} of ${count(all)}${found.exact ? "" : `: ${which}`}`;
-    this.spacer.style.height = `${Math.max(0, this.rows.length * ROW + 6 - this.scroller.clientHeight)}px`;
   }
 
   private sort(listed: Listed[]): Listed[] {
@@ -116,20 +103,14 @@ class RequestsLane extends Lane {
 
   override paint(): void {
     this.list();
-    this.scrollToWanted();
+    const [from, to] = this.layOut(this.rows.length, 6);
     this.timeGrid();
-    const [from, to] = this.inSightRows();
     for (let index = from; index < to; index++)
       this.paintRequest(this.rows[index]!, index * ROW - this.scroller.scrollTop + 3);
     this.context.clearRect(view.width - RIGHT + 1, 0, RIGHT, this.height);
     if (this.rows.length) return;
     const total = this.engine.contents.requests.total;
     this.say(total ? "No request was alive in this window." : "No requests were recorded for this engine.");
-  }
-
-  private inSightRows(): [number, number] {
-    const first = Math.floor(this.scroller.scrollTop / ROW);
-    return [first, Math.min(this.rows.length, first + Math.ceil(this.height / ROW) + 1)];
   }
 
   private paintRequest(each: Listed, y: number): void {
@@ -238,35 +219,14 @@ class RequestsLane extends Lane {
     return this.rows.map((each) => each.request);
   }
 
-  // Scrolls a request into sight, once it is listed.
-  override reveal({ kind, id }: Selection): void {
-    if (kind !== request.kind) return;
-    this.wanted = id;
-    if (!this.inSight()) this.element.scrollIntoView({ block: "nearest" });
-  }
-
-  private scrollToWanted(): void {
-    const request = this.wanted;
-    if (request === null || !this.rows.length) return;
-    this.wanted = null;
-    const top = this.rows.findIndex((each) => each.request === request) * ROW;
-    if (
-      top < 0 || (top >= this.scroller.scrollTop && top + ROW <= this.scroller.scrollTop + this.scroller.clientHeight)
-    ) return;
-    this.scroller.scrollTop = top - this.scroller.clientHeight / 2;
-  }
-
-  scroll(rows: number): void {
-    this.scroller.scrollTop += rows * ROW;
-  }
-
-  override get scrolls(): boolean {
-    return this.scroller.scrollHeight > this.scroller.clientHeight + 1;
+  protected override rowOf(id: number): number {
+    return this.rows.findIndex((each) => each.request === id);
   }
 }
 
-export const requests: Descriptor<RequestsLane> = {
+export const descriptor: Descriptor<RequestsLane> = {
   name: "requests",
+  place: 110,
   title: "Requests",
   about: "A lane for each request",
   needs: [],

@@ -17,7 +17,7 @@ import { NAMES, PHASES } from "./phases";
 
 class TokensLane extends StepLane {
   constructor(engine: Engine) {
-    super(engine, steps);
+    super(engine, descriptor);
   }
 
   override paint(): void {
@@ -91,8 +91,9 @@ const step: Selectable<"steps"> = {
 };
 
 // Without steps it is there to say so.
-export const steps: Descriptor = {
+export const descriptor: Descriptor = {
   name: "steps",
+  place: 10,
   title: "Scheduled tokens",
   about: "Tokens scheduled in each step, by phase, under the step's token budget",
   needs: [],

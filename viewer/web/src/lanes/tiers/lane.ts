@@ -21,7 +21,7 @@ class TiersLane extends StepLane {
   private readonly chart = new Chart(this.element, linesOf(this.engine));
 
   constructor(engine: Engine) {
-    super(engine, tiers);
+    super(engine, descriptor);
   }
 
   override paint(): void {
@@ -52,8 +52,9 @@ class TiersLane extends StepLane {
   }
 }
 
-export const tiers: Descriptor = {
+export const descriptor: Descriptor = {
   name: "tiers",
+  place: 70,
   title: "Offload tiers",
   about: "Blocks held by each offload tier",
   needs: ["tiers"],

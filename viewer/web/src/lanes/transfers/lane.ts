@@ -27,7 +27,7 @@ class TransfersLane extends Lane {
   private most = 0;
 
   constructor(engine: Engine) {
-    super(engine, transfers);
+    super(engine, descriptor);
   }
 
   private get middle(): number {
@@ -116,8 +116,9 @@ class TransfersLane extends Lane {
   }
 }
 
-export const transfers: Descriptor = {
+export const descriptor: Descriptor = {
   name: "transfers",
+  place: 80,
   title: "Transfers",
   about: "Transfers of KV by direction; a bar is as high as its bandwidth",
   needs: ["transfers"],
