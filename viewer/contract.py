@@ -162,7 +162,7 @@ REQUESTS = DataSet(
     12_000,
     (
         _known("request"),
-        *_texts("internal_id external_id session"),
+        *_texts("internal_id external_id session tenant lora"),
         *_numbers("turn priority prompt_tokens max_tokens output_tokens local_cached_tokens external_cached_tokens"),
         *_numbers("preemptions released_tokens recomputed_tokens first_step last_step steps"),
         _enum("finish_reason", events.FinishReason),

@@ -303,6 +303,8 @@ class Simulation:
             external_id=f"chat-{request.session:02d}/turn-{request.turn}",
             session=f"session-{request.session:02d}",
             turn=request.turn,
+            tenant=f"tenant-{request.session % 3}",
+            lora="adapter" if request.session % 3 == 0 else None,
             priority=0,
             prompt_tokens=request.prompt_tokens,
             max_tokens=request.max_tokens,
