@@ -1,4 +1,4 @@
-"""Cost of recording whom a request is for, in microseconds of CPU time a request in the API process.
+"""Cost of recording tenants, in microseconds of CPU time a request in the API process.
 
     python bench/tenant_cost.py [ROUNDS]
 

@@ -1,4 +1,4 @@
-"""What a client passes along with a request beside the fields that vLLM knows."""
+"""Tags of a request: what its client passes along beside the fields that vLLM knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a client's request is for: its tenant and its LoRA adapter.
+"""Tenants and LoRA adapters of clients' requests.
 
 A request tells its tenant by the tag `kvtrace_tenant`, which travels with it, by a header or by OpenAI's `user`. These
 two are seen before the request has an id, and often in another task: the task that sends a streamed answer is what
@@ -27,7 +27,7 @@ _BY_USER = "tenants by OpenAI's `user`"
 
 
 class _Note:
-    """What an HTTP request says of its tenant, beside tags. All tasks of the request share one."""
+    """Note of the tenant that an HTTP request's header and body name. All tasks of the request share one."""
 
     __slots__ = ("header", "user")
 
@@ -39,7 +39,7 @@ _note: ContextVar[_Note | None] = ContextVar("kvtrace_tenant", default=None)
 
 
 def hooks(recorder: Recorder, tenants: Tenants | None) -> list[Hook]:
-    """The hooks on what names a request's tenant and adapter. Without `tenants` only adapters are recorded."""
+    """The hooks on requests' ids, headers and bodies. Without `tenants` only adapters are recorded."""
     return [_on_ids(recorder, tenants), *([_on_http(tenants), *_on_users()] if tenants is not None else [])]
 
 

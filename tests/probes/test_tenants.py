@@ -1,4 +1,4 @@
-"""Whom a request is for, by vLLM's own middleware, serving classes and ids; a server is asked in `tests/vllm`."""
+"""Tenants and adapters of requests, by vLLM's own middleware, serving classes and ids; `tests/vllm` asks a server."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_kvtrace_is_among_the_plugins_that_may_load(plugins: str | None, expecte
 
 
 def tenants_of(record: Run, *options: str) -> dict[str, str]:
-    """What vLLM's processes are told of tenants."""
+    """Return what vLLM's processes are told of tenants."""
     result = record(*options, "sh", "-c", 'printf "%s" "$KVTRACE_TENANTS"')
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout or "{}")
