@@ -7,6 +7,7 @@ import contextvars
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,6 +164,19 @@ def test_requests_of_nobody_leave_no_record(api: Api) -> None:
     api.serve("a")
     assert api.owners() == {"a": (None, None)}
     assert list(api.run.rglob("request_owner.*")) == []
+
+
+def test_a_request_without_what_tells_them_costs_tenants_and_nothing_else(api: Api) -> None:
+    """As of a vLLM that names it differently: ids are still recorded, and the summary says what is lost."""
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    api.install(NAMES)
+    for name in ("a", "b"):
+        InputProcessor.assign_request_id(SimpleNamespace(request_id=name, external_req_id=None))
+    [detail] = api.failed
+    assert "lost: tenants" in detail
+    api.failed.clear()
+    assert api.owners() == {"a": (None, None), "b": (None, None)}
 
 
 @pytest.mark.parametrize("header", ["", "X Tenant", "X-Tenant:", "é"])
