@@ -116,8 +116,8 @@ class Tiles:
             array["block_hash"] = _hashes(array["block_hash"], number)
         if "external_id" in names:
             array["external_id"] += self.requests
-        if "session" in names:
-            array["session"] += 2 * self.requests
+        for name in {"session", "tenant"}.intersection(names):  # each session is of a tenant of its own
+            array[name] += 2 * self.requests
         return array
 
 

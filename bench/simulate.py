@@ -111,6 +111,7 @@ class Tile:
             at_ns, request = self.later.pop(0)
             # External ids and session tags are strings of their own: the generator numbers all three kinds.
             self.emit("request_arrival", at_ns - 60_000, request.number, request.number)
+            self.emit("request_owner", at_ns - 60_000, request.number, request.session, 0)
             limits = (request.prompt_tokens, request.max_tokens, 0, request.session, request.turn, 0)
             self.emit("request_queued", at_ns, request.number, at_ns - 80_000, *limits)
             self.waiting.append(request)

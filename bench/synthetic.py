@@ -135,7 +135,8 @@ def _requests() -> tuple[str, ...]:
     return (
         f"""
         INSERT INTO request
-        SELECT r, 1, 'chat-' || r || '-0a1b2c3d', 'chat-' || r, 'session-' || (r // 8), r % 8, 0,
+        SELECT r, 1, 'chat-' || r || '-0a1b2c3d', 'chat-' || r, 'session-' || (r // 8), r % 8,
+            'tenant-' || (r % 5), CASE WHEN r % 3 = 0 THEN 'adapter' END, 0,
             800, 200, {STEPS_OF_REQUEST}, 16 * roll(r, 1, 40), 0, (roll(r, 2, 25) = 0)::INTEGER,
             {start} - 30000000, {start} - 25000000, {start}, {start} + 40000000,
             {start} + {STEPS_OF_REQUEST * STEP_NS}, 'length'::e_finish_reason

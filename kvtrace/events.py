@@ -409,6 +409,24 @@ REQUEST_ARRIVAL = Event(
     ),
 )
 
+REQUEST_OWNER = Event(
+    "request_owner",
+    "frontend",
+    "A request with a tenant or a LoRA adapter got its internal id. Requests with neither have no row; samples of a "
+    "request with n > 1 belong to their client.",
+    (
+        Field("time_ns", TIME, "When the id was assigned."),
+        REQ,
+        Field(
+            "tenant",
+            STRING,
+            "Tenant: extra_args['kvtrace_tenant'], else a header of the HTTP request, else OpenAI's `user`. A keyed "
+            "hash unless recorded with `--tenants names`.",
+        ),
+        Field("lora", STRING, "Name of its LoRA adapter."),
+    ),
+)
+
 REQUEST_DELIVERY = Event(
     "request_delivery",
     "frontend",

@@ -15,7 +15,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.events import REQUEST_HASH, REQUEST_KEY
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
-from kvtrace.probes.vllm_symbols import REQUEST
+from kvtrace.probes.vllm_symbols import LORA, REQUEST
 from kvtrace.probes.vllm_types import Request
 
 GENERATION = 1 << 16
@@ -26,7 +26,7 @@ _LOST = "why blocks were missing from the prefix cache"
 CHAIN_NEEDS = (
     Need(REQUEST, "block_hashes lora_request cache_salt mm_features prompt_embeds", _LOST),
     Need(REQUEST, "_block_hasher all_token_ids", "which missing blocks are cached under other keys"),
-    Need("vllm.lora.request:LoRARequest", "lora_name lora_path", _LOST),
+    Need(LORA, "lora_name lora_path", _LOST),
     Need("vllm.multimodal.inputs:MultiModalFeatureSpec", "identifier mm_position", _LOST),
     Need("vllm.multimodal.inputs:PlaceholderRange", "offset", _LOST),
 )

@@ -72,6 +72,7 @@ def _install(run_dir: Path) -> None:
 
 def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) -> list[Hook]:
     """List all hooks on vLLM's functions. Those on objects, such as connectors, follow when the objects are made."""
+    from kvtrace.capture.tenants import from_environment
     from kvtrace.probes import (
         blocks,
         connectors,
@@ -85,6 +86,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         requests,
         step_results,
         steps,
+        tenants,
         worker,
     )
     from kvtrace.probes.device import levels
@@ -106,6 +108,7 @@ def hooks(recorder: Recorder, patches: Patches, environment: Mapping[str, str]) 
         *blocks.hooks(followed),
         *worker.hooks(recorder, ranges, levels.level(environment)),
         *frontend.hooks(recorder),
+        *tenants.hooks(recorder, from_environment(environment)),
         *(nvtx_hooks.hooks(followed, ranges) if ranges is not None else []),
         *connectors.hooks(followed, patches),
     ]

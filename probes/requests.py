@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from kvtrace.capture._native import Ends
 from kvtrace.capture.recorder import Recorder
@@ -15,6 +14,7 @@ from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.request_events import RequestEvents
+from kvtrace.probes.request_tags import client_tags
 from kvtrace.probes.vllm_symbols import REQUEST, SAMPLING, SCHEDULER
 from kvtrace.probes.vllm_types import Request
 
@@ -168,7 +168,7 @@ def _remotes(recorder: Recorder, optional: OptionalAttributes) -> Callable[[int,
 
 def _tags(request: Request, optional: OptionalAttributes) -> tuple[str, int, str]:
     """The session, turn and tool a client passed along; "", -1 and "" for those it did not."""
-    extra = _extra(request, optional)
+    extra = client_tags(request, optional, _TAGS)
     session = extra.get("kvtrace_session", getattr(request, "session_id", None))
     session = "" if session is None else str(session)
     if not extra:
@@ -176,13 +176,6 @@ def _tags(request: Request, optional: OptionalAttributes) -> tuple[str, int, str
     turn = str(extra.get("kvtrace_turn"))
     is_number = turn.isascii() and turn.isdigit() and len(turn) < 10
     return session, int(turn) if is_number else -1, str(extra.get("kvtrace_tool") or "")
-
-
-def _extra(request: Request, optional: OptionalAttributes) -> dict[str, Any]:
-    """Read what a client passed along beside the fields that vLLM knows."""
-    if request.sampling_params is not None:
-        return optional.read(request.sampling_params, "extra_args", _TAGS) or {}
-    return optional.read(request.pooling_params, "extra_kwargs", _TAGS) or {}
 
 
 def _in_range(value: int, bits: int) -> int:

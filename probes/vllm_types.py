@@ -75,12 +75,22 @@ class Item(Protocol):
     mm_position: Position
 
 
-@shape_of("vllm.lora.request:LoRARequest")
+@shape_of(places.LORA)
 class LoraRequest(Protocol):
     """The LoRA adapter that a request asks for."""
 
     lora_name: str
     lora_path: str
+
+
+@shape_of(places.ENGINE_REQUEST)
+class EngineRequest(Protocol):
+    """A request on its way to the engine."""
+
+    request_id: str
+    sampling_params: object | None
+    pooling_params: object | None
+    lora_request: LoraRequest | None
 
 
 @shape_of(places.REQUEST)

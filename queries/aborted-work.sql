@@ -5,7 +5,7 @@
 --
 -- group: Requests and jobs
 -- needs: request
--- words: disconnect, disconnects, waste, abort, aborts, timeout
+-- words: disconnect, disconnects, waste, abort, aborts, timeout, tenant
 -- key: request, session, finished_ns, queue_ms, batch_ms, computed_tokens, output_tokens
 -- worst: computed_tokens
 -- column: engine_id recorded | The engine.
@@ -13,6 +13,7 @@
 -- column: external_id recorded | The id the client knows.
 -- column: session recorded | Session tag, if the client passed one.
 -- column: turn recorded | Turn tag, if the client passed one.
+-- column: tenant recorded | Tenant, if the client told one.
 -- column: finished_ns [ns] recorded | When the engine ended it, UNIX time.
 -- column: queue_ms [ms] derived | From the queue to the first admission, or to the end without one.
 -- column: batch_ms [ms] derived | From the first admission to the end; NULL if it was never admitted.
@@ -29,6 +30,7 @@ SELECT
     r.external_id,
     r.session,
     r.turn,
+    r.tenant,
     r.finished_ns,
     (coalesce(r.scheduled_ns, r.finished_ns) - r.queued_ns) / 1e6 AS queue_ms,
     (r.finished_ns - r.scheduled_ns) / 1e6 AS batch_ms,

@@ -5,12 +5,12 @@
 --
 -- group: Preemption and eviction
 -- needs: block_event, request
--- param: by VARCHAR(session kind model request) = session | Groups: session, kind (the session without
---     the number at its end), model or request.
--- words: who, whom, evicts, evicted, evictor, victim, tenant
+-- param: by VARCHAR(session kind tenant lora model request) = session | Groups: session, kind (the session without
+--     the number at its end), tenant, lora (the adapter; NULL: the base model), model or request.
+-- words: who, whom, evicts, evicted, evictor, victim, tenant, lora, adapter
 -- key: evictor, victim, evicted_blocks, regretted_lookups, lost_tokens, lost_ms
 -- column: engine_id recorded | The engine.
--- column: evictor derived | Group of the requests whose allocations took the blocks; NULL without the tag.
+-- column: evictor derived | Group of the requests whose allocations took the blocks; NULL for requests that do not tell.
 -- column: victim derived | Group of the requests that used the blocks last, or looked them up in vain.
 -- column: evicted_blocks [blocks] derived | Blocks evicted.
 -- column: regretted_lookups derived | Lookups whose first missing block had been evicted so.
@@ -23,6 +23,8 @@ WITH member AS (
         CASE $by
             WHEN 'session' THEN r.session
             WHEN 'kind' THEN regexp_replace(r.session, '[-_ ]?[0-9]+$', '')
+            WHEN 'tenant' THEN r.tenant
+            WHEN 'lora' THEN r.lora
             WHEN 'model' THEN e.model
             WHEN 'request' THEN r.request::VARCHAR
         END AS name

@@ -89,6 +89,7 @@ class _Request:
     def _head(self) -> Section:
         row = self.row
         facts = [("client's id", inert(str(row["external_id"])))] if row["external_id"] else []
+        facts += [(name, inert(row[name])) for name in ("tenant", "lora") if row[name] is not None]
         if self.samples:
             facts.append(("samples", f"{len(self.samples):,} of one prompt; the engine knows only these"))
         facts.append(("prompt", f"{row['prompt_tokens'] or 0:,} tokens"))

@@ -5,12 +5,13 @@
 --
 -- group: KV memory
 -- needs: block_event, request
--- param: by VARCHAR(session kind model request prefix) = session | Groups: session, kind (the session
---     without the number at its end), model, request, or prefix (the content of the first block; needs table block_table).
--- words: who, holds, hog, tenant, session
+-- param: by VARCHAR(session kind tenant lora model request prefix) = session | Groups: session, kind (the session
+--     without the number at its end), tenant, lora (the adapter; NULL: the base model), model, request, or prefix (the
+--     content of the first block; needs table block_table).
+-- words: who, holds, hog, tenant, session, lora, adapter
 -- key: holder, requests, block_seconds, share, prompt_tokens, hit_tokens, hit_rate
 -- column: engine_id recorded | The engine.
--- column: holder derived | The group; NULL for requests without the tag.
+-- column: holder derived | The group; NULL for requests that do not tell.
 -- column: requests [requests] derived | Its requests.
 -- column: block_seconds [block-s] derived | Blocks held, over time.
 -- column: share [ratio] derived | Of all block-seconds of the engine's requests.
@@ -28,6 +29,8 @@ WITH member AS (
         CASE $by
             WHEN 'session' THEN r.session
             WHEN 'kind' THEN regexp_replace(r.session, '[-_ ]?[0-9]+$', '')
+            WHEN 'tenant' THEN r.tenant
+            WHEN 'lora' THEN r.lora
             WHEN 'model' THEN e.model
             WHEN 'request' THEN r.request::VARCHAR
             WHEN 'prefix' THEN f.block_hash::VARCHAR

@@ -5,7 +5,7 @@
 --
 -- group: Preemption and eviction
 -- needs: request_event, block_event
--- words: who, whom, preempted, preempts
+-- words: who, whom, preempted, preempts, tenant
 -- key: time_ns, request, session, preempted_for, for_session, lost_tokens, taken_blocks
 -- worst: wait_ms
 -- column: engine_id recorded | The engine.
@@ -13,9 +13,11 @@
 -- column: time_ns [ns] recorded | When, UNIX time.
 -- column: request recorded | The victim, key of table `request`.
 -- column: session recorded | The victim's session tag.
+-- column: tenant recorded | The victim's tenant.
 -- column: preempted_for derived | The request that needed blocks; NULL if none was allocated, or the victim itself needed
 --     them.
 -- column: for_session recorded | That request's session tag.
+-- column: for_tenant recorded | That request's tenant.
 -- column: lost_tokens [tokens] recorded | Tokens whose KV the victim gave up.
 -- column: lost_blocks [blocks] recorded | Its blocks.
 -- column: taken_blocks [blocks] derived | Of them, allocated to other requests in the same step.
@@ -52,8 +54,10 @@ SELECT
     p.time_ns,
     p.request,
     r.session,
+    r.tenant,
     nullif(g.preempted_for, p.request) AS preempted_for,
     CASE WHEN g.preempted_for <> p.request THEN o.session END AS for_session,
+    CASE WHEN g.preempted_for <> p.request THEN o.tenant END AS for_tenant,
     p.lost_tokens,
     p.lost_blocks,
     coalesce(t.blocks, 0) AS taken_blocks,

@@ -23,6 +23,8 @@
 -- column: samples derived | Of a client's request with n > 1: its samples.
 -- column: session recorded | Session tag, if the client passed one.
 -- column: turn recorded | Turn tag, if the client passed one.
+-- column: tenant recorded | Tenant, if the client told one.
+-- column: lora recorded | LoRA adapter; NULL for the base model.
 -- column: arrival_ns [ns] recorded | vLLM's arrival time, UNIX time.
 -- column: prompt_tokens [tokens] recorded | Prompt length.
 -- column: output_tokens [tokens] recorded | Output tokens.
@@ -80,6 +82,8 @@ WITH turn AS (
         c.samples,
         coalesce(r.session, c.session) AS session,
         coalesce(r.turn, c.turn) AS turn,
+        r.tenant,
+        r.lora,
         coalesce(r.arrival_ns, c.arrival_ns) AS arrival_ns,
         coalesce(r.queued_ns, c.queued_ns) AS queued_ns,
         coalesce(r.scheduled_ns, c.scheduled_ns) AS scheduled_ns,
@@ -104,6 +108,8 @@ SELECT
     r.samples,
     r.session,
     r.turn,
+    r.tenant,
+    r.lora,
     r.arrival_ns,
     r.prompt_tokens,
     r.output_tokens,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TRACE_NAME = "trace.duckdb"
 """The trace in a run directory, unless another file was named."""
 
-TRACE_VERSION = 11
+TRACE_VERSION = 12
 """The version of the tables that the queries are written for: `kvtrace.ingest.schema.trace.TRACE_VERSION`."""
 
 Format = Literal["pandas", "polars", "arrow", "batches", "relation"]

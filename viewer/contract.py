@@ -75,7 +75,7 @@ REQUESTS = DataSet(
     12_000,
     (
         known("request"),
-        *texts("internal_id external_id session"),
+        *texts("internal_id external_id session tenant lora"),
         *numbers("turn priority prompt_tokens max_tokens output_tokens local_cached_tokens external_cached_tokens"),
         *numbers("preemptions released_tokens recomputed_tokens first_step last_step steps"),
         enumerated("finish_reason", events.FinishReason),

@@ -41,8 +41,8 @@ _REQUESTS = """
             arg_min(lost_ns, time_ns) AS miss_lost_ns, arg_min(other_request, time_ns) AS miss_request
         FROM prefix_miss WHERE engine_id = {engine} AND NOT resumed GROUP BY request
     )
-    SELECT c.request, internal_id, external_id, session, turn, priority, prompt_tokens, max_tokens, output_tokens,
-        local_cached_tokens, external_cached_tokens, preemptions, released_tokens, recomputed_tokens,
+    SELECT c.request, internal_id, external_id, session, tenant, lora, turn, priority, prompt_tokens, max_tokens,
+        output_tokens, local_cached_tokens, external_cached_tokens, preemptions, released_tokens, recomputed_tokens,
         first_step, last_step, steps, finish_reason::VARCHAR AS finish_reason,
         head_steps, wait_limit, wait_need_blocks, wait_free_blocks, wait_step,
         miss_verdict, miss_why, avoidable_tokens, avoidable_duration_ns, miss_request,

@@ -61,6 +61,11 @@ _INSERT_REQUESTS = """
 INSERT INTO request
 WITH arrival AS (
     SELECT request, arg_min(external_id, time_ns) AS external_id FROM request_arrival GROUP BY request
+), owner AS (
+    SELECT request, arg_min(tenant, time_ns) AS tenant, arg_min(lora, time_ns) AS lora
+    FROM request_owner GROUP BY request
+), adapter AS (
+    SELECT request, any_value(lora) AS lora FROM request_key GROUP BY request
 ), queued AS (
     SELECT DISTINCT ON (request) * FROM request_queued WHERE request IS NOT NULL ORDER BY request, time_ns
 ), life AS (
@@ -76,23 +81,33 @@ WITH arrival AS (
         arg_max(reason, time_ns) FILTER (op = 'finish') AS finish_reason
     FROM request_event WHERE request IS NOT NULL GROUP BY request
 )
-SELECT request, coalesce(queued.engine_id, life.engine_id), key.internal_id, arrival.external_id, queued.session,
-    queued.turn, queued.priority, queued.prompt_tokens, queued.max_tokens, life.output_tokens,
-    life.local_cached_tokens, life.external_cached_tokens, coalesce(life.preemptions, 0), nullif(queued.arrival_ns, 0),
-    queued.time_ns, life.scheduled_ns, life.first_token_ns, life.finished_ns, life.finish_reason
-FROM request_key AS key
-    LEFT JOIN arrival USING (request) LEFT JOIN queued USING (request) LEFT JOIN life USING (request)
+SELECT request, coalesce(queued.engine_id, life.engine_id), known.internal_id, arrival.external_id, queued.session,
+    queued.turn, owner.tenant, coalesce(owner.lora, adapter.lora), queued.priority, queued.prompt_tokens,
+    queued.max_tokens, life.output_tokens, life.local_cached_tokens, life.external_cached_tokens,
+    coalesce(life.preemptions, 0), nullif(queued.arrival_ns, 0), queued.time_ns, life.scheduled_ns, life.first_token_ns,
+    life.finished_ns, life.finish_reason
+FROM known_request AS known
+    LEFT JOIN arrival USING (request) LEFT JOIN owner USING (request) LEFT JOIN queued USING (request)
+    LEFT JOIN adapter USING (request) LEFT JOIN life USING (request)
 ORDER BY request
 """
+
+_OWN_SAMPLES = """
+UPDATE request SET tenant = client.tenant, lora = coalesce(client.lora, request.lora)
+FROM request_sample s JOIN request client ON client.request = s.parent
+WHERE s.request = request.request AND EXISTS (FROM request_owner)
+"""
+"""Samples of a request with n > 1 belong to their client."""
 
 
 def insert_requests(connection: duckdb.DuckDBPyConnection, internal_ids: Sequence[str]) -> None:
     """Fill table `request`: one row a key, in order of keys (from 1)."""
-    connection.register("request_key", _keys(internal_ids))
+    connection.register("known_request", _keys(internal_ids))
     try:
         connection.execute(_INSERT_REQUESTS)
+        connection.execute(_OWN_SAMPLES)
     finally:
-        connection.unregister("request_key")
+        connection.unregister("known_request")
 
 
 def _keys(internal_ids: Sequence[str]) -> pa.RecordBatchReader:

@@ -27,7 +27,7 @@ from kvtrace.ingest.schema.reuse import REUSE_SIZE
 from kvtrace.ingest.schema.tiles import TILE_TABLES
 from kvtrace.ingest.views import View, views
 
-TRACE_VERSION = 11
+TRACE_VERSION = 12
 """Version of the tables below. Readers refuse a trace of another version and name both."""
 
 RUN = Table(
@@ -110,7 +110,7 @@ KV_GROUP = Table(
 
 REQUEST = Table(
     "request",
-    "A request's life in one row, put together from request_arrival, request_queued and request_event.",
+    "A request's life in one row, put together from request_arrival, request_owner, request_queued and request_event.",
     (
         _column("request", _INTEGER, "Key used by all other tables."),
         _column("engine_id", _INTEGER, "The engine that served it; NULL if it never reached one."),
@@ -118,6 +118,10 @@ REQUEST = Table(
         _column("external_id", _TEXT, "The id the client knows; NULL if the API process was not recorded."),
         _column("session", _TEXT, "Session tag, if the client passed one."),
         _column("turn", _INTEGER, "Turn tag, if the client passed one."),
+        _column(
+            "tenant", _TEXT, "Tenant of the client's request, hashed unless names were asked for; NULL if unknown."
+        ),
+        _column("lora", _TEXT, "Name of its LoRA adapter; NULL without one."),
         _column("priority", _BIGINT, "Priority."),
         _column("prompt_tokens", _INTEGER, "Prompt length."),
         _column("max_tokens", _INTEGER, "Most output tokens asked for."),

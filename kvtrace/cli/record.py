@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvtrace.capture.tenants import HEADER, KEY_BYTES, Tenants
+from kvtrace.cli.key_file import read_key
 from kvtrace.errors import KvtraceError
 
 if TYPE_CHECKING:
@@ -20,6 +22,14 @@ class KvLevel(enum.StrEnum):
     host = "host"
     layer = "layer"
     tile = "tile"
+
+
+class TenantNames(enum.StrEnum):
+    """How a recording names tenants."""
+
+    hashed = "hashed"
+    names = "names"
+    off = "off"
 
 
 Command = Annotated[
@@ -89,6 +99,26 @@ KeepLast = Annotated[
         show_default=False,
     ),
 ]
+TenantNaming = Annotated[
+    TenantNames,
+    typer.Option(
+        "--tenants",
+        help="Record who a request is for: tag kvtrace_tenant, else a header, else OpenAI's `user`. hashed: as a keyed "
+        "hash. names: as given. off: not at all.",
+    ),
+]
+TenantHeader = Annotated[
+    str, typer.Option("--tenant-header", metavar="NAME", help="HTTP header that names the tenant.")
+]
+TenantKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tenant-key-file",
+        metavar="FILE",
+        help="Secret key of the hashes; created if missing. Recordings with one key have equal hashes for equal "
+        "tenants.  [default: a random key that is not stored]",
+    ),
+]
 Nvtx = Annotated[bool, typer.Option("--nvtx", help="Mark steps with NVTX ranges, even if no profiler is detected.")]
 Nsys = Annotated[bool, typer.Option("--nsys", help="Run COMMAND under Nsight Systems and export its report to SQLite.")]
 NsysArgs = Annotated[
@@ -127,6 +157,9 @@ def record(
     max_bytes: MaxBytes = "",
     segment_minutes: SegmentMinutes = None,
     keep_last: KeepLast = "",
+    tenants: TenantNaming = TenantNames.hashed,
+    tenant_header: TenantHeader = HEADER,
+    tenant_key_file: TenantKeyFile = None,
     nvtx: Nvtx = False,
     nsys: Nsys = False,
     nsys_args: NsysArgs = "",
@@ -159,11 +192,26 @@ def record(
         nsys=nsys or bool(nsys_args),
         nsys_args=nsys_args,
         limits=parse_limits(max_bytes, segment_minutes, keep_last),
+        tenants=_tenants(tenants, tenant_header, tenant_key_file),
     )
     code = run(launch)
     if code < 0:
         die_by(-code)
     raise typer.Exit(code)
+
+
+def _tenants(naming: TenantNames, header: str, key_file: Path | None) -> Tenants:
+    """Make the options of a recording of tenants.
+
+    Raises:
+        KvtraceError: The header is none, its values are secrets that would be recorded, or the key file is unusable.
+    """
+    if key_file is not None and naming is not TenantNames.hashed:
+        raise KvtraceError("--tenant-key-file is for --tenants hashed", exit_code=2)
+    given = {} if key_file is None else {"key": read_key(key_file, KEY_BYTES).hex()}
+    tenants = Tenants(naming.value, header, **given)
+    tenants.check()
+    return tenants
 
 
 def _tile_options(

@@ -13,6 +13,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.tenants import Tenants
 from kvtrace.format.layout import KV_LEVEL_VARIABLE, NVTX_VARIABLE
 from kvtrace.probes import plugin
 from kvtrace.probes.connectors import registry
@@ -55,7 +56,7 @@ def all_declared() -> list[Declared]:
 
 def _on_functions() -> list[Hook]:
     """All of them: those that only NVTX or the tile level need included. Nothing is recorded."""
-    wanted = {NVTX_VARIABLE: "1", KV_LEVEL_VARIABLE: "tile"}
+    wanted = {NVTX_VARIABLE: "1", KV_LEVEL_VARIABLE: "tile", **Tenants().to_environment()}
     return plugin.hooks(Recorder(Path("/nonexistent")), Patches(lambda *_: None), wanted)
 
 

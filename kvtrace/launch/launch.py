@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from kvtrace.capture.limits import LIMITS_VARIABLE, Limits
+from kvtrace.capture.tenants import TENANTS_VARIABLE, Tenants
 from kvtrace.capture.tile_options import TileOptions
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
@@ -39,7 +40,7 @@ class Launch:
     `quiet` leaves out the status line and everything of the summary but problems. `kv_level` is `host`, or `layer` or
     `tile` to time KV accesses on a GPU too where there is one; `tiles` has the filters of the last. `nvtx` speaks NVTX
     even if no profiler seems to listen. `nsys` runs the command under Nsight Systems, with `nsys_args` as further
-    options of `nsys profile`. `limits` are those of the recording.
+    options of `nsys profile`. `limits` are those of the recording. `tenants` tells how tenants are named.
     """
 
     command: Sequence[str]
@@ -53,6 +54,7 @@ class Launch:
     nsys: bool = False
     nsys_args: str = ""
     limits: Limits = field(default_factory=Limits)
+    tenants: Tenants = field(default_factory=Tenants)
 
 
 def record(launch: Launch) -> int:
@@ -66,7 +68,7 @@ def record(launch: Launch) -> int:
     Raises:
         KvtraceError: the command did not start.
     """
-    environment = {key: value for key, value in os.environ.items() if key != LIMITS_VARIABLE}
+    environment = {key: value for key, value in os.environ.items() if key not in (LIMITS_VARIABLE, TENANTS_VARIABLE)}
     program = preflight.find_program(launch.command[0], environment)
     nsys = find_nsys(environment, launch.nsys_args) if launch.nsys else None
     interpreter = preflight.find_interpreter(program, launch.command[1:], environment) if launch.check_first else None
@@ -108,7 +110,7 @@ def record(launch: Launch) -> int:
 
 def _start(launch: Launch, nsys: Nsys | None, program: Path, environment: Mapping[str, str], run_dir: Path) -> Child:
     inherited = child_environment(environment, run_dir, launch.kv_level, launch.tiles, nvtx=launch.nvtx or launch.nsys)
-    inherited |= launch.limits.to_environment()
+    inherited |= launch.limits.to_environment() | launch.tenants.to_environment()
     if nsys is None:
         return Child(program, launch.command, inherited)
     command = nsys.profile(run_dir / layout.PROFILE, pid_file(run_dir), program, launch.command)

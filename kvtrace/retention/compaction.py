@@ -26,6 +26,7 @@ from kvtrace.events import (
     REQUEST_ARRIVAL,
     REQUEST_EVENT,
     REQUEST_KEY,
+    REQUEST_OWNER,
     REQUEST_QUEUED,
     STRING,
     TIER_BLOCK,
@@ -203,7 +204,7 @@ class Compaction:
         self._places = itertools.count()
         self._blocks = Blocks()
         self._requests = Requests()
-        self._arrivals: list[Row] = []
+        self._arrivals: dict[str, list[Row]] = {REQUEST_ARRIVAL.name: [], REQUEST_OWNER.name: []}
         self._pairs = [
             Pairs(PIN_START.name, PIN_END.name, "pin", "block_id"),
             Pairs(TRANSFER_SUBMIT.name, TRANSFER_END.name, "transfer"),
@@ -223,8 +224,8 @@ class Compaction:
             self._blocks.fold(rows)
         elif event in Requests.EVENTS:
             self._requests.fold(event, rows)
-        elif event == REQUEST_ARRIVAL.name:
-            self._arrivals += rows
+        elif event in self._arrivals:
+            self._arrivals[event] += rows
         elif event == TIER_BLOCK.name:
             self._tiers.fold(rows)
         elif event == BATCH_ROW.name:
@@ -248,10 +249,12 @@ class Compaction:
         return self._requests.forget(oldest_ns)
 
     def forget_arrivals(self, forgotten: set[int], before_ns: int) -> None:
-        """Drop arrivals of forgotten requests, whose end another process saw, and those too old to matter."""
-        self._arrivals = [
-            row for row in self._arrivals if row.record.time_ns >= before_ns and row.record.request not in forgotten
-        ]
+        """Drop arrivals of forgotten requests, whose end another process saw, and those too old to matter.
+
+        Their tenants go with them.
+        """
+        for rows in self._arrivals.values():
+            rows[:] = [row for row in rows if row.record.time_ns >= before_ns and row.record.request not in forgotten]
 
     def records(self, event: str) -> list[Record]:
         """The retained records of an event, in the order they were recorded in."""
@@ -270,8 +273,8 @@ class Compaction:
             return self._blocks.rows()
         if event in Requests.EVENTS:
             return self._requests.rows(event)
-        if event == REQUEST_ARRIVAL.name:
-            return iter(self._arrivals)
+        if event in self._arrivals:
+            return iter(self._arrivals[event])
         if event == TIER_BLOCK.name:
             return self._tiers.rows()
         if event == BATCH_ROW.name:
@@ -280,6 +283,6 @@ class Compaction:
 
 
 _COMPACTED = frozenset(
-    {BLOCK_EVENT.name, *Requests.EVENTS, REQUEST_ARRIVAL.name, TIER_BLOCK.name, BATCH_ROW.name}
+    {BLOCK_EVENT.name, *Requests.EVENTS, REQUEST_ARRIVAL.name, REQUEST_OWNER.name, TIER_BLOCK.name, BATCH_ROW.name}
     | {PIN_START.name, PIN_END.name, TRANSFER_SUBMIT.name, TRANSFER_END.name}
 )

@@ -105,7 +105,7 @@ def _recorded(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
     import vllm
 
     from kvtrace.capture.recorder import Recorder
-    from kvtrace.events import REQUEST_ARRIVAL
+    from kvtrace.events import REQUEST_ARRIVAL, REQUEST_OWNER
     from kvtrace.lab.replay import engine
     from kvtrace.probes import plugin
     from kvtrace.probes.hooks import Patches
@@ -126,12 +126,15 @@ def _recorded(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
     patches.install(plugin.hooks(recorder, patches, {}))
     scheduler = engine.build_scheduler(recording.engine, job.settings)
     recorder.note("role", opens=True, role="frontend")
-    emit_arrival = recorder.stream(REQUEST_ARRIVAL)
+    emit_arrival, emit_owner = recorder.stream(REQUEST_ARRIVAL), recorder.stream(REQUEST_OWNER)
     said = _driven(recording, job, clock, scheduler, None)
     for request in recording.requests:
         if request.external_id is not None:
             internal, external = recorder.intern_once(request.internal_id, request.external_id)
             emit_arrival(request.arrival_ns, internal, external)
+        if request.tenant or request.lora:
+            texts = (request.internal_id, request.tenant or "", request.lora or "")
+            emit_owner(request.arrival_ns, *recorder.intern_once(*texts))
     return {**said, "failed_hooks": failed}
 
 

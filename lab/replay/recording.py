@@ -66,6 +66,7 @@ class RecordedRequest:
         end: Finish reason; None if the recording ended first.
         chain: Block hashes by position, in blocks of `EngineFacts.hash_block_size` tokens.
         skips_cache: Its prefix lookups were disabled.
+        tenant: Its tenant, as the recording names it.
         lora: Name of its LoRA adapter.
         drafts: With speculation, by the number of output tokens before a step: draft tokens that were verified, and
             those of them that were accepted.
@@ -87,6 +88,7 @@ class RecordedRequest:
     finished_ns: int | None
     chain: dict[int, int] = field(default_factory=dict)
     skips_cache: bool = False
+    tenant: str | None = None
     lora: str | None = None
     drafts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -181,7 +183,7 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
         _read_drafts(trace, engine, requests)
         if facts.get("kept_from_ns"):
             warnings.append("the recording's beginning was discarded: what the cache held at first is not known")
-        _read_adapters(trace, engine, requests, warnings)
+        _read_owners(trace, engine, requests, warnings)
         transfers = _transfers(trace, engine) if engine.connector else {}
     return Recording(
         path, engine, requests, steps, [row[0] for row in resets], facts.get("command"), warnings, transfers
@@ -207,11 +209,10 @@ def _refuse(trace: Trace, engine: EngineFacts) -> None:
         raise KvtraceError(f"engine {engine.engine_id} cannot be replayed: {why}", 2)
 
 
-def _read_adapters(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest], warnings: list[str]) -> None:
-    rows = _rows(trace, "SELECT DISTINCT request, lora FROM request_key WHERE lora IS NOT NULL")
-    adapters = dict(rows)
+def _read_owners(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest], warnings: list[str]) -> None:
+    owners = {number: owner for number, *owner in _rows(trace, "SELECT request, tenant, lora FROM request")}
     for request in requests:
-        request.lora = adapters.get(request.number)
+        request.tenant, request.lora = owners[request.number]
     if any(request.lora for request in requests) and not engine.told.get("lora"):
         warnings.append("LoRA adapters were used; replay does not limit how many are loaded at once")
 

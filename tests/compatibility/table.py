@@ -91,7 +91,7 @@ def page() -> str:
 
 
 _PARTS = {
-    "Scheduler and requests": ("vllm.v1.core.sched", "vllm.v1.engine"),
+    "Scheduler and requests": ("vllm.v1.core.sched", "vllm.v1.engine", "vllm.entrypoints"),
     "KV cache": ("vllm.v1.core.kv", "vllm.v1.core.block"),
     "Workers": ("vllm.v1.worker", "vllm.v1.attention"),
     "KV connectors and offload": ("vllm.distributed", "vllm.v1.kv_offload", "vllm.v1.simple_kv_offload"),

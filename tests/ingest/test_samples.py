@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace.ingest.derive.requests import count_joins
+from kvtrace.ingest.derive.requests import count_joins, insert_requests
 from kvtrace.queries import Trace
 from tests.traces import write_trace
 
@@ -28,6 +28,26 @@ def test_a_request_and_its_samples_are_not_unmatched(tmp_path: Path) -> None:
 
     assert joins["request_arrival -> request_queued"][1:] == (1, 1), "request 6 never came to an engine"
     assert joins["request_queued -> request_arrival"][1:] == (1, 1), "request 5 is no sample: it has no parent"
+
+
+def test_samples_have_the_tenant_and_the_adapter_of_their_client(tmp_path: Path) -> None:
+    """Their engine knows the adapter alone; a recording of an older kvtrace has no more than that."""
+    path = write_trace(tmp_path / "trace.duckdb")
+    ids = ["a-1", "0_a-1", "1_a-1", "b-2", "0_b-2"]
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("""
+            INSERT INTO request_arrival (request, time_ns) VALUES (1, 4), (4, 5);
+            INSERT INTO request_owner (request, time_ns, tenant, lora) VALUES (1, 4, 'acme', NULL);
+            INSERT INTO request_queued (request, time_ns) VALUES (2, 5), (3, 5), (5, 6);
+            INSERT INTO request_key (request, lora) VALUES (2, 'sql'), (5, 'sql');
+        """)
+        insert_requests(connection, ids)
+        found = connection.execute("SELECT internal_id, tenant, lora FROM request ORDER BY request").fetchall()
+
+    assert found == [
+        ("a-1", "acme", None), ("0_a-1", "acme", "sql"), ("1_a-1", "acme", None),
+        ("b-2", None, None), ("0_b-2", None, "sql"),
+    ]  # fmt: skip
 
 
 def test_a_turn_with_samples_is_one_turn_of_its_job(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_mistake_gets_one_clear_message_and_exit_code_1(
 def test_a_value_that_a_parameter_does_not_take_is_an_error(make_trace: MakeTrace) -> None:
     done = kvtrace("query", "evictor-victim", make_trace(), "-p", "by=sessions")
     assert done.returncode != 0
-    assert "parameter by: 'sessions' is not one of: session, kind, model, request" in done.stderr
+    assert "parameter by: 'sessions' is not one of: session, kind, tenant, lora, model, request" in done.stderr
 
 
 @pytest.mark.parametrize(("typed", "name"), [("kvtrace fin", "findings"), ("kvtrace query hot", "hot-prefixes")])

@@ -34,6 +34,7 @@ TRACE = """
         (1, 4, '1_cmpl-c-0-33', NULL, 'paint', NULL, 2700000000, 2700000000, 2701000000, 2801000000, 2901000000,
             2, 64, 0,
          'length');
+    UPDATE request SET tenant = 'acme', lora = 'sql' WHERE request = 1;
     INSERT INTO request_event (engine_id, time_ns, step, request, op, computed_tokens, blocks) VALUES
         (1, 2101000000, 3, 1, 'schedule', 0, 4), (1, 2201000000, 3, 1, 'first_token', 64, 4),
         (1, 2301000000, 5, 1, 'preempt', 66, 4), (1, 2501000000, 7, 1, 'resume', 0, 4),
@@ -97,7 +98,8 @@ def sections(path: Path, subject: Subject) -> dict[str, tuple[tuple[str, str], .
 def test_a_request_that_waited_missed_and_was_preempted(make_trace: MakeTrace) -> None:
     found = sections(make_trace(TRACE), Subject("request", 1))
 
-    assert next(iter(found)) == "Request 1: chat/0"
+    head = found["Request 1: chat/0"]
+    assert {("tenant", "acme"), ("lora", "sql")} < set(head)
     assert ("+1.3010 s", "preempted") in found["Timeline"]
     assert found["Timeline"][-1] == ("+1.6010 s", "ended: stop")
     spent = {name: text.split()[:3] for name, text in found["Where its time went"]}

@@ -124,6 +124,38 @@ def test_kvtrace_is_among_the_plugins_that_may_load(plugins: str | None, expecte
     assert child_environment(environment, Path("run")).get("VLLM_PLUGINS") == expected
 
 
+def tenants_of(record: Run, *options: str) -> dict[str, str]:
+    """Return what vLLM's processes are told of tenants."""
+    result = record(*options, "sh", "-c", 'printf "%s" "$KVTRACE_TENANTS"')
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout or "{}")
+
+
+def test_each_recording_hashes_tenants_with_a_key_of_its_own_and_does_not_keep_it(record: Run, tmp_path: Path) -> None:
+    first, second = (tenants_of(record, "-o", run) for run in ("a", "b"))
+    assert (first["naming"], first["header"]) == ("hashed", "X-Tenant-Id")
+    assert len({first["key"], second["key"]}) == 2
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and first["key"] in path.read_text("latin-1")]
+
+
+def test_recordings_with_one_key_file_have_one_key(record: Run, tmp_path: Path) -> None:
+    option = ["--tenant-key-file", "key"]
+    first, second = (tenants_of(record, "-o", run, *option) for run in ("a", "b"))
+    assert first == second
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    refused = record("--tenants", "names", *option, "true")
+    assert (refused.returncode, b"--tenant-key-file" in refused.stderr) == (2, True)
+
+
+def test_tenants_are_recorded_as_asked(record: Run, environment: dict[str, str]) -> None:
+    asked = tenants_of(record, "-o", "a", "--tenants", "names", "--tenant-header", "X-Org")
+    assert asked == {"naming": "names", "header": "X-Org", "key": ""}
+    environment["KVTRACE_TENANTS"] = "{}"  # of a recording around this one
+    assert tenants_of(record, "-o", "b", "--tenants", "off") == {}
+    refused = record("--tenants", "names", "--tenant-header", "Authorization", "true")
+    assert (refused.returncode, b"may hold a secret" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
 def test_a_command_that_recorded_nothing_is_a_problem_but_not_a_failure(record: Run, quiet: list[str]) -> None:
     result = record("-o", "run", *quiet, "true")

@@ -24,6 +24,7 @@ from kvtrace.events import (
     PIN_START,
     REQUEST_ARRIVAL,
     REQUEST_EVENT,
+    REQUEST_OWNER,
     REQUEST_QUEUED,
     STEP_UPDATE,
     BlockOp,
@@ -107,6 +108,8 @@ class Engine:
         name = f"request-{self.count}"
         arrival = self.intern(name)
         self.emit(REQUEST_ARRIVAL, self.now, arrival, self.intern(f"client-{self.count}"))
+        self.emit(REQUEST_OWNER, self.now, arrival, self.intern(f"tenant-{self.count % 3}"), 0)
+        self.recorder.forget(f"tenant-{self.count % 3}")
         self.recorder.forget(name)
         self.recorder.forget(f"client-{self.count}")
         live = Live(name, self.intern(name))
@@ -309,7 +312,10 @@ def test_what_stays_is_the_tail_and_what_is_in_force(seed: int, steps: int) -> N
             assert {values[index] for values in found.get(event, Found([], [])).whole} - {0} <= known
         arrived = found.get("request_arrival", Found([], []))
         assert {strings[values[1]] for values in arrived.carried + arrived.whole} >= {strings[n] for n in known}
-        for event, index in (("request_queued", 1), ("request_event", 2), ("block_event", 5), ("request_arrival", 2)):
+        owned = found.get("request_owner", Found([], []))
+        assert [v[1] for v in owned.carried + owned.whole] == [v[1] for v in arrived.carried + arrived.whole]
+        texts = [("request_queued", 1), ("request_event", 2), ("block_event", 5), ("request_arrival", 2)]
+        for event, index in [*texts, ("request_owner", 2)]:
             kept = found.get(event, Found([], []))
             for values in kept.carried + kept.whole:
                 assert not values[index] or strings[values[index]] == writer.names[values[index]]

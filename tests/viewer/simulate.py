@@ -37,7 +37,7 @@ CHATS = Load(
 )
 TURNS = 4
 TABLES = (
-    *("request_arrival", "request_queued", "request_event", "prefix_lookup", "block_event"),
+    *("request_arrival", "request_owner", "request_queued", "request_event", "prefix_lookup", "block_event"),
     *("step_schedule", "step_request", "step_update"),
 )
 
@@ -77,6 +77,8 @@ class Engine:
             return field.enum(value).name
         if field.name == "session":
             return f"session-{value - 1:02d}"
+        if field.name == "tenant":
+            return f"tenant-{(value - 1) % 3}"
         if field.name == "external_id":
             chat, turn = self.chats[value]
             return f"chat-{chat:02d}/turn-{turn}"
@@ -114,6 +116,7 @@ def _write_trace(path: Path, engines: int, sessions: int, blocks: int) -> Path:
             insert(connection, "process", [_process_facts(engine.engine_id)])
         if made:
             insert_requests(connection, [name for engine in made for name in engine.internal_ids])
+            connection.execute("UPDATE request SET lora = 'adapter' WHERE tenant = 'tenant-0'")
     return path
 
 

@@ -278,6 +278,8 @@ def test_a_request_is_found_by_its_job_and_selected(chromium: Chromium, page: Pa
     facts = wait_for_text(chromium, "chat-03/turn-1")
     prompt = column(trace, "SELECT prompt_tokens FROM request WHERE external_id = 'chat-03/turn-1'")[0]
     assert f"\n{prompt} tokens\n" in facts
+    assert "\ntenant-0\n" in facts
+    assert "\nadapter\n" in facts
     # A number finds the step and the block of that number.
     chromium.key("/", "/")
     chromium.evaluate("document.getElementById('search').value = ''")
@@ -587,7 +589,8 @@ def test_hostile_names_stay_text(chromium: Chromium, tmp_path: Path) -> None:
     with duckdb.connect(str(trace)) as connection:
         for turn, name in enumerate(HOSTILE):
             connection.execute(
-                "UPDATE request SET external_id = $1, internal_id = $1, session = $1 WHERE request = $2",
+                "UPDATE request SET external_id = $1, internal_id = $1, session = $1, tenant = $1, lora = $1 "
+                "WHERE request = $2",
                 [name, 1 + turn],
             )
         miss = {"engine_id": 1, "request": 1, "time_ns": 5, "resumed": False, "verdict": HOSTILE[0]}

@@ -19,7 +19,10 @@ from tests.vllm.truth import SENTINEL, KvEvents
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODEL = "tiny"
+MODEL, ADAPTER = "tiny", "adapter"
+TENANTS = {kind: f"marked-tenant-{kind}" for kind in ("agent", "batch", "pair", "leaver")}
+"""Tenant of each kind of client; by default nothing that a recording leaves may have the names."""
+OVERRULED = "marked-tenant-overruled"
 AGENTS, TURNS, BATCHES, PAIRS, LEAVERS = 6, 4, 6, 2, 3
 TOKENS_BEFORE_LEAVING = 4
 SAMPLE_S = 0.02
@@ -56,11 +59,22 @@ class Gauges:
 
 
 def ask(api: openai.OpenAI, seen: Seen, prompt: list[int], max_tokens: int, *, n: int = 1, leave: int = 0) -> Seen:
-    """Stream a completion; with `leave` the client goes after so many tokens."""
-    tags = {"kvtrace_session": seen.session, "kvtrace_turn": seen.turn}
+    """Stream a completion; with `leave` the client goes after so many tokens.
+
+    A batch job tells its tenant by a header, a request of two samples by a tag; others by OpenAI's `user`.
+    """
+    tags: dict[str, Any] = {"kvtrace_session": seen.session, "kvtrace_turn": seen.turn}
+    tenant, headers = TENANTS[seen.kind], {}
+    user = tenant if seen.kind in ("agent", "leaver") else OVERRULED
+    if seen.kind in ("batch", "pair"):
+        headers["X-Tenant-ID"] = tenant if seen.kind == "batch" else OVERRULED
+    if seen.kind == "pair":
+        tags["kvtrace_tenant"] = tenant
     seen.sent_ns = time.time_ns()
     stream = api.completions.create(
-        model=MODEL,
+        model=ADAPTER if seen.kind == "pair" else MODEL,
+        user=user,
+        extra_headers=headers,
         prompt=prompt,
         max_tokens=max_tokens,
         temperature=1.0 if n > 1 else 0,

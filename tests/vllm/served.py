@@ -21,6 +21,9 @@ from tests.vllm.truth import SENTINEL, KvEvents
 MARKED_API_KEY = "marked-api-key-0d5e81"
 """Of the server's command line and its clients' headers; nothing that a recording leaves may have it."""
 
+MARKED_TENANT = "marked-tenant"
+"""Begins the names of all tenants."""
+
 
 class Server:
     """An OpenAI server under `kvtrace record`."""
@@ -49,6 +52,7 @@ class Server:
             "detokenize": False,
             "return_token_ids": True,
             "vllm_xargs": tags,
+            "user": f"{MARKED_TENANT}-served",
         }
         headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
         headers["Authorization"] = f"Bearer {MARKED_API_KEY}"

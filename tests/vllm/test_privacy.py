@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.vllm.conftest import MARKED_ENVIRONMENT, WORKLOAD, Recorded
-from tests.vllm.served import MARKED_API_KEY
+from tests.vllm.served import MARKED_API_KEY, MARKED_TENANT
 from tests.vllm.truth import SENTINEL
 
 
@@ -23,6 +23,7 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 def marked() -> Iterator[tuple[str, bytes]]:
     """Return texts that no file may have, and parts of prompts as any program would write token ids."""
     yield "an API key", MARKED_API_KEY.encode()
+    yield "a tenant's name", MARKED_TENANT.encode()
     yield "a value of the environment", next(iter(MARKED_ENVIRONMENT.values())).encode()
     parts = [[SENTINEL] * 8, *([7] * 4 + [20 + session] * 8 for session in range(WORKLOAD["sessions"]))]
     for tokens in parts:
@@ -60,6 +61,13 @@ def test_no_text_of_a_trace_has_a_secret(recorded: Recorded) -> None:
         everything = "\n".join(filter(None, texts.column(0).to_pylist())).encode()
         for what, secret in marked():
             assert secret not in everything, f"{table}.{column} has {what}"
+
+
+def test_requests_without_a_tenant_or_adapter_leave_no_record_of_one(cached: Recorded) -> None:
+    assert list(cached.run.rglob("request_owner.*")) == []
+    assert cached.trace.sql("SELECT DISTINCT tenant, lora FROM request", "arrow").to_pylist() == [
+        {"tenant": None, "lora": None}
+    ]
 
 
 def test_a_key_on_the_command_line_is_hidden(served: Recorded) -> None:

@@ -15,6 +15,8 @@ import pytest
 from tests.vllm import sdk
 from tests.vllm.conftest import ENGINE, Recorded, kvtrace
 from tests.vllm.sdk import Seen
+from tests.vllm.served import MARKED_TENANT
+from tests.vllm.test_privacy import files
 
 CLOCKS_MS = 2.0
 """How far vLLM's own times, which it rounds and takes elsewhere, may be from the trace's."""
@@ -66,7 +68,7 @@ def test_the_commands_of_the_page_answer_as_they_are_printed(asked: Recorded, se
     commands = re.findall(r"^\| .+\? \| `kvtrace (.+?)` \|", page, re.MULTILINE)
     assert len(commands) == 10
     for command in commands:
-        words = [{"run": str(asked.run), "66": seen[0].id}.get(word, word) for word in command.split()]
+        words = [{"run": str(asked.run), "21": seen[0].id}.get(word, word) for word in command.split()]
         done = kvtrace(*words)
         assert (done.returncode, done.stderr) == (0, ""), command
         assert len(done.stdout.splitlines()) > 3, command
@@ -142,6 +144,47 @@ def test_which_client_evicts_whom(asked: Recorded, ask: Any) -> None:
     assert any((row["evictor"], row["victim"]) == ("batch", "agent") and row["lost_tokens"] for row in rows)
 
 
+def test_every_request_has_the_tenant_and_the_adapter_of_its_client(ask: Any, seen: list[Seen]) -> None:
+    """By `user`, header or tag; the latter overrule the former. Names are hashed, and samples have their client's."""
+    rows = [row for row in ask("query", "request-latency") if row["session"] is not None]
+    by_kind: dict[str, set[tuple[str, str | None]]] = {kind: set() for kind in sdk.TENANTS}
+    for row in rows:
+        by_kind[row["session"].split("-")[0]].add((row["tenant"], row["lora"]))
+    assert {kind: len(found) for kind, found in by_kind.items()} == dict.fromkeys(sdk.TENANTS, 1)
+    tenants = {kind: tenant for kind, [(tenant, _)] in by_kind.items()}
+    assert len(set(tenants.values())) == len(sdk.TENANTS)
+    assert all(re.fullmatch(r"[0-9a-f]{12}", tenant) for tenant in tenants.values())
+    assert {kind: lora for kind, [(_, lora)] in by_kind.items() if lora} == {"pair": sdk.ADAPTER}
+    told = ask("explain", next(each.id for each in seen if each.kind == "pair"), trace_first=True)
+    facts = dict(next(iter(told.values())))
+    assert (facts["tenant"], facts["lora"]) == (tenants["pair"], sdk.ADAPTER)
+
+
+def test_no_tenants_name_is_in_any_file(asked: Recorded) -> None:
+    for path in files(asked.run):
+        assert MARKED_TENANT.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("query", ["evictor-victim", "kv-holders"])
+def test_tenants_do_to_each_other_what_their_kinds_do(ask: Any, query: str) -> None:
+    """Each kind of client is a tenant of its own, so only the names differ; requests without one have neither."""
+    kinds, rows = (ask("query", query, "-p", f"by={by}") for by in ("kind", "tenant"))
+    names = {row["tenant"]: row["session"].split("-")[0] for row in ask("query", "request-latency") if row["session"]}
+    who = [name for name in ("evictor", "victim", "holder") if name in rows[0]]
+
+    def ordered(answer: list[dict[str, Any]]) -> list[str]:
+        return sorted(json.dumps(row) for row in answer)
+
+    assert ordered([row | {name: names.get(row[name]) for name in who} for row in rows]) == ordered(kinds)
+
+
+def test_what_a_lora_adapter_holds(ask: Any) -> None:
+    rows = {row["holder"]: row for row in ask("query", "kv-holders", "-p", "by=lora")}
+    kinds = {row["holder"]: row for row in ask("query", "kv-holders", "-p", "by=kind")}
+    assert rows.keys() == {None, sdk.ADAPTER}
+    assert rows[sdk.ADAPTER] == kinds["pair"] | {"holder": sdk.ADAPTER}
+
+
 def test_would_twice_the_cache_help(ask: Any, metric: Any) -> None:
     """The pool's own hits are vLLM's, to the token; what LRU has at its size is near them, and twice that has more."""
     rows = {row["times"]: row for row in ask("query", "reuse")}
@@ -172,6 +215,9 @@ def test_should_i_offload(ask: Any) -> None:
 
 def test_who_preempted_whom(ask: Any, metric: Any, seen: list[Seen]) -> None:
     rows = ask("query", "preempted-for")
+    tenants = {row["session"]: row["tenant"] for row in ask("query", "request-latency")}
+    assert all(row["tenant"] == tenants[row["session"]] for row in rows)
+    assert all(row["for_tenant"] == tenants[row["for_session"]] for row in rows if row["preempted_for"] is not None)
     kept, preempted = preemptions(rows)
     assert 0 < kept <= metric("num_preemptions_total") <= preempted
     sessions = {each.session for each in seen}
@@ -201,6 +247,7 @@ def test_what_do_disconnects_waste(ask: Any, metric: Any, seen: list[Seen]) -> N
     rows = {row["session"]: row for row in ask("query", "aborted-work")}
     left = {each.session: each for each in seen if each.kind == "leaver"}
     assert rows.keys() == left.keys()
+    assert len({row["tenant"] for row in rows.values()} - {None}) == 1
     for session, row in rows.items():
         assert left[session].received <= row["output_tokens"] < 300
         assert row["computed_tokens"] >= 50  # the prompt

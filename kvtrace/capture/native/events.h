@@ -273,6 +273,19 @@ typedef struct {
 typedef struct {
     int64_t time_ns;
     uint32_t request;
+    uint32_t tenant;
+    uint32_t lora;
+    uint8_t whole; /* 1 once all of it is written */
+} RequestOwnerRecord;
+#define REQUEST_OWNER_LAYOUT \
+    "time_ns:q " \
+    "request:I " \
+    "tenant:I " \
+    "lora:I"
+
+typedef struct {
+    int64_t time_ns;
+    uint32_t request;
     int64_t first_ns;
     uint8_t whole; /* 1 once all of it is written */
 } RequestDeliveryRecord;
@@ -711,6 +724,7 @@ _Static_assert(sizeof(StepUpdateRecord) == 29, "StepUpdateRecord is not packed")
 _Static_assert(sizeof(StepRequestRecord) == 22, "StepRequestRecord is not packed");
 _Static_assert(sizeof(DraftRecord) == 29, "DraftRecord is not packed");
 _Static_assert(sizeof(RequestArrivalRecord) == 17, "RequestArrivalRecord is not packed");
+_Static_assert(sizeof(RequestOwnerRecord) == 21, "RequestOwnerRecord is not packed");
 _Static_assert(sizeof(RequestDeliveryRecord) == 21, "RequestDeliveryRecord is not packed");
 _Static_assert(sizeof(RequestQueuedRecord) == 49, "RequestQueuedRecord is not packed");
 _Static_assert(sizeof(RequestRemoteRecord) == 22, "RequestRemoteRecord is not packed");

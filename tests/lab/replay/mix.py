@@ -1,4 +1,4 @@
-"""An engine whose clients arrive at odd times, with priorities, n > 1, stops, aborts and skipped lookups."""
+"""An engine whose clients arrive at odd times, with priorities, tenants, n > 1, stops, aborts and skipped lookups."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ async def run() -> None:
             n=2 if number % 7 == 3 else 1,
             stop_token_ids=list(range(200)) if number % 3 == 0 else None,
             skip_reading_prefix_cache=True if number % 11 == 5 else None,
+            extra_args={"kvtrace_tenant": f"tenant-{number % 3}"} if number % 4 else None,
         )
         answers = engine.generate(
             {"prompt_token_ids": prompt}, sampling, f"mix-{number}", priority=number % 3 if number % 2 else 0

@@ -50,14 +50,24 @@ def test_a_larger_pool_keeps_what_the_recorded_one_evicted(demo: Path, tmp_path:
     assert again["outcomes"] == answer["outcomes"]  # the same every time
 
 
-def test_priorities_samples_stops_and_aborts_are_repeated(served_mix: Path) -> None:
-    answer = replayed(served_mix)
+def test_priorities_samples_stops_aborts_and_tenants_are_repeated(served_mix: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again.duckdb"
+    answer = replayed(served_mix, "-o", out)
     assert answer["agreement"] == {"identical_steps": 1.0, "identical_blocks": 1.0, "departs": None}
     with package.open(served_mix) as trace:
         ends = dict(
             trace.sql("SELECT finish_reason::VARCHAR, count(*) FROM request GROUP BY 1").itertuples(index=False)
         )
+        evictors = evictors_by_tenant(trace)
     assert {"abort", "length", "stop"} <= set(ends)
+    with package.open(out) as trace:
+        assert evictors_by_tenant(trace) == evictors
+    assert len({evictor for evictor, *_ in evictors} - {None}) == 3
+
+
+def evictors_by_tenant(trace: Any) -> set[tuple[Any, ...]]:
+    rows = trace.query("evictor-victim", by="tenant", format="arrow").to_pylist()
+    return {(row["evictor"], row["victim"], row["evicted_blocks"]) for row in rows if row["evicted_blocks"]}
 
 
 def test_advice_is_ranked_and_says_what_to_expect(demo: Path) -> None:

@@ -1,6 +1,7 @@
 -- Block 5 is taken from request 1 by request 2, and from that by request 3, which had looked its prefix up in vain: request 2
 -- had evicted it.
-INSERT INTO request (request, engine_id, session) VALUES (1, 1, 'a-1'), (2, 1, 'b-1'), (3, 1, 'a-2');
+INSERT INTO request (request, engine_id, session, tenant, lora) VALUES
+    (1, 1, 'a-1', 'acme', NULL), (2, 1, 'b-1', 'globex', 'sql'), (3, 1, 'a-2', 'acme', NULL);
 INSERT INTO block_event (engine_id, time_ns, step, block_id, op, ref_count, request, pool) VALUES
     (1, 1, 1, 5, 'allocate', 1, 1, 0),
     (1, 2, 1, 5, 'cache', 1, 1, 0),

@@ -23,3 +23,5 @@ VALUES
     (6, 1, '0_d-5', NULL, 's', 40, 3, 0, 80000000, 80100000, 82000000, 85000000, 89000000, 'length'),
     (7, 1, '1_d-5', NULL, 's', 40, 5, 0, 80000000, 80500000, 82000000, 86000000, 93000000, 'length');
 INSERT INTO request_delivery (process_id, time_ns, request, first_ns) VALUES (2, 93500000, 5, 85500000);
+UPDATE request SET tenant = 'acme', lora = 'sql' WHERE request = 1;
+UPDATE request SET tenant = 'globex' WHERE request IN (5, 6, 7);

@@ -91,6 +91,8 @@ export interface Tables {
     internal_id: string | null;
     external_id: string | null;
     session: string | null;
+    tenant: string | null;
+    lora: string | null;
     turn: number | null;
     priority: number | null;
     prompt_tokens: number | null; // tokens

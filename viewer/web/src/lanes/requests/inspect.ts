@@ -27,6 +27,8 @@ export async function describeRequest({ engine, id }: Selection): Promise<Node[]
     ...section("", [
       ["id", labelOf(found) === nameOf(found) ? null : nameOf(found)],
       ["vLLM's id", columns.text("internal_id", row) === nameOf(found) ? null : columns.text("internal_id", row)],
+      ["tenant", columns.text("tenant", row)],
+      ["LoRA adapter", columns.text("lora", row)],
       ["prefix hits", hits(columns, row, true).replace("prefix hits ", "")],
       ["prompt", `${count(at("prompt_tokens"))} tokens`],
       ["output", `${count(at("output_tokens"))} of at most ${count(at("max_tokens"))} tokens`],
