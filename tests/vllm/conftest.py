@@ -184,7 +184,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """A server with clients of the OpenAI SDK at once; `truth` is what they, `/metrics` and KV events told."""
     from tests.vllm import sdk
-    from tests.vllm.adapter import make_adapter
     from tests.vllm.served import MARKED_API_KEY, serve
     from tests.vllm.truth import KvEvents
 
@@ -193,7 +192,6 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     engine = {name: value for name, value in ENGINE.items() if name != "disable_log_stats"}
     engine |= {"kv_events_config": KvEvents.config(ports), "enable_prompt_tokens_details": True}
     engine |= {"api_key": MARKED_API_KEY, "served_model_name": sdk.MODEL}
-    engine |= {"enable_lora": True, "lora_modules": f"{sdk.ADAPTER}={make_adapter(folder / sdk.ADAPTER)}"}
     log = folder / "server.log"
     try:
         with serve(folder / "run", engine, port, log, vllm_environment()) as server:

@@ -19,7 +19,7 @@ from tests.vllm.truth import SENTINEL, KvEvents
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODEL, ADAPTER = "tiny", "adapter"
+MODEL = "tiny"
 TENANTS = {kind: f"marked-tenant-{kind}" for kind in ("agent", "batch", "pair", "leaver")}
 """Tenant of each kind of client; by default nothing that a recording leaves may have the names."""
 OVERRULED = "marked-tenant-overruled"
@@ -72,7 +72,7 @@ def ask(api: openai.OpenAI, seen: Seen, prompt: list[int], max_tokens: int, *, n
         tags["kvtrace_tenant"] = tenant
     seen.sent_ns = time.time_ns()
     stream = api.completions.create(
-        model=ADAPTER if seen.kind == "pair" else MODEL,
+        model=MODEL,
         user=user,
         extra_headers=headers,
         prompt=prompt,

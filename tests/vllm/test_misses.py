@@ -173,3 +173,12 @@ def test_a_preempted_request_gets_back_all_it_lost(cached: Recorded) -> None:
         assert row["cached_tokens"] + row["recomputed_tokens"] in (row["lost_tokens"], row["lost_tokens"] + 1)
         assert row["share_ms"] >= 0
         assert row["verdict"] in ("evicted", "shorter_than_block", "last_token", "never_stored")
+
+
+def test_requests_have_the_adapter_they_asked_for(recorded: Recorded) -> None:
+    rows = recorded.trace.sql("SELECT session, tenant, lora FROM request WHERE lora IS NOT NULL", "arrow").to_pylist()
+    assert rows == [{"session": "adapted", "tenant": None, "lora": "tiny-adapter"}]
+    holders = {row["holder"]: row for row in recorded.trace.query("kv-holders", "arrow", by="lora").to_pylist()}
+    sessions = {row["holder"]: row for row in recorded.trace.query("kv-holders", "arrow", by="session").to_pylist()}
+    assert holders.keys() == {None, "tiny-adapter"}
+    assert holders["tiny-adapter"] == pytest.approx(sessions["adapted"] | {"holder": "tiny-adapter"})
