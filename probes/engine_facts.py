@@ -29,6 +29,7 @@ FACT_NEEDS = (
     Need("vllm.v1.kv_cache_interface:KVCacheConfig", "kv_cache_groups", _FACTS),
     Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "kv_cache_spec layer_names", "how many bytes a block has"),
     Need("vllm.v1.kv_cache_interface:KVCacheSpec", "page_size_bytes", "how many bytes a block has"),
+    Need("vllm.v1.kv_cache_interface:KVCacheGroupSpec", "is_eagle_group", "which KV cache groups a draft model has"),
     Need(
         "vllm.config.vllm:VllmConfig", "additional_config kv_transfer_config lora_config speculative_config", _SETTINGS
     ),
