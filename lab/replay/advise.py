@@ -178,6 +178,8 @@ def questions(session: Session) -> list[Question]:
             asked.append(Question(f"sequences {factor:g}x", (f"max_num_seqs={seqs}",), option))
     for size in (2 * base.block_size, 4 * base.block_size):
         asked.append(Question(f"block size {size}", (f"block_size={size}",), f"--block-size {size}"))
+    if base.num_speculative_tokens:
+        asked.append(Question("no speculation", ("num_speculative_tokens=0",), "no --speculative-config"))
     if engine.prefix_caching:
         changes = ("enable_prefix_caching=false",)
         asked.append(Question("no prefix cache", changes, "--no-enable-prefix-caching"))

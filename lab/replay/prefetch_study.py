@@ -29,6 +29,9 @@ from kvtrace.lab.replay.timing import TimeModel
 from kvtrace.lab.workloads.agents import TOOL_S, agent, eight_turns
 from kvtrace.lab.workloads.model import Job
 
+_NO_HOST_WORK = ("copy_begin_us=0", "connector_lookup_us=0")
+"""The study is about the tier's bandwidth, so copies cost the host nothing."""
+
 RATES = {"eight-turns": 1.0, "agent": 3.0}
 """Jobs a second by workload, unless given."""
 
@@ -134,7 +137,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=24)
     parser.add_argument("--rate", type=float, help="jobs a second")
-    parser.add_argument("--set", nargs="+", default=["tier=disk", "tier_bytes=256GiB"], dest="changes")
+    parser.add_argument("--set", nargs="+", default=["tier=disk", "tier_bytes=256GiB", *_NO_HOST_WORK], dest="changes")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rows", type=Path, help="JSON lines of all cells are appended here; known ones are not rerun")
     options = parser.parse_args()

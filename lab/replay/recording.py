@@ -340,7 +340,8 @@ SELECT
     (SELECT sum(ns) / sum(blocks) / 1e3 FROM cost WHERE ns / blocks < 5 * (SELECT median(ns / blocks) FROM cost)),
     (SELECT (one_ns - none_ns) / 1e3 FROM idle)
 """
-"""What loads add to a step beside their copies, without stalls. LMCache copies within its call, so that is left out."""
+"""Host time that loads add to a step beside their copies, without stalls. LMCache copies within its call, which is not
+counted."""
 
 
 def _host_times(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:

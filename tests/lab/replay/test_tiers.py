@@ -42,7 +42,10 @@ ENGINE = EngineFacts(
 )
 MODEL = TimeModel([2e6, 1e4, 0, 0, 0], [2e6, 1e4, 5e4, 0, 0], 0, [])
 """A step takes 2 ms, and 50 us more for each prefill token."""
-FAST = ("tier_load_gb_per_s=1000000", "tier_store_gb_per_s=1000000", "tier_latency_us=0")
+FAST = (
+    "tier_load_gb_per_s=1000000", "tier_store_gb_per_s=1000000", "tier_latency_us=0", "copy_begin_us=0",
+    "connector_lookup_us=0",
+)  # fmt: skip
 
 
 def jobs(count: int = 6, turns: int = 4) -> list[Job]:
