@@ -1,13 +1,15 @@
-"""Timestamps of calls captured into a CUDA graph: kernels that read the global timer, and a ring of steps.
+"""Timestamps of calls captured into a CUDA graph, and a ring of steps.
 
-A stamp is a one-thread kernel that stores the time in a place of its own, so stamps share nothing and wait for nothing.
-After the forward pass one kernel moves all of them into the ring as one step. It tells the host nothing: that would
+Where a layer's kernels are rewritten, their programs keep the window themselves (`tiles/layout.py`). Elsewhere kernels
+around it read the global timer. A stamp is a one-thread kernel that stores the time in a place of its own, so stamps share nothing and wait for nothing.
+After the forward pass one kernel moves all times into the ring as one step. It tells the host nothing: that would
 make the GPU wait for the PCIe bus in every step; whoever drains the ring asks.
 """
 
 from __future__ import annotations
 
 from kvtrace.probes.device.cuda import STAMP, Launch, Module, count, pointer, word
+from kvtrace.probes.device.tiles.layout import ATTENTION_WINDOW, FIRST, LAST, WINDOW_WORDS, WRITE_WINDOW
 
 RING_BYTES = 8 << 20
 
@@ -20,6 +22,13 @@ WINDOWS = 2
 
 SOURCE = (
     STAMP
+    + f"""
+#define WINDOW_WORDS {WINDOW_WORDS}
+#define WRITE_FIRST {WRITE_WINDOW + FIRST}
+#define WRITE_LAST {WRITE_WINDOW + LAST}
+#define ATTENTION_FIRST {ATTENTION_WINDOW + FIRST}
+#define ATTENTION_LAST {ATTENTION_WINDOW + LAST}
+"""
     + r"""
 // The first of several calls that make up one window.
 extern "C" __global__ void kvt_stamp_first(u64* place) {
@@ -27,20 +36,25 @@ extern "C" __global__ void kvt_stamp_first(u64* place) {
     if (!*place) *place = time;
 }
 
-// Forgets the stamps of what ran before: a dummy run, a draft model.
-extern "C" __global__ void kvt_clear(u64* places, unsigned int count) {
-    for (unsigned int i = threadIdx.x; i < count; i += blockDim.x) places[i] = 0;
+// Forgets the times of what ran before: a dummy run, a draft model.
+extern "C" __global__ void kvt_clear(u64* places, u64* windows, unsigned int layers) {
+    for (unsigned int i = threadIdx.x; i < 4 * layers; i += blockDim.x) places[i] = 0;
+    for (unsigned int i = threadIdx.x; i < WINDOW_WORDS * layers; i += blockDim.x) windows[i] = 0;
 }
 
 // Appends a step to the ring: its number, then start and end of each layer's write and attention; 0, 0 for one that
-// did not run. Leaves no stamp behind.
-extern "C" __global__ void kvt_publish(u64* places, u64* ring, u64* appended, u64 step, unsigned int layers,
-                                       unsigned int slots) {
+// did not run. Programs' own times go before those of stamps. Leaves no time behind.
+extern "C" __global__ void kvt_publish(u64* places, u64* windows, u64* ring, u64* appended, u64 step,
+                                       unsigned int layers, unsigned int slots) {
     u64 count = *appended;
     u64* slot = ring + (count % slots) * (1 + 4 * layers);
     for (unsigned int layer = threadIdx.x; layer < layers; layer += blockDim.x) {
         u64* place = places + 4 * layer;
         u64 write_start = place[0], write_end = place[1], start = place[2] ? place[2] : place[1], end = place[3];
+        u64* seen = windows + WINDOW_WORDS * layer;
+        if (seen[WRITE_FIRST]) write_start = ~seen[WRITE_FIRST], write_end = seen[WRITE_LAST];
+        if (seen[ATTENTION_FIRST]) start = ~seen[ATTENTION_FIRST], end = seen[ATTENTION_LAST];
+        for (int word = 0; word < WINDOW_WORDS; ++word) seen[word] = 0;
         u64* out = slot + 1 + 4 * layer;
         bool wrote = write_start && write_end, attended = start && end;
         out[0] = wrote ? write_start : 0;
@@ -78,17 +92,19 @@ class GraphTimestamps:
         device = torch.cuda.current_device()
         with torch.inference_mode(False):
             self.places = torch.zeros(4 * layers, dtype=torch.int64, device=device)
+            self.windows = torch.zeros(WINDOW_WORDS * layers, dtype=torch.int64, device=device)
             self.ring = torch.zeros((self.slots, self.words), dtype=torch.int64, device=device)
             self.appended = torch.zeros(1, dtype=torch.int64, device=device)
             torch.cuda.current_stream().synchronize()
         self._module = Module(SOURCE)
         self._step = word(0)
-        places = pointer(self.places.data_ptr())
-        self.clear = self._module.launch("kvt_clear", 128, places, count(4 * layers))
+        places, windows = pointer(self.places.data_ptr()), pointer(self.windows.data_ptr())
+        self.clear = self._module.launch("kvt_clear", 128, places, windows, count(layers))
         self._publish = self._module.launch(
             "kvt_publish",
             128,
             places,
+            windows,
             pointer(self.ring.data_ptr()),
             pointer(self.appended.data_ptr()),
             self._step,
@@ -102,6 +118,6 @@ class GraphTimestamps:
         return self._module.launch(kernel, 1, pointer(self.places.data_ptr() + 8 * (4 * layer + place)))
 
     def publish(self, step: int, stream: int) -> None:
-        """Append the stamps so far as a step. The driver copies the argument, so it may change right after."""
+        """Append the times so far as a step. The driver copies the argument, so it may change right after."""
         self._step.value = step
         self._publish(stream)

@@ -74,11 +74,20 @@ TARGETS = (
 
 
 class Current:
-    """The layer and step of the kernels that are launched now."""
+    """The layer and step of the kernels that are launched now.
 
-    def __init__(self, control: Tensor, heads: int) -> None:
+    Args:
+        control: Control words of the ring of tiles; None: no tiles are recorded.
+        heads: The heads whose tiles are recorded, as bits.
+        windows: Words of the layers' windows; None: no windows are observed.
+    """
+
+    def __init__(self, control: Tensor | None, heads: int = -1, windows: Tensor | None = None) -> None:
         self.control = control
         self.heads = heads
+        self.windows = windows
+        self.launched: set[str] = set()
+        """Kinds of which a rewritten kernel has been launched."""
         self.what: int | None = None
         """As `rewrite.PARAMETERS` says; None where nothing is to be recorded."""
         self.left_out = False
@@ -144,10 +153,12 @@ class Rewritten:
         current: Current,
         failed: Callable[[str], None],
         compilation: Compilation | None = None,
+        kind: str = "read",
     ) -> None:
         import torch
 
         self._kernel = kernel
+        self._kind = kind
         self._compilation = compilation
         self._capturing = torch.cuda.is_current_stream_capturing
         self._rewritten: Kernel | None = rewritten
@@ -165,13 +176,15 @@ class Rewritten:
 
         def launch(*args: Any, **kwargs: Any) -> object:
             tile, block = kwargs.get("TILE_SIZE", 1), kwargs.get("BLOCK_SIZE", 1)
-            if max(tile, block) % min(tile, block):
+            if current.control is not None and max(tile, block) % min(tile, block):
                 self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
                 return self._kernel[grid](*args, **kwargs)
-            ours = current.control, what, current.heads
+            ours = current.control, current.windows, what, current.heads
             more = self._compilation.options(grid, ours, args, kwargs) if self._compilation else {}
             try:
-                return rewritten[grid](*ours, *args, **kwargs, **more)
+                launched = rewritten[grid](*ours, *args, **kwargs, **more)
+                current.launched.add(self._kind)
+                return launched
             except Exception as error:  # it did not compile: nothing was launched
                 self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
                 return self._kernel[grid](*args, **kwargs)
@@ -215,11 +228,13 @@ def install(current: Current, kinds: frozenset[str], failed: Callable[[str], Non
             module = importlib.import_module(target.module)
             kernel = getattr(module, target.kernel)
             rewritten = load(kernel, target.rewrite)
-            compilation = Compilation(kernel, rewritten) if target.kind == "read" else None
+            # Windows take no registers, and are compiled for when vLLM's own kernel would be.
+            tiles = target.kind == "read" and current.control is not None
+            compilation = Compilation(kernel, rewritten) if tiles else None
         except (MismatchError, ImportError, AttributeError, OSError) as error:
             done.problems.append(f"{target.kernel}: {error}")
             continue
-        done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed, compilation))
+        done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed, compilation, target.kind))
         done.kinds.add(target.kind)
     return done
 
