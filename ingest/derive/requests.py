@@ -176,7 +176,7 @@ def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def insert_writes_before_attention(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill `kv_window` with writes of layers whose attention is observed in the kernels, but whose writes had no stamps.
+    """Fill `kv_window` with writes that had no stamps, of layers whose attention is observed in the kernels.
 
     In passes with CUDA graphs some layers' writes have stamps. Another layer's write is as long as theirs in the median
     and as far ahead of its attention, but begins no sooner than the attention of the layer before has ended.

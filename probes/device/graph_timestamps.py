@@ -1,9 +1,9 @@
 """Timestamps of calls captured into a CUDA graph, and a ring of steps.
 
 Where a layer's kernels are rewritten, their programs keep the window themselves (`tiles/layout.py`). Elsewhere kernels
-around it read the global timer. A stamp is a one-thread kernel that stores the time in a place of its own, so stamps share nothing and wait for nothing.
-After the forward pass one kernel moves all times into the ring as one step. It tells the host nothing: that would
-make the GPU wait for the PCIe bus in every step; whoever drains the ring asks.
+around it read the global timer. A stamp is a one-thread kernel that stores the time in a place of its own, so stamps
+share nothing and wait for nothing. After the forward pass one kernel moves all times into the ring as one step. It
+tells the host nothing: that would make the GPU wait for the PCIe bus in every step; whoever drains the ring asks.
 """
 
 from __future__ import annotations

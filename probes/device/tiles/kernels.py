@@ -105,4 +105,3 @@ def follow(
             vars(implementation).pop(put.pop(), None)
 
     return undo
-

@@ -98,17 +98,25 @@ FORMS = "num_seqs", (1, 2, 16)
 """An argument for whose values Triton compiles a kernel once more: if it is 1, and if it is a multiple of 16."""
 
 
+DIFFERING = "TILE_SIZE", "IS_3D"
+"""Compile-time arguments that are not the same in all launches of a layer."""
+
+
 class Compilation:
     """The compilation of a rewritten kernel, as soon as its compile-time arguments are known.
 
     With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
     a fifth longer at 256 sequences (docs/device-recorder.md). In all its forms at once: the first call is vLLM's own,
     to warm up, and at a later one that needs another form requests would wait for the compiler.
+
+    Where only windows are observed, it is compiled in each form when vLLM's own would be, and what differs between a
+    layer's launches is enough to tell its compile-time arguments: outside graphs, Python's time is the step's.
     """
 
-    def __init__(self, kernel: Kernel, rewritten: Kernel) -> None:
+    def __init__(self, kernel: Kernel, rewritten: Kernel, *, tiles: bool = True) -> None:
         self._kernel = kernel
         self._rewritten = rewritten
+        self._tiles = tiles
         self._fixed = [parameter.name for parameter in kernel.params if parameter.is_constexpr]
         self._found: dict[tuple[object, ...], dict[str, int]] = {}
 
@@ -121,11 +129,12 @@ class Compilation:
             args: vLLM's arguments by position.
             kwargs: vLLM's arguments by name.
         """
-        key = tuple(map(kwargs.get, self._fixed))
+        key = tuple(map(kwargs.get, self._fixed)) if self._tiles else (ours[2], *map(kwargs.get, DIFFERING))
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._registers(grid, args, kwargs)
-            self._compile(grid, (*ours, *args), {**kwargs, **found})
+            if self._tiles:
+                self._compile(grid, (*ours, *args), {**kwargs, **found})
         return found
 
     def _registers(self, grid: object, args: Args, kwargs: Kwargs) -> dict[str, int]:
@@ -228,9 +237,8 @@ def install(current: Current, kinds: frozenset[str], failed: Callable[[str], Non
             module = importlib.import_module(target.module)
             kernel = getattr(module, target.kernel)
             rewritten = load(kernel, target.rewrite)
-            # Windows take no registers, and are compiled for when vLLM's own kernel would be.
-            tiles = target.kind == "read" and current.control is not None
-            compilation = Compilation(kernel, rewritten) if tiles else None
+            tiles = current.control is not None
+            compilation = Compilation(kernel, rewritten, tiles=tiles) if target.kind == "read" else None
         except (MismatchError, ImportError, AttributeError, OSError) as error:
             done.problems.append(f"{target.kernel}: {error}")
             continue

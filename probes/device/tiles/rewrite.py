@@ -36,8 +36,9 @@ from kvtrace.probes.device.tiles.source import (
 PARAMETERS = {"kvt_control": None, "kvt_windows": None, "kvt_what": "tl.int32", "kvt_heads": "tl.int64"}
 """Added in front of a kernel's own, with their annotations.
 
-The control words (`layout`), None: no tiles; the layers' windows, None: no windows; the layer's index, plus, shifted by 8, one more than the KV head whose programs sum up
-their blocks, and shifted by 16, one more than the head whose programs list them; the heads to record, as bits.
+The control words (`layout`), None: no tiles; the layers' windows, None: no windows; the layer's index, plus, shifted by
+8, one more than the KV head whose programs sum up their blocks, and shifted by 16, one more than the head whose
+programs list them; the heads to record, as bits.
 """
 
 _TILES, _WINDOWS = "kvt_control is not None", "kvt_windows is not None"

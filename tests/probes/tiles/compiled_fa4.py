@@ -89,6 +89,7 @@ def compiled(interface: types.ModuleType, form: dict) -> str:
 
 def main():
     interface = stand_in(Path(sys.argv[1]))
+    from kvtrace.probes.device.tiles import layout
     from kvtrace.probes.device.tiles.fa4.launch import install
     from kvtrace.probes.device.tiles.launch import Current
 
@@ -103,7 +104,7 @@ def main():
             after = compiled(interface, form)
             assert not failures, failures
             counts = {text: (before[name].count(text), after.count(text)) for text in COUNTED}
-            there = [str(address) in after for address in (CONTROL, WINDOWS)]
+            there = [str(address) in after for address in (CONTROL, WINDOWS + 8 * layout.ATTENTION_WINDOW)]
             print(json.dumps({"form": name, "output": output, "memory": there, **counts}), flush=True)
         installed.undo()
 
