@@ -49,12 +49,11 @@ extern "C" __global__ void kvt_publish(u64* places, u64* windows, u64* ring, u64
     u64 count = *appended;
     u64* slot = ring + (count % slots) * (1 + 4 * layers);
     for (unsigned int layer = threadIdx.x; layer < layers; layer += blockDim.x) {
-        u64* place = places + 4 * layer;
-        u64 write_start = place[0], write_end = place[1], start = place[2] ? place[2] : place[1], end = place[3];
-        u64* seen = windows + WINDOW_WORDS * layer;
+        u64 *place = places + 4 * layer, *seen = windows + WINDOW_WORDS * layer;
+        u64 write_start = place[0], write_end = place[1], start = place[2], end = place[3];
         if (seen[WRITE_FIRST]) write_start = ~seen[WRITE_FIRST], write_end = seen[WRITE_LAST];
         if (seen[ATTENTION_FIRST]) start = ~seen[ATTENTION_FIRST], end = seen[ATTENTION_LAST];
-        for (int word = 0; word < WINDOW_WORDS; ++word) seen[word] = 0;
+        if (!start) start = write_end;
         u64* out = slot + 1 + 4 * layer;
         bool wrote = write_start && write_end, attended = start && end;
         out[0] = wrote ? write_start : 0;
@@ -62,6 +61,7 @@ extern "C" __global__ void kvt_publish(u64* places, u64* windows, u64* ring, u64
         out[2] = attended ? start : 0;
         out[3] = attended ? end : 0;
         place[0] = place[1] = place[2] = place[3] = 0;
+        for (int word = 0; word < WINDOW_WORDS; ++word) seen[word] = 0;
     }
     if (threadIdx.x == 0) slot[0] = step;
     __threadfence();

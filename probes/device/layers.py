@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import from_environment
@@ -139,7 +140,7 @@ class LayerRecorder:
             when = self._when[index]
             if when != "never":
                 self._wrap(index, layer.impl, in_graphs=when == "always")
-            how = {
+            how: dict[str, Any] = {
                 "timed": None if self._kinds == set(_WINDOWS) and when != "never" else when,
                 "in_kernel": in_kernel if in_kernel and when != "never" else None,
             }
