@@ -5,8 +5,8 @@
 Three parts with a JSON line a case. Truth: batches of several forms (decode, mixed, split, pages as large as a tile and
 larger, a sliding window, heads of 64 and 256) in two layers: whether the output is bit for bit that of vLLM's kernel,
 and whether tiles and blocks are those that lengths and block tables require. Latency: the times of tiles whose bytes
-were in L2, and of others. Cost: graphs of 32 launches of vLLM's kernel, and of the rewritten one in steps that are
-recorded and that are not.
+were in L2, and of others. Cost: graphs of 32 launches of vLLM's kernel, of the rewritten one in steps that are recorded
+and that are not, and of the one that keeps only layers' windows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import numpy as np
 import torch
 from vllm.vllm_flash_attn import flash_attn_varlen_func
+from vllm.vllm_flash_attn.cute import interface
 
 from kvtrace.format.tile_file import SECTION_BYTES
 from kvtrace.ingest.derive import tile_columns
@@ -66,18 +67,28 @@ class Recorder:
         self.ring = Ring(256 << 20)
         self.current = Current(self.ring.control, -1)
         self.failures: list[str] = []
-        installed = install(self.current, frozenset({"read"}), self.failures.append)
-        if installed.problems:
-            raise SystemExit("; ".join(installed.problems))
+        self.windows = Current(
+            None, windows=torch.zeros(LAYERS * layout.WINDOW_WORDS, dtype=torch.int64, device="cuda")
+        )
+        self._forwards = {}
+        for current in (self.windows, self.current):
+            installed = install(current, frozenset({"read"}), self.failures.append)
+            if installed.problems:
+                raise SystemExit("; ".join(installed.problems))
+            self._forwards[current] = interface._flash_attn_fwd
+            installed.undo()
         self._steps = 0
 
-    def launch(self, batch, what, splits=0, window=None, out=None):
+    def launch(self, batch, what, splits=0, window=None, out=None, *, tiles=True):
         """Attention of one layer; `what` as the rewritten kernel takes it, None for vLLM's own."""
-        self.current.what = what
+        current = self.current if tiles else self.windows
+        own, interface._flash_attn_fwd = interface._flash_attn_fwd, self._forwards[current]
+        current.what = what
         out = torch.empty_like(batch.arguments["q"]) if out is None else out
         window = list(window) if window else None
         flash_attn_varlen_func(**batch.arguments, out=out, num_splits=splits, window_size=window)
-        self.current.what = None
+        current.what = None
+        interface._flash_attn_fwd = own
         return out
 
     def open(self, *, enabled=True) -> None:
@@ -192,26 +203,27 @@ def cost(recorder, name, batch, rounds=40) -> None:
     """Graphs of 32 launches: vLLM's kernel, and the rewritten one in steps that are not recorded and that are."""
     out = torch.empty_like(batch.arguments["q"])
     graphs = {}
-    for kind in ("own", "rewritten"):
+    for kind in ("own", "rewritten", "windows"):
 
         def launches(kind=kind) -> None:
             for layer in range(LAYERS):
                 what = layer | 1 << 8 | (1 << 16 if layer == 0 else 0)
-                recorder.launch(batch, None if kind == "own" else what, out=out)
+                what = layer if kind == "windows" else what
+                recorder.launch(batch, None if kind == "own" else what, out=out, tiles=kind != "windows")
 
         launches()
         torch.cuda.synchronize()
         graphs[kind] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graphs[kind]):
             launches()
-    found: dict[str, list[float]] = {"own": [], "not recorded": [], "recorded": []}
+    found: dict[str, list[float]] = {"own": [], "not recorded": [], "recorded": [], "windows": []}
     for number in range(rounds):
         for kind in found if number % 2 else reversed(found):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             recorder.open(enabled=kind == "recorded")
             torch.cuda._sleep(20_000)
             start.record()
-            graphs["own" if kind == "own" else "rewritten"].replay()
+            graphs.get(kind, graphs["rewritten"]).replay()
             end.record()
             starts, counts, _ = recorder.close()
             recorder.release(starts, counts)
