@@ -59,9 +59,8 @@ class Limited:
     def __init__(self, kernel, registers):
         self.kernel, self.registers = kernel, registers
 
-    def __getitem__(self, grid):
-        launch_ = self.kernel[grid]
-        return lambda *args, **kwargs: launch_(*args, maxnreg=self.registers, **kwargs)
+    def run(self, *args, **kwargs):
+        return self.kernel.run(*args, maxnreg=self.registers, **kwargs)
 
 
 def main() -> None:

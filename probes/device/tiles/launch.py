@@ -44,6 +44,9 @@ class Kernel(Protocol):
     def warmup(self, *args: object, grid: object, **kwargs: object) -> Compiled:
         """Compile for arguments."""
 
+    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> object:
+        """Launch."""
+
     def __getitem__(self, grid: object) -> Callable[..., object]: ...
 
 
@@ -98,10 +101,6 @@ FORMS = "num_seqs", (1, 2, 16)
 """An argument for whose values Triton compiles a kernel once more: if it is 1, and if it is a multiple of 16."""
 
 
-DIFFERING = "TILE_SIZE", "IS_3D"
-"""Compile-time arguments that are not the same in all launches of a layer."""
-
-
 class Compilation:
     """The compilation of a rewritten kernel, as soon as its compile-time arguments are known.
 
@@ -109,8 +108,8 @@ class Compilation:
     a fifth longer at 256 sequences (docs/device-recorder.md). In all its forms at once: the first call is vLLM's own,
     to warm up, and at a later one that needs another form requests would wait for the compiler.
 
-    Where only windows are observed, it is compiled in each form when vLLM's own would be, and what differs between a
-    layer's launches is enough to tell its compile-time arguments: outside graphs, Python's time is the step's.
+    Where only windows are observed, it is compiled in each form when vLLM's own would be. And less is looked at in a
+    launch: outside graphs, Python's time is the step's.
     """
 
     def __init__(self, kernel: Kernel, rewritten: Kernel, *, tiles: bool = True) -> None:
@@ -129,7 +128,11 @@ class Compilation:
             args: vLLM's arguments by position.
             kwargs: vLLM's arguments by name.
         """
-        key = tuple(map(kwargs.get, self._fixed)) if self._tiles else (ours[2], *map(kwargs.get, DIFFERING))
+        key: tuple[object, ...]
+        if self._tiles:
+            key = tuple(map(kwargs.get, self._fixed))
+        else:  # a layer's launches differ in these alone
+            key = ours[2], kwargs.get("TILE_SIZE"), kwargs.get("IS_3D")
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._registers(grid, args, kwargs)
@@ -184,18 +187,21 @@ class Rewritten:
             return self._kernel[grid]
 
         def launch(*args: Any, **kwargs: Any) -> object:
-            tile, block = kwargs.get("TILE_SIZE", 1), kwargs.get("BLOCK_SIZE", 1)
-            if current.control is not None and max(tile, block) % min(tile, block):
-                self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
-                return self._kernel[grid](*args, **kwargs)
+            if current.control is not None:
+                tile, block = kwargs.get("TILE_SIZE", 1), kwargs.get("BLOCK_SIZE", 1)
+                if max(tile, block) % min(tile, block):
+                    self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
+                    return self._kernel[grid](*args, **kwargs)
             ours = current.control, current.windows, what, current.heads
-            more = self._compilation.options(grid, ours, args, kwargs) if self._compilation else {}
-            try:
-                launched = rewritten[grid](*ours, *args, **kwargs, **more)
+            if self._compilation is not None:
+                kwargs.update(self._compilation.options(grid, ours, args, kwargs))
+            try:  # `rewritten[grid]` would copy all arguments once more
+                launched = rewritten.run(*ours, *args, grid=grid, warmup=False, **kwargs)
                 current.launched.add(self._kind)
                 return launched
             except Exception as error:  # it did not compile: nothing was launched
                 self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
+                kwargs.pop("maxnreg", None)
                 return self._kernel[grid](*args, **kwargs)
 
         return launch

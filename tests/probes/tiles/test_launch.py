@@ -32,6 +32,10 @@ class Kernel:
     def __getitem__(self, grid: Any) -> Any:
         return lambda *args, **kwargs: self.launches.append((args, kwargs))
 
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        assert not warmup
+        self.launches.append((args, kwargs))
+
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         self.compiled.append(kwargs)
         return self.Compiled()
