@@ -208,7 +208,7 @@ KV_LAYER = Table(
             _TEXT,
             "Windows that its own kernels observe, in every step: `attention` or `write, attention`. They begin when "
             "the first program does and end when the last one has used or stored its V; those of stamps also contain "
-            "the way to and from the kernels. NULL: none, or at `--kv-level tile`.",
+            "the way to and from the kernels. NULL: none.",
         ),
     ),
 )

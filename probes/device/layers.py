@@ -32,9 +32,6 @@ from kvtrace.probes.vllm_types import ModelRunner
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
-_WINDOWS = {"write": "write", "read": "attention"}
-"""What is observed of kernels that write or read, as it is noted."""
-
 _SLACK_NS = 1_000_000
 """So that the drain's own measure of when it may look is over."""
 
@@ -103,9 +100,9 @@ class LayerRecorder:
         if set(self._when) == {"never"} or not kernels.keep_windows(self._layers):
             return
         current = Current(None, windows=self._timestamps.windows)
-        installed = kernels.install(self._layers, current, frozenset(_WINDOWS), self._launch_failed)
+        installed = kernels.install(self._layers, current, frozenset(kernels.WINDOWS), self._launch_failed)
         self._restore.append(installed.undo)
-        if missing := set(_WINDOWS) - installed.kinds - installed.unseen.keys():
+        if missing := set(kernels.WINDOWS) - installed.kinds - installed.unseen.keys():
             self._restore_kernels(f"{' and '.join(sorted(missing))} kernels: {'; '.join(installed.problems)}")
             return
         self._current, self._kinds = current, frozenset(installed.kinds)
@@ -117,7 +114,7 @@ class LayerRecorder:
         self._use_stamps(f"a rewritten kernel could not be launched: {why}")
 
     def _unseen(self, kind: str) -> None:
-        self._use_stamps(f"no rewritten kernel of the {_WINDOWS[kind]} was launched")
+        self._use_stamps(f"no rewritten kernel of the {kernels.WINDOWS[kind]} was launched")
 
     def _use_stamps(self, why: str) -> None:
         """Give up on rewritten kernels. Windows of graphs that have been captured with them are observed still."""
@@ -135,13 +132,13 @@ class LayerRecorder:
 
     def _wrap_layers(self) -> None:
         """Put stamps around what kernels do not observe, and say how each layer is observed."""
-        in_kernel = ", ".join(name for kind, name in _WINDOWS.items() if kind in self._kinds)
+        in_kernel = ", ".join(name for kind, name in kernels.WINDOWS.items() if kind in self._kinds)
         for index, (name, layer) in enumerate(self._layers):
             when = self._when[index]
             if when != "never":
                 self._wrap(index, layer.impl, in_graphs=when == "always")
             how: dict[str, Any] = {
-                "timed": None if self._kinds == set(_WINDOWS) and when != "never" else when,
+                "timed": None if self._kinds == set(kernels.WINDOWS) and when != "never" else when,
                 "in_kernel": in_kernel if in_kernel and when != "never" else None,
             }
             self._recorder.note("layer", index=index, name=name, **how, **cache_facts(layer))

@@ -13,6 +13,9 @@ HOPPER = 9
 MOST_LAYERS = 256
 """Kernels are told their layer in eight bits."""
 
+WINDOWS = {"write": "write", "read": "attention"}
+"""What is observed of kernels that write or read, as it is noted."""
+
 _CALLS = {
     "forward": "read",
     "forward_mha": "read",

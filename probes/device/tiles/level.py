@@ -10,7 +10,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import TileOptions, from_environment
 from kvtrace.probes.device.at_exit import at_end
 from kvtrace.probes.device.model import Layers, backend_of, cache_facts, first_of_groups, kv_layers
-from kvtrace.probes.device.tiles.kernels import follow, install, unfit
+from kvtrace.probes.device.tiles.kernels import WINDOWS, follow, install, unfit
 from kvtrace.probes.vllm_types import ModelRunner
 
 if TYPE_CHECKING:
@@ -83,11 +83,15 @@ class TileRecorder:
         self._undo.append(installed.undo)
         lists_blocks = first_of_groups(runner, layers, options.layers)
         first_head = min(options.heads, default=0)
+        in_kernel = ", ".join(name for kind, name in WINDOWS.items() if kind in installed.kinds)
         for index, (name, layer) in enumerate(layers):
-            if not options.layers or index in options.layers:
+            recorded = not options.layers or index in options.layers
+            if recorded:
                 what = index | (first_head + 1) << 8 | ((first_head + 1) << 16 if index in lists_blocks else 0)
                 self._undo.append(follow(layer.impl, what, self._current, frozenset(installed.kinds)))
-            self._recorder.note("layer", index=index, name=name, **cache_facts(layer))
+            self._recorder.note(
+                "layer", index=index, name=name, in_kernel=in_kernel if recorded else None, **cache_facts(layer)
+            )
         self._alive = True
         self._recorder.note(
             "device",
