@@ -14,7 +14,7 @@ MOST_LAYERS = 256
 """Kernels are told their layer in eight bits."""
 
 WINDOWS = {"write": "write", "read": "attention"}
-"""What is observed of kernels that write or read, as it is noted."""
+"""Names of what is observed of kernels that write or read, as they are noted."""
 
 _CALLS = {
     "forward": "read",

@@ -111,7 +111,7 @@ class Memory:
             self.control[layout.ROOM_WORD + index] = room
 
     def arguments(self, case):
-        """What a rewritten kernel takes before vLLM's own arguments."""
+        """Arguments that a rewritten kernel takes before vLLM's own."""
         control = self.control if "tiles" in self.outputs else None
         windows = self.windows if "windows" in self.outputs else None
         return control, windows, case["what"], case.get("head_bits", -1)

@@ -182,5 +182,5 @@ def constants(base: type, current: Current, page_tokens: int) -> type:
 
 
 def _address(memory: Tensor | None) -> int:
-    """Where memory lies; 0: there is none, and the compiled kernel has no part of its."""
+    """Return the address of memory; 0: there is none, and the compiled kernel leaves out what would write there."""
     return 0 if memory is None else int(memory.data_ptr())
