@@ -177,7 +177,7 @@ def test_every_layer_has_its_windows_between_the_stamps_around_its_calls(replays
 
 
 def test_a_window_takes_most_of_the_time_between_the_stamps(replays: tuple[str, list[Replayed]]) -> None:
-    """What a window leaves out is the way from the stamp to the first program, and from the last one to the stamp."""
+    """A window leaves out the way from the stamp to the first program, and from the last one to the stamp."""
     _, found = replays
     outside = [
         int((stamp[3] - stamp[2]) - (window[3] - window[2]))
