@@ -1,8 +1,8 @@
 """On a GPU: FlashAttention 4's rewritten kernel alone. What it records, what its times mean and what it costs.
 
-    python -m bench.fa4_tiles
+    python -m bench.fa4_tiles [truth] [latency] [cost]
 
-Three parts with a JSON line a case. Truth: batches of several forms (decode, mixed, split, pages as large as a tile and
+Three parts, all of them or those named, with a JSON line a case. Truth: batches of several forms (decode, mixed, split, pages as large as a tile and
 larger, a sliding window, heads of 64 and 256) in two layers: whether the output is bit for bit that of vLLM's kernel,
 and whether tiles and blocks are those that lengths and block tables require. Latency: the times of tiles whose bytes
 were in L2, and of others. Cost: graphs of 32 launches of vLLM's kernel, of the rewritten one in steps that are recorded
@@ -12,6 +12,7 @@ and that are not, and of the one that keeps only layers' windows.
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import torch
@@ -237,22 +238,26 @@ def cost(recorder, name, batch, rounds=40) -> None:
 def main() -> None:
     print(torch.cuda.get_device_name())
     recorder = Recorder()
-    some, few = [1000, 40, 130, 513], [1, 40, 1, 100]
-    check(recorder, "decode", Batch([100, 700, 16, 129], [1] * 4, 16))
-    check(recorder, "decode of 32", Batch([576 + 3 * row for row in range(32)], [1] * 32, 16))
-    check(recorder, "mixed", Batch([900, 513, 31, 1000, 640], [300, 1, 31, 1, 640], 16))
-    check(recorder, "split in 4", Batch(some, [1] * 4, 16), splits=4)
-    check(recorder, "pages of a tile", Batch(some, few, 128))
-    check(recorder, "pages of two tiles", Batch(some, few, 256))
-    check(recorder, "heads of 64", Batch(some, few, 64, size=64))
-    check(recorder, "window of 256", Batch(some, few, 16), window=(255, 0))
-    check(recorder, "heads of 256", Batch(some, few, 16, size=256))
-    latency(recorder)
-    cost(recorder, "32 sequences", Batch([512 + 4 * row for row in range(32)], [1] * 32, 16))
-    cost(recorder, "256 sequences", Batch([512 + row % 128 for row in range(256)], [1] * 256, 16))
-    cost(recorder, "8 sequences", Batch([512 + 4 * row for row in range(8)], [1] * 8, 16))
-    cost(recorder, "4 prompts of 512", Batch([512] * 4, [512] * 4, 16))
-    cost(recorder, "a sequence of 8192", Batch([8192], [1], 16))
+    parts = set(sys.argv[1:]) or {"truth", "latency", "cost"}
+    if "truth" in parts:
+        some, few = [1000, 40, 130, 513], [1, 40, 1, 100]
+        check(recorder, "decode", Batch([100, 700, 16, 129], [1] * 4, 16))
+        check(recorder, "decode of 32", Batch([576 + 3 * row for row in range(32)], [1] * 32, 16))
+        check(recorder, "mixed", Batch([900, 513, 31, 1000, 640], [300, 1, 31, 1, 640], 16))
+        check(recorder, "split in 4", Batch(some, [1] * 4, 16), splits=4)
+        check(recorder, "pages of a tile", Batch(some, few, 128))
+        check(recorder, "pages of two tiles", Batch(some, few, 256))
+        check(recorder, "heads of 64", Batch(some, few, 64, size=64))
+        check(recorder, "window of 256", Batch(some, few, 16), window=(255, 0))
+        check(recorder, "heads of 256", Batch(some, few, 16, size=256))
+    if "latency" in parts:
+        latency(recorder)
+    if "cost" in parts:
+        cost(recorder, "32 sequences", Batch([512 + 4 * row for row in range(32)], [1] * 32, 16))
+        cost(recorder, "256 sequences", Batch([512 + row % 128 for row in range(256)], [1] * 256, 16))
+        cost(recorder, "8 sequences", Batch([512 + 4 * row for row in range(8)], [1] * 8, 16))
+        cost(recorder, "4 prompts of 512", Batch([512] * 4, [512] * 4, 16))
+        cost(recorder, "a sequence of 8192", Batch([8192], [1], 16))
     if recorder.failures:
         raise SystemExit("; ".join(recorder.failures))
 

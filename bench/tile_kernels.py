@@ -1,13 +1,13 @@
 """On a GPU: what recording tiles costs vLLM's Triton kernels by themselves, by part. No engine.
 
-    python bench/tile_kernels.py
+    python bench/tile_kernels.py [KIND...] [REGISTERS...]
 
 Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16), 576 tokens of context, and a
 prefill of 16 prompts of 512 tokens, a CUDA graph of 32 calls replayed; microseconds a call, median of 21 rounds, kinds
 alternating. `off`: vLLM's kernels; `recorded`: rewritten; `filtered`: the same in a step that is not recorded (out of a
 graph such a step launches vLLM's own); `windows`: no tiles, only the layer's window; the others leave out or move a
 part of what rewriting adds. Attention is held to the registers of vLLM's own (`any registers`: it is not); numbers as
-arguments: to those.
+arguments: to those. Names as arguments: only these kinds, beside `off`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Limited:
 
 
 def main() -> None:
-    limits = [int(argument) for argument in sys.argv[1:]]
+    limits = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    named = {argument for argument in sys.argv[1:] if not argument.isdigit()} or set(KINDS)
     ring = Ring(1 << 30)
     tiles = launch.Current(ring.control, -1)
     windows = launch.Current(None, windows=torch.zeros(WINDOW_WORDS, dtype=torch.int64, device="cuda"))
@@ -74,7 +75,8 @@ def main() -> None:
     for sequences, queries, context in ((8, 1, 576), (32, 1, 576), (256, 1, 576), (16, 512, 512)):
         read, write = batch(sequences, queries, context)
         graphs, rounds = {}, {}
-        kinds = dict(KINDS) | {f"recorded, {n} regs": n for n in limits}
+        kinds = {name: rewriting for name, rewriting in KINDS.items() if name in named | {"off"}}
+        kinds |= {f"recorded, {n} regs": n for n in limits}
         for kind, rewriting in kinds.items():
             current = windows if kind == "windows" else tiles
             current.what = 1 << 8 if current is tiles else 0
