@@ -2,11 +2,11 @@
 
     python -m bench.fa4_tiles [truth] [latency] [cost]
 
-Three parts, all of them or those named, with a JSON line a case. Truth: batches of several forms (decode, mixed, split, pages as large as a tile and
-larger, a sliding window, heads of 64 and 256) in two layers: whether the output is bit for bit that of vLLM's kernel,
-and whether tiles and blocks are those that lengths and block tables require. Latency: the times of tiles whose bytes
-were in L2, and of others. Cost: graphs of 32 launches of vLLM's kernel, of the rewritten one in steps that are recorded
-and that are not, and of the one that keeps only layers' windows.
+Three parts, all of them or those named, with a JSON line a case. Truth: batches of several forms (decode, mixed, split,
+pages as large as a tile and larger, a sliding window, heads of 64 and 256) in two layers: whether the output is bit for
+bit that of vLLM's kernel, and whether tiles and blocks are those that lengths and block tables require. Latency: the
+times of tiles whose bytes were in L2, and of others. Cost: graphs of 32 launches of vLLM's kernel, of the rewritten one
+in steps that are recorded and that are not, and of the one that keeps only layers' windows.
 """
 
 from __future__ import annotations
