@@ -8,8 +8,21 @@ tells the host nothing: that would make the GPU wait for the PCIe bus in every s
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvtrace.probes.device.cuda import STAMP, Launch, Module, count, pointer, word
-from kvtrace.probes.device.tiles.layout import ATTENTION_WINDOW, FIRST, LAST, WINDOW_WORDS, WRITE_WINDOW
+from kvtrace.probes.device.tiles.layout import (
+    ATTENTION_WINDOW,
+    FIRST,
+    LAST,
+    WAY_WORDS,
+    WINDOW_WAYS,
+    WINDOW_WORDS,
+    WRITE_WINDOW,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RING_BYTES = 8 << 20
 
@@ -23,6 +36,8 @@ WINDOWS = 2
 SOURCE = (
     STAMP
     + f"""
+#define WINDOW_WAYS {WINDOW_WAYS}
+#define WAY_WORDS {WAY_WORDS}
 #define WINDOW_WORDS {WINDOW_WORDS}
 #define WRITE_FIRST {WRITE_WINDOW + FIRST}
 #define WRITE_LAST {WRITE_WINDOW + LAST}
@@ -39,17 +54,33 @@ extern "C" __global__ void kvt_stamp_first(u64* place) {
 // Forgets the times of what ran before: a dummy run, a draft model.
 extern "C" __global__ void kvt_clear(u64* places, u64* windows, unsigned int layers) {
     for (unsigned int i = threadIdx.x; i < 4 * layers; i += blockDim.x) places[i] = 0;
-    for (unsigned int i = threadIdx.x; i < WINDOW_WORDS * layers; i += blockDim.x) windows[i] = 0;
+    for (unsigned int i = threadIdx.x; windows && i < WINDOW_WORDS * layers; i += blockDim.x) windows[i] = 0;
+}
+
+// The largest of each word's ways, in its first way; leaves nothing in the others.
+__device__ void gather(u64* windows, unsigned int layers) {
+    for (unsigned int i = threadIdx.x; i < 4 * layers; i += blockDim.x) {
+        u64* word = windows + WINDOW_WORDS * (i / 4) + i % 4;
+        u64 largest = 0;
+#pragma unroll
+        for (int way = 0; way < WINDOW_WAYS; ++way) largest = max(largest, word[WAY_WORDS * way]);
+#pragma unroll
+        for (int way = 1; way < WINDOW_WAYS; ++way) word[WAY_WORDS * way] = 0;
+        word[0] = largest;
+    }
+    __syncthreads();
 }
 
 // Appends a step to the ring: its number, then start and end of each layer's write and attention; 0, 0 for one that
 // did not run. Programs' own times go before those of stamps. Leaves no time behind.
 extern "C" __global__ void kvt_publish(u64* places, u64* windows, u64* ring, u64* appended, u64 step,
                                        unsigned int layers, unsigned int slots) {
+    if (windows) gather(windows, layers);
     u64 count = *appended;
     u64* slot = ring + (count % slots) * (1 + 4 * layers);
     for (unsigned int layer = threadIdx.x; layer < layers; layer += blockDim.x) {
-        u64 *place = places + 4 * layer, *seen = windows + WINDOW_WORDS * layer;
+        u64 *place = places + 4 * layer, none[4] = {0, 0, 0, 0};
+        u64* seen = windows ? windows + WINDOW_WORDS * layer : none;
         u64 write_start = place[0], write_end = place[1], start = place[2], end = place[3];
         if (seen[WRITE_FIRST]) write_start = ~seen[WRITE_FIRST], write_end = seen[WRITE_LAST];
         if (seen[ATTENTION_FIRST]) start = ~seen[ATTENTION_FIRST], end = seen[ATTENTION_LAST];
@@ -61,7 +92,7 @@ extern "C" __global__ void kvt_publish(u64* places, u64* windows, u64* ring, u64
         out[2] = attended ? start : 0;
         out[3] = attended ? end : 0;
         place[0] = place[1] = place[2] = place[3] = 0;
-        for (int word = 0; word < WINDOW_WORDS; ++word) seen[word] = 0;
+        seen[0] = seen[1] = seen[2] = seen[3] = 0;
     }
     if (threadIdx.x == 0) slot[0] = step;
     __threadfence();
@@ -92,25 +123,35 @@ class GraphTimestamps:
         device = torch.cuda.current_device()
         with torch.inference_mode(False):
             self.places = torch.zeros(4 * layers, dtype=torch.int64, device=device)
-            self.windows = torch.zeros(WINDOW_WORDS * layers, dtype=torch.int64, device=device)
             self.ring = torch.zeros((self.slots, self.words), dtype=torch.int64, device=device)
             self.appended = torch.zeros(1, dtype=torch.int64, device=device)
             torch.cuda.current_stream().synchronize()
         self._module = Module(SOURCE)
         self._step = word(0)
-        places, windows = pointer(self.places.data_ptr()), pointer(self.windows.data_ptr())
-        self.clear = self._module.launch("kvt_clear", 128, places, windows, count(layers))
+        self._windows = pointer(0)  # until kernels keep some
+        places = pointer(self.places.data_ptr())
+        self.clear = self._module.launch("kvt_clear", 128, places, self._windows, count(layers))
         self._publish = self._module.launch(
             "kvt_publish",
             128,
             places,
-            windows,
+            self._windows,
             pointer(self.ring.data_ptr()),
             pointer(self.appended.data_ptr()),
             self._step,
             count(layers),
             count(self.slots),
         )
+
+    def windows(self) -> Tensor:
+        """Make the memory where rewritten kernels keep windows. They are published from now on."""
+        import torch
+
+        with torch.inference_mode(False):
+            made = torch.zeros(WINDOW_WORDS * self.layers, dtype=torch.int64, device=self.places.device)
+            torch.cuda.current_stream().synchronize()
+        self._windows.value = made.data_ptr()
+        return made
 
     def stamp(self, layer: int, place: int, *, first: bool = False) -> Launch:
         """Make the launch that stores the time in a layer's place; with `first`, only if the step has none there."""

@@ -99,7 +99,7 @@ class LayerRecorder:
         assert self._timestamps is not None
         if set(self._when) == {"never"} or not kernels.keep_windows(self._layers):
             return
-        current = Current(None, windows=self._timestamps.windows)
+        current = Current(None, windows=self._timestamps.windows())
         installed = kernels.install(self._layers, current, frozenset(kernels.WINDOWS), self._launch_failed)
         self._restore.append(installed.undo)
         if missing := set(kernels.WINDOWS) - installed.kinds - installed.unseen.keys():

@@ -44,7 +44,7 @@ class Bench:
         self.failures: list[str] = []
         self.windows, self.stamps = GraphTimestamps(LAYERS), GraphTimestamps(LAYERS)
         self.ring = Ring(64 << 20) if tiles else None
-        self.current = Current(self.ring.control if self.ring else None, -1, self.windows.windows)
+        self.current = Current(self.ring.control if self.ring else None, -1, self.windows.windows())
         module = fa4 if "fa4" in kernels else launch
         kinds = frozenset({"read"} if "fa4" in kernels else {"read", "write"})
         self.installed = module.install(self.current, kinds, self.failures.append)

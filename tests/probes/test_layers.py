@@ -270,7 +270,7 @@ class Observed:
         self.capturing = False
         self.made, self.stamps, self.notes = recorder()
         self.made._capturing = lambda: self.capturing
-        self.stamps.windows = "windows"  # type: ignore[attr-defined]
+        self.stamps.windows = lambda: "windows"  # type: ignore[attr-defined]
         self.whats: list[tuple[str, int | None]] = []
         self.put_back = 0
         self.failed: Callable[[str], None]

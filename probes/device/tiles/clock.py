@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvtrace.probes.device.tiles.layout import TILE_MASK
+from kvtrace.probes.device.tiles.layout import TILE_MASK, WAY_WORDS, WINDOW_WAYS
 
 _NEVER = "0x7fedcba9"  # a NaN that arithmetic does not produce
 
@@ -89,6 +89,9 @@ _WINDOW = f"""{{{_FIRST_THREAD}
     mad.wide.u32 %kvta, %kvtt, 8, $1;
     setp.ne.and.b32 %kvtp, $2, 0, %kvtp;
     @!%kvtp bra KVT_OTHERS;
+    mov.u32 %kvtt, %smid;
+    and.b32 %kvtt, %kvtt, {WINDOW_WAYS - 1};
+    mad.wide.u32 %kvta, %kvtt, {8 * WAY_WORDS}, %kvta;
     mov.u64 %kvtn, %globaltimer;
     COMPLEMENT
     red.relaxed.gpu.global.max.u64 [%kvta], %kvtn;

@@ -78,10 +78,14 @@ def _raise_to_now(address: Int64, thread: Int32, complement: bool, *, loc=None, 
     """
     text = f"""{{
         .reg .pred %kvtp;
+        .reg .u32 %kvtw;
         .reg .u64 %kvta, %kvtn;
         mad.wide.u32 %kvta, $1, 8, $0;
         setp.ne.s32 %kvtp, $1, 0;
         @%kvtp bra KVT_OTHERS;
+        mov.u32 %kvtw, %smid;
+        and.b32 %kvtw, %kvtw, {layout.WINDOW_WAYS - 1};
+        mad.wide.u32 %kvta, %kvtw, {8 * layout.WAY_WORDS}, %kvta;
         mov.u64 %kvtn, %globaltimer;
         {"not.b64 %kvtn, %kvtn;" if complement else ""}
         red.relaxed.gpu.global.max.u64 [%kvta], %kvtn;
