@@ -9,6 +9,7 @@ after rewriting.
 import importlib
 import json
 import os
+import re
 import sys
 import tempfile
 import types
@@ -89,7 +90,6 @@ def compiled(interface: types.ModuleType, form: dict) -> str:
 
 def main():
     interface = stand_in(Path(sys.argv[1]))
-    from kvtrace.probes.device.tiles import layout
     from kvtrace.probes.device.tiles.fa4.launch import install
     from kvtrace.probes.device.tiles.launch import Current
 
@@ -104,7 +104,8 @@ def main():
             after = compiled(interface, form)
             assert not failures, failures
             counts = {text: (before[name].count(text), after.count(text)) for text in COUNTED}
-            there = [str(address) in after for address in (CONTROL, WINDOWS + 8 * layout.ATTENTION_WINDOW)]
+            numbers = {int(number) for number in re.findall(r"\b\d{10,}\b", after)}
+            there = [not numbers.isdisjoint(range(first, first + 1024)) for first in (CONTROL, WINDOWS)]
             print(json.dumps({"form": name, "output": output, "memory": there, **counts}), flush=True)
         installed.undo()
 
