@@ -1,9 +1,9 @@
 """Error of derived KV windows against observed ones: `python bench/derived_windows.py TRACE [SPACING]`.
 
 TRACE is of a recording with `kvtrace record --kv-level layer --layers all`. In its steps with CUDA graphs, full or
-piecewise, the windows of layers that have no stamps there without `--layers` are forgotten, derived again as ingest
-does, and compared: of each kind, how far derived starts, ends and durations are from observed ones. SPACING: as if one
-layer of so many, and the last, had stamps.
+piecewise, the windows of layers that have no stamps there without `--layers` are forgotten, less those that kernels
+observe, derived again as ingest does, and compared: of each kind, how far derived starts, ends and durations are from
+observed ones. SPACING: as if one layer of so many, and the last, had stamps.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import duckdb
 
-from kvtrace.ingest.derive.requests import insert_windows_between
+from kvtrace.ingest.derive.requests import insert_windows_between, insert_writes_before_attention
 from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.probes.device.model import SPACING, timing
 
 _FORGET = """
     DELETE FROM kv_window w USING kv_layer l, forward f
     WHERE l.timed = 'outside_graphs' AND l.process_id = w.process_id AND l.layer = w.layer
+        AND NOT contains(coalesce(l.in_kernel, ''), w.kind::VARCHAR)
         AND f.process_id = w.process_id AND f.step = w.step AND f.graph_mode IN ('full', 'piecewise')
 """
 _COMPARE = """
@@ -54,6 +55,7 @@ def compare(trace: Path, spacing: int) -> list[Row]:
                 )
         connection.execute(_FORGET)
         insert_windows_between(connection)
+        insert_writes_before_attention(connection)
         return connection.execute(_COMPARE).fetchall()
 
 

@@ -1,21 +1,23 @@
 """On a GPU: FlashAttention 4's rewritten kernel alone. What it records, what its times mean and what it costs.
 
-    python -m bench.fa4_tiles
+    python -m bench.fa4_tiles [truth] [latency] [cost]
 
-Three parts with a JSON line a case. Truth: batches of several forms (decode, mixed, split, pages as large as a tile and
-larger, a sliding window, heads of 64 and 256) in two layers: whether the output is bit for bit that of vLLM's kernel,
-and whether tiles and blocks are those that lengths and block tables require. Latency: the times of tiles whose bytes
-were in L2, and of others. Cost: graphs of 32 launches of vLLM's kernel, and of the rewritten one in steps that are
-recorded and that are not.
+Three parts, all of them or those named, with a JSON line a case. Truth: batches of several forms (decode, mixed, split,
+pages as large as a tile and larger, a sliding window, heads of 64 and 256) in two layers: whether the output is bit for
+bit that of vLLM's kernel, and whether tiles and blocks are those that lengths and block tables require. Latency: the
+times of tiles whose bytes were in L2, and of others. Cost: graphs of 32 launches of vLLM's kernel, of the rewritten one
+in steps that are recorded and that are not, and of the one that keeps only layers' windows.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import torch
 from vllm.vllm_flash_attn import flash_attn_varlen_func
+from vllm.vllm_flash_attn.cute import interface
 
 from kvtrace.format.tile_file import SECTION_BYTES
 from kvtrace.ingest.derive import tile_columns
@@ -66,18 +68,28 @@ class Recorder:
         self.ring = Ring(256 << 20)
         self.current = Current(self.ring.control, -1)
         self.failures: list[str] = []
-        installed = install(self.current, frozenset({"read"}), self.failures.append)
-        if installed.problems:
-            raise SystemExit("; ".join(installed.problems))
+        self.windows = Current(
+            None, windows=torch.zeros(LAYERS * layout.WINDOW_WORDS, dtype=torch.int64, device="cuda")
+        )
+        self._forwards = {}
+        for current in (self.windows, self.current):
+            installed = install(current, frozenset({"read"}), self.failures.append)
+            if installed.problems:
+                raise SystemExit("; ".join(installed.problems))
+            self._forwards[current] = interface._flash_attn_fwd
+            installed.undo()
         self._steps = 0
 
-    def launch(self, batch, what, splits=0, window=None, out=None):
+    def launch(self, batch, what, splits=0, window=None, out=None, *, tiles=True):
         """Attention of one layer; `what` as the rewritten kernel takes it, None for vLLM's own."""
-        self.current.what = what
+        current = self.current if tiles else self.windows
+        own, interface._flash_attn_fwd = interface._flash_attn_fwd, self._forwards[current]
+        current.what = what
         out = torch.empty_like(batch.arguments["q"]) if out is None else out
         window = list(window) if window else None
         flash_attn_varlen_func(**batch.arguments, out=out, num_splits=splits, window_size=window)
-        self.current.what = None
+        current.what = None
+        interface._flash_attn_fwd = own
         return out
 
     def open(self, *, enabled=True) -> None:
@@ -192,26 +204,27 @@ def cost(recorder, name, batch, rounds=40) -> None:
     """Graphs of 32 launches: vLLM's kernel, and the rewritten one in steps that are not recorded and that are."""
     out = torch.empty_like(batch.arguments["q"])
     graphs = {}
-    for kind in ("own", "rewritten"):
+    for kind in ("own", "rewritten", "windows"):
 
         def launches(kind=kind) -> None:
             for layer in range(LAYERS):
                 what = layer | 1 << 8 | (1 << 16 if layer == 0 else 0)
-                recorder.launch(batch, None if kind == "own" else what, out=out)
+                what = layer if kind == "windows" else what
+                recorder.launch(batch, None if kind == "own" else what, out=out, tiles=kind != "windows")
 
         launches()
         torch.cuda.synchronize()
         graphs[kind] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graphs[kind]):
             launches()
-    found: dict[str, list[float]] = {"own": [], "not recorded": [], "recorded": []}
+    found: dict[str, list[float]] = {"own": [], "not recorded": [], "recorded": [], "windows": []}
     for number in range(rounds):
         for kind in found if number % 2 else reversed(found):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             recorder.open(enabled=kind == "recorded")
             torch.cuda._sleep(20_000)
             start.record()
-            graphs["own" if kind == "own" else "rewritten"].replay()
+            graphs.get(kind, graphs["rewritten"]).replay()
             end.record()
             starts, counts, _ = recorder.close()
             recorder.release(starts, counts)
@@ -225,22 +238,26 @@ def cost(recorder, name, batch, rounds=40) -> None:
 def main() -> None:
     print(torch.cuda.get_device_name())
     recorder = Recorder()
-    some, few = [1000, 40, 130, 513], [1, 40, 1, 100]
-    check(recorder, "decode", Batch([100, 700, 16, 129], [1] * 4, 16))
-    check(recorder, "decode of 32", Batch([576 + 3 * row for row in range(32)], [1] * 32, 16))
-    check(recorder, "mixed", Batch([900, 513, 31, 1000, 640], [300, 1, 31, 1, 640], 16))
-    check(recorder, "split in 4", Batch(some, [1] * 4, 16), splits=4)
-    check(recorder, "pages of a tile", Batch(some, few, 128))
-    check(recorder, "pages of two tiles", Batch(some, few, 256))
-    check(recorder, "heads of 64", Batch(some, few, 64, size=64))
-    check(recorder, "window of 256", Batch(some, few, 16), window=(255, 0))
-    check(recorder, "heads of 256", Batch(some, few, 16, size=256))
-    latency(recorder)
-    cost(recorder, "32 sequences", Batch([512 + 4 * row for row in range(32)], [1] * 32, 16))
-    cost(recorder, "256 sequences", Batch([512 + row % 128 for row in range(256)], [1] * 256, 16))
-    cost(recorder, "8 sequences", Batch([512 + 4 * row for row in range(8)], [1] * 8, 16))
-    cost(recorder, "4 prompts of 512", Batch([512] * 4, [512] * 4, 16))
-    cost(recorder, "a sequence of 8192", Batch([8192], [1], 16))
+    parts = set(sys.argv[1:]) or {"truth", "latency", "cost"}
+    if "truth" in parts:
+        some, few = [1000, 40, 130, 513], [1, 40, 1, 100]
+        check(recorder, "decode", Batch([100, 700, 16, 129], [1] * 4, 16))
+        check(recorder, "decode of 32", Batch([576 + 3 * row for row in range(32)], [1] * 32, 16))
+        check(recorder, "mixed", Batch([900, 513, 31, 1000, 640], [300, 1, 31, 1, 640], 16))
+        check(recorder, "split in 4", Batch(some, [1] * 4, 16), splits=4)
+        check(recorder, "pages of a tile", Batch(some, few, 128))
+        check(recorder, "pages of two tiles", Batch(some, few, 256))
+        check(recorder, "heads of 64", Batch(some, few, 64, size=64))
+        check(recorder, "window of 256", Batch(some, few, 16), window=(255, 0))
+        check(recorder, "heads of 256", Batch(some, few, 16, size=256))
+    if "latency" in parts:
+        latency(recorder)
+    if "cost" in parts:
+        cost(recorder, "32 sequences", Batch([512 + 4 * row for row in range(32)], [1] * 32, 16))
+        cost(recorder, "256 sequences", Batch([512 + row % 128 for row in range(256)], [1] * 256, 16))
+        cost(recorder, "8 sequences", Batch([512 + 4 * row for row in range(8)], [1] * 8, 16))
+        cost(recorder, "4 prompts of 512", Batch([512] * 4, [512] * 4, 16))
+        cost(recorder, "a sequence of 8192", Batch([8192], [1], 16))
     if recorder.failures:
         raise SystemExit("; ".join(recorder.failures))
 

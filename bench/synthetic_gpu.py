@@ -22,7 +22,7 @@ def _passes() -> tuple[str, ...]:
         f"""
         INSERT INTO kv_layer
         SELECT 2, l, 'model.layers.' || l || '.attn', 1000000 * l, '[2, {BLOCKS + 1}, 16, {KV_HEADS}, 128]', '[]',
-            'bfloat16', 'always'
+            'bfloat16', 'always', NULL
         FROM range({LAYERS}) x(l)
         """,
         f"""

@@ -1,12 +1,13 @@
 """On a GPU: what recording tiles costs vLLM's Triton kernels by themselves, by part. No engine.
 
-    python bench/tile_kernels.py
+    python bench/tile_kernels.py [KIND...] [REGISTERS...]
 
 Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16), 576 tokens of context, and a
 prefill of 16 prompts of 512 tokens, a CUDA graph of 32 calls replayed; microseconds a call, median of 21 rounds, kinds
 alternating. `off`: vLLM's kernels; `recorded`: rewritten; `filtered`: the same in a step that is not recorded (out of a
-graph such a step launches vLLM's own); the others leave out or move a part of what rewriting adds. Attention is held to
-the registers of vLLM's own (`any registers`: it is not); numbers as arguments: to those.
+graph such a step launches vLLM's own); `windows`: no tiles, only the layer's window; the others leave out or move a
+part of what rewriting adds. Attention is held to the registers of vLLM's own (`any registers`: it is not); numbers as
+arguments: to those. Names as arguments: only these kinds, beside `off`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vllm.v1.attention.ops import triton_reshape_and_cache_flash as writes
 from vllm.v1.attention.ops import triton_unified_attention as reads
 
 from kvtrace.probes.device.tiles import launch, rewrite
+from kvtrace.probes.device.tiles.layout import WINDOW_WORDS
 from kvtrace.probes.device.tiles.ring import Ring
 
 HEADS, KV_HEADS, SIZE, BLOCK, CALLS = 32, 8, 128, 16, 32
@@ -43,10 +45,11 @@ KINDS = {
     "recorded": rewrite.attention,
     "no V times": without("kvt_value("),
     "no last V": without("kvt_last_value("),
-    "no times": without("kvt_value(", "kvt_ticked = kvt_ticks", "kvt_last = kvt_key("),
+    "no times": without("kvt_value(", "kvt_ticked = kvt_ticks", "kvt_since = kvt_key("),
     "no blocks": lambda source: re.sub(r"if kvt_what >> 8 & 255 == .*:", "if False:", rewrite.attention(source)),
     "no record": without("kvt_end("),
     "any registers": rewrite.attention,
+    "windows": rewrite.attention,
 }
 
 
@@ -56,24 +59,27 @@ class Limited:
     def __init__(self, kernel, registers):
         self.kernel, self.registers = kernel, registers
 
-    def __getitem__(self, grid):
-        launch_ = self.kernel[grid]
-        return lambda *args, **kwargs: launch_(*args, maxnreg=self.registers, **kwargs)
+    def run(self, *args, **kwargs):
+        return self.kernel.run(*args, maxnreg=self.registers, **kwargs)
 
 
 def main() -> None:
-    limits = [int(argument) for argument in sys.argv[1:]]
+    limits = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    named = {argument for argument in sys.argv[1:] if not argument.isdigit()} or set(KINDS)
     ring = Ring(1 << 30)
-    current = launch.Current(ring.control, -1)
+    tiles = launch.Current(ring.control, -1)
+    windows = launch.Current(None, windows=torch.zeros(WINDOW_WORDS, dtype=torch.int64, device="cuda"))
     stream = torch.cuda.Stream()
     original = reads.kernel_unified_attention
     original_write = writes.reshape_and_cache_kernel_flash
     for sequences, queries, context in ((8, 1, 576), (32, 1, 576), (256, 1, 576), (16, 512, 512)):
         read, write = batch(sequences, queries, context)
         graphs, rounds = {}, {}
-        kinds = dict(KINDS) | {f"recorded, {n} regs": n for n in limits}
+        kinds = {name: rewriting for name, rewriting in KINDS.items() if name in named | {"off"}}
+        kinds |= {f"recorded, {n} regs": n for n in limits}
         for kind, rewriting in kinds.items():
-            current.what = 1 << 8
+            current = windows if kind == "windows" else tiles
+            current.what = 1 << 8 if current is tiles else 0
             if kind == "off":
                 reads.kernel_unified_attention = original
             elif isinstance(rewriting, int):
@@ -84,8 +90,9 @@ def main() -> None:
                 compilation = None if kind == "any registers" else launch.Compilation(original, rewritten)
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail, compilation)
             graphs[kind] = captured(read, stream)
-        for kind in ("write off", "write recorded"):
-            if kind == "write recorded":
+        for kind in ("write off", "write recorded", "write windows"):
+            current = windows if kind == "write windows" else tiles
+            if kind != "write off":
                 rewritten = launch.load(original_write, rewrite.cache_write)
                 writes.reshape_and_cache_kernel_flash = launch.Rewritten(original_write, rewritten, current, fail)
             else:

@@ -45,7 +45,7 @@ _KEPT = {
     "kernel_name": "short_name demangled_name mangled_name category_rule",
     "kv_event": "medium",
     "kv_group": "kind",
-    "kv_layer": "name shape stride dtype",
+    "kv_layer": "name shape stride dtype timed in_kernel",
     "discarded": "event",
     "os_call": "name",
     "prefix_loss": "rule kind",

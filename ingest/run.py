@@ -165,6 +165,7 @@ def _fill(
     tile_warnings = streams.import_tiles(connection, progress, all_tiles=all_tiles)
     requests.insert_tile_windows(connection)
     requests.insert_windows_between(connection)
+    requests.insert_writes_before_attention(connection)
     merge.correct_arrivals(connection)
     progress("requests and joins", summary.records, summary.records)
     requests.insert_requests(connection, streams.requests.internal_ids)

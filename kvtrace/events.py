@@ -627,9 +627,10 @@ BLOCK_TABLE = Event(
 KV_WINDOW = Event(
     "kv_window",
     "worker",
-    "A layer's KV write or attention, timed on the GPU by stamps around it on its own stream. Of a layer that has no "
-    "stamps with CUDA graphs (`kv_layer.timed`) its windows there are derived at ingest. Outside full CUDA graphs the "
-    "host launches what is in a window: where the GPU waits for it, the wait is in the window, too.",
+    "A layer's KV write or attention, timed on the GPU: by the kernels' own programs, the first to start and the last "
+    "to end (`kv_layer.in_kernel`), or by stamps around it on its own stream. Of a layer that has no stamps with CUDA "
+    "graphs (`kv_layer.timed`) its windows there are derived at ingest. Outside full CUDA graphs the host launches "
+    "what is between stamps: where the GPU waits for it, the wait is in the window, too.",
     (
         Field("start_ns", TIME, "GPU global timer before the first kernel of the window."),
         Field("end_ns", TIME, "GPU global timer after the last."),

@@ -2,7 +2,8 @@
 --
 -- One row per profile and way to compare the clocks; the applied one made UNIX times of the profile's own. Residuals
 -- are what it leaves unexplained in each kind of reading. Of kv_windows, the residual is how far a layer's kernels
--- reach out of the window that kvtrace timed around them on the GPU, 0 if the window encloses them.
+-- reach out of the window that kvtrace timed around them on the GPU, 0 if the window encloses them. Of a window that
+-- the kernels kept themselves (`kv_layer.in_kernel`), it is how far the window reaches out of them.
 --
 -- group: GPU
 -- needs: source, alignment

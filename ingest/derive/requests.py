@@ -190,6 +190,44 @@ def insert_windows_between(connection: duckdb.DuckDBPyConnection) -> None:
     )
 
 
+def insert_writes_before_attention(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill `kv_window` with writes that had no stamps, of layers whose attention is observed in the kernels.
+
+    In passes with CUDA graphs some layers' writes have stamps. Another layer's write is as long as theirs in the median
+    and as far ahead of its attention, but begins no sooner than the attention of the layer before has ended.
+    """
+    connection.execute(
+        """
+        INSERT INTO kv_window BY NAME
+        WITH untimed AS (
+            FROM kv_layer WHERE timed = 'outside_graphs' AND in_kernel = 'attention'
+        ), own AS (  -- a damaged one may have any times
+            FROM kv_window WHERE process_id IN (SELECT process_id FROM untimed)
+                AND start_ns >= 0 AND end_ns BETWEEN start_ns AND $latest_ns
+        ), attention AS (
+            SELECT process_id, engine_id, step, layer, min(start_ns) AS start_ns, max(end_ns) AS end_ns
+            FROM own WHERE kind = 'attention' GROUP BY ALL
+        ), written AS (
+            FROM own WHERE kind = 'write'
+        ), shape AS (
+            SELECT process_id, engine_id, step, quantile_disc(a.start_ns - w.start_ns, 0.5) AS ahead_ns,
+                quantile_disc(w.end_ns - w.start_ns, 0.5) AS write_ns
+            FROM attention a JOIN written w USING (process_id, engine_id, step, layer) GROUP BY ALL
+        ), placed AS (
+            SELECT *, greatest(start_ns - ahead_ns, coalesce(lag(end_ns) OVER before, start_ns - ahead_ns)) AS at_ns
+            FROM attention JOIN shape USING (process_id, engine_id, step)
+            WINDOW before AS (PARTITION BY process_id, engine_id, step ORDER BY layer)
+        )
+        SELECT p.process_id, p.engine_id, p.step, 'write' AS kind, p.layer, false AS observed, at_ns AS start_ns,
+            greatest(at_ns, least(at_ns + write_ns, p.start_ns)) AS end_ns
+        FROM placed p SEMI JOIN untimed USING (process_id, layer)
+            ANTI JOIN written USING (process_id, engine_id, step, layer)
+        ORDER BY p.process_id, p.step, p.layer
+        """,
+        {"latest_ns": LARGEST_CLOCK_NS},
+    )
+
+
 def insert_tile_windows(connection: duckdb.DuckDBPyConnection, since_process: int = 1) -> None:
     """Fill `kv_window` of workers, from a key on, that recorded tiles: from a layer's first program to its last."""
     connection.execute(

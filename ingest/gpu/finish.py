@@ -62,11 +62,16 @@ def finish_source(connection: duckdb.DuckDBPyConnection, source_id: int, marked:
 
 
 def check_windows(connection: duckdb.DuckDBPyConnection, source_id: int) -> None:
-    """Keep how far kernels reach out of kvtrace's GPU windows, as a check of both clocks, in table `alignment`."""
+    """Keep how far kernels reach out of kvtrace's GPU windows, as a check of both clocks, in table `alignment`.
+
+    Of windows that kernels kept themselves, how far those reach out of the kernels.
+    """
     if not connection.execute("SELECT 1 FROM kv_window LIMIT 1").fetchall():
         return
     rows: Any = connection.execute(
-        "SELECT greatest(0, -start_delta_ns, -end_delta_ns) FROM kv_window_kernel WHERE process_id IN "
+        "SELECT CASE WHEN contains(coalesce(l.in_kernel, ''), w.kind::VARCHAR) "
+        "THEN greatest(0, w.start_delta_ns, w.end_delta_ns) ELSE greatest(0, -w.start_delta_ns, -w.end_delta_ns) END "
+        "FROM kv_window_kernel w LEFT JOIN kv_layer l USING (process_id, layer) WHERE w.process_id IN "
         "(SELECT process_id FROM gpu_process WHERE source_id = ?)",
         [source_id],
     ).fetchnumpy()

@@ -204,7 +204,15 @@ KV_LAYER = Table(
             "timed",
             _TEXT,
             "When it has stamps: `always`, `outside_graphs` (with CUDA graphs its windows are derived from the layers "
-            "around it) or `never`; NULL: at `--kv-level tile`, or recorded before that was said.",
+            "around it) or `never`; NULL: never, because its kernels observe all of it, at `--kv-level tile`, or "
+            "recorded before that was said.",
+        ),
+        _column(
+            "in_kernel",
+            _TEXT,
+            "Windows that its own kernels observe, in every step: `attention` or `write, attention`. They begin when "
+            "the first program does and end when the last one has used or stored its V; those of stamps also contain "
+            "the way to and from the kernels. NULL: none.",
         ),
     ),
 )

@@ -1,6 +1,7 @@
 -- A GPU window of kvtrace's, laid on the profiler's kernels of the same step and layer.
 --
--- It shows how well two clocks agree. A window that encloses its kernels has no negative delta.
+-- It shows how well two clocks agree. A window that encloses its kernels has no negative delta; one that the kernels kept
+-- themselves (`kv_layer.in_kernel`) lies in them and has no positive one.
 --
 -- needs: gpu_activity, gpu_attribution, gpu_layer, gpu_process, kernel_name, kv_window
 -- column: process_id recorded | The worker (`process.process_id`).

@@ -59,8 +59,9 @@ Layers = Annotated[
     str,
     typer.Option(
         metavar="LIST",
-        help="layer, tile: record only these layers, such as 0,15,30-31, or all. By default, layer times every "
-        "layer in steps without CUDA graphs and one of sixteen in others.",
+        help="layer, tile: record only these layers, such as 0,15,30-31, or all. By default, layer observes every "
+        "layer in steps without CUDA graphs. In others, kernels that can be rewritten (Triton backend, FlashAttention "
+        "4 on Hopper) observe every layer; with other kernels one of sixteen is timed.",
     ),
 ]
 Heads = Annotated[str, typer.Option(metavar="LIST", help="tile: record only these KV heads.")]

@@ -295,7 +295,9 @@ def _apply(process: ProcessRecording, line: dict[str, Any]) -> None:
         case {"kind": "fired", "hook": str(hook)}:
             process.fired.add(hook)
         case {"kind": "device", "state": "fallback"}:
-            process.device["fallback"] = facts.get("detail")
+            reasons = [process.device.get("fallback"), facts.get("detail")]
+            process.device["fallback"] = "; ".join(reason for reason in reasons if isinstance(reason, str))
+            process.layers.clear()  # they are told anew
         case {"kind": "rank" | "engine" | "device" | "tiles" | "nvtx" as kind}:
             getattr(process, kind).update(facts)
         case {"kind": "layer"}:

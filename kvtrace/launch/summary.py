@@ -177,11 +177,14 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
 
 
 def _layers(process: ProcessRecording) -> str:
-    """Return the layers that have windows; all of them where the recording does not say it."""
-    when = Counter(layer.get("timed", "always") for layer in process.layers)
-    if when["outside_graphs"]:
-        return f"{len(process.layers)} layers, with CUDA graphs of {when['always']}"
-    return f"{when['always']} of {len(process.layers)} layers" if when["never"] else f"{len(process.layers)} layers"
+    """Return the layers that have windows, and how those are observed; all of them where the recording does not say."""
+    when = Counter(layer.get("timed") or "always" for layer in process.layers)
+    in_kernel = {layer.get("in_kernel") for layer in process.layers} - {None}
+    layers = f"{when['always']} of {len(process.layers)} layers" if when["never"] else f"{len(process.layers)} layers"
+    in_graphs = f", with CUDA graphs of {when['always']}" if when["outside_graphs"] else ""
+    if in_kernel == {"attention"}:
+        return f"{layers}: attention observed in its kernels, writes by stamps around them{in_graphs}"
+    return f"{layers}, observed in the kernels" if in_kernel else f"{layers}{in_graphs}, by stamps around the kernels"
 
 
 def _tiles(process: ProcessRecording) -> str:

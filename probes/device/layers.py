@@ -1,10 +1,15 @@
-"""Timestamps around layers' KV writes and attentions, with any attention backend; `model.timing` chooses the layers."""
+"""Windows of layers' KV writes and attentions, with any attention backend.
+
+Where the kernels can be rewritten, their programs keep the windows, of all layers in every step. What they do not see,
+and all of it with other kernels, has timestamps around it; `model.timing` chooses the layers.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import from_environment
@@ -19,7 +24,9 @@ from kvtrace.probes.device.graph_timestamps import (
     WRITE_START,
     GraphTimestamps,
 )
-from kvtrace.probes.device.model import alike, backend_of, cache_facts, kv_layers, timing
+from kvtrace.probes.device.model import Layers, alike, backend_of, cache_facts, kv_layers, timing
+from kvtrace.probes.device.tiles import kernels
+from kvtrace.probes.device.tiles.launch import Current
 from kvtrace.probes.device.wrap import Ends, stamped
 from kvtrace.probes.vllm_types import ModelRunner
 
@@ -43,6 +50,11 @@ class LayerRecorder:
         self._event_ring: EventRing  # elsewhere
         self._drain: WindowDrain | None = None
         self._undo: list[Callable[[], None]] = []
+        self._layers: Layers = []
+        self._when: list[str] = []
+        self._current: Current | None = None  # of rewritten kernels
+        self._kinds: frozenset[str] = frozenset()  # that they observe
+        self._restore: list[Callable[[], None]] = []  # vLLM's kernels
         self._alive = True
         self._capturing: Callable[[], bool]
         self._stream: Callable[[], int]
@@ -53,8 +65,9 @@ class LayerRecorder:
 
         if not torch.cuda.is_available() or runner.device.type != "cuda":
             return False
-        layers = kv_layers(runner)
-        when = timing(len(layers), from_environment(os.environ).layers, alike=alike(runner, layers))
+        self._layers = layers = kv_layers(runner)
+        named = from_environment(os.environ).layers
+        self._when = timing(len(layers), named, alike=alike(runner, layers))
         try:
             self._timestamps, self._event_ring = GraphTimestamps(len(layers)), EventRing()
         except ImportError:
@@ -65,10 +78,8 @@ class LayerRecorder:
         self._capturing = torch._C._cuda_isCurrentStreamCapturing
         self._stream = partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
         try:
-            for index, (name, layer) in enumerate(layers):
-                if when[index] != "never":
-                    self._wrap(index, layer.impl, in_graphs=when[index] == "always")
-                self._recorder.note("layer", index=index, name=name, timed=when[index], **cache_facts(layer))
+            self._observe_in_kernels()
+            self._wrap_layers()
         except Exception:
             self._detach()
             raise
@@ -83,17 +94,72 @@ class LayerRecorder:
         at_end(self.finish)
         return True
 
+    def _observe_in_kernels(self) -> None:
+        """Let the layers' own kernels keep their windows, if they can be rewritten."""
+        assert self._timestamps is not None
+        if set(self._when) == {"never"} or not kernels.keep_windows(self._layers):
+            return
+        current = Current(None, windows=self._timestamps.windows())
+        installed = kernels.install(self._layers, current, frozenset(kernels.WINDOWS), self._launch_failed)
+        self._restore.append(installed.undo)
+        if missing := set(kernels.WINDOWS) - installed.kinds - installed.unseen.keys():
+            self._restore_kernels(f"{' and '.join(sorted(missing))} kernels: {'; '.join(installed.problems)}")
+            return
+        self._current, self._kinds = current, frozenset(installed.kinds)
+        for index, (_, layer) in enumerate(self._layers):
+            if self._when[index] != "never":
+                self._restore.append(kernels.follow(layer.impl, index, current, self._kinds, self._unseen))
+
+    def _launch_failed(self, why: str) -> None:
+        self._use_stamps(f"a rewritten kernel could not be launched: {why}")
+
+    def _unseen(self, kind: str) -> None:
+        self._use_stamps(f"no rewritten kernel of the {kernels.WINDOWS[kind]} was launched")
+
+    def _use_stamps(self, why: str) -> None:
+        """Give up on rewritten kernels. Windows of graphs that have been captured with them are observed still."""
+        if not self._kinds:
+            return
+        self._unwrap()
+        self._restore_kernels(why)
+        self._wrap_layers()
+
+    def _restore_kernels(self, why: str) -> None:
+        while self._restore:
+            self._restore.pop()()
+        self._kinds = frozenset()
+        self._recorder.note("device", state="fallback", detail=f"windows by stamps, not in the kernels: {why}")
+
+    def _wrap_layers(self) -> None:
+        """Put stamps around what kernels do not observe, and say how each layer is observed."""
+        in_kernel = ", ".join(name for kind, name in kernels.WINDOWS.items() if kind in self._kinds)
+        for index, (name, layer) in enumerate(self._layers):
+            when = self._when[index]
+            if when != "never":
+                self._wrap(index, layer.impl, in_graphs=when == "always")
+            how: dict[str, Any] = {
+                "timed": None if self._kinds == set(kernels.WINDOWS) and when != "never" else when,
+                "in_kernel": in_kernel if in_kernel and when != "never" else None,
+            }
+            self._recorder.note("layer", index=index, name=name, **how, **cache_facts(layer))
+
     def _detach(self) -> None:
+        self._unwrap()
+        while self._restore:
+            self._restore.pop()()
+        self._timestamps = None
+
+    def _unwrap(self) -> None:
+        self._outside_graphs.clear()
         while self._undo:
             self._undo.pop()()
-        self._timestamps = None
 
     def _wrap(self, layer: int, implementation: object, *, in_graphs: bool) -> None:
         between = partial(self._between, implementation, layer, in_graphs=in_graphs)
         writes = hasattr(implementation, "do_kv_cache_update")
-        if writes:
+        if writes and "write" not in self._kinds:
             between("do_kv_cache_update", WRITE_START, WRITE_END)
-        for name in _ATTENTION_CALLS:
+        for name in _ATTENTION_CALLS if "read" not in self._kinds else ():
             if callable(getattr(implementation, name, None)):
                 # MLA attends to a batch in two calls, for its prefills and for its decodes: one window.
                 whole = name == "forward"
@@ -153,7 +219,8 @@ class LayerRecorder:
 
     def around(self, begin: Begin, end: End) -> tuple[Begin, End]:
         """Make the calls around passes of these two, which call `begin` and `end` and do nothing else."""
-        return self._event_ring.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
+        quick = self._event_ring.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
+        return (quick[0], end) if self._kinds else quick  # windows in kernels are to be published in every step
 
     def begin(self, step: int, engine_pid: int) -> None:
         """Begin a step: its forward pass is about to be enqueued; 0 for a dummy run."""
@@ -179,10 +246,19 @@ class LayerRecorder:
             return
         state = self._event_ring.state
         if state.step:
-            if not self._event_ring.end(state.step):  # a graph's, then
+            marked = self._event_ring.end(state.step)
+            if self._kinds or not marked:  # in kernels, or a graph's
                 self._timestamps.publish(state.step, self._stream())
             state.stale = state.always_stale
+            self._check_kernels()
             self._enqueued()
+
+    def _check_kernels(self) -> None:
+        """Behind the first step: its layers have launched rewritten kernels, or never will."""
+        if self._current is not None:
+            launched, self._current = self._current.launched, None
+            if missing := self._kinds - launched:
+                self._unseen(min(missing))
 
     def _enqueued(self) -> None:
         if self._drain is not None:

@@ -81,6 +81,7 @@ MLA = {
 }
 """DeepSeek-V2's attention, which keeps one latent vector a token; every layer dense."""
 
+FA4 = {"attention_backend": "FLASH_ATTN", "attention_config": {"flash_attn_version": 4}}
 MODES: dict[str, dict[str, Any]] = {
     "full": {},
     "full-all-layers": {},
@@ -88,6 +89,12 @@ MODES: dict[str, dict[str, Any]] = {
     "piecewise-all-layers": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
     "eager": {"enforce_eager": True},
     "triton": {"attention_backend": "TRITON_ATTN"},
+    "triton-piecewise": {"attention_backend": "TRITON_ATTN", "compilation_config": {"cudagraph_mode": "PIECEWISE"}},
+    "triton-eager": {"attention_backend": "TRITON_ATTN", "enforce_eager": True},
+    "fa4": FA4,
+    "fa4-all-layers": FA4,
+    "fa4-piecewise": {**FA4, "compilation_config": {"cudagraph_mode": "PIECEWISE"}},
+    "fa4-eager": {**FA4, "enforce_eager": True},
     "flex": {"attention_backend": "FLEX_ATTENTION"},
     "flashinfer": {"attention_backend": "FLASHINFER"},
     "mla": {"attention_backend": "FLASH_ATTN_MLA"},
@@ -95,7 +102,11 @@ MODES: dict[str, dict[str, Any]] = {
     "v1": {},
     "v1-piecewise": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
     "v1-mla": {"attention_backend": "FLASH_ATTN_MLA"},
+    "v1-triton": {"attention_backend": "TRITON_ATTN"},
+    "v1-fa4": FA4,
 }
+BY_KERNELS = {"triton": {"write", "attention"}, "fa4": {"attention"}}
+"""Windows that the kernels themselves observe, by the kernels: in every step, of every layer."""
 RUNNERS = {"v1": "vllm.v1.worker.gpu_model_runner", "v2": "vllm.v1.worker.gpu.model_runner"}
 LAYERS = 32
 IN_GRAPHS = {0, 16, LAYERS - 1}
@@ -109,6 +120,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu("vllm"), reason="n
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     if request.param == "flashinfer" and importlib.util.find_spec("flashinfer") is None:
         pytest.skip("needs FlashInfer")
+    if "fa4" in request.param and importlib.util.find_spec("cutlass") is None:
+        pytest.skip("FlashAttention 4 needs nvidia-cutlass-dsl")
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(MLA if "mla" in request.param else LLAMA_8B))
@@ -122,7 +135,8 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
     mode = "piecewise" if "piecewise" in request.param else "full"
     recorded.truth.update(latent="mla" in request.param, all_layers="all-layers" in request.param, mode=mode)
-    recorded.truth.update(runner=runner)
+    kernels = "" if "mla" in request.param else next((name for name in BY_KERNELS if name in request.param), "")
+    recorded.truth.update(runner=runner, kernels=kernels)
     yield recorded
 
 
@@ -153,21 +167,23 @@ def test_every_step_has_both_windows_of_every_layer(recorded: Recorded) -> None:
     assert {(distinct, count) for _, distinct, count in per_step} == {(2 * LAYERS, 2 * LAYERS)}
 
 
-def test_in_graphs_some_layers_are_observed_and_all_elsewhere(recorded: Recorded) -> None:
+def test_in_graphs_some_layers_are_observed_and_all_elsewhere_and_all_by_kernels(recorded: Recorded) -> None:
     everywhere, in_graphs = set(range(LAYERS)), set(range(LAYERS)) if recorded.truth["all_layers"] else IN_GRAPHS
+    by_kernels = BY_KERNELS.get(recorded.truth["kernels"], set())
     found = rows(
         recorded,
         """
-        SELECT f.graph_mode IN ('full', 'piecewise'), w.step, list(DISTINCT w.layer) FILTER (w.observed),
-            list(DISTINCT w.kind)
+        SELECT f.graph_mode IN ('full', 'piecewise'), w.step, w.kind::VARCHAR, list(w.layer) FILTER (w.observed)
         FROM kv_window w JOIN forward f USING (process_id, engine_id, step) GROUP BY ALL
         """,
     )
-    assert {(graph, *sorted(layers)) for graph, _, layers, _ in found} <= {
-        (True, *sorted(in_graphs)),
-        (False, *everywhere),
-    }
-    assert {len(kinds) for *_, kinds in found} == {2}
+    assert {kind for *_, kind, _ in found} == {"write", "attention"}
+    for graph, step, kind, layers in found:
+        wanted = in_graphs if graph and kind not in by_kernels else everywhere
+        assert sorted(layers) == sorted(wanted), (graph, step, kind)
+    told = {None if kinds is None else frozenset(kinds.split(", ")) for (kinds,) in rows(
+        recorded, "SELECT DISTINCT in_kernel FROM kv_layer")}  # fmt: skip
+    assert told == {frozenset(by_kernels) or None}
 
 
 def test_derived_windows_are_close_to_observed_ones(recorded: Recorded) -> None:
@@ -176,7 +192,7 @@ def test_derived_windows_are_close_to_observed_ones(recorded: Recorded) -> None:
         pytest.skip("needs windows that were all observed")
     found = compare(recorded.run / "trace.duckdb", SPACING)
     print(*found, sep="\n")
-    assert {row[1] for row in found} == {"attention", "write"}
+    assert {row[1] for row in found} == {"attention", "write"} - BY_KERNELS.get(recorded.truth["kernels"], set())
     # Python launches piecewise graphs one by one, not as evenly as the GPU goes through a full one: in the median a
     # window is to be well within its own layer there.
     [(layer_ns,)] = rows(
@@ -262,8 +278,12 @@ def test_the_gpus_memory_is_told(recorded: Recorded) -> None:
 def test_nothing_failed(recorded: Recorded) -> None:
     assert rows(recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []
     assert rows(recorded, "SELECT * FROM stream WHERE dropped > 0 OR torn > 0") == []
-    assert f"KV windows of {LAYERS} layers" in recorded.record_stderr
-    assert (f"with CUDA graphs of {len(IN_GRAPHS)}" in recorded.record_stderr) is not recorded.truth["all_layers"]
+    kernels, said = recorded.truth["kernels"], recorded.record_stderr
+    assert f"KV windows of {LAYERS} layers" in said
+    assert ("observed in the kernels" in said) is (kernels == "triton")
+    assert ("attention observed in its kernels, writes by stamps" in said) is (kernels == "fa4")
+    stamps_in_graphs = not recorded.truth["all_layers"] and kernels != "triton"
+    assert (f"with CUDA graphs of {len(IN_GRAPHS)}" in said) is stamps_in_graphs
 
 
 def test_a_tokens_bytes_follow_from_the_kv_tensors(recorded: Recorded) -> None:

@@ -127,6 +127,9 @@ def test_what_a_worker_says_of_its_gpu_has_tables(run_dir: Path, query: Callable
     recorder.note("gpu_memory", free_bytes="much", total_bytes=1 << 37)
     facts = {"name": "attn.0", "address": 1 << 46, "shape": [2, 3], "stride": [3, 1], "dtype": "bfloat16"}
     recorder.note("layer", index=0, timed="always", **facts)
+    recorder.note("device", state="fallback", detail="windows by stamps")  # tells its layers anew
+    recorder.note("layer", index=0, timed="always", **facts)
+    recorder.note("layer", index=1, timed=None, in_kernel="write, attention", **facts)
     lines = [json.loads(line) for line in (recorder.directory / layout.JOURNAL).read_text().splitlines()]
     times = [line["monotonic_ns"] for line in lines if line["kind"].startswith("gpu_")]
 
@@ -139,7 +142,11 @@ def test_what_a_worker_says_of_its_gpu_has_tables(run_dir: Path, query: Callable
         (1, times[1] + offset_ns, 100, 1 << 37, 20, 30),
         (1, times[2] + offset_ns, None, 1 << 37, None, None),
     ]
-    assert select("FROM kv_layer") == [(1, 0, "attn.0", 1 << 46, "[2, 3]", "[3, 1]", "bfloat16", "always")]
+    layer = ("attn.0", 1 << 46, "[2, 3]", "[3, 1]", "bfloat16")
+    assert select("FROM kv_layer ORDER BY layer") == [
+        (1, 0, *layer, "always", None),
+        (1, 1, *layer, None, "write, attention"),
+    ]
     assert any("free_bytes is 'much'" in warning for warning in summary.warnings)
 
 

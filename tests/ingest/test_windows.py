@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.ingest.derive.requests import insert_windows_between
+from kvtrace.ingest.derive.requests import insert_windows_between, insert_writes_before_attention
 from kvtrace.probes.device.model import alike, timing
 from tests.ingest.traces import Events
 
@@ -90,13 +90,19 @@ def shared() -> Events:
     return Events()
 
 
-def trace(when: list[str]) -> Events:
+def trace(when: list[str], in_kernel: str | None = None) -> Events:
     events = shared()
     for table in ("kv_layer", "kv_window"):
         events.connection.execute(f"DELETE FROM {table}")
     for layer, timed in enumerate(when):
-        events.add("kv_layer", process_id=2, layer=layer, timed=timed)
+        events.add("kv_layer", process_id=2, layer=layer, timed=timed, in_kernel=in_kernel)
     return events
+
+
+def derive(events: Events) -> None:
+    """Derive windows as ingest does."""
+    insert_windows_between(events.connection)
+    insert_writes_before_attention(events.connection)
 
 
 def window(events: Events, step: int, layer: int, kind: str, start: int, end: int) -> None:
@@ -110,7 +116,7 @@ def test_in_a_graph_they_lie_evenly_between_the_layers_that_have_some() -> None:
         for layer in layers:
             window(events, step, layer, "write", 1000 + 100 * layer, 1010 + 100 * layer)
             window(events, step, layer, "attention", 1010 + 100 * layer, 1050 + 100 * layer)
-    insert_windows_between(events.connection)
+    derive(events)
     assert events.rows(WINDOWS) == [
         (step, layer, kind, start + 100 * layer, end + 100 * layer, step == 2 or layer in (0, 4))
         for step in (1, 2)
@@ -127,7 +133,7 @@ def test_a_layer_that_was_held_up_moves_no_window() -> None:
         start = 100 * layer + 5000 * (layer > 0)
         window(events, 1, layer, "write", start, start + 10)
         window(events, 1, layer, "attention", start + 10, start + 50 + held_up)
-    insert_windows_between(events.connection)
+    derive(events)
     assert [row[2:] for row in events.rows(WINDOWS) if not row[-1]] == [
         (kind, start + 5000 + 100 * layer, end + 5000 + 100 * layer, False)
         for layer in (*range(1, 8), *range(9, 16))
@@ -139,7 +145,7 @@ def test_nothing_is_derived_for_layers_that_were_not_asked_for() -> None:
     events = trace(timing(5, (0, 4), alike=True))
     for layer in (0, 4):
         window(events, 1, layer, "attention", 1000 * layer, 1000 * layer + 10)
-    insert_windows_between(events.connection)
+    derive(events)
     assert len(events.rows(WINDOWS)) == 2
 
 
@@ -156,7 +162,7 @@ def test_derived_windows_are_the_windows_where_layers_take_equally_long(
             expected.append((1, layer, kind, begin, begin + length, when[layer] == "always"))
             if when[layer] == "always":
                 window(events, 1, layer, kind, begin, begin + length)
-    insert_windows_between(events.connection)
+    derive(events)
     assert events.rows(WINDOWS) == expected
 
 
@@ -172,7 +178,7 @@ def test_windows_never_overlap(layers: int, spacing: int, data: st.DataObject) -
                 start = time + data.draw(st.integers(0, 1000))
                 time = start + data.draw(st.integers(0, 1000))
                 window(events, 1, layer, kind, start, time)
-    insert_windows_between(events.connection)
+    derive(events)
     found = events.rows(WINDOWS)
     assert [row[1:3] for row in found] == [(n, kind) for n in range(layers) for kind in ("write", "attention")]
     times = [time for row in found for time in row[3:5]]
@@ -186,5 +192,48 @@ def test_no_time_stops_ingest(times: list[int]) -> None:
     events = trace(timing(9, (), alike=True))
     for number, (layer, kind) in enumerate(itertools.product((0, 8), ("write", "attention"))):
         window(events, 1, layer, kind, *times[2 * number : 2 * number + 2])
-    insert_windows_between(events.connection)
+    derive(events)
     assert [row for row in events.rows(WINDOWS) if not row[-1] and not 0 <= row[3] <= row[4] <= 1 << 62] == []
+
+
+def test_a_write_without_stamps_lies_ahead_of_its_observed_attention() -> None:
+    """FlashAttention 4: kernels observe every attention, and stamps of layers 0 and 4 the writes, in graphs."""
+    events = trace(timing(5, (), alike=True), in_kernel="attention")
+    for layer in range(5):
+        window(events, 1, layer, "attention", 1000 * layer + 300, 1000 * layer + 900)
+        if layer in (0, 4):
+            window(events, 1, layer, "write", 1000 * layer + 100, 1000 * layer + 250)
+    derive(events)
+    assert events.rows(WINDOWS) == [
+        (1, layer, kind, 1000 * layer + start, 1000 * layer + end, kind == "attention" or layer in (0, 4))
+        for layer in range(5)
+        for kind, start, end in (("write", 100, 250), ("attention", 300, 900))
+    ]
+
+
+@settings(deadline=None)
+@given(st.integers(2, 33), SPACINGS, st.data())
+def test_derived_writes_overlap_nothing(layers: int, spacing: int, data: st.DataObject) -> None:
+    events = trace(when := timing(layers, (), alike=True, spacing=spacing), in_kernel="attention")
+    time = 10**18
+    for layer in range(layers):
+        for kind in ("write", "attention") if when[layer] == "always" else ("attention",):
+            start = time + data.draw(st.integers(0, 1000))
+            time = start + data.draw(st.integers(0, 1000))
+            window(events, 1, layer, kind, start, time)
+    derive(events)
+    found = events.rows(WINDOWS)
+    assert [row[1:3] for row in found] == [(n, kind) for n in range(layers) for kind in ("write", "attention")]
+    times = [time for row in found for time in row[3:5]]
+    assert times == sorted(times)
+
+
+def test_no_writes_are_derived_where_kernels_observe_them_or_no_layer_has_any() -> None:
+    for in_kernel, kinds in (("write, attention", ("write", "attention")), ("attention", ("attention",))):
+        events = trace(timing(5, (), alike=True), in_kernel=in_kernel)
+        for layer in range(5):
+            for number, kind in enumerate(kinds):
+                window(events, 1, layer, kind, 1000 * layer + 100 * number, 1000 * layer + 100 * number + 50)
+        derive(events)
+        assert all(row[-1] for row in events.rows(WINDOWS))
+        assert len(events.rows(WINDOWS)) == 5 * len(kinds)

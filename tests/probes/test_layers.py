@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kvtrace.probes.device import cuda
+from kvtrace.probes.device import cuda, layers
 from kvtrace.probes.device.cuda_events import State
 from kvtrace.probes.device.layers import LayerRecorder
 from kvtrace.probes.device.levels import DeviceRecorder
@@ -66,9 +66,13 @@ class Notes:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.layers: dict[int, tuple[str | None, str | None]] = {}
 
     def note(self, kind: str, **facts: Any) -> None:
-        self.said.append(f"{kind} {facts['state']}: {facts['detail']}")
+        if kind == "layer":
+            self.layers[facts["index"]] = facts["timed"], facts["in_kernel"]
+        else:
+            self.said.append(f"{kind} {facts['state']}: {facts['detail']}")
 
 
 class Implementation:
@@ -238,3 +242,153 @@ def test_what_a_launch_tells_the_driver(monkeypatch: pytest.MonkeyPatch) -> None
     error = 700
     with pytest.raises(RuntimeError, match="700"):
         launch(STREAM)
+
+
+class Tensor:
+    """A layer's KV."""
+
+    shape, dtype = (2, 16), "torch.bfloat16"
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def stride(self) -> tuple[int, ...]:
+        return (16, 1)
+
+
+class Observed:
+    """A recorder of three layers. Kernels of `installed` kinds can be rewritten, those of `launches` are launched."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        installed: set[str],
+        launches: set[str],
+        *,
+        problems: tuple[str, ...] = (),
+    ) -> None:
+        self.capturing = False
+        self.made, self.stamps, self.notes = recorder()
+        self.made._capturing = lambda: self.capturing
+        self.stamps.windows = lambda: "windows"  # type: ignore[attr-defined]
+        self.whats: list[tuple[str, int | None]] = []
+        self.put_back = 0
+        self.failed: Callable[[str], None]
+
+        def install(_: Any, current: Any, kinds: frozenset[str], failed: Callable[[str], None]) -> Any:
+            assert (current.control, current.windows, kinds) == (None, "windows", {"read", "write"})
+            self.current, self.failed = current, failed
+            unseen = {"write": "compiled"} if installed == {"read"} and not problems else {}
+            return SimpleNamespace(kinds=installed, unseen=unseen, problems=problems, undo=self._undo)
+
+        class Launching(Implementation):
+            def do_kv_cache_update(_, layer: str, *, slots: int) -> str:  # noqa: N805
+                self._launch("write", launches)
+                return "written"
+
+            def forward(_, query: int) -> float:  # noqa: N805
+                self._launch("read", launches)
+                return 1 / query
+
+        monkeypatch.setattr(layers.kernels, "keep_windows", lambda _: True)
+        monkeypatch.setattr(layers.kernels, "install", install)
+        monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: self.capturing)
+        self.layers = [Launching() for _ in range(3)]
+        self.made._layers = [(str(n), SimpleNamespace(impl=x, kv_cache=Tensor())) for n, x in enumerate(self.layers)]
+        self.made._when = ["always", "outside_graphs", "always"]
+        self.made._drain = SimpleNamespace(schedule=SimpleNamespace(enqueued=lambda: None))
+        self.made._observe_in_kernels()
+        self.made._wrap_layers()
+
+    def _undo(self) -> None:
+        self.put_back += 1
+
+    def _launch(self, kind: str, launches: set[str]) -> None:
+        self.whats.append((kind, self.current.what))
+        if kind in launches and self.current.what is not None and not self.put_back:
+            self.current.launched.add(kind)
+
+    def run(self, step: int, *, capturing: bool = False) -> list[tuple[str, int, int]]:
+        """A pass; the stamps of it."""
+        self.stamps.made.clear()
+        self.capturing = capturing
+        self.stamps.marked = False
+        if not capturing:
+            self.made.begin(step, 7)
+        for implementation in self.layers:
+            assert implementation.do_kv_cache_update("a", slots=1) == "written"
+            assert implementation.forward(2) == 0.5
+        self.stamps.marked = any(how == "mark" for how, *_ in self.stamps.made)
+        if not capturing:
+            self.made.end()
+        return list(self.stamps.made)
+
+
+def test_kernels_that_observe_all_need_no_stamps_and_every_step_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(monkeypatch, {"read", "write"}, {"read", "write"})
+    assert observed.run(0) == observed.run(0, capturing=True) == observed.run(1) == []
+    assert observed.whats[:6] == [(kind, layer) for layer in range(3) for kind in ("write", "read")]
+    assert observed.notes.layers == dict.fromkeys(range(3), (None, "write, attention"))
+    assert 1 in observed.stamps.steps
+    assert observed.notes.said == []
+
+
+def test_what_kernels_do_not_observe_has_stamps_and_both_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlashAttention 4: a compiled kernel writes."""
+    observed = Observed(monkeypatch, {"read"}, {"read"})
+    observed.run(0)
+    assert observed.run(0, capturing=True) == [("stamp", layer, place) for layer in (0, 2) for place in (0, 1)]
+    assert observed.run(1) == [("mark", layer, place) for layer in range(3) for place in (0, 1)]
+    assert [layer for kind, layer in observed.whats[:6] if kind == "write"] == [None] * 3
+    assert observed.notes.layers == {
+        layer: (when, "attention") for layer, when in enumerate(("always", "outside_graphs", "always"))
+    }
+    assert observed.stamps.steps[-2:] == ["1 marked", 1]
+
+
+STAMPED = [("stamp", layer, place) for layer in (0, 2) for place in (0, 1, 3)]
+BY_STAMPS = {0: ("always", None), 1: ("outside_graphs", None), 2: ("always", None)}
+
+
+def test_kernels_of_another_form_are_left_alone_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(monkeypatch, {"read"}, set(), problems=("reshape_and_cache: no loop",))
+    assert observed.put_back == 1
+    assert observed.run(0, capturing=True) == STAMPED
+    assert observed.notes.layers == BY_STAMPS
+    [said] = observed.notes.said
+    assert said == "device fallback: windows by stamps, not in the kernels: write kernels: reshape_and_cache: no loop"
+
+
+def test_layers_that_launch_other_kernels_get_stamps_before_they_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(monkeypatch, {"read", "write"}, {"write"})
+    observed.run(0)
+    assert observed.run(0, capturing=True) == STAMPED[2:]  # the first write had been captured
+    assert observed.run(0, capturing=True) == STAMPED
+    assert observed.run(1) == [("mark", layer, place) for layer in range(3) for place in range(4)]
+    assert observed.put_back == 1
+    assert observed.notes.layers == BY_STAMPS
+    assert observed.notes.said == [
+        "device fallback: windows by stamps, not in the kernels: no rewritten kernel of the attention was launched"
+    ]
+
+
+def test_without_graphs_they_get_stamps_behind_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(monkeypatch, {"read", "write"}, set())
+    assert observed.run(1) == []
+    assert observed.run(2) == [("mark", layer, place) for layer in range(3) for place in range(4)]
+    assert len(observed.notes.said) == 1
+
+
+def test_a_kernel_that_cannot_be_launched_is_told_once_and_stamps_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(monkeypatch, {"read", "write"}, {"read", "write"})
+    observed.run(1)
+    for _ in range(2):
+        observed.failed("TypeError: no such argument")
+    assert observed.run(2) == [("mark", layer, place) for layer in range(3) for place in range(4)]
+    assert observed.notes.layers == BY_STAMPS
+    assert observed.notes.said == [
+        "device fallback: windows by stamps, not in the kernels: a rewritten kernel could not be launched: "
+        "TypeError: no such argument"
+    ]
+    observed.made._detach()
+    assert all(vars(implementation) == {} for implementation in observed.layers)

@@ -130,6 +130,34 @@ step(1)
     assert sorted(lines) == sorted([tiles, tiles, "GPU: cache writes are not recorded: why"])
 
 
+@pytest.mark.parametrize(
+    ("timed", "in_kernel", "told"),
+    [
+        (["always", "outside_graphs"], None, "2 layers, with CUDA graphs of 1, by stamps around the kernels (Impl)"),
+        (["always", "always"], None, "2 layers, by stamps around the kernels (Impl)"),
+        (["always", "never"], None, "1 of 2 layers, by stamps around the kernels (Impl)"),
+        ([None, None], "write, attention", "2 layers, observed in the kernels (Impl)"),
+        ([None, "never"], "write, attention", "1 of 2 layers, observed in the kernels (Impl)"),
+        (
+            ["always", "outside_graphs"],
+            "attention",
+            "2 layers: attention observed in its kernels, writes by stamps around them, with CUDA graphs of 1 (Impl)",
+        ),
+    ],
+)
+def test_how_windows_are_observed_is_told(run: Path, timed: list, in_kernel: str | None, told: str) -> None:
+    source = f"""
+for index, when in enumerate({timed!r}):
+    recorder.note("layer", index=index, timed=when, in_kernel={in_kernel!r} if when != "never" else None)
+recorder.note("device", state="recording", level="layer", name="H100", backend="Impl")
+step(1)
+"""
+    record(run, source)
+    assert [line.strip() for line in summary(run).splitlines() if "GPU:" in line] == [
+        f"GPU: H100, KV windows of {told}"
+    ]
+
+
 def test_drops_and_their_reason_are_problems(run: Path) -> None:
     pid = record(run, "step(3); recorder.stop('no new segment for step_schedule: No space left'); step(5)")
     text = summary(run, quiet=True)

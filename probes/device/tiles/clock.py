@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvtrace.probes.device.tiles.layout import TILE_MASK
+from kvtrace.probes.device.tiles.layout import TILE_MASK, WAY_WORDS, WINDOW_WAYS
 
 _NEVER = "0x7fedcba9"  # a NaN that arithmetic does not produce
 
@@ -79,6 +79,42 @@ _RESERVE = tl.constexpr(f"""{{{_FIRST_THREAD}
     mov.u64 $0, 0;
     @%kvtp atom.relaxed.gpu.global.add.u64 $0, [%kvta], $2;
 }}""")
+
+
+# Each thread has an address of its own here, too: for a warp's threads on one address ptxas would search the largest.
+# Behind a branch, only the first thread reads the timer; under a predicate alone, all would.
+_WINDOW = f"""{{{_FIRST_THREAD}
+    .reg .u64 %kvta, %kvtn;
+    mov.u32 $0, 0;
+    mad.wide.u32 %kvta, %kvtt, 8, $1;
+    setp.ne.and.b32 %kvtp, $2, 0, %kvtp;
+    @!%kvtp bra KVT_OTHERS;
+    mov.u32 %kvtt, %smid;
+    and.b32 %kvtt, %kvtt, {WINDOW_WAYS - 1};
+    mad.wide.u32 %kvta, %kvtt, {8 * WAY_WORDS}, %kvta;
+    mov.u64 %kvtn, %globaltimer;
+    COMPLEMENT
+    red.relaxed.gpu.global.max.u64 [%kvta], %kvtn;
+    KVT_OTHERS:
+}}"""
+_ENTER = tl.constexpr(_WINDOW.replace("COMPLEMENT", "not.b64 %kvtn, %kvtn;"))
+_LEAVE = tl.constexpr(_WINDOW.replace("COMPLEMENT", ""))
+
+
+@triton.jit
+def kvt_enter(word, wanted):
+    """Lower a window's first time, kept as its complement, to now, if `wanted`: the program's first thread does."""
+    tl.inline_asm_elementwise(
+        _ENTER, "=&r,l,r", [word.to(tl.int64), wanted.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def kvt_leave(word, wanted):
+    """Raise a window's last time to now, if `wanted`: the program's first thread does."""
+    tl.inline_asm_elementwise(
+        _LEAVE, "=&r,l,r", [word.to(tl.int64), wanted.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit

@@ -44,6 +44,9 @@ class Kernel(Protocol):
     def warmup(self, *args: object, grid: object, **kwargs: object) -> Compiled:
         """Compile for arguments."""
 
+    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> object:
+        """Launch."""
+
     def __getitem__(self, grid: object) -> Callable[..., object]: ...
 
 
@@ -74,11 +77,20 @@ TARGETS = (
 
 
 class Current:
-    """The layer and step of the kernels that are launched now."""
+    """The layer and step of the kernels that are launched now.
 
-    def __init__(self, control: Tensor, heads: int) -> None:
+    Args:
+        control: Control words of the ring of tiles; None: no tiles are recorded.
+        heads: The heads whose tiles are recorded, as bits.
+        windows: Words of the layers' windows; None: no windows are observed.
+    """
+
+    def __init__(self, control: Tensor | None, heads: int = -1, windows: Tensor | None = None) -> None:
         self.control = control
         self.heads = heads
+        self.windows = windows
+        self.launched: set[str] = set()
+        """Kinds of which a rewritten kernel has been launched."""
         self.what: int | None = None
         """As `rewrite.PARAMETERS` says; None where nothing is to be recorded."""
         self.left_out = False
@@ -95,11 +107,15 @@ class Compilation:
     With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
     a fifth longer at 256 sequences (docs/device-recorder.md). In all its forms at once: the first call is vLLM's own,
     to warm up, and at a later one that needs another form requests would wait for the compiler.
+
+    Where only windows are observed, it is compiled in each form when vLLM's own would be. And less is looked at in a
+    launch: outside graphs, Python's time is the step's.
     """
 
-    def __init__(self, kernel: Kernel, rewritten: Kernel) -> None:
+    def __init__(self, kernel: Kernel, rewritten: Kernel, *, tiles: bool = True) -> None:
         self._kernel = kernel
         self._rewritten = rewritten
+        self._tiles = tiles
         self._fixed = [parameter.name for parameter in kernel.params if parameter.is_constexpr]
         self._found: dict[tuple[object, ...], dict[str, int]] = {}
 
@@ -112,11 +128,16 @@ class Compilation:
             args: vLLM's arguments by position.
             kwargs: vLLM's arguments by name.
         """
-        key = tuple(map(kwargs.get, self._fixed))
+        key: tuple[object, ...]
+        if self._tiles:
+            key = tuple(map(kwargs.get, self._fixed))
+        else:  # a layer's launches differ in these alone
+            key = ours[2], kwargs.get("TILE_SIZE"), kwargs.get("IS_3D")
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._registers(grid, args, kwargs)
-            self._compile(grid, (*ours, *args), {**kwargs, **found})
+            if self._tiles:
+                self._compile(grid, (*ours, *args), {**kwargs, **found})
         return found
 
     def _registers(self, grid: object, args: Args, kwargs: Kwargs) -> dict[str, int]:
@@ -144,10 +165,12 @@ class Rewritten:
         current: Current,
         failed: Callable[[str], None],
         compilation: Compilation | None = None,
+        kind: str = "read",
     ) -> None:
         import torch
 
         self._kernel = kernel
+        self._kind = kind
         self._compilation = compilation
         self._capturing = torch.cuda.is_current_stream_capturing
         self._rewritten: Kernel | None = rewritten
@@ -164,16 +187,21 @@ class Rewritten:
             return self._kernel[grid]
 
         def launch(*args: Any, **kwargs: Any) -> object:
-            tile, block = kwargs.get("TILE_SIZE", 1), kwargs.get("BLOCK_SIZE", 1)
-            if max(tile, block) % min(tile, block):
-                self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
-                return self._kernel[grid](*args, **kwargs)
-            ours = current.control, what, current.heads
-            more = self._compilation.options(grid, ours, args, kwargs) if self._compilation else {}
-            try:
-                return rewritten[grid](*ours, *args, **kwargs, **more)
+            if current.control is not None:
+                tile, block = kwargs.get("TILE_SIZE", 1), kwargs.get("BLOCK_SIZE", 1)
+                if max(tile, block) % min(tile, block):
+                    self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
+                    return self._kernel[grid](*args, **kwargs)
+            ours = current.control, current.windows, what, current.heads
+            if self._compilation is not None:
+                kwargs.update(self._compilation.options(grid, ours, args, kwargs))
+            try:  # `rewritten[grid]` would copy all arguments once more
+                launched = rewritten.run(*ours, *args, grid=grid, warmup=False, **kwargs)
+                current.launched.add(self._kind)
+                return launched
             except Exception as error:  # it did not compile: nothing was launched
                 self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
+                kwargs.pop("maxnreg", None)
                 return self._kernel[grid](*args, **kwargs)
 
         return launch
@@ -215,11 +243,12 @@ def install(current: Current, kinds: frozenset[str], failed: Callable[[str], Non
             module = importlib.import_module(target.module)
             kernel = getattr(module, target.kernel)
             rewritten = load(kernel, target.rewrite)
-            compilation = Compilation(kernel, rewritten) if target.kind == "read" else None
+            tiles = current.control is not None
+            compilation = Compilation(kernel, rewritten, tiles=tiles) if target.kind == "read" else None
         except (MismatchError, ImportError, AttributeError, OSError) as error:
             done.problems.append(f"{target.kernel}: {error}")
             continue
-        done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed, compilation))
+        done.put(module, target.kernel, Rewritten(kernel, rewritten, current, failed, compilation, target.kind))
         done.kinds.add(target.kind)
     return done
 

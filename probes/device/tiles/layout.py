@@ -15,6 +15,12 @@ one KV head, one layer. It writes
 
 A write record of 16 bytes is one program of a cache-write kernel: start (u32), slot (u32), token (u16), layer (u8),
 part (u8), ticks from the start to the store of K (u8) and from there to the store of V (u8), two unused bytes.
+
+Windows are apart from the ring and need no step to be opened: `WINDOW_WORDS` words of 64 bits a layer. Every program
+takes part with two atomics of which nobody waits for the result: at its start it raises the complement of the earliest
+time to its own, at its end the latest one. A prefill has ten thousands of programs, and atomics on one address take
+turns. So a layer has a line of memory for every sixteenth of the SMs, and whoever reads takes the largest. Words are 0
+where no program ran.
 """
 
 from __future__ import annotations
@@ -49,6 +55,13 @@ TILE_MASK = (1 << TILE_BITS) - 1
 ADDRESS_WORD, ROOM_WORD, HEAD_WORD, CAPACITY_WORD, BASE_WORD = 48, 52, 56, 60, 64  # + section
 ENABLED_WORD, PUBLISHED_WORD, OPENED_WORD, LOST_WORD = 68, 69, 70, 71
 CONTROL_WORDS = 80
+
+# The programs' times of a layer: of its cache write, then of its attention.
+WINDOW_WAYS, WAY_WORDS = 16, 16
+WINDOW_WORDS = WINDOW_WAYS * WAY_WORDS
+WRITE_WINDOW, ATTENTION_WINDOW = 0, 2
+FIRST, LAST = 0, 1
+"""The complement of the first program's start; the last one's end."""
 
 # A step's description in pinned memory, 64 bits each.
 STEP_WORD, TIME_WORD, STATE_WORD, LOST_BEFORE_WORD, START_WORD, COUNT_WORD = 0, 1, 2, 3, 4, 8  # the last two + section

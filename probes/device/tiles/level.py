@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import TileOptions, from_environment
 from kvtrace.probes.device.at_exit import at_end
 from kvtrace.probes.device.model import Layers, backend_of, cache_facts, first_of_groups, kv_layers
+from kvtrace.probes.device.tiles.kernels import WINDOWS, follow, install, unfit
 from kvtrace.probes.vllm_types import ModelRunner
 
 if TYPE_CHECKING:
     from kvtrace.probes.device.tiles.drain import TileDrain
-
-_CALLS = ("forward", "forward_mha", "forward_mqa", "do_kv_cache_update", "do_rope_and_kv_cache_update")
-TRITON, FA4 = "TRITON_ATTN", 4
-HOPPER = 9
 
 
 class TileRecorder:
@@ -55,8 +52,8 @@ class TileRecorder:
     def _install(self, layers: Layers, runner: ModelRunner) -> None:
         import torch
 
-        from kvtrace.probes.device.tiles import fa4, launch
         from kvtrace.probes.device.tiles.drain import RateLimit
+        from kvtrace.probes.device.tiles.launch import Current
         from kvtrace.probes.device.tiles.ring import Ring
 
         options = self._options
@@ -71,10 +68,9 @@ class TileRecorder:
         self._limit = RateLimit(options.max_mb_per_s)
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._device = torch.cuda.current_device()
-        self._current = current = launch.Current(self._ring.control, options.head_bits)
+        self._current = Current(self._ring.control, options.head_bits)
         kinds = frozenset(options.kinds)
-        rewritten = fa4.install if _version_of(layers) == FA4 else launch.install
-        installed = rewritten(current, kinds, self._failed)
+        installed = install(layers, self._current, kinds, self._failed)
         unseen = {kind: why for kind, why in installed.unseen.items() if kind in kinds}
         missing = kinds - installed.kinds
         if installed.kinds:
@@ -87,12 +83,15 @@ class TileRecorder:
         self._undo.append(installed.undo)
         lists_blocks = first_of_groups(runner, layers, options.layers)
         first_head = min(options.heads, default=0)
+        in_kernel = ", ".join(name for kind, name in WINDOWS.items() if kind in installed.kinds)
         for index, (name, layer) in enumerate(layers):
-            if not options.layers or index in options.layers:
-                self._follow(
-                    layer.impl, index | (first_head + 1) << 8 | ((first_head + 1) << 16 if index in lists_blocks else 0)
-                )
-            self._recorder.note("layer", index=index, name=name, **cache_facts(layer))
+            recorded = not options.layers or index in options.layers
+            if recorded:
+                what = index | (first_head + 1) << 8 | ((first_head + 1) << 16 if index in lists_blocks else 0)
+                self._undo.append(follow(layer.impl, what, self._current, frozenset(installed.kinds)))
+            self._recorder.note(
+                "layer", index=index, name=name, in_kernel=in_kernel if recorded else None, **cache_facts(layer)
+            )
         self._alive = True
         self._recorder.note(
             "device",
@@ -105,24 +104,6 @@ class TileRecorder:
             ring_bytes=ring_bytes,
         )
         at_end(self.finish)
-
-    def _follow(self, implementation: object, what: int) -> None:
-        """Note the layer of the kernels that an attention implementation launches."""
-        current = self._current
-        for name in _CALLS:
-            original = getattr(implementation, name, None)
-            if not callable(original):
-                continue
-
-            def call(*args: Any, original: Any = original, **kwargs: Any) -> Any:
-                current.what = what
-                try:
-                    return original(*args, **kwargs)
-                finally:
-                    current.what = None
-
-            setattr(implementation, name, call)
-            self._undo.append(lambda name=name: delattr(implementation, name))  # type: ignore[misc]
 
     def _failed(self, why: str) -> None:
         self._recorder.note("device", state="stopped", detail=f"a rewritten kernel could not be launched: {why}")
@@ -167,31 +148,6 @@ class TileRecorder:
         """Drain what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish(30)
-
-
-def _version_of(layers: Layers) -> int | None:
-    """FlashAttention's version, where all layers use the same one of its versions."""
-    versions = {getattr(layer.impl, "vllm_flash_attn_version", None) for _, layer in layers}
-    return versions.pop() if len(versions) == 1 else None
-
-
-def unfit(layers: Layers) -> str | None:
-    """Say why the kernels of the model's layers cannot record, if they cannot."""
-    import torch
-
-    backend, version = backend_of(layers), _version_of(layers)
-    if backend.startswith("Triton"):
-        return None
-    advice = f"start vLLM with --attention-backend {TRITON} (or attention_backend='{TRITON}')"
-    hopper = torch.cuda.get_device_capability()[0] == HOPPER
-    if version == FA4 and hopper:
-        return None
-    if version == FA4:
-        return f"FlashAttention 4's kernel can be rewritten for Hopper only: {advice}"
-    if version is not None and hopper:
-        advice += f" or --attention-config '{{\"flash_attn_version\": {FA4}}}'"
-    kernels = f"{backend} (FlashAttention {version})" if version is not None else backend
-    return f"the attention backend is {kernels}, whose kernels cannot be rewritten: {advice}"
 
 
 def _ring_mb(runner: ModelRunner, layers: Layers, options: TileOptions) -> int:

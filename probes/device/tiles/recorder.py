@@ -13,7 +13,16 @@ import triton
 import triton.language as tl
 
 from kvtrace.probes.device.tiles import layout
-from kvtrace.probes.device.tiles.clock import kvt_bits, kvt_load, kvt_mark, kvt_now, kvt_put, kvt_reserve
+from kvtrace.probes.device.tiles.clock import (
+    kvt_bits,
+    kvt_enter,
+    kvt_leave,
+    kvt_load,
+    kvt_mark,
+    kvt_now,
+    kvt_put,
+    kvt_reserve,
+)
 
 _PAIR_CURSOR = tl.constexpr(layout.CURSOR_WORDS[layout.PROGRAMS])
 _WRITE_CURSOR = tl.constexpr(layout.CURSOR_WORDS[layout.WRITES])
@@ -25,6 +34,21 @@ _A_PROGRAM = tl.constexpr(1 << layout.TILE_BITS)
 _TILE_MASK = tl.constexpr(layout.TILE_MASK)
 _LISTS = tl.constexpr(1)
 _TICK_NS = tl.constexpr(1 << layout.TICK_SHIFT)
+_WINDOW_WORDS = tl.constexpr(layout.WINDOW_WORDS)
+_FIRST = tl.constexpr(layout.FIRST)
+_LAST = tl.constexpr(layout.LAST)
+
+
+@triton.jit
+def kvt_window_first(windows, what, WINDOW: tl.constexpr, wanted):
+    """Take part in a layer's window: a program begins to access the cache."""
+    kvt_enter(windows + (what & 0xFF) * _WINDOW_WORDS + (WINDOW + _FIRST), wanted)
+
+
+@triton.jit
+def kvt_window_last(windows, what, WINDOW: tl.constexpr, wanted):
+    """Take part in a layer's window: a program's accesses have been issued, and what they waited for is there."""
+    kvt_leave(windows + (what & 0xFF) * _WINDOW_WORDS + (WINDOW + _LAST), wanted)
 
 
 @triton.jit

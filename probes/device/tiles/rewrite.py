@@ -1,5 +1,8 @@
 """Rewrites the source of a Triton kernel so that its programs record the KV tiles they read or the slots they write.
 
+The same text has two outputs, each only where its memory is given: records of tiles (`kvt_control`) and the layer's
+window (`kvt_windows`). Without one of them, the compiler leaves out its part.
+
 Loads and stores are found by the pointer parameters they go through, and what to record by what flows into their
 addresses, so a moved line or a renamed variable does not matter. A source of another form raises `MismatchError`, and
 vLLM's own kernel stays in place. What a kernel computes is untouched: the added calls (`recorder`) only read.
@@ -12,7 +15,7 @@ import copy
 import functools
 import textwrap
 
-from kvtrace.probes.device.tiles.layout import PROGRAMS, TILES, WRITES
+from kvtrace.probes.device.tiles.layout import ATTENTION_WINDOW, PROGRAMS, TILES, WRITE_WINDOW, WRITES
 from kvtrace.probes.device.tiles.source import (
     MismatchError,
     accesses,
@@ -30,12 +33,15 @@ from kvtrace.probes.device.tiles.source import (
     targets,
 )
 
-PARAMETERS = {"kvt_control": None, "kvt_what": "tl.int32", "kvt_heads": "tl.int64"}
+PARAMETERS = {"kvt_control": None, "kvt_windows": None, "kvt_what": "tl.int32", "kvt_heads": "tl.int64"}
 """Added in front of a kernel's own, with their annotations.
 
-The control words (`layout`); the layer's index, plus, shifted by 8, one more than the KV head whose programs sum up
-their blocks, and shifted by 16, one more than the head whose programs list them; the heads to record, as bits.
+The control words (`layout`), None: no tiles; the layers' windows, None: no windows; the layer's index, plus, shifted by
+8, one more than the KV head whose programs sum up their blocks, and shifted by 16, one more than the head whose
+programs list them; the heads to record, as bits.
 """
+
+_TILES, _WINDOWS = "kvt_control is not None", "kvt_windows is not None"
 
 _LOOKUP = 64
 """Blocks that a program looks up at once."""
@@ -73,19 +79,20 @@ def attention(source: str) -> str:
     scored, score, output = _score_and_output(function, loop)
 
     look_up, read = _block_lookup(loop.body, _name(block), inside)
-    loop.body[scored + 1 : scored + 1] = [
-        _call(f"kvt_ticked = kvt_ticks(kvt_bits({score}), kvt_last)"),
-        _call("kvt_last = kvt_key(kvt_last, kvt_ticked)"),
-    ]
-    loop.body.insert(0, _call(f"kvt_value(kvt_last, kvt_ticked, {_PLACE}, {tile} - 1, {low})"))
+    key = f"""
+        kvt_ticked = kvt_ticks(kvt_bits({score}), kvt_since)
+        kvt_since = kvt_key(kvt_since, kvt_ticked)
+    """
+    loop.body[scored + 1 : scored + 1] = [_if_tiles(key)]
+    loop.body.insert(0, _if_tiles(f"kvt_value(kvt_since, kvt_ticked, {_PLACE}, {tile} - 1, {low})"))
     before = f"""
         {_PLACE}, kvt_start = kvt_begin(kvt_control, kvt_tiles, kvt_first_tile, kvt_what, kvt_heads, {head},
             {low}, {high}, {_SIZES})
-        kvt_last = kvt_times({score}, kvt_start)
-        kvt_ticked = kvt_last * 0
+        kvt_since = kvt_times({score}, kvt_start)
+        kvt_ticked = kvt_since * 0
     """
     after = f"""
-        kvt_last_value({output}, kvt_last, kvt_ticked, {_PLACE}, {high} - 1, {low})
+        kvt_last_value({output}, kvt_since, kvt_ticked, {_PLACE}, {high} - 1, {low})
         if kvt_tiles > 0:
             kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})
             kvt_total = 0
@@ -102,8 +109,15 @@ def attention(source: str) -> str:
             kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
                 {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {_SIZES})
     """
-    body[at : at + 1] = [*_statements(before), loop, *_statements(after)]
-    function.body.insert(0, _call(f"kvt_tiles, kvt_first_tile = kvt_room(kvt_control, {TILES})"))
+    window = f"kvt_windows, kvt_what, {ATTENTION_WINDOW}, {low} < {high}"
+    body[at : at + 1] = [
+        _if_windows(f"kvt_window_first({window})"),
+        _if_tiles(before),
+        loop,
+        _if_tiles(after),
+        _if_windows(f"kvt_window_last({window})"),
+    ]
+    function.body.insert(0, _if_tiles(f"kvt_tiles, kvt_first_tile = kvt_room(kvt_control, {TILES})"))
     return _finished(function)
 
 
@@ -126,7 +140,11 @@ def cache_write(source: str) -> str:
     """
     function = _function(source, {KEY, VALUE, SLOTS})
     slot = only(assigned_from(function.body, "load", SLOTS), "slot")
+    window = f"kvt_windows, kvt_what, {WRITE_WINDOW}, {slot} >= 0"
+    left = _if_windows(f"kvt_window_last({window})")
     plain = copy.deepcopy(function.body)
+    body, at = holder_of(plain, functools.partial(_is_store, VALUE))
+    body.insert(at + 1, left)
     for pointer, ticked, since in ((KEY, "kvt_to_key", "kvt_start"), (VALUE, "kvt_to_value", "kvt_key_time")):
         body, at = holder_of(function.body, functools.partial(_is_store, pointer))
         stored = ast.unparse(next(accesses(body[at], "store", pointer)).args[1])
@@ -134,12 +152,8 @@ def cache_write(source: str) -> str:
             _call(f"{ticked} = kvt_ticks(kvt_bits({stored}), {since})"),
             _call("kvt_key_time = kvt_key(kvt_start, kvt_to_key)"),
         ]
-    body.insert(
-        at + 3,
-        _call(
-            f"kvt_wrote(kvt_writes, kvt_first_write, kvt_what, {slot}, kvt_place, kvt_start, kvt_to_key, kvt_to_value)"
-        ),
-    )
+    wrote = f"kvt_wrote(kvt_writes, kvt_first_write, kvt_what, {slot}, kvt_place, kvt_start, kvt_to_key, kvt_to_value)"
+    body[at + 3 : at + 3] = [_call(wrote), left]
     body, at = holder_of(function.body, lambda s: isinstance(s, ast.Assign) and targets(s) == {slot})
     if body is not function.body:
         raise MismatchError(f"{function.name}: the slot is not loaded on the function's top level")
@@ -148,9 +162,9 @@ def cache_write(source: str) -> str:
     # the top, and has come when the slot is known.
     recorded = [_call("kvt_place, kvt_start = kvt_write(kvt_control, kvt_writes)"), *body[behind:]]
     end = [] if isinstance(recorded[-1], ast.Return) else [ast.Return()]
-    choice = ast.If(ast.parse("kvt_writes > 0", mode="eval").body, [*recorded, *end], [])
-    body[behind:] = [choice, *plain[behind:]]
-    function.body.insert(0, _call(f"kvt_writes, kvt_first_write = kvt_room(kvt_control, {WRITES})"))
+    choice = _if("kvt_writes > 0", [*recorded, *end])
+    body[behind:] = [_if_windows(f"kvt_window_first({window})"), _if(_TILES, [choice]), *plain[behind:]]
+    function.body.insert(0, _if_tiles(f"kvt_writes, kvt_first_write = kvt_room(kvt_control, {WRITES})"))
     return _finished(function)
 
 
@@ -211,6 +225,20 @@ def _statements(text: str) -> list[ast.stmt]:
 
 def _call(text: str) -> ast.stmt:
     return ast.parse(text).body[0]
+
+
+def _if(condition: str, body: list[ast.stmt]) -> ast.If:
+    return ast.If(ast.parse(condition, mode="eval").body, body, [])
+
+
+def _if_tiles(text: str) -> ast.stmt:
+    """Statements that run only where tiles are recorded: decided when the kernel is compiled."""
+    return _if(_TILES, _statements(text))
+
+
+def _if_windows(text: str) -> ast.stmt:
+    """Statements that run only where windows are observed: decided when the kernel is compiled."""
+    return _if(_WINDOWS, _statements(text))
 
 
 def _is_store(pointer: str, statement: ast.stmt) -> bool:

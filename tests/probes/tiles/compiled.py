@@ -2,10 +2,12 @@
 
     python compiled.py OPS_DIRECTORY
 
-A JSON object a kernel and architecture: whether it compiled, its registers, and the order of events in its tile loop.
+A JSON object a kernel, architecture and output (tiles, or windows): whether it compiled, its registers, the order of
+events in its tile loop, and its timer reads and atomics on windows.
 And one with the numbers of sequences that attention still has to be compiled for once its first launch was made ready.
 """
 
+import itertools
 import json
 import re
 import subprocess
@@ -20,6 +22,8 @@ from triton.compiler import ASTSource
 
 from kvtrace.probes.device.tiles import launch, rewrite
 
+OUTPUTS = {"tiles": {"kvt_windows": None}, "windows": {"kvt_control": None}}
+"""By name: the arguments that are left out."""
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 FIXED = {
     "sink_ptr": None, "alibi_slopes_ptr": None, "qq_bias_ptr": None, "q_scale": None, "num_query_heads": 32,
@@ -41,8 +45,8 @@ WRITE |= {"FP8_KV_CACHE": False, "TILE_SIZE": 1024}
 TYPES = {
     "block_tables_ptr": "*i32", "seq_lens_ptr": "*i32", "query_start_len_ptr": "*i32", "rswa_prefix_lens_ptr": "*i32",
     "segm_output_ptr": "*fp32", "segm_max_ptr": "*fp32", "segm_expsum_ptr": "*fp32", "k_scale": "*fp32",
-    "v_scale": "*fp32", "slot_mapping_ptr": "*i64", "kvt_control": "*i64", "kvt_what": "i32", "scale": "fp32",
-    "out_scale": "fp32", "softcap": "fp32", "num_seqs": "i32",
+    "v_scale": "*fp32", "slot_mapping_ptr": "*i64", "kvt_control": "*i64", "kvt_windows": "*i64", "kvt_what": "i32",
+    "scale": "fp32", "out_scale": "fp32", "softcap": "fp32", "num_seqs": "i32",
 }  # fmt: skip
 
 
@@ -84,7 +88,7 @@ def not_ready(kernel, rewritten, numbers):
     for name in set(kernel.arg_names) - set(given):
         kind = type_of(name)
         given[name] = torch.empty(64, dtype=types[kind]) if kind in types else 0.5 if kind == "fp32" else 4096
-    grid, ours = (4, 8), (torch.empty(64, dtype=torch.int64), 1, 1)
+    grid, ours = (4, 8), (torch.empty(64, dtype=torch.int64), None, 1, 1)
     options = launch.Compilation(kernel, rewritten).options(grid, ours, (), {**given, "num_seqs": numbers[0]})
     cache, found = rewritten.device_caches[0][0], []
     for number in numbers:
@@ -94,14 +98,25 @@ def not_ready(kernel, rewritten, numbers):
     return found
 
 
-def tile_loop(binary: bytes, folder: Path) -> list[str]:
-    """Return the largest loop's events, in the machine code's order: timer reads, tensor-core products, waits."""
+def listing(binary: bytes, folder: Path) -> str:
+    """The machine code."""
     (folder / "kernel.cubin").write_bytes(binary)
-    listing = subprocess.run(
-        [TOOLS / "nvdisasm", "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True
-    ).stdout
+    command = [TOOLS / "nvdisasm", "-c", folder / "kernel.cubin"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def registers(binary: bytes, folder: Path) -> int:
+    """Registers of a thread."""
+    (folder / "kernel.cubin").write_bytes(binary)
+    command = [TOOLS / "cuobjdump", "-res-usage", folder / "kernel.cubin"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(re.search(r"REG:(\d+)", said.stdout + said.stderr)[1])
+
+
+def tile_loop(code: str) -> list[str]:
+    """Return the largest loop's events, in the machine code's order: timer reads, tensor-core products, waits."""
     lines, labels = [], {}
-    for line in listing.splitlines():
+    for line in code.splitlines():
         if label := re.match(r"\s*(\.L_x_\d+):", line):
             labels[label[1]] = len(lines)
         elif instruction := re.search(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", line):
@@ -129,13 +144,16 @@ def main():
     ]
     for name, kernel, rewriting, constants, warps in jobs:
         rewritten = launch.load(kernel, rewriting)
-        for architecture in (80, 90):
-            fact = {"kernel": name, "architecture": architecture}
-            code = compiled(rewritten, constants, architecture, warps)
-            fact["bytes"] = len(code.asm["cubin"])
-            fact["bytes_before"] = len(compiled(kernel, constants, architecture, warps).asm["cubin"])
+        for architecture, (output, without) in itertools.product((80, 90), OUTPUTS.items()):
+            fact = {"kernel": name, "architecture": architecture, "output": output}
+            own = compiled(kernel, constants, architecture, warps).asm["cubin"]
+            binary = compiled(rewritten, constants | without, architecture, warps).asm["cubin"]
+            code = listing(binary, folder)
+            fact["bytes"], fact["bytes_before"] = len(binary), len(own)
+            fact["registers"], fact["registers_before"] = registers(binary, folder), registers(own, folder)
+            fact["timer"], fact["atomics"] = code.count("GLOBALTIMER"), len(re.findall(r"\bRED[G.]", code))
             if "attention" in name:
-                fact["loop"] = tile_loop(code.asm["cubin"], folder)
+                fact["loop"] = tile_loop(code)
             print(json.dumps(fact), flush=True)
     kernel = attention.kernel_unified_attention
     numbers = not_ready(kernel, launch.load(kernel, rewrite.attention), [3, 1, 2, 15, 16, 17, 32, 100, 255, 256])

@@ -2,12 +2,14 @@
 
     python compiled_fa4.py VLLM_FOLDER
 
-A JSON object a form of the arguments: counts of what the PTX has before and after rewriting.
+A JSON object a form of the arguments and an output (tiles, windows or both): counts of what the PTX has before and
+after rewriting.
 """
 
 import importlib
 import json
 import os
+import re
 import sys
 import tempfile
 import types
@@ -20,7 +22,12 @@ FORMS = {
     "sliding window": {"window_size_left": 255, "window_size_right": 0},
     "softcap": {"softcap": 30.0},
 }
-COUNTED = ("%globaltimer_lo", "st.global.u8", "atom.relaxed", "redux.sync", "wgmma.mma_async", "cp.async.cg", "bra.uni")
+COUNTED = (
+    "%globaltimer_lo", "%globaltimer;", "red.relaxed", "st.global.u8", "atom.relaxed", "redux.sync", "wgmma.mma_async",
+    "cp.async.cg", "bra.uni",
+)  # fmt: skip
+CONTROL, WINDOWS = 0x7F0000000000, 0x7F0000100000
+OUTPUTS = {"tiles": (CONTROL, None), "windows": (None, WINDOWS), "both": (CONTROL, WINDOWS)}
 
 
 def stand_in(folder: Path) -> types.ModuleType:
@@ -86,18 +93,21 @@ def main():
     from kvtrace.probes.device.tiles.fa4.launch import install
     from kvtrace.probes.device.tiles.launch import Current
 
-    control = types.SimpleNamespace(data_ptr=lambda: 0x7F0000000000)
-    current, failures = Current(control, -1), []
     before = {name: compiled(interface, form) for name, form in FORMS.items()}
-    installed = install(current, frozenset(["read"]), failures.append)
-    assert installed.kinds == {"read"}, installed.problems
-    current.what = 5
-    for name, form in FORMS.items():
-        after = compiled(interface, form)
-        assert not failures, failures
-        counts = {text: (before[name].count(text), after.count(text)) for text in COUNTED}
-        print(json.dumps({"form": name, "control": str(0x7F0000000000) in after, **counts}), flush=True)
-    installed.undo()
+    for output, addresses in OUTPUTS.items():
+        memory = [address and types.SimpleNamespace(data_ptr=lambda address=address: address) for address in addresses]
+        current, failures = Current(memory[0], -1, memory[1]), []
+        installed = install(current, frozenset(["read"]), failures.append)
+        assert installed.kinds == {"read"}, installed.problems
+        current.what = 5
+        for name, form in FORMS.items() if output != "both" else list(FORMS.items())[:1]:
+            after = compiled(interface, form)
+            assert not failures, failures
+            counts = {text: (before[name].count(text), after.count(text)) for text in COUNTED}
+            numbers = {int(number) for number in re.findall(r"\b\d{10,}\b", after)}
+            there = [not numbers.isdisjoint(range(first, first + 1024)) for first in (CONTROL, WINDOWS)]
+            print(json.dumps({"form": name, "output": output, "memory": there, **counts}), flush=True)
+        installed.undo()
 
 
 if __name__ == "__main__":

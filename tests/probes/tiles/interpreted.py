@@ -42,9 +42,16 @@ class Clock:
         recorder.kvt_reserve = clock.kvt_reserve = reserve
         recorder.kvt_put = clock.kvt_put = put
         recorder.kvt_load = clock.kvt_load = load
+        recorder.kvt_enter = clock.kvt_enter = lambda word, wanted: self.raise_to(word, wanted, ~self.read())
+        recorder.kvt_leave = clock.kvt_leave = lambda word, wanted: self.raise_to(word, wanted, self.read())
 
     def ticks(self, since):
         return min((self.read() - first(since)) >> layout.TICK_SHIFT, 255)
+
+    def raise_to(self, word, wanted, value):
+        if first(wanted):
+            there = ctypes.c_uint64.from_address(first(word))
+            there.value = max(there.value, value & (1 << 64) - 1)
 
     def mark(self, bits, since, ticks, pair, last_place, address):
         place = first(pair) & layout.TILE_MASK
@@ -92,14 +99,22 @@ def kernels(*paths):
 
 
 class Memory:
-    """The control words and sections, as the ring lays them out."""
+    """The control words and sections, as the ring lays them out, and windows; `outputs` are those to be written."""
 
-    def __init__(self, room=CAPACITY):
+    def __init__(self, room=CAPACITY, outputs=("tiles",)):
+        self.windows = torch.zeros(8 * layout.WINDOW_WORDS, dtype=torch.int64)
+        self.outputs = outputs
         self.control = torch.zeros(layout.CONTROL_WORDS, dtype=torch.int64)
         self.sections = [torch.zeros(CAPACITY * s.record_bytes, dtype=torch.uint8) for s in layout.SECTIONS]
         for index, section in enumerate(self.sections):
             self.control[layout.ADDRESS_WORD + index] = section.data_ptr()
             self.control[layout.ROOM_WORD + index] = room
+
+    def arguments(self, case):
+        """Arguments that a rewritten kernel takes before vLLM's own."""
+        control = self.control if "tiles" in self.outputs else None
+        windows = self.windows if "windows" in self.outputs else None
+        return control, windows, case["what"], case.get("head_bits", -1)
 
     def facts(self):
         pair = int(self.control[layout.CURSOR_WORDS[layout.PROGRAMS]])
@@ -107,6 +122,7 @@ class Memory:
         counts = (*places, int(self.control[layout.CURSOR_WORDS[layout.WRITES]]))
         return {
             "counts": counts,
+            "windows": self.windows.tolist(),
             "tile_origin": (self.sections[layout.TILES].data_ptr() >> 1) & 0xFFFFFFFF,
             "sections": [
                 self.sections[i][: min(counts[i], CAPACITY) * s.record_bytes].numpy().tobytes().hex()
@@ -135,7 +151,7 @@ def attend(module, case, memory):
     kernel = module.kernel_unified_attention
     if memory is not None:
         rewritten = launch.load(kernel, rewrite.attention)
-        kernel = _with(rewritten, memory.control, case["what"], case.get("head_bits", -1))
+        kernel = _with(rewritten, *memory.arguments(case))
     names = set(_parameters(module.kernel_unified_attention))
     arguments = dict(  # noqa: C408
         output_ptr=output, query_ptr=query, key_cache_ptr=cache[0], value_cache_ptr=cache[1], sink_ptr=None,
@@ -168,7 +184,7 @@ def write(module, case, memory):
     more = {"INTERLEAVED_V_PACK_FACTOR": 0} if "INTERLEAVED_V_PACK_FACTOR" in kernel.arg_names else {}  # from 0.33 on
     if memory is not None:
         rewritten = launch.load(kernel, rewrite.cache_write)
-        kernel = _with(rewritten, memory.control, case["what"], -1)
+        kernel = _with(rewritten, *memory.arguments(case))
     tile = heads * size // case["parts"]
     kernel[(len(slots), case["parts"])](
         key_ptr=key, value_ptr=value, key_cache_ptr=cache[0], value_cache_ptr=cache[1], slot_mapping_ptr=slots,
@@ -201,7 +217,7 @@ def main():
     for number, line in zip(itertools.count(), sys.stdin):
         case = json.loads(line)
         run, module = (write, writing) if "slots" in case else (attend, attention)
-        memory = Memory(case.get("room", CAPACITY))
+        memory = Memory(case.get("room", CAPACITY), case.get("outputs", ("tiles",)))
         plain = run(module, case, None)
         begun = ticking.now
         recorded = run(module, case, memory)

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.probes.tiles.versions import version_folders
 SCRIPT = Path(__file__).with_name("compiled_fa4.py")
 CUTE = "vllm/vllm_flash_attn/cute"
 FOLDERS = [folder for folder in version_folders() if (folder / CUTE / "flash_fwd_sm90.py").exists()]
-INSERTED = {"kvt_inputs": 1, "kvt_prepare": 1, "kvt_begin": 1, "kvt_key": 3, "kvt_value": 3}
+INSERTED = {"kvt_inputs": 1, "kvt_prepare": 1, "kvt_begin": 1, "kvt_end": 1, "kvt_key": 3, "kvt_value": 3}
 """A tile is finished in the loop, plain or overlapped, and in the halves before and behind an overlapped loop."""
 
 
@@ -66,13 +67,15 @@ def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     facts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(facts) == 5
+    assert Counter(fact["output"] for fact in facts) == {"tiles": 5, "windows": 5, "both": 1}
     for fact in facts:
+        tiles, windows = fact["output"] != "windows", fact["output"] != "tiles"
         marks = 8 if "window" in fact["form"] else 6  # K and V: once outside the loops, and once in each loop
-        assert fact["control"], fact
-        assert fact["%globaltimer_lo"] == [0, 1 + marks], fact
-        assert fact["st.global.u8"] == [0, marks], fact
-        assert fact["atom.relaxed"] == fact["redux.sync"] == [0, 1], fact
+        assert fact["memory"] == [tiles, windows], fact
+        assert fact["%globaltimer_lo"] == [0, (1 + marks) * tiles], fact
+        assert fact["st.global.u8"] == [0, marks * tiles], fact
+        assert fact["atom.relaxed"] == fact["redux.sync"] == [0, int(tiles)], fact
+        assert fact["%globaltimer;"] == fact["red.relaxed"] == [0, 2 * windows], fact
         for same in ("wgmma.mma_async", "cp.async.cg", "bra.uni"):
             assert fact[same][0] == fact[same][1], fact
 
@@ -85,11 +88,12 @@ def test_only_calls_are_inserted(source: str) -> None:
     assert counter.taken == INSERTED
 
 
-def test_programs_begin_before_they_wait_for_their_queries(source: str) -> None:
+def test_programs_begin_before_they_wait_for_their_queries_and_end_before_they_store(source: str) -> None:
     text = ast.unparse(methods(rewrite.attention(source), rewrite.RECORDING)["mma"])
+    end, stores = text.index("kvt_end(self, tidx)"), text.index("self.epilogue(")
     prepare, loop = text.index("kvt_prepare(self)"), text.index("while work_tile.is_valid_tile")
     begin, wait = text.index("kvt_begin(self, tidx, n_block_min, n_block_max"), text.index("pipeline_q.consumer_wait")
-    assert prepare < loop < begin < wait
+    assert prepare < loop < begin < wait < end < stores
 
 
 KERNEL = """
@@ -99,13 +103,14 @@ class FlashAttentionForwardSm90:
         self.mma()
 
     @cute.jit
-    def mma(self, tidx, pipeline_q):
+    def mma(self, tidx, pipeline_q, mO):
         work = scheduler.first()
         while work.is_valid:
             block, head, row, split = work.tile_idx
             lengths = SeqlenInfoCls(row)
             low, high = info.get_n_block_min_max(lengths, block)
             pipeline_q.consumer_wait(0)
+            self.store(mO)
             work = scheduler.next()
 
     @cute.jit
@@ -118,6 +123,7 @@ class FlashAttentionForwardSm90:
 def test_names_and_order_of_methods_do_not_matter() -> None:
     text = rewrite.attention(KERNEL)
     assert "kvt_begin(self, tidx, low, high, lengths.seqlen_k, row, head, block)" in text
+    assert "kvt_end(self, tidx)\n            self.store(mO)" in text
     assert text.count("kvt_key(self)") == text.count("kvt_value(self)") == 1
 
 
@@ -128,6 +134,8 @@ def test_names_and_order_of_methods_do_not_matter() -> None:
         ("@cute.kernel", "@cute.jit", "0 entry points"),
         ("mPageTable, aux_data", "aux_data", "no parameter mPageTable"),
         ("pipeline_q.consumer_wait(0)", "pass", "0 methods that wait for Q"),
+        ("pipeline_q, mO", "pipeline_q, out", "no parameter mO"),
+        ("self.store(mO)", "self.store(out)", "0 statements store the output"),
         ("work.tile_idx", "work.place", "0 assignments"),
         ("block, head, row, split", "block, head, row", "not 4 names"),
         ("pipeline_v.consumer_release(0)", "pass", "V's in 0"),
@@ -170,7 +178,7 @@ class Cache:
 
 @pytest.fixture
 def launched() -> tuple[Interface, Current, list[str]]:
-    interface, current, failures = Interface(), Current(None, -1), []
+    interface, current, failures = Interface(), Current("control", -1), []
     forward = RecordingForward(
         interface, lambda tokens: f"recording {tokens}", lambda n: ("scalar", n), current, failures.append
     )

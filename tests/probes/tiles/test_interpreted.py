@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 
 from kvtrace.ingest.derive.tile_columns import StepTiles, block_ids, block_tokens, from_sections, tile_tokens, times
+from kvtrace.probes.device.tiles import layout
 from tests.probes.tiles.versions import version_folders
 
 SCRIPT = Path(__file__).with_name("interpreted.py")
+TICK_NS = 1 << layout.TICK_SHIFT
 LAYER, LISTS, SUMS = 3, 1 << 16, 1 << 8
 
 CASES: dict[str, dict[str, Any]] = {
@@ -50,6 +52,8 @@ WRITES: dict[str, dict[str, Any]] = {
 QUERIES_A_PROGRAM = 8
 LEFT_OUT = {f"{name}: left out": name for name in ("mixed batch, 2D", "decode, 3D", "padded")}
 """Cases in a step that is not to be recorded: it has no room at all."""
+OBSERVED = [*CASES, *WRITES]
+OUTPUTS = {"windows": ["windows"], "both": ["tiles", "windows"]}
 
 
 def tables(case: dict[str, Any]) -> list[list[int]]:
@@ -95,6 +99,7 @@ def outcomes(request: pytest.FixtureRequest) -> dict[str, tuple[dict[str, Any], 
     cases["another layer"] = cases["mixed batch, 2D"] | {"what": 4 | SUMS}
     cases |= {name: case | {"what": LAYER} for name, case in WRITES.items()}
     cases |= {name: cases[like] | {"room": 0} for name, like in LEFT_OUT.items()}
+    cases |= {f"{name}: {form}": cases[name] | {"outputs": OUTPUTS[form]} for name in OBSERVED for form in OUTPUTS}
     return {
         name: (case, facts)
         for (name, case), facts in zip(cases.items(), run(request.param, list(cases.values())), strict=True)
@@ -117,7 +122,10 @@ def touched(case: dict[str, Any]) -> dict[tuple[int, int, int], set[int]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*CASES, *WRITES, *LEFT_OUT, "no room", "another layer"])
+ALL = [*OBSERVED, *LEFT_OUT, "no room", "another layer", *(f"{name}: {form}" for name in OBSERVED for form in OUTPUTS)]
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_recording_changes_no_result(outcomes, name: str) -> None:
     assert outcomes[name][1]["same"]
 
@@ -209,3 +217,44 @@ def test_written_slots_are_the_slot_mapping(outcomes, name: str) -> None:
     assert set(writes["layer"]) == {LAYER}
     assert (writes["k_ticks"] > 0).all()
     assert (writes["v_ticks"] > 0).all()
+
+
+def window(facts: dict[str, Any], place: int) -> tuple[int, int]:
+    """A window's first and last time, of the one layer that ran; no other word has been written."""
+    words = facts["windows"]
+    at = LAYER * layout.WINDOW_WORDS + place
+    assert {index for index, word in enumerate(words) if word} == {at, at + 1}
+    return ~words[at], words[at + 1]
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_a_window_runs_from_the_first_program_to_the_last_and_no_tile_is_recorded(outcomes, name: str) -> None:
+    """The clock is read twice a program, and by nobody else: programs run one after the other."""
+    case, facts = outcomes[f"{name}: windows"]
+    first, last = window(facts, layout.WRITE_WINDOW if name in WRITES else layout.ATTENTION_WINDOW)
+    assert facts["begun"] < first < last == facts["ended"]
+    assert first == facts["begun"] + TICK_NS
+    if name in WRITES:
+        assert (last - facts["begun"]) // TICK_NS == 2 * case["parts"] * sum(slot >= 0 for slot in case["slots"])
+    assert not any(facts["counts"])
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_a_window_contains_the_tiles_that_are_recorded_beside_it(outcomes, name: str) -> None:
+    _, alone = outcomes[name]
+    _, facts = outcomes[f"{name}: both"]
+    first, last = window(facts, layout.WRITE_WINDOW if name in WRITES else layout.ATTENTION_WINDOW)
+    assert facts["counts"] == alone["counts"]
+    step = step_of(facts)
+    if name in WRITES:
+        start = step.writes["start"].astype(np.int64)
+        end = start + (step.writes["k_ticks"].astype(np.int64) + step.writes["v_ticks"]) * TICK_NS
+    else:
+        found = times(step)
+        start, end = found.k_start_ns, found.v_ns
+    assert first < start.min()
+    assert end.max() < last
+
+
+def test_windows_are_none_where_tiles_alone_are_recorded(outcomes) -> None:
+    assert not any(any(outcomes[name][1]["windows"]) for name in OBSERVED)

@@ -32,6 +32,10 @@ class Kernel:
     def __getitem__(self, grid: Any) -> Any:
         return lambda *args, **kwargs: self.launches.append((args, kwargs))
 
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        assert not warmup
+        self.launches.append((args, kwargs))
+
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         self.compiled.append(kwargs)
         return self.Compiled()
@@ -49,7 +53,7 @@ def test_only_the_layers_to_record_launch_the_rewritten_kernel(kernels) -> None:
     current.what = 5
     launched[(1,)]("a", rows=3, TILE_SIZE=16)
     assert own.launches == [(("a",), {"rows": 3, "TILE_SIZE": 16})]
-    assert rewritten.launches == [(("control", 5, -1, "a"), {"rows": 3, "TILE_SIZE": 16, "maxnreg": 112})]
+    assert rewritten.launches == [(("control", None, 5, -1, "a"), {"rows": 3, "TILE_SIZE": 16, "maxnreg": 112})]
 
 
 def test_a_step_that_is_left_out_launches_vllms_own_but_into_a_graph(kernels) -> None:
@@ -77,7 +81,7 @@ def test_without_the_number_of_registers_it_records_as_well(kernels) -> None:
     own.warmup = None
     current.what = 5
     launched[(1,)]("a")
-    assert rewritten.launches == [(("control", 5, -1, "a"), {})]
+    assert rewritten.launches == [(("control", None, 5, -1, "a"), {})]
 
 
 def test_all_forms_of_a_kernel_are_compiled_before_its_first_launch(kernels) -> None:

@@ -15,8 +15,9 @@ import torch
 from kvtrace.capture.tile_options import TileOptions
 from kvtrace.probes.device.drain_thread import DrainSchedule
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
+from kvtrace.probes.device.tiles.kernels import unfit
 from kvtrace.probes.device.tiles.launch import Current
-from kvtrace.probes.device.tiles.level import TileRecorder, unfit
+from kvtrace.probes.device.tiles.level import TileRecorder
 
 
 class Drain(TileDrain):

@@ -15,11 +15,14 @@ import tempfile
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.probes.device.tiles.fa4 import rewrite
 from kvtrace.probes.device.tiles.launch import Current, Installed
 from kvtrace.probes.device.tiles.source import MismatchError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 INTERFACE = "vllm.vllm_flash_attn.cute.interface"
 SOURCE = "vllm.vllm_flash_attn.cute.flash_fwd_sm90"
@@ -88,7 +91,9 @@ class RecordingForward:
         setattr(self._interface, rewrite.KERNEL, kernel)
         self.compile_cache = cache
         try:
-            return self._forward(q, k, v, *args, **kwargs, aux_scalars=scalars)
+            launched = self._forward(q, k, v, *args, **kwargs, aux_scalars=scalars)
+            self._current.launched.add("read")
+            return launched
         except Exception as error:  # it did not compile: nothing was launched
             self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
         finally:
@@ -99,7 +104,7 @@ class RecordingForward:
 
     def _for_pages(self, tokens: int) -> tuple[type, dict[object, object]]:
         if tokens not in self._compiled:
-            if tokens % 16 or tokens > _LARGEST_PAGE:
+            if self._current.control is not None and (tokens % 16 or tokens > _LARGEST_PAGE):
                 raise MismatchError(f"blocks of {tokens} tokens do not fit a record")
             self._compiled[tokens] = self._kernel(tokens), {}
         return self._compiled[tokens]
@@ -158,7 +163,8 @@ def constants(base: type, current: Current, page_tokens: int) -> type:
     def start(self: Any, *args: Any, **kwargs: Any) -> None:
         base.__init__(self, *args, **kwargs)  # type: ignore[misc]
         tile = self.tile_n
-        if tile % 16 or tile > 240 or max(tile, page_tokens) % min(tile, page_tokens):
+        fits = tile % 16 == 0 and tile <= 240 and max(tile, page_tokens) % min(tile, page_tokens) == 0
+        if current.control is not None and not fits:
             raise MismatchError(f"tiles of {tile} tokens do not fit blocks of {page_tokens}")
 
     return type(
@@ -167,8 +173,14 @@ def constants(base: type, current: Current, page_tokens: int) -> type:
         {
             "__module__": base.__module__,
             "__init__": start,
-            "kvt_control": int(current.control.data_ptr()),
+            "kvt_control": _address(current.control),
+            "kvt_windows": _address(current.windows),
             "kvt_heads": current.heads,
             "kvt_page_tokens": page_tokens,
         },
     )
+
+
+def _address(memory: Tensor | None) -> int:
+    """Return the address of memory; 0: there is none, and the compiled kernel leaves out what would write there."""
+    return 0 if memory is None else int(memory.data_ptr())

@@ -21,6 +21,8 @@ from kvtrace.format.tile_file import FROM_END, HAS_SUM, LISTS_BLOCKS, TICK_SHIFT
 from kvtrace.probes.device.tiles import layout
 
 _WARP = 32
+_WINDOW_BYTES = 8 * layout.WINDOW_WORDS
+_FIRST, _LAST = (8 * (layout.ATTENTION_WINDOW + word) for word in (layout.FIRST, layout.LAST))
 _A_PROGRAM = 1 << layout.TILE_BITS
 _CURSOR = 8 * layout.CURSOR_WORDS[layout.PROGRAMS]
 _TILE_ROOM, _PROGRAM_ROOM = 8 * (layout.ROOM_WORD + layout.TILES), 8 * (layout.ROOM_WORD + layout.PROGRAMS)
@@ -66,6 +68,30 @@ def _now(thread: Int32, *, loc=None, ip=None) -> Int32:
         KVT_OTHERS:
     }"""
     return Int32(_assembly(T.i32(), text, "=&r,r", thread, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def _raise_to_now(address: Int64, thread: Int32, complement: bool, *, loc=None, ip=None) -> None:
+    """Raise a word of memory to the time, or to its complement, in thread 0. Nobody waits for it.
+
+    Each thread has another address: for a warp's threads on one the largest value would be searched first.
+    """
+    text = f"""{{
+        .reg .pred %kvtp;
+        .reg .u32 %kvtw;
+        .reg .u64 %kvta, %kvtn;
+        mad.wide.u32 %kvta, $1, 8, $0;
+        setp.ne.s32 %kvtp, $1, 0;
+        @%kvtp bra KVT_OTHERS;
+        mov.u32 %kvtw, %smid;
+        and.b32 %kvtw, %kvtw, {layout.WINDOW_WAYS - 1};
+        mad.wide.u32 %kvta, %kvtw, {8 * layout.WAY_WORDS}, %kvta;
+        mov.u64 %kvtn, %globaltimer;
+        {"not.b64 %kvtn, %kvtn;" if complement else ""}
+        red.relaxed.gpu.global.max.u64 [%kvta], %kvtn;
+        KVT_OTHERS:
+    }}"""
+    _assembly(None, text, "l,r", address, thread, loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -142,6 +168,8 @@ def kvt_inputs(kernel, aux_data, page_table):
 
 def kvt_prepare(kernel):
     """Make room for what consumers keep in registers: an address, and of K and of V the count and the last time."""
+    if not kernel.kvt_control:
+        return
     kernel.kvt_address = cute.make_rmem_tensor((1,), Int64)
     kernel.kvt_counts = cute.make_rmem_tensor((2,), Int32)
     kernel.kvt_times = cute.make_rmem_tensor((2,), Int32)
@@ -149,10 +177,11 @@ def kvt_prepare(kernel):
 
 @cute.jit
 def kvt_begin(self, thread: Int32, low: Int32, high: Int32, tokens: Int32, row: Int32, head: Int32, query_block: Int32):
-    """Reserve a program's record and its tiles, and write the record.
+    """Begin a program: it takes part in its layer's window, and has its record written.
 
     Args:
-        self: The kernel's object; `kvt_control`, `kvt_heads` and `kvt_page_tokens` are constants of the compilation.
+        self: The kernel's object. `kvt_control`, `kvt_windows`, `kvt_heads` and `kvt_page_tokens` are constants of the
+            compilation; of the first two, 0 leaves out what they are for.
         thread: The number of the thread among the consumers.
         low: First tile.
         high: Behind the last tile. A program without any reads one all the same.
@@ -161,6 +190,28 @@ def kvt_begin(self, thread: Int32, low: Int32, high: Int32, tokens: Int32, row: 
         head: Head of the grid.
         query_block: Which of the row's groups of queries.
     """
+    if const_expr(self.kvt_windows != 0):
+        _raise_to_now(_word_of(self, _FIRST), thread, True)
+    if const_expr(self.kvt_control != 0):
+        _begin_record(self, thread, low, high, tokens, row, head, query_block)
+
+
+@cute.jit
+def kvt_end(self, thread: Int32):
+    """End a program: all its tiles have been multiplied."""
+    if const_expr(self.kvt_windows != 0):
+        _raise_to_now(_word_of(self, _LAST), thread, False)
+
+
+@cute.jit
+def _word_of(self, word: int) -> Int64:
+    """The address of a word of the layer's window."""
+    return Int64(const_expr(self.kvt_windows + word)) + Int64(self.kvt_what & 0xFF) * _WINDOW_BYTES
+
+
+@cute.jit
+def _begin_record(self, thread, low, high, tokens, row, head, query_block):
+    """Reserve a program's record and its tiles, and write the record."""
     tile, page = const_expr(self.tile_n), const_expr(self.kvt_page_tokens)
     unit = const_expr(min(tile, page))
     start = _now(thread)
@@ -224,14 +275,16 @@ def kvt_begin(self, thread: Int32, low: Int32, high: Int32, tokens: Int32, row: 
 @cute.jit
 def kvt_key(self):
     """Record that a tile's K has been multiplied."""
-    ticks = _mark(self.kvt_address[0], self.kvt_counts[0], self.kvt_times[0], 0)
-    self.kvt_counts[0] += 1
-    self.kvt_times[0] += ticks << TICK_SHIFT
+    if const_expr(self.kvt_control != 0):
+        ticks = _mark(self.kvt_address[0], self.kvt_counts[0], self.kvt_times[0], 0)
+        self.kvt_counts[0] += 1
+        self.kvt_times[0] += ticks << TICK_SHIFT
 
 
 @cute.jit
 def kvt_value(self):
     """Record that a tile's V has been multiplied: the second byte of its pair."""
-    ticks = _mark(self.kvt_address[0], self.kvt_counts[1], self.kvt_times[1], 1)
-    self.kvt_counts[1] += 1
-    self.kvt_times[1] += ticks << TICK_SHIFT
+    if const_expr(self.kvt_control != 0):
+        ticks = _mark(self.kvt_address[0], self.kvt_counts[1], self.kvt_times[1], 1)
+        self.kvt_counts[1] += 1
+        self.kvt_times[1] += ticks << TICK_SHIFT

@@ -21,7 +21,7 @@ PIPELINES = {"pipeline_k": "kvt_key", "pipeline_v": "kvt_value"}
 """The pipelines that hand tiles from the warps that load to those that multiply, and what is called for each tile."""
 
 _ENTRY = {"self", "mK", "mPageTable", "aux_data"}
-_MMA = {"self", "tidx", "pipeline_q"}
+_MMA = {"self", "tidx", "pipeline_q", "mO"}
 
 
 def attention(source: str) -> str:
@@ -76,7 +76,7 @@ def _take_inputs(method: ast.FunctionDef) -> None:
 
 
 def _begin_programs(method: ast.FunctionDef) -> None:
-    """In the loop over work tiles: reserve the program's record before it waits for its queries."""
+    """In the loop over work tiles: begin a program before it waits for its queries, end it before it stores."""
     if missing := _MMA - parameters(method):
         raise MismatchError(f"{KERNEL}.{method.name} has no parameter {', '.join(sorted(missing))}")
     body, at = holder_of(
@@ -96,7 +96,15 @@ def _begin_programs(method: ast.FunctionDef) -> None:
         raise MismatchError(f"{KERNEL}.{method.name}: the wait for Q is not in the loop over work tiles itself")
     begin = f"kvt_begin(self, tidx, {low}, {high}, {lengths}.seqlen_k, {row}, {head}, {query_block})"
     inner.insert(wait, _statement(begin))
+    stores = [index for index, statement in enumerate(inner) if _reads(statement, "mO")]
+    if len(stores) != 1 or stores[0] <= wait:
+        raise MismatchError(f"{KERNEL}.{method.name}: {len(stores)} statements store the output where one was expected")
+    inner.insert(stores[0], _statement("kvt_end(self, tidx)"))
     body.insert(at, _statement("kvt_prepare(self)"))
+
+
+def _reads(statement: ast.stmt, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement))
 
 
 def _names(loop: ast.While, wanted: Callable[[ast.expr], bool], count: int) -> list[str]:
