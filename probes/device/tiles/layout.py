@@ -19,7 +19,7 @@ part (u8), ticks from the start to the store of K (u8) and from there to the sto
 Windows are apart from the ring and need no step to be opened: `WINDOW_WORDS` words of 64 bits a layer. Every program
 takes part with two atomics of which nobody waits for the result: at its start it raises the complement of the earliest
 time to its own, at its end the latest one. A prefill has ten thousands of programs, and atomics on one address take
-turns. So a layer has a line of memory for every sixteenth of the SMs, and whoever reads takes the largest. Words are 0
+turns. So a layer may have several lines of memory, chosen by the SM, and whoever reads takes the largest. Words are 0
 where no program ran.
 """
 
@@ -57,7 +57,8 @@ ENABLED_WORD, PUBLISHED_WORD, OPENED_WORD, LOST_WORD = 68, 69, 70, 71
 CONTROL_WORDS = 80
 
 # The programs' times of a layer: of its cache write, then of its attention.
-WINDOW_WAYS, WAY_WORDS = 16, 16
+WINDOW_WAYS, WAY_WORDS = 1, 16
+"""Lines of memory a layer, a power of two; sixteen have not run on a GPU yet."""
 WINDOW_WORDS = WINDOW_WAYS * WAY_WORDS
 WRITE_WINDOW, ATTENTION_WINDOW = 0, 2
 FIRST, LAST = 0, 1
