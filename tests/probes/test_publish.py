@@ -20,6 +20,9 @@ from kvtrace.probes.device.tiles.layout import (
 )
 
 LAYERS, SLOTS = 3, 2
+WAYS = 16
+"""Lines of memory of a layer here: more than kernels use so far, so that all of them are seen to be read."""
+WORDS = WAYS * WAY_WORDS
 HOST = """
 #include <algorithm>
 using std::max;
@@ -41,7 +44,7 @@ class Device:
     def __init__(self, code: ctypes.CDLL, *, windows: bool) -> None:
         self._code = code
         self.places = (Words * (4 * LAYERS))()
-        self.windows = (Words * (WINDOW_WORDS * LAYERS))() if windows else None
+        self.windows = (Words * (WORDS * LAYERS))() if windows else None
         self._ring = (Words * (SLOTS * (1 + 4 * LAYERS)))()
         self._appended = Words()
 
@@ -49,7 +52,7 @@ class Device:
         """Do what a program does at its start and at its end."""
         assert self.windows is not None
         for word, value in ((FIRST, ~start & (1 << 64) - 1), (LAST, end)):
-            at = layer * WINDOW_WORDS + way * WAY_WORDS + window + word
+            at = layer * WORDS + way * WAY_WORDS + window + word
             self.windows[at] = max(self.windows[at], value)
 
     def publish(self, step: int) -> list[list[int]]:
@@ -69,7 +72,11 @@ class Device:
 def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("publish")
     assert NOW in graph_timestamps.SOURCE
-    (folder / "publish.cpp").write_text(HOST + graph_timestamps.SOURCE.replace(NOW, ""))
+    source = HOST + graph_timestamps.SOURCE.replace(NOW, "")
+    for name, used, more in (("WINDOW_WAYS", WINDOW_WAYS, WAYS), ("WINDOW_WORDS", WINDOW_WORDS, WORDS)):
+        assert source.count(f"#define {name} {used}\n") == 1
+        source = source.replace(f"#define {name} {used}\n", f"#define {name} {more}\n")
+    (folder / "publish.cpp").write_text(source)
     subprocess.run(["c++", "-shared", "-fPIC", "-O1", "-o", folder / "publish.so", folder / "publish.cpp"], check=True)
     return ctypes.CDLL(str(folder / "publish.so"))
 
@@ -85,13 +92,13 @@ def test_stamps_are_published_where_kernels_keep_no_window(code: ctypes.CDLL, wi
 def test_a_window_is_that_of_all_its_programs_whatever_their_ways(code: ctypes.CDLL) -> None:
     device = Device(code, windows=True)
     base = 1 << 60
-    for way in range(WINDOW_WAYS):
+    for way in range(WAYS):
         device.program(1, ATTENTION_WINDOW, base + 100 + 7 * (way - 5) ** 2, base + 900 - (way - 9) ** 2, way)
         device.program(1, WRITE_WINDOW, base + 20 - way, base + 50 + way, way)
     device.program(2, ATTENTION_WINDOW, base + 1000, base + 1100, 3)
     assert device.publish(1) == [
         [0] * 4,
-        [base + 20 - (WINDOW_WAYS - 1), base + 50 + WINDOW_WAYS - 1, base + 100, base + 900],
+        [base + 20 - (WAYS - 1), base + 50 + WAYS - 1, base + 100, base + 900],
         [0, 0, base + 1000, base + 1100],
     ]
     assert device.publish(2) == [[0] * 4] * LAYERS
