@@ -56,6 +56,11 @@ class EngineFacts:
     copy_begin_us: float | None = None
     connector_lookup_us: float | None = None
 
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Most draft tokens of a request in a step; 0 without speculation."""
+        return int((self.told.get("speculative") or {}).get("num_speculative_tokens") or 0)
+
 
 @dataclass
 class RecordedRequest:
@@ -236,7 +241,6 @@ def _read_drafts(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
     if not drafts:
         return
     by_number = {request.number: request for request in requests}
-    most = int((engine.told.get("speculative") or {}).get("num_speculative_tokens") or 0)
     outputs: dict[int, int] = defaultdict(int)
     rows = _rows(
         trace,
@@ -248,7 +252,7 @@ def _read_drafts(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
         request = by_number.get(number)
         if request is None or not (phase == "decode" or end >= request.prompt_tokens + outputs[number]):
             continue  # a part of a prompt gives no token
-        drafted, accepted = drafts.get((number, step), (most if phase == "resumed" else 0, 0))
+        drafted, accepted = drafts.get((number, step), (engine.num_speculative_tokens if phase == "resumed" else 0, 0))
         for more in range(accepted + 1):
             request.drafts[outputs[number] + more] = (drafted - more, accepted - more)
         outputs[number] += 1 + accepted

@@ -120,7 +120,7 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         cpu_bytes_to_use=_told_host_bytes(engine),
         connector=connector,
         lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
-        num_speculative_tokens=_told_drafts(engine),
+        num_speculative_tokens=engine.num_speculative_tokens,
     )
     return with_rates(settings, engine)
 
@@ -134,10 +134,6 @@ def with_rates(settings: Settings, engine: EngineFacts) -> Settings:
 
 def _connector_options(engine: EngineFacts) -> dict[str, Any]:
     return (engine.told.get("kv_transfer") or {}).get("kv_connector_extra_config") or {}
-
-
-def _told_drafts(engine: EngineFacts) -> int:
-    return int((engine.told.get("speculative") or {}).get(_DRAFTS) or 0)
 
 
 def _told_host_bytes(engine: EngineFacts) -> int | None:
@@ -221,10 +217,10 @@ def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_
             "only multiples of that can be replayed",
             2,
         )
-    if settings.num_speculative_tokens > _told_drafts(engine):
+    if settings.num_speculative_tokens > engine.num_speculative_tokens:
         raise KvtraceError(
-            f"num_speculative_tokens={settings.num_speculative_tokens}: {_told_drafts(engine)} were recorded, and what "
-            "the model would accept of more is not known",
+            f"num_speculative_tokens={settings.num_speculative_tokens}: {engine.num_speculative_tokens} were recorded, "
+            "and what the model would accept of more is not known",
             2,
         )
     if settings.enable_prefix_caching and not engine.prefix_caching:
