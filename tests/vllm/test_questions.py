@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -56,6 +55,39 @@ def stayed(seen: list[Seen]) -> list[Seen]:
 def preemptions(rows: list[dict[str, Any]]) -> tuple[int, int]:
     """Preemptions of clients that stayed, and all: vLLM counts one with the next output, which may never be."""
     return sum(not row["session"].startswith("leaver") for row in rows), len(rows)
+
+
+def block_events(asked: Recorded) -> list[dict[str, Any]]:
+    """All that changed how often a block is referenced, in order."""
+    return asked.trace.sql(
+        "SELECT time_ns, block_id, ref_count FROM block_event"
+        " WHERE op IN ('allocate', 'hit', 'free') ORDER BY time_ns, rowid"
+    ).to_dict("records")
+
+
+def shown_steps(asked: Recorded) -> list[int]:
+    """Find the steps that vLLM's gauges showed when they were sampled, as indices of `step-timeline`'s rows.
+
+    However late a busy server answers, its gauges show some step, later ones in later samples.
+    """
+    steps = asked.trace.sql("SELECT end_ns, waiting FROM step ORDER BY step").to_dict("records")
+    events = iter(block_events(asked))
+    event = next(events, None)
+    references: dict[int, int] = {}
+    told: list[tuple[int, int]] = []
+    for step in steps:
+        while event and event["time_ns"] <= step["end_ns"]:
+            references[event["block_id"]] = event["ref_count"]
+            event = next(events, None)
+        told.append((step["waiting"], sum(count > 0 for count in references.values())))
+    shown = [0]
+    for at, waiting, used in asked.truth["gauges"].samples:
+        sample = (int(waiting), round(used * (ENGINE["num_gpu_blocks_override"] - 1)))
+        if shown == [0] and sample == (0, 0):
+            continue  # before the first step
+        shown.append(told.index(sample, shown[-1]))
+        assert steps[shown[-1]]["end_ns"] / 1e9 <= at + CLOCKS_MS / 1e3
+    return shown[1:]
 
 
 def rounded(row: dict[str, Any]) -> dict[str, Any]:
@@ -225,17 +257,18 @@ def test_who_preempted_whom(ask: Any, metric: Any, seen: list[Seen]) -> None:
 
 
 def test_why_do_requests_queue(asked: Recorded, ask: Any) -> None:
-    """As often as vLLM's gauge shows requests that wait, the query has a reason."""
+    """Where vLLM's gauge shows requests that wait, and there only, the step has a reason."""
     rows = {row["admission_limit"]: row for row in ask("query", "admission-limits")}
-    waiting = [waiting for _, waiting, _ in asked.truth["gauges"].samples]
     steps = ask("query", "step-timeline")
-    assert max(waiting) <= max(step["waiting"] for step in steps)
     assert rows["kv_insufficient"]["mean_need_blocks"] > rows["kv_insufficient"]["mean_free_blocks"]
-    begins, ends = steps[0]["start_ns"] / 1e9, steps[-2]["start_ns"] / 1e9  # the last is the sentinel's
-    during = [bool(waiting) for at, waiting, _ in asked.truth["gauges"].samples if begins <= at <= ends]
+    shown = shown_steps(asked)
+    limits = Counter(steps[index]["admission_limit"] for index in shown if steps[index]["waiting"])
+    assert "none" not in limits
+    assert limits
+    assert {steps[index]["admission_limit"] for index in shown if not steps[index]["waiting"]} <= {"none"}
     limited_ms = sum(row["wall_ms"] for limit, row in rows.items() if limit != "none")
-    assert sum(during) / len(during) == pytest.approx(
-        limited_ms / sum(row["wall_ms"] for row in rows.values()), abs=0.2
+    assert limited_ms == pytest.approx(
+        sum(step["interval_ms"] or 0 for step in steps if step["admission_limit"] != "none")
     )
 
 
@@ -259,12 +292,14 @@ def test_who_holds_the_kv(asked: Recorded, ask: Any, seen: list[Seen]) -> None:
         assert rows[kind]["prompt_tokens"] == sum(each.prompt_tokens for each in mine)
         assert rows[kind]["hit_tokens"] == sum(each.cached_tokens for each in mine)
     assert {kind: rows[kind]["requests"] for kind in ("pair", "leaver")} == {"pair": 4, "leaver": sdk.LEAVERS}
-    # what vLLM's gauge shows, over time
-    samples = asked.truth["gauges"].samples
-    used = sum((b[0] - a[0]) * (a[2] + b[2]) / 2 for a, b in pairwise(samples)) * (
-        ENGINE["num_gpu_blocks_override"] - 1
-    )
-    assert sum(row["block_seconds"] for row in rows.values()) == pytest.approx(used, rel=0.35)
+    shown_steps(asked)  # vLLM's gauge shows the blocks that these events leave in use
+    held, since = 0.0, 0
+    references: Counter[int] = Counter()
+    for event in block_events(asked):
+        held += references.total() * (event["time_ns"] - since) / 1e9
+        references[event["block_id"]], since = event["ref_count"], event["time_ns"]
+    assert not references.total()
+    assert sum(row["block_seconds"] for row in rows.values()) == pytest.approx(held)
 
 
 def test_is_the_api_server_the_bottleneck(ask: Any, metric: Any, seen: list[Seen]) -> None:
