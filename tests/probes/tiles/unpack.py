@@ -1,4 +1,4 @@
-"""Takes out of a wheel what is rewritten, vLLM's Python sources or FlashInfer's headers: python unpack.py WHEEL FOLDER."""
+"""Takes vLLM's Python sources or FlashInfer's headers out of a wheel: python unpack.py WHEEL FOLDER."""
 
 import re
 import sys
