@@ -95,11 +95,10 @@ def compiled(data: Path, headers: Path, work: Path) -> dict[str, int]:
     (work / "stub" / "curand_kernel.h").write_text(CURAND)
     (work / "instance.cu").write_text(INSTANCE)
     includes = [headers, data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
-    includes += [each for each in sorted(data.glob("cccl/*")) if each.is_dir()]
-    includes += [each for each in sorted(data.glob("cccl/*/include")) if each.is_dir()]
     command = [NVCC, "-ptx", "-std=c++17", "-O3", "-gencode=arch=compute_90a,code=compute_90a", "-w"]
     command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", "--expt-relaxed-constexpr", "-use_fast_math"]
-    command += [f"-I{each}" for each in includes]
+    command += [f"-I{each}" for each in (*data.glob("cccl/*"), *data.glob("cccl/*/include")) if each.is_dir()]
+    command += [f"-isystem={each}" for each in includes]  # as FlashInfer names them
     done = subprocess.run(
         [*map(str, command), "-o", str(work / "out.ptx"), str(work / "instance.cu")],
         capture_output=True,

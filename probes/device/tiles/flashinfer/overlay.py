@@ -2,7 +2,8 @@
 
 FlashInfer compiles CUDA sources at run time and keeps the libraries on disk. Whatever it compiles here goes to another
 folder, named after what was rewritten, so its own cache never holds a rewritten kernel, and libraries that came with
-the package are not taken instead. All other headers are links to those that are installed.
+the package are not taken instead. All other headers are copies: of a link, compilers would take the headers beside the
+file that it names.
 """
 
 from __future__ import annotations
@@ -89,10 +90,9 @@ def _lay_out(installed: Path, headers: dict[str, str], folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="laying-", dir=folder.parent))
     try:
-        link_all_but(installed, work / "include", _HOPPER)
+        shutil.copytree(installed, work / "include", copy_function=shutil.copyfile)
         hopper = (work / "include").joinpath(*_HOPPER)
         for name, text in headers.items():
-            (hopper / name).unlink(missing_ok=True)
             (hopper / name).write_text(text)
         for name in ("cached_ops", "generated"):
             (work / name).mkdir()
@@ -102,16 +102,6 @@ def _lay_out(installed: Path, headers: dict[str, str], folder: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
         if not folder.exists():
             raise
-
-
-def link_all_but(installed: Path, folder: Path, names: tuple[str, ...]) -> None:
-    """Lay links to what a folder holds into another, down to a folder whose entries may be replaced one by one."""
-    folder.mkdir()
-    for each in installed.iterdir():
-        if names and each.name == names[0]:
-            link_all_but(each, folder / each.name, names[1:])
-        else:
-            (folder / each.name).symlink_to(each)
 
 
 class RecordingSpecification:
