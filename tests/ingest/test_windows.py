@@ -166,15 +166,16 @@ def test_derived_windows_are_the_windows_where_layers_take_equally_long(
     assert events.rows(WINDOWS) == expected
 
 
+@pytest.mark.parametrize("in_kernel", [None, "attention"])
 @settings(deadline=None)
-@given(st.integers(2, 33), SPACINGS, st.data())
-def test_windows_never_overlap(layers: int, spacing: int, data: st.DataObject) -> None:
-    """However long the layers with stamps took, and what was between them."""
-    events = trace(when := timing(layers, (), alike=True, spacing=spacing))
+@given(layers=st.integers(2, 33), spacing=SPACINGS, data=st.data())
+def test_windows_never_overlap(in_kernel: str | None, layers: int, spacing: int, data: st.DataObject) -> None:
+    """However long the layers with stamps took, and what was between them; also where kernels observe attention."""
+    events = trace(when := timing(layers, (), alike=True, spacing=spacing), in_kernel=in_kernel)
     time = 10**18
     for layer in range(layers):
-        if when[layer] == "always":
-            for kind in ("write", "attention"):
+        for kind in ("write", "attention"):
+            if when[layer] == "always" or kind == in_kernel:
                 start = time + data.draw(st.integers(0, 1000))
                 time = start + data.draw(st.integers(0, 1000))
                 window(events, 1, layer, kind, start, time)
@@ -209,23 +210,6 @@ def test_a_write_without_stamps_lies_ahead_of_its_observed_attention() -> None:
         for layer in range(5)
         for kind, start, end in (("write", 100, 250), ("attention", 300, 900))
     ]
-
-
-@settings(deadline=None)
-@given(st.integers(2, 33), SPACINGS, st.data())
-def test_derived_writes_overlap_nothing(layers: int, spacing: int, data: st.DataObject) -> None:
-    events = trace(when := timing(layers, (), alike=True, spacing=spacing), in_kernel="attention")
-    time = 10**18
-    for layer in range(layers):
-        for kind in ("write", "attention") if when[layer] == "always" else ("attention",):
-            start = time + data.draw(st.integers(0, 1000))
-            time = start + data.draw(st.integers(0, 1000))
-            window(events, 1, layer, kind, start, time)
-    derive(events)
-    found = events.rows(WINDOWS)
-    assert [row[1:3] for row in found] == [(n, kind) for n in range(layers) for kind in ("write", "attention")]
-    times = [time for row in found for time in row[3:5]]
-    assert times == sorted(times)
 
 
 def test_no_writes_are_derived_where_kernels_observe_them_or_no_layer_has_any() -> None:

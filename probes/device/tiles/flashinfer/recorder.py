@@ -1,0 +1,304 @@
+"""What the rewritten headers call, in CUDA C++. `tiles/layout.py` says what is written.
+
+What the times mean. Warps are specialised: producers copy tiles into shared memory, ahead of the consumers that
+multiply them. The first thread of the consumers stamps. A tile's K time is when the product with its K is complete, and
+its V time when that with its V is: then its shared memory is given back to the producers. When a copy was issued is not
+recorded. A program goes from its last tile to its first, and multiplies the next tile's K before a tile's V. So both
+times count from those of the tile before (`FROM_END`).
+
+A compiled library outlives the process and serves others, so no address is a constant of it: it has one word for the
+address of the facts (`FACTS`), which is filled before its first launch. A kernel is not told its layer: it looks up the
+address of the layer's K in a table whose hash has no collisions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from kvtrace.format import tile_file
+from kvtrace.probes.device.tiles import layout
+
+FACTS = ("control", "windows", "heads", "layers", "factor", "shift", "rows_key", "rows")
+"""Words that kernels read: addresses of the ring's control words and of the windows (0: none), the heads to record as
+bits, the table of layers with its hash, and for launches whose page table has the address `rows_key` how many rows of
+the batch come before theirs."""
+
+SYMBOL = "kvt_facts"
+"""The function of a compiled library that takes the facts' address."""
+
+
+def table(layers: Mapping[int, int]) -> tuple[list[int], int, int]:
+    """Lay out a table of layers for kernels to look up.
+
+    Args:
+        layers: What a layer's kernels are told, by the address of its K.
+
+    Returns:
+        The table, two words an entry (address, what); the hash's factor; and its shift.
+
+    Raises:
+        ValueError: Layers share an address, or there are none.
+    """
+    if not layers:
+        raise ValueError("there is no layer to record")
+    bits = max(1, (4 * len(layers) - 1).bit_length())
+    numbers = random.Random(0)
+    while True:
+        for _ in range(1000):
+            factor, shift = numbers.getrandbits(64) | 1, 64 - bits
+            slots = {(key * factor & (1 << 64) - 1) >> shift: key for key in layers}
+            if len(slots) == len(layers):
+                words = [0] * (2 << bits)
+                for slot, key in slots.items():
+                    words[2 * slot : 2 * slot + 2] = key, layers[key]
+                return words, factor, shift
+        bits += 1
+
+
+_NAMES = {
+    **{
+        name: getattr(layout, name) for name in dir(layout) if name.isupper() and isinstance(getattr(layout, name), int)
+    },
+    "CURSOR_WORD": layout.CURSOR_WORDS[layout.PROGRAMS],
+    **{name: getattr(tile_file, name) for name in ("HAS_SUM", "LISTS_BLOCKS", "FROM_END", "TICK_SHIFT")},
+    **{f"FACT_{name.upper()}": number for number, name in enumerate(FACTS)},
+}
+
+HEADER = (
+    "// Written by kvtrace: what the rewritten headers beside it call.\n#pragma once\n"
+    "#include <type_traits>\n#include <utility>\n\nnamespace kvt {\n\n"
+    "typedef unsigned int u32;\ntypedef unsigned long long u64;\n\n"
+    + "".join(f"constexpr u64 {name} = {value}ull;\n" for name, value in sorted(_NAMES.items()))
+    + r"""
+// What a consumer keeps in registers: an address, the counts of K and V in half a word each, and their last times.
+struct Program {
+  u64 address;  // 0: this thread does not write
+  u32 counts, times[2];
+};
+
+}  // namespace kvt
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#define KVT_INLINE __device__ __forceinline__
+
+namespace kvt {
+
+inline u64 host_facts = 0;     // one in a library
+static __device__ u64 facts;   // one in each of its sources
+
+// Before a launch: tells the device where the facts are, unless a graph is being captured.
+static inline void prepare(cudaStream_t stream) {
+  static bool done = false;
+  cudaStreamCaptureStatus status;
+  if (done || !host_facts) return;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone) return;
+  done = cudaMemcpyToSymbol(facts, &host_facts, sizeof(host_facts)) == cudaSuccess;
+}
+
+KVT_INLINE u64 load(u64 address) {
+  u64 word;
+  asm volatile("ld.relaxed.cta.global.b64 %0, [%1];" : "=l"(word) : "l"(address));
+  return word;
+}
+
+KVT_INLINE u32 now() {
+  u32 time;
+  asm volatile("mov.u32 %0, %globaltimer_lo;" : "=r"(time));
+  return time;
+}
+
+KVT_INLINE u64 add(u64 address, u64 amount) {
+  u64 before;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(address), "l"(amount) : "memory");
+  return before;
+}
+
+// Raises a word of memory to the time, or to its complement. Nobody waits for it.
+template <bool COMPLEMENT>
+KVT_INLINE void raise(u64 address) {
+  u64 time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  if (COMPLEMENT) time = ~time;
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(address), "l"(time) : "memory");
+}
+
+KVT_INLINE void put(u64 address, u64 word) {
+  asm volatile("st.global.b64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
+}
+
+KVT_INLINE void put_block(u64 address, int block) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(block) : "memory");
+}
+
+KVT_INLINE void put_ticks(u64 address, u32 ticks) {
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(ticks) : "memory");
+}
+
+KVT_INLINE u32 multiprocessor() {
+  u32 number;
+  asm("mov.u32 %0, %smid;" : "=r"(number));
+  return number;
+}
+
+KVT_INLINE u32 sum_of_warp(u32 value) { return __reduce_add_sync(0xffffffffu, value); }
+KVT_INLINE u64 of_first_lane(u64 value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+}  // namespace kvt
+
+extern "C" __attribute__((weak, visibility("default"))) void kvt_facts(unsigned long long address) {
+  kvt::host_facts = address;
+}
+#endif  // __CUDACC__: tests on a CPU bring what stands between these lines
+
+namespace kvt {
+
+// What the layer whose K has this address is told, or -1: it is not recorded.
+KVT_INLINE long long what_of(u64 words, u64 key) {
+  const u64 factor = load(words + 8 * FACT_FACTOR), shift = load(words + 8 * FACT_SHIFT);
+  const u64 entry = load(words + 8 * FACT_LAYERS) + 16 * (key * factor >> shift);
+  return load(entry) == key ? static_cast<long long>(load(entry + 8)) : -1;
+}
+
+// The address of a word of a layer's attention window, on this multiprocessor's line; 0: no windows are kept.
+KVT_INLINE u64 window_of(u64 words, long long what, u64 word) {
+  const u64 windows = load(words + 8 * FACT_WINDOWS);
+  const u64 way = multiprocessor() & (WINDOW_WAYS - 1);
+  return windows ? windows + 8 * ((what & 0xff) * WINDOW_WORDS + way * WAY_WORDS + ATTENTION_WINDOW + word) : 0;
+}
+
+struct Place {
+  u32 row, head, query_block;
+  int first_page, tokens;
+};
+
+// Reserves a program's record and its tiles, and writes the record: the first warp of the consumers does.
+template <typename Id>
+KVT_INLINE void begin_record(Program& program, u64 words, long long what, const Id* pages, int page, int tile, int low,
+                             int high, int thread, const Place& place, u64 rows_key) {
+  const u32 start = now();
+  const u64 control = load(words + 8 * FACT_CONTROL);
+  if (!control) return;
+  const u64 room = load(control + 8 * (ROOM_WORD + TILES)) * (load(words + 8 * FACT_HEADS) >> place.head & 1);
+  const u64 programs = load(control + 8 * (ROOM_WORD + PROGRAMS));
+  if (!room || !programs) return;
+  const u64 tile_memory = load(control + 8 * (ADDRESS_WORD + TILES));
+  const u64 program_memory = load(control + 8 * (ADDRESS_WORD + PROGRAMS));
+  const u32 row = place.row + (load(words + 8 * FACT_ROWS_KEY) == rows_key ? load(words + 8 * FACT_ROWS) : 0);
+  const int tiles = high - low, unit = tile < page ? tile : page, before = low * (tile / unit);
+  const int blocks = tiles * (tile / unit), known = (place.tokens + unit - 1) / unit - before;
+  const int inside = known < 0 ? 0 : known < blocks ? known : blocks;
+  const bool sums = (what >> 8 & 0xff) == place.head + 1, lists = (what >> 16 & 0xff) == place.head + 1;
+
+  u32 total = 0;
+  if (sums)
+    for (int index = thread; index < inside; index += 32)
+      total += static_cast<u32>(pages[(before + index) * unit / page]) * (2 * (before + index) + 1);
+  total = sum_of_warp(total);
+
+  const u64 slots = (tiles + 1 & ~1) + (lists ? 2ull * blocks : 0);
+  u64 pair = 0;
+  if (thread == 0) pair = add(control + 8 * CURSOR_WORD, slots + (1ull << TILE_BITS));
+  pair = of_first_lane(pair);
+  const u64 first = pair & TILE_MASK, number = pair >> TILE_BITS;
+  if (first + slots > room || number >= programs) return;
+  if (thread == 0) {
+    const u64 flags = (tile / 16 << 2) | (page / 16 << 6) | FROM_END | (sums ? HAS_SUM : 0) |
+                      (lists ? HAS_SUM | LISTS_BLOCKS : 0);
+    const u64 record = program_memory + 24 * number;
+    put(record, start | static_cast<u64>(total) << 32);
+    put(record + 8, (row & 0xffffull) | (place.query_block & 0xffffull) << 16 | (what & 0xffull) << 32 |
+                        (place.head & 0xffull) << 40 | (low & 0xffffull) << 48);
+    put(record + 16, ((tile_memory >> 1) + first & 0xffffffffull) | (tiles & 0xffffull) << 32 | flags << 48);
+    program.address = tile_memory + 2 * first;
+    program.times[0] = program.times[1] = start;
+  }
+  if (lists)  // behind the tiles, at an even place
+    for (int index = thread; index < blocks; index += 32)
+      put_block(tile_memory + 2 * (first + (tiles + 1 & ~1)) + 4 * index,
+                index < inside ? static_cast<int>(pages[(before + index) * unit / page]) : -1);
+}
+
+// The ticks since the tile before, at most 255: of K in the first byte of a tile's pair, of V in the second.
+template <int BYTE>
+KVT_INLINE void mark(Program& program) {
+  if (!program.address) return;
+  const u32 passed = now() - program.times[BYTE] >> TICK_SHIFT, ticks = passed < 255 ? passed : 255;
+  put_ticks(program.address + 2 * (program.counts >> 16 * BYTE & 0xffff) + BYTE, ticks);
+  program.counts += 1u << 16 * BYTE;
+  program.times[BYTE] += ticks << TICK_SHIFT;
+}
+
+// A variant of attention that knows where its program is.
+template <typename Variant>
+struct Recording : Variant {
+  using Variant::Variant;
+  Program kvt_program;
+  Place kvt_place;
+
+  KVT_INLINE void kvt_at(int row, int head, int query_block, int first_page, int tokens) {
+    kvt_program = Program{};
+    kvt_place = Place{static_cast<u32>(row), static_cast<u32>(head), static_cast<u32>(query_block), first_page, tokens};
+  }
+};
+
+template <typename Params, typename = void>
+struct Paged : std::false_type {};
+template <typename Params>
+struct Paged<Params, std::void_t<decltype(std::declval<Params>().kv_indices), decltype(std::declval<Params>().K_ptr),
+                                 decltype(std::declval<Params>().page_size)>> : std::true_type {};
+
+// Of other kernels: nothing.
+template <bool OTHER_ORDER, typename Params, typename Variant>
+KVT_INLINE void begin(const Params&, Variant&, int, int, int, int) {}
+template <bool OTHER_ORDER, typename Variant>
+KVT_INLINE void key(Variant&) {}
+template <bool OTHER_ORDER, typename Variant>
+KVT_INLINE void value(Variant&) {}
+template <typename Params, typename Variant>
+KVT_INLINE void end(const Params&, Variant&, int) {}
+
+// Begins a program: it takes part in its layer's window, and has its record written.
+template <bool OTHER_ORDER, typename Params, typename Variant>
+KVT_INLINE void begin(const Params& params, Recording<Variant>& variant, int high, int low, int thread, int tile) {
+  if constexpr (Paged<Params>::value && !OTHER_ORDER) {
+    const u64 words = facts;
+    if (thread >= 32 || !words) return;
+    const long long what = what_of(words, reinterpret_cast<u64>(params.K_ptr));
+    if (what < 0) return;
+    if (thread == 0)
+      if (const u64 word = window_of(words, what, FIRST)) raise<true>(word);
+    const int page = static_cast<int>(static_cast<u32>(params.page_size));
+    const int larger = tile < page ? page : tile, smaller = tile < page ? tile : page;
+    if (larger % smaller || page % 16 || page >= 16 * 512 || high <= low) return;
+    begin_record(variant.kvt_program, words, what, params.kv_indices + variant.kvt_place.first_page, page, tile, low,
+                 high, thread, variant.kvt_place, reinterpret_cast<u64>(params.kv_indices));
+  }
+}
+
+// A tile's K has been multiplied; then its V.
+template <bool OTHER_ORDER, typename Variant>
+KVT_INLINE void key(Recording<Variant>& variant) {
+  if constexpr (!OTHER_ORDER) mark<0>(variant.kvt_program);
+}
+template <bool OTHER_ORDER, typename Variant>
+KVT_INLINE void value(Recording<Variant>& variant) {
+  if constexpr (!OTHER_ORDER) mark<1>(variant.kvt_program);
+}
+
+template <typename Params, typename Variant>
+KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int thread) {
+  if constexpr (Paged<Params>::value) {
+    const u64 words = facts;
+    if (thread != 0 || !words) return;
+    const long long what = what_of(words, reinterpret_cast<u64>(params.K_ptr));
+    if (what < 0) return;
+    if (const u64 word = window_of(words, what, LAST)) raise<false>(word);
+  }
+}
+
+}  // namespace kvt
+"""
+)
+"""The header `rewrite.RECORDER_HEADER`."""

@@ -1,0 +1,148 @@
+"""Rewrites FlashInfer's attention for Hopper (CUDA C++) so that its programs record the KV tiles they read.
+
+Nothing depends on line numbers. The rewriting looks for the function that multiplies (it waits for Q), for the kernel
+that calls it, for the statements that give K's and V's shared memory back, and for the function that launches. By the
+time memory is given back, its tile has been multiplied. A source of another form raises `MismatchError`, and
+FlashInfer's own headers stay. What a kernel computes is untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kvtrace.probes.device.tiles.source import MismatchError
+
+KERNEL_HEADER, MULTIPLY_HEADER = "prefill_sm90.cuh", "mainloop_mma.cuh"
+"""The headers of `flashinfer/attention/hopper` with the kernel and its launch, and with the products."""
+
+RECORDER_HEADER = "kvtrace.cuh"
+
+_KERNEL, _LAUNCH = "PrefillWithKVCacheKernel", "BatchPrefillWithPagedKVCacheDispatched"
+_COORDINATES = ("batch_idx", "kv_head_idx", "q_tile_idx", "kv_indptr", "kv_len")
+"""What the kernel knows of a program: row, head, query block, its first page's index, the sequence's length."""
+
+_MULTIPLY = "mma_f16"
+_TILES = ("mainloop_params", "variant", "kv_tile_idx_count", "swa_begin_kv_tile_idx", "thread_idx", "CTA_KV")
+_RELEASES = {"pipeline_k": "key", "pipeline_v": "value"}
+
+
+def kernel(source: str) -> str:
+    """The header with the kernel: its programs know where they are, and its launch where to write.
+
+    Raises:
+        MismatchError: The header has another form.
+    """
+    code = _without_comments(source)
+    edits: list[tuple[int, str]] = []
+    begin, end = _body(code, _KERNEL)
+    made = list(re.finditer(r"\bAttentionVariant(\s+variant\s*\([^;]*\)\s*;)", code[begin:end]))
+    if len(made) != 1:
+        raise MismatchError(f"{_KERNEL} makes {len(made)} variants where one was expected")
+    known = set(re.findall(r"\w+", " ".join(re.findall(r"auto\s*\[([^\]]*)\]", code[begin : begin + made[0].start()]))))
+    if missing := [name for name in _COORDINATES if name not in known]:
+        raise MismatchError(f"{_KERNEL} has no {', '.join(missing)}")
+    start, behind = begin + made[0].start(), begin + made[0].end()
+    name = "AttentionVariant"
+    edits += [(start, "kvt::Recording<"), (start + len(name), ">")]
+    edits.append((behind, f" variant.kvt_at({', '.join(_COORDINATES)});"))
+    launches, _ = _body(code, _LAUNCH)
+    if not re.search(r"\bcudaStream_t\s+stream\b", code[_definition(code, _LAUNCH) : launches]):
+        raise MismatchError(f"{_LAUNCH} takes no stream")
+    edits.append((launches, " kvt::prepare(stream);"))
+    return _edited(source, edits)
+
+
+def multiply(source: str) -> str:
+    """The header with the products: a program begins before it waits for Q, and tells of each tile.
+
+    Raises:
+        MismatchError: The header has another form.
+    """
+    code = _without_comments(source)
+    begin, end = _body(code, _MULTIPLY)
+    known = set(re.findall(r"\w+", code[code.rfind("template", 0, begin) : end]))
+    if missing := [name for name in (*_TILES, "MULTIITEMSCORING") if name not in known]:
+        raise MismatchError(f"{_MULTIPLY} has no {', '.join(missing)}")
+    waits = list(re.finditer(r"\bbarrier_Q\s*\.\s*(try_)?wait\s*\(", code[begin:end]))
+    if not waits:
+        raise MismatchError(f"{_MULTIPLY} does not wait for Q")
+    first = _statement(code, begin + waits[0].start())
+    edits = [(first, f"kvt::begin<MULTIITEMSCORING>({', '.join(_TILES)});\n  ")]
+    counts = {}
+    for pipeline, call in _RELEASES.items():
+        places = [
+            begin + m.start() for m in re.finditer(rf"\b{pipeline}\s*\.\s*consumer_release\s*\(", code[begin:end])
+        ]
+        edits += [(place, f"kvt::{call}<MULTIITEMSCORING>(variant); ") for place in places]
+        counts[pipeline] = len(places)
+    if len(set(counts.values())) != 1 or not counts["pipeline_k"]:
+        raise MismatchError(
+            f"{_MULTIPLY} gives K's memory back at {counts['pipeline_k']} places and V's at {counts['pipeline_v']}"
+        )
+    last = code.index(";", max(place for place, text in edits if "value" in text)) + 1
+    edits.append((last, f"\n  kvt::end({', '.join(_TILES[:2])}, thread_idx);"))
+    include = re.search(r"^#include", code, re.MULTILINE)
+    if include is None:
+        raise MismatchError(f"{MULTIPLY_HEADER} includes nothing")
+    edits.append((include.start(), f'#include "{RECORDER_HEADER}"\n'))
+    return _edited(source, edits)
+
+
+def _edited(source: str, edits: list[tuple[int, str]]) -> str:
+    for place, text in sorted(edits, reverse=True):
+        source = source[:place] + text + source[place:]
+    return source
+
+
+def _without_comments(source: str) -> str:
+    """The source with blanks for comments and texts, each as long as what it replaces."""
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", found.group())
+
+    return re.sub(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", blank, source, flags=re.DOTALL)
+
+
+def _definitions(code: str, name: str) -> Iterator[tuple[int, int]]:
+    """Where a function is defined: its name's place, and that of its body's bracket."""
+    for found in re.finditer(rf"\b{name}\s*\(", code):
+        behind = _closing(code, found.end() - 1) + 1
+        rest = re.compile(r"\s*\{").match(code, behind)
+        if rest:
+            yield found.start(), rest.end() - 1
+
+
+def _definition(code: str, name: str) -> int:
+    found = list(_definitions(code, name))
+    if len(found) != 1:
+        raise MismatchError(f"{name} is defined {len(found)} times where once was expected")
+    return found[0][0]
+
+
+def _body(code: str, name: str) -> tuple[int, int]:
+    """Where a function's body begins, behind its bracket, and ends."""
+    _definition(code, name)
+    [(_, opening)] = _definitions(code, name)
+    return opening + 1, _closing(code, opening)
+
+
+def _closing(code: str, opening: int) -> int:
+    """The place of the bracket that closes the one at a place.
+
+    Raises:
+        MismatchError: There is none.
+    """
+    one, other = code[opening], {"(": ")", "{": "}"}[code[opening]]
+    depth = 0
+    for place in range(opening, len(code)):
+        depth += (code[place] == one) - (code[place] == other)
+        if depth == 0:
+            return place
+    raise MismatchError("brackets do not match")
+
+
+def _statement(code: str, place: int) -> int:
+    """Where the statement at a place begins."""
+    behind = max(code.rfind(mark, 0, place) for mark in ";{}") + 1
+    return behind + len(code[behind:place]) - len(code[behind:place].lstrip())

@@ -1,0 +1,46 @@
+// What kvtrace.cuh has from CUDA, for a CPU: 32 threads are a warp, and the test turns the clock.
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+#define KVT_INLINE inline
+namespace kvt {
+inline u64 facts = 0, clock_ns = 0;
+template <typename T> T* at(u64 address) { return reinterpret_cast<T*>(address); }
+inline u64 load(u64 address) { return *at<u64>(address); }
+inline u32 now() { return static_cast<u32>(clock_ns); }
+inline u64 add(u64 address, u64 amount) { u64 before = load(address); *at<u64>(address) += amount; return before; }
+template <bool COMPLEMENT> void raise(u64 address) {
+  u64 time = COMPLEMENT ? ~clock_ns : clock_ns;
+  if (time > load(address)) *at<u64>(address) = time;
+}
+inline void put(u64 address, u64 word) { *at<u64>(address) = word; }
+inline void put_block(u64 address, int block) { *at<int>(address) = block; }
+inline void put_ticks(u64 address, u32 ticks) { *at<std::uint8_t>(address) = static_cast<std::uint8_t>(ticks); }
+inline u32 multiprocessor() { return 5; }
+
+struct Warp {
+  std::mutex lock;
+  std::condition_variable all;
+  int there = 0, turn = 0;
+  u64 sum = 0, first = 0, told = 0;
+  void meet(u64 value, int lane) {  // the last to come tells all
+    std::unique_lock<std::mutex> held(lock);
+    sum += value;
+    if (lane == 0) first = value;
+    int mine = turn;
+    if (++there == 32) {
+      told = sum, there = 0, sum = 0, ++turn;
+      all.notify_all();
+    } else {
+      all.wait(held, [&] { return turn != mine; });
+    }
+  }
+};
+inline Warp warp;
+inline thread_local int lane = 0;
+inline u32 sum_of_warp(u32 value) { warp.meet(value, lane); return static_cast<u32>(warp.told); }
+inline u64 of_first_lane(u64 value) { warp.meet(value, lane); return warp.first; }
+}  // namespace kvt

@@ -1,0 +1,45 @@
+// A program of attention as the rewritten kernel runs it, on a CPU.
+namespace kvt {
+struct Pages {
+  const int* kv_indices;
+  std::uint16_t* K_ptr;
+  unsigned page_size;
+};
+struct Other {};  // the parameters of a kernel without pages
+struct Variant {};
+}  // namespace kvt
+
+extern "C" {
+void set_facts(unsigned long long address) { kvt::facts = address; }
+
+// Runs a program of tiles `low` to `high`; `passed`: ns before each of its marks, in their order: K of the last tile,
+// then K of the next before V of each.
+void run(unsigned long long key, const int* indices, int page, int tile, int row, int head, int query_block,
+         int first_page, int tokens, int low, int high, unsigned long long start_ns, const unsigned* passed, int paged) {
+  kvt::clock_ns = start_ns;
+  kvt::Pages pages{indices, reinterpret_cast<std::uint16_t*>(key), static_cast<unsigned>(page)};
+  std::vector<kvt::Recording<kvt::Variant>> variants(32);
+  std::vector<std::thread> lanes;
+  for (int lane = 0; lane < 32; ++lane)
+    lanes.emplace_back([&, lane] {
+      kvt::lane = lane;
+      variants[lane].kvt_at(row, head, query_block, first_page, tokens);
+      if (paged) kvt::begin<false>(pages, variants[lane], high, low, lane, tile);
+      else kvt::begin<false>(kvt::Other{}, variants[lane], high, low, lane, tile);
+    });
+  for (auto& lane : lanes) lane.join();
+  for (int done = 0; done < high - low; ++done) {
+    kvt::clock_ns += *passed++;
+    for (auto& variant : variants) kvt::key<false>(variant);
+    if (done == 0) continue;
+    kvt::clock_ns += *passed++;
+    for (auto& variant : variants) kvt::value<false>(variant);
+  }
+  kvt::clock_ns += *passed;
+  for (auto& variant : variants) kvt::value<false>(variant);
+  for (int lane = 0; lane < 32; ++lane) {
+    if (paged) kvt::end(pages, variants[lane], lane);
+    else kvt::end(kvt::Other{}, variants[lane], lane);
+  }
+}
+}

@@ -1,0 +1,397 @@
+"""FlashInfer's attention for Hopper: what rewriting inserts, what compiles, and what its programs write."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvtrace.ingest.derive import tile_columns
+from kvtrace.probes.device.tiles import layout
+from kvtrace.probes.device.tiles.flashinfer import recorder, rewrite
+from kvtrace.probes.device.tiles.flashinfer.overlay import Overlay
+from kvtrace.probes.device.tiles.source import MismatchError
+
+HERE = Path(__file__).parent
+FOLDERS = [Path(text) for text in os.environ.get("KVTRACE_FLASHINFER_SOURCES", "").split(":") if text]
+HOPPER = Path("flashinfer/data/include/flashinfer/attention/hopper")
+NVCC = shutil.which("nvcc")
+
+
+@pytest.fixture(params=FOLDERS or ["none"], ids=lambda folder: getattr(folder, "name", folder))
+def folder(request: pytest.FixtureRequest) -> Path:
+    if request.param == "none":
+        pytest.skip("needs FlashInfer's headers: KVTRACE_FLASHINFER_SOURCES")
+    return Path(request.param)
+
+
+def inserted(before: str, after: str) -> Counter[str]:
+    """The calls that rewriting inserted; without them the text is what it was."""
+    text = re.sub(r"kvt::(begin|key|value|end|prepare)[^;]*;|variant\.kvt_at[^;]*;", "", after)
+    text = text.replace("kvt::Recording<AttentionVariant>", "AttentionVariant")
+    text = text.replace(f'#include "{rewrite.RECORDER_HEADER}"\n', "")
+    assert "".join(text.split()) == "".join(before.split())
+    return Counter(re.findall(r"kvt(?:::|_)(\w+)", after))
+
+
+def test_only_calls_are_inserted(folder: Path) -> None:
+    kernel = (folder / HOPPER / rewrite.KERNEL_HEADER).read_text()
+    assert inserted(kernel, rewrite.kernel(kernel)) == {"Recording": 1, "at": 1, "prepare": 1}
+    products = (folder / HOPPER / rewrite.MULTIPLY_HEADER).read_text()
+    rewritten = rewrite.multiply(products)
+    assert inserted(products, rewritten) == {"begin": 1, "key": 4, "value": 4, "end": 1}
+    first = rewritten.index("kvt::begin")
+    assert first < rewritten.index("barrier_Q.try_wait") < rewritten.index("kvt::key") < rewritten.index("kvt::value")
+    assert rewritten.rindex("kvt::value") < rewritten.index("kvt::end")
+
+
+INSTANCE = """
+#include <flashinfer/attention/hopper/prefill_sm90.cuh>
+#include <flashinfer/attention/hopper/default_params.cuh>
+#include <flashinfer/attention/hopper/variants.cuh>
+namespace flashinfer {
+using Number = cutlass::bfloat16_t;
+using Params = BatchPrefillPagedParams<Number, Number, Number, int>;
+template cudaError_t BatchPrefillWithPagedKVCacheDispatched<128, 128, MaskMode::kCausal, false, true, StandardAttention,
+                                                            Params>(Params&, bool, cudaStream_t);
+}
+"""
+CURAND = """#pragma once
+struct curandState_t {};
+__device__ void curand_init(unsigned long long, unsigned long long, unsigned long long, curandState_t*);
+__device__ float curand_uniform(curandState_t*);
+__device__ double curand_uniform_double(curandState_t*);
+__device__ float curand_normal(curandState_t*);
+__device__ double curand_normal_double(curandState_t*);
+"""
+"""Declarations for a part of CUTLASS that is included and not used: cuRAND is not in the wheels of the compiler."""
+
+COUNTED = (
+    "%globaltimer_lo",
+    "%globaltimer;",
+    "red.relaxed",
+    "st.global.u8",
+    "atom.relaxed",
+    "redux.sync",
+    "wgmma.mma_async",
+    "cp.async.cg",
+)
+
+
+def compiled(data: Path, headers: Path, work: Path) -> dict[str, int]:
+    """Counts in the PTX of the kernel with pages of any size, bfloat16, heads of 128."""
+    (work / "stub").mkdir(parents=True)
+    (work / "stub" / "curand_kernel.h").write_text(CURAND)
+    (work / "instance.cu").write_text(INSTANCE)
+    includes = [headers, data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
+    command = [NVCC, "-ptx", "-std=c++17", "-O3", "-gencode=arch=compute_90a,code=compute_90a", "-w"]
+    command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", "--expt-relaxed-constexpr", "-use_fast_math"]
+    command += [f"-I{each}" for each in (*data.glob("cccl/*"), *data.glob("cccl/*/include")) if each.is_dir()]
+    command += [f"-isystem={each}" for each in includes]  # as FlashInfer names them
+    done = subprocess.run(
+        [*map(str, command), "-o", str(work / "out.ptx"), str(work / "instance.cu")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    ptx = (work / "out.ptx").read_text()
+    return {word: ptx.count(word) for word in COUNTED}
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
+    folder: Path, tmp_path: Path
+) -> None:
+    data = folder / "flashinfer/data"
+    places = {"CACHE_DIR": tmp_path / "cache", "WORKSPACE_DIR": tmp_path, "INCLUDE_DIR": data / "include"}
+    overlay = Overlay(SimpleNamespace(**{f"FLASHINFER_{name}": place for name, place in places.items()}))
+    own = compiled(data, data / "include", tmp_path / "own")
+    ours = compiled(data, overlay.folder / "include", tmp_path / "ours")
+    added = {word: ours[word] - own[word] for word in COUNTED}
+    marks = ours["st.global.u8"]
+    assert marks >= 8
+    assert added == {
+        "%globaltimer_lo": marks + 1, "%globaltimer;": 2, "red.relaxed": 2, "st.global.u8": marks, "atom.relaxed": 1,
+        "redux.sync": 1, "wgmma.mma_async": 0, "cp.async.cg": 0,
+    }  # fmt: skip
+    assert own["wgmma.mma_async"] > 0 < own["cp.async.cg"]
+
+
+KERNEL = """
+__global__ void PrefillWithKVCacheKernel(Params const params) {
+  auto [q_tile_idx, qo_head_idx, kv_head_idx, qo_indptr, kv_indptr, qo_len, kv_len, batch_idx] = block_coord;
+  AttentionVariant variant(params, block_coord);  // an AttentionVariant variant(of, a comment);
+  mma_f16(params, variant);
+}
+void launch() { (void*)PrefillWithKVCacheKernel<int>; }
+cudaError_t BatchPrefillWithPagedKVCacheDispatched(Params& params, bool pdl, cudaStream_t stream) {
+  return launched(params, stream);
+}
+"""
+PRODUCTS = """#pragma once
+#include "variants.cuh"
+template <bool MULTIITEMSCORING>
+void mma_f16(const Params& mainloop_params, Variant& variant, int kv_tile_idx_count, int swa_begin_kv_tile_idx,
+             int thread_idx) {
+  static constexpr int CTA_KV = 96;
+  int token =
+      shared.barrier_Q.try_wait(0);
+  pipeline_k.consumer_release(read_k);
+  for (;;) {
+    pipeline_k.consumer_release(read_k);
+    pipeline_v.consumer_release(read_v);
+  }
+  pipeline_v.consumer_release(read_v);
+  ++read_v;
+}
+"""
+
+
+def test_order_of_coordinates_and_comments_do_not_matter() -> None:
+    text = rewrite.kernel(KERNEL)
+    assert (
+        "kvt::Recording<AttentionVariant> variant(params, block_coord); variant.kvt_at(batch_idx, kv_head_idx, " in text
+    )
+    assert "// an AttentionVariant variant(of, a comment);" in text
+    assert "cudaStream_t stream) { kvt::prepare(stream);\n" in text
+    text = rewrite.multiply(PRODUCTS)
+    assert text.index("kvt::begin<MULTIITEMSCORING>(mainloop_params, variant,") < text.index("int token =")
+    assert "consumer_release(read_v);\n  kvt::end(mainloop_params, variant, thread_idx);\n  ++read_v;" in text
+
+
+@pytest.mark.parametrize(
+    ("rewriting", "source", "text", "instead", "why"),
+    [
+        (rewrite.kernel, KERNEL, "PrefillWithKVCacheKernel(Params", "Another(Params", "defined 0 times"),
+        (rewrite.kernel, KERNEL, "AttentionVariant variant(params", "auto variant(params", "makes 0 variants"),
+        (rewrite.kernel, KERNEL, "kv_indptr, qo_len", "pages, qo_len", "has no kv_indptr"),
+        (rewrite.kernel, KERNEL, "cudaStream_t stream) {", "cudaStream_t on) {", "takes no stream"),
+        (rewrite.kernel, KERNEL, "  mma_f16(params, variant);\n}", "  mma_f16(params, variant);", "do not match"),
+        (rewrite.multiply, PRODUCTS, "barrier_Q.try_wait", "barrier_O.try_wait", "does not wait for Q"),
+        (rewrite.multiply, PRODUCTS, "int thread_idx", "int thread", "has no thread_idx"),
+        (
+            rewrite.multiply,
+            PRODUCTS,
+            "  pipeline_v.consumer_release(read_v);\n  ++",
+            "  ++",
+            "at 2 places and V's at 1",
+        ),
+        (rewrite.multiply, PRODUCTS, '#include "variants.cuh"', "", "includes nothing"),
+    ],
+)
+def test_another_form_is_told(rewriting: Any, source: str, text: str, instead: str, why: str) -> None:
+    assert text in source
+    with pytest.raises(MismatchError, match=why):
+        rewriting(source.replace(text, instead))
+
+
+@given(st.sets(st.integers(0, (1 << 64) - 1), min_size=1, max_size=256))
+def test_a_kernel_finds_each_layer_in_one_look(addresses: set[int]) -> None:
+    layers = {address: number for number, address in enumerate(sorted(addresses))}
+    words, factor, shift = recorder.table(layers)
+    assert len(words) <= 2 * 32 * len(layers)
+    for address, what in layers.items():
+        entry = 2 * ((address * factor & (1 << 64) - 1) >> shift)
+        assert words[entry : entry + 2] == [address, what]
+
+
+class Program(NamedTuple):
+    """A program of attention: tiles `low` to `high` of a sequence."""
+
+    layer: int
+    row: int
+    head: int
+    query_block: int
+    tokens: int
+    low: int
+    high: int
+    start_ns: int
+    passed_ns: list[int]
+
+    @property
+    def tiles(self) -> int:
+        return self.high - self.low
+
+
+class Machine:
+    """A device with one step open in its ring: control words, two layers, page tables of a batch."""
+
+    PAGES, TOLD, ROWS_BEFORE = 64, (1 << 8 | 1 << 16, 1 | 1 << 8), 3
+
+    def __init__(self, code: ctypes.CDLL, page: int, tile: int, tile_room: int, program_room: int) -> None:
+        self.code, self.page, self.tile = code, page, tile
+        self.memory = [np.zeros(size, np.uint8) for size in (24 * 64, 2 * 8192)]
+        self.control, self.windows = (
+            np.zeros(layout.CONTROL_WORDS, np.uint64),
+            np.zeros(2 * layout.WINDOW_WORDS, np.uint64),
+        )
+        for section, room in ((layout.PROGRAMS, program_room), (layout.TILES, tile_room)):
+            self.control[layout.ADDRESS_WORD + section] = self.memory[section].ctypes.data
+            self.control[layout.ROOM_WORD + section] = room
+        self.keys = [0x7F12_3400_0000, 0x7F12_3500_0000]
+        words, factor, shift = recorder.table(dict(zip(self.keys, self.TOLD, strict=True)))
+        self.table = np.array(words, np.uint64)
+        self.indices = np.random.default_rng(1).integers(0, 1 << 20, 8 * self.PAGES, np.int32)
+        told = {
+            "control": self.control.ctypes.data, "windows": self.windows.ctypes.data, "heads": 0b0111,
+            "layers": self.table.ctypes.data, "factor": factor, "shift": shift,
+            "rows_key": self.indices.ctypes.data, "rows": self.ROWS_BEFORE,
+        }  # fmt: skip
+        self.facts = np.array([told[name] for name in recorder.FACTS], np.uint64)
+        code.set_facts(ctypes.c_uint64(self.facts.ctypes.data))
+
+    def run(self, program: Program, *, paged: bool = True) -> None:
+        passed = (ctypes.c_uint32 * len(program.passed_ns))(*program.passed_ns)
+        key = self.keys[program.layer] if program.layer < 2 else 0xDEAD
+        self.code.run(
+            ctypes.c_uint64(key), ctypes.c_void_p(self.indices.ctypes.data), self.page, self.tile, program.row,
+            program.head, program.query_block, program.row * self.PAGES, program.tokens, program.low, program.high,
+            ctypes.c_uint64(program.start_ns), passed, int(paged),
+        )  # fmt: skip
+
+    def step(self) -> tile_columns.StepTiles:
+        """What the ring holds, as the reader takes it."""
+        pair = int(self.control[layout.CURSOR_WORDS[layout.PROGRAMS]])
+        programs, tiles = pair >> layout.TILE_BITS, pair & layout.TILE_MASK
+        sections = [self.memory[0][: 24 * programs].tobytes(), self.memory[1][: 2 * tiles].tobytes(), b""]
+        return tile_columns.from_sections(sections, self.memory[1].ctypes.data // 2 & 0xFFFFFFFF)
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The header compiled for the CPU."""
+    folder = tmp_path_factory.mktemp("flashinfer")
+    own, used = recorder.HEADER.split("#endif  // __CUDACC__", 1)
+    begin = own.split("#ifdef __CUDACC__")[0].replace("#pragma once", "")
+    used = used.split("\n", 1)[1]
+    program = (HERE / "flashinfer_program.cpp").read_text()
+    host = (HERE / "flashinfer_host.h").read_text()
+    (folder / "code.cpp").write_text(begin + host + used + program)
+    command = [
+        "c++",
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-pthread",
+        "-o",
+        folder / "code.so",
+        folder / "code.cpp",
+    ]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(folder / "code.so"))
+
+
+@st.composite
+def programs(draw: st.DrawFn, page: int, tile: int) -> list[Program]:
+    found = []
+    for _ in range(draw(st.integers(1, 5))):
+        tokens = draw(st.integers(1, Machine.PAGES * page))
+        high = draw(st.integers(1, -(-tokens // tile)))
+        low = draw(st.integers(max(0, high - 6), high - 1))
+        passed = draw(st.lists(st.integers(0, 9000), min_size=2 * (high - low), max_size=2 * (high - low)))
+        row, head, block = draw(st.integers(0, 7)), draw(st.integers(0, 3)), draw(st.integers(0, 300))
+        start = draw(st.integers(1 << 31, (1 << 33)))
+        found.append(Program(draw(st.integers(0, 2)), row, head, block, tokens, low, high, start, passed))
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from([(16, 96), (32, 96), (96, 96), (16, 64), (64, 32), (16, 192)]))
+def test_what_programs_write_is_what_they_read_and_when(
+    code: ctypes.CDLL, data: st.DataObject, sizes: tuple[int, int]
+) -> None:
+    page, tile = sizes
+    machine = Machine(code, page, tile, tile_room=8192, program_room=64)
+    ran = data.draw(programs(page, tile))
+    for program in ran:
+        machine.run(program)
+    recorded = [program for program in ran if program.layer < 2 and program.head < 3]
+    step = machine.step()
+    assert len(step.programs) == len(recorded)
+    assert tile_columns._what_is_wrong(step) is None
+    times, listed = tile_columns.times(step), tile_columns.block_ids(step)
+    unit = min(page, tile)
+    for number, program in enumerate(recorded):
+        record = step.programs[number]
+        assert (record["layer"], record["head"]) == (program.layer, program.head)
+        assert record["row"] == program.row + Machine.ROWS_BEFORE
+        assert record["query_block"] == program.query_block
+        assert (tile_columns.tile_tokens(step.programs)[number], tile_columns.block_tokens(step.programs)[number]) == (
+            tile,
+            page,
+        )
+        mine = times.program == number
+        assert times.tile[mine].tolist() == list(range(program.high - 1, program.low - 1, -1))
+        began = int(record["start"])
+        assert began == program.start_ns & 0xFFFFFFFF
+        marks = np.cumsum(program.passed_ns)  # K, then K and V of each tile but the last, V
+        for ns, exact in (
+            (times.k_ns, marks[[0, *range(1, len(marks) - 1, 2)]]),
+            (times.v_ns, marks[[*range(2, len(marks), 2), -1]]),
+        ):
+            lag = exact - (ns[mine] - times.k_start_ns[mine][0])
+            assert lag.min() >= 0
+            if np.diff(exact, prepend=0).max() < 255 << layout.TICK_SHIFT:  # else it is caught up later
+                assert lag.max() < 1 << layout.TICK_SHIFT
+        pages = machine.indices[program.row * Machine.PAGES :]
+        units = range(program.low * tile // unit, min(program.high * tile // unit, -(-program.tokens // unit)))
+        blocks = [int(pages[index * unit // page]) for index in units]
+        first_head, lists = machine.TOLD[program.layer] >> 8 & 0xFF, machine.TOLD[program.layer] >> 16
+        if program.head + 1 == first_head:
+            expected = sum(block * (2 * index + 1) for block, index in zip(blocks, units, strict=True)) & 0xFFFFFFFF
+            assert record["sum"] == expected
+        if program.head + 1 == lists:
+            assert listed.block_id[listed.program == number].tolist() == blocks
+            assert listed.block_index[listed.program == number].tolist() == list(units)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data(), st.integers(0, 40), st.integers(0, 4))
+def test_programs_without_room_are_counted_and_write_nothing(
+    code: ctypes.CDLL, data: st.DataObject, tiles: int, count: int
+) -> None:
+    machine = Machine(code, 16, 96, tile_room=tiles, program_room=count)
+    ran = [program._replace(layer=1, head=1) for program in data.draw(programs(16, 96))]
+    for program in ran:
+        machine.run(program)
+    pair = int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]])
+    if tiles and count:
+        assert pair >> layout.TILE_BITS == len(ran)
+        assert pair & layout.TILE_MASK == sum(program.tiles + 1 & ~1 for program in ran)
+    else:
+        assert pair == 0
+    assert not machine.memory[0][24 * count :].any()
+    assert not machine.memory[1][2 * tiles :].any()
+
+
+def test_windows_are_kept_without_a_ring_and_by_heads_that_are_left_out(code: ctypes.CDLL) -> None:
+    machine = Machine(code, 16, 96, tile_room=0, program_room=0)
+    machine.facts[recorder.FACTS.index("control")] = 0
+    for start, head in ((5000, 0), (4000, 3), (6000, 1)):
+        machine.run(Program(1, 0, head, 0, 100, 0, 2, start, [100, 100, 100, 100]))
+    machine.run(Program(2, 0, 0, 0, 100, 0, 2, 1, [9000] * 4))
+    words = machine.windows.reshape(2, layout.WINDOW_WORDS)
+    assert not words[0].any()
+    first, last = (int(words[1][layout.ATTENTION_WINDOW + word]) for word in (layout.FIRST, layout.LAST))
+    assert (first ^ (1 << 64) - 1, last) == (4000, 6400)
+
+
+def test_kernels_without_pages_and_pages_that_fit_no_record_write_nothing(code: ctypes.CDLL) -> None:
+    for page, paged in ((16, False), (24, True), (128, True)):
+        machine = Machine(code, page, 96, tile_room=100, program_room=10)
+        machine.run(Program(0, 0, 0, 0, 100, 0, 2, 1000, [100] * 4), paged=paged)
+        assert int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]]) == 0
