@@ -8,7 +8,7 @@
 #   make site    the documentation as a site that opens from disk
 #   make bench   what recording and reading cost
 #   make distributed   every query on a local Spark cluster and on DuckDB (needs Java 17)
-#   make dist    the sdist and the wheel for this machine, checked and tried in clean environments
+#   make dist    the sdist and the wheels, checked and tried in clean environments; VLLM_TOO=1: in vLLM's own, too
 #   make release-check   what is left to do before a release is tagged
 #   make faults  every hook made to fail, every attribute removed, and what else may happen to a recording
 
@@ -176,8 +176,9 @@ faults: $(READY)
 
 # Needs neither vLLM nor the environment of the demo.
 dist:
-	@echo "== building sdist and wheel, and trying the wheel on $(PYTHONS) (about a minute, downloads)"
+	@echo "== building the sdist and a wheel a processor, and trying this one's on $(PYTHONS) (some minutes, downloads)"
 	$(PYTHON) release/dist.py dist $(PYTHONS)
+	$(if $(VLLM_TOO),$(PYTHON) release/trial.py dist/*_$(shell uname -m).whl --vllm $(TORCH) $(VLLM))
 
 release-check: dist
 	$(PYTHON) release/check.py

@@ -43,8 +43,9 @@ def problems(root: Path) -> Iterator[str]:
     if git(root, "tag", "--list", f"v{version}"):
         yield f"there is a tag v{version} already"
     built = [path.name for path in (root / "dist").glob(f"kvtrace-{version}*")]
-    if not any(name.endswith(".tar.gz") for name in built) or not any("manylinux" in name for name in built):
-        yield f"dist/ has no sdist and manylinux wheel of {version}: make dist"
+    for ending in (".tar.gz", *(f"manylinux_2_17_{processor}.whl" for processor in ("x86_64", "aarch64"))):
+        if not any(name.endswith(ending) for name in built):
+            yield f"dist/ has no {ending} of {version}: make dist"
 
 
 def git(root: Path, *arguments: str) -> str:

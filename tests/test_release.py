@@ -36,8 +36,8 @@ def ready(tmp_path: Path) -> Path:
     edit(tmp_path / "CHANGELOG.md", "\n## ", "\n## 9.8.7, 2031-02-03\n\n## ")
     (tmp_path / ".gitignore").write_text("/dist/\n")
     (tmp_path / "dist").mkdir()
-    for name in ("kvtrace-9.8.7.tar.gz", "kvtrace-9.8.7-cp311-abi3-manylinux_2_28_x86_64.whl"):
-        (tmp_path / "dist" / name).write_text("")
+    for ending in (".tar.gz", "-cp311-abi3-manylinux_2_17_x86_64.whl", "-cp311-abi3-manylinux_2_17_aarch64.whl"):
+        (tmp_path / "dist" / f"kvtrace-9.8.7{ending}").write_text("")
     git(tmp_path, "init", "-q")
     commit(tmp_path)
     return tmp_path
@@ -76,6 +76,14 @@ def test_what_is_not_committed_dated_or_built_and_a_version_that_has_a_tag(ready
     assert "not clean: CHANGELOG.md" in left
     assert "a tag v9.8.7 already" in left
     assert "make dist" in left
+
+
+def test_a_wheel_that_is_missing_is_named(ready: Path) -> None:
+    [wheel] = (ready / "dist").glob("*aarch64.whl")
+    wheel.unlink()
+    assert check(ready).stdout.splitlines()[0] == (
+        "left to do: dist/ has no manylinux_2_17_aarch64.whl of 9.8.7: make dist"
+    )
 
 
 def test_this_checkout_says_one_version() -> None:

@@ -17,14 +17,14 @@ from kvtrace.format import layout
 from kvtrace.format.segment_file import allocate, clock_pair, seal, segment_header, store
 
 try:
-    from kvtrace.capture._native import Packer
+    from kvtrace.capture._native import Packer, fence
 except ImportError as error:
     raise KvtraceError(
         f"kvtrace's compiled part cannot be loaded from {Path(__file__).parent} ({error}), so nothing can be recorded. "
         "Install kvtrace again, from a wheel or where there are a C compiler and Python's headers"
     ) from error
 
-__all__ = ["Emit", "EmitColumns", "Packer", "Stream"]
+__all__ = ["Emit", "EmitColumns", "Packer", "Stream", "fence"]
 
 Emit = Callable[..., None]
 """Appends one record: the event's field values, by name or in declared order."""
@@ -184,6 +184,7 @@ class Stream:
         map_ = allocate(path, size)
         start = len(layout.SEGMENT_MAGIC)
         map_[start : len(header)] = header[start:]
+        fence()
         map_[:start] = header[:start]
         self.sequence += 1
         self.segment_bytes = size
@@ -212,6 +213,7 @@ class Stream:
             part = rows[done : done + room]
             start, end = self.appended_to, self.appended_to + len(part) * size
             segment[start:end] = part.tobytes()
+            fence()
             segment[start + size - 1 : end : size] = b"\1" * len(part)  # last: they count once this is written
             self.appended_to = end
             done += len(part)

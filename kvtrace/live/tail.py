@@ -110,23 +110,29 @@ class Tail:
         length = _SMALLEST_READ_BYTES
         while True:
             places = min(max(length // size, 1), self._segment.slots - self._slot)
-            raw = os.pread(self._descriptor, places * size, SEGMENT_HEADER_BYTES + self._slot * size)
-            rows: Rows = np.frombuffer(raw, self._dtype, len(raw) // size)
+            rows = self._rows_at(places)
             whole = rows[_WHOLE] == 1
             if not whole.all() or length >= _LARGEST_READ_BYTES or places < length // size:
                 break
             length *= 4
         first_gap = len(rows) if whole.all() else int(whole.argmin())
         if first_gap:
+            rows = self._rows_at(first_gap)  # again: one may have been finished while it was copied from its front
             self._slot += first_gap
             self._stuck_since = None
-            return rows[:first_gap]
+            return rows
         if whole.any() and self._waited_enough():
             gap = int(whole.argmax())
             self.torn += gap
             self._slot += gap
             return self._read_part()
         return None
+
+    def _rows_at(self, places: int) -> Rows:
+        """The next places as they are now; fewer if the file was cut off."""
+        size = self._dtype.itemsize
+        raw = os.pread(self._descriptor, places * size, SEGMENT_HEADER_BYTES + self._slot * size)
+        return np.frombuffer(raw, self._dtype, len(raw) // size)
 
     def _waited_enough(self) -> bool:
         now = time.monotonic()

@@ -15,6 +15,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.manifest import read_facts
 from kvtrace.format.reader import segment_names, string_files, tile_files
+from kvtrace.format.segment import read_segment
 from kvtrace.retention.retention import locked
 
 
@@ -62,12 +63,27 @@ def _freeze(process: Path, copy: Path) -> None:
         if is_closed:
             _link(path, copy / path.name)
         else:
-            shutil.copyfile(path, copy / path.name)
+            _copy_while_written(path, copy / path.name)
     # Names and facts last, so that none of those that the records need is missing.
     names = [path.name for _, path in string_files(process)]
     for name in (*names, layout.JOURNAL, layout.COUNTERS, layout.KEPT):
         with suppress(FileNotFoundError):
             shutil.copyfile(process / name, copy / name)
+
+
+def _copy_while_written(path: Path, copy: Path) -> None:
+    """Copy a file that grows. Records that were not finished before are left out.
+
+    A record's front is copied before its last byte, so one that is finished meanwhile would look whole.
+    """
+    segment = None
+    with suppress(KvtraceError):
+        segment = read_segment(path) if path.suffix == ".seg" else None
+    finished = segment.committed_estimate() if segment else 0
+    shutil.copyfile(path, copy)
+    if segment:
+        os.truncate(copy, layout.SEGMENT_HEADER_BYTES + finished * segment.record_bytes)
+        os.truncate(copy, segment.file_bytes)
 
 
 def _data_files(process: Path) -> Iterator[tuple[Path, bool]]:

@@ -13,10 +13,11 @@ import pytest
 
 from kvtrace.capture.limits import Limits
 from kvtrace.capture.recorder import Recorder
-from kvtrace.events import EVENTS, FinishReason
+from kvtrace.events import EVENTS, REQUEST_QUEUED, FinishReason
 from kvtrace.format.layout import SEGMENT_HEADER_BYTES
 from kvtrace.live.engine import EngineState
 from kvtrace.live.follow import Follower
+from kvtrace.live.tail import Tail
 from kvtrace.retention.retention import Retention
 from tests.live.pretend import PretendEngine, begin, end, work
 
@@ -74,6 +75,24 @@ def test_a_process_that_becomes_an_engine_after_others_wrote_their_journals(run:
     work(engine, 2)
     follower.poll()
     check(only(follower), engine)
+
+
+def test_a_record_that_was_finished_while_it_was_copied_is_read_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(run)
+    recorder.stream(REQUEST_QUEUED)(*range(1, len(REQUEST_QUEUED.fields) + 1))
+    [directory] = (run / "processes").iterdir()
+    copy, copies = os.pread, []
+
+    def front_before_end(descriptor: int, length: int, offset: int) -> bytes:
+        copies.append(copy(descriptor, length, offset))
+        return copies[-1] if len(copies) > 1 else bytes(8) + copies[0][8:]
+
+    monkeypatch.setattr(os, "pread", front_before_end)
+    rows = Tail(directory, REQUEST_QUEUED.name).read([0], 10)
+    assert rows is not None
+    assert rows[REQUEST_QUEUED.fields[0].name].tolist() == [1]
 
 
 def test_every_record_counts_once_however_segments_end(run: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -146,3 +147,29 @@ def test_what_cannot_be_frozen_is_named(tmp_path: Path) -> None:
     with pytest.raises(KvtraceError, match="taken exists"):
         snapshot(tmp_path, tmp_path / "taken")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_record_that_is_finished_during_the_copy_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a record whose front was copied before it was written, and its last byte after that
+    recorder = Recorder(tmp_path / "run")
+    emit = recorder.stream(STEP_UPDATE)
+    emit(1, 2, 3, 4, 0)
+    copy_file = shutil.copyfile
+    size = STEP_UPDATE.struct.size
+
+    def copy_front_first(path: Path, copy: Path) -> None:
+        copy_file(path, copy)
+        if copy.suffix == ".seg":
+            with copy.open("r+b") as file:
+                file.seek(layout.SEGMENT_HEADER_BYTES + 2 * size - 1)
+                file.write(b"\1")
+
+    monkeypatch.setattr(shutil, "copyfile", copy_front_first)
+
+    # WHEN the recording is frozen
+    snapshot(tmp_path / "run", tmp_path / "copy")
+
+    # THEN it has the record that was whole, and nothing is torn
+    [process] = open_recording(tmp_path / "copy").processes
+    [segment] = process.segments()[STEP_UPDATE.name]
+    assert segment.count() == (1, 0)

@@ -95,7 +95,8 @@ int packer_store(Packer *self, const void *record)
     char *to = self->base + self->next;
     self->next += self->bytes;
     memcpy(to, record, self->bytes - 1);
-    *(volatile char *)(to + self->bytes - 1) = 1; /* last: a record counts once this is written */
+    /* Last: a record counts once this is written. Other processes read, on processors that reorder stores, too. */
+    __atomic_store_n(to + self->bytes - 1, 1, __ATOMIC_RELEASE);
     if (self->wrote == Py_None)
         return 0;
     PyObject *counted = PyObject_CallNoArgs(self->wrote);

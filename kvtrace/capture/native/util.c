@@ -240,3 +240,10 @@ int holder_clear(PyObject *self)
         Py_CLEAR(((Holder *)self)->references[i]);
     return 0;
 }
+
+/* For what Python writes or reads of memory that others share. Records are published by packer_store. */
+PyObject *fence(PyObject *module, PyObject *none)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return Py_NewRef(Py_None);
+}

@@ -116,5 +116,6 @@ static inline void replace(PyObject **place, PyObject *by)
 PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *set_virtual_clock(PyObject *module, PyObject *ns);
 PyObject *watch_reads(PyObject *module, PyObject *watcher);
+PyObject *fence(PyObject *module, PyObject *none);
 
 #endif

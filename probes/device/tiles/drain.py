@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.stream import fence
 from kvtrace.format.tile_file import CHUNK_MARK, Chunk, padded
 from kvtrace.probes.device.drain_thread import Drain
 from kvtrace.probes.device.tiles import layout
@@ -97,6 +98,7 @@ class TileDrain(Drain):
     def look(self) -> None:
         """Copy the steps that the device has closed."""
         published = int(self._published[0])
+        fence()  # what the device wrote before it is read after it, on processors that reorder reads, too
         if self._drained == published and time.monotonic() - self._said_at >= SAY_SECONDS:
             self._say()  # vLLM kills an engine that takes more than 5 s to end
         while self._drained < published:
