@@ -263,7 +263,7 @@ class Machine:
         )  # fmt: skip
 
     def step(self) -> tile_columns.StepTiles:
-        """What the ring holds, as the reader takes it."""
+        """Take the ring's content as the reader does."""
         pair = int(self.control[layout.CURSOR_WORDS[layout.PROGRAMS]])
         programs, tiles = pair >> layout.TILE_BITS, pair & layout.TILE_MASK
         sections = [self.memory[0][: 24 * programs].tobytes(), self.memory[1][: 2 * tiles].tobytes(), b""]

@@ -23,7 +23,7 @@ GENERATE = "gen_batch_prefill_module"
 """The function of `flashinfer.prefill` that makes the specification of a module; decoding on Hopper uses it, too."""
 
 BACKEND = "fa3"
-"""What FlashInfer calls its kernels for Hopper."""
+"""FlashInfer's name of its kernels for Hopper."""
 
 _HOPPER = ("flashinfer", "attention", "hopper")
 _REWRITTEN = {rewrite.KERNEL_HEADER: rewrite.kernel, rewrite.MULTIPLY_HEADER: rewrite.multiply}

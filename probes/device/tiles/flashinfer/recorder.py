@@ -1,4 +1,4 @@
-"""What the rewritten headers call, in CUDA C++. `tiles/layout.py` says what is written.
+"""Functions that the rewritten headers call, in CUDA C++. `tiles/layout.py` says what is written.
 
 What the times mean. Warps are specialised: producers copy tiles into shared memory, ahead of the consumers that
 multiply them. The first thread of the consumers stamps. A tile's K time is when the product with its K is complete, and

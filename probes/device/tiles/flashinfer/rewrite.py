@@ -20,7 +20,7 @@ RECORDER_HEADER = "kvtrace.cuh"
 
 _KERNEL, _LAUNCH = "PrefillWithKVCacheKernel", "BatchPrefillWithPagedKVCacheDispatched"
 _COORDINATES = ("batch_idx", "kv_head_idx", "q_tile_idx", "kv_indptr", "kv_len")
-"""What the kernel knows of a program: row, head, query block, its first page's index, the sequence's length."""
+"""Names of what the kernel knows of a program: row, head, query block, its first page's index, the sequence's length."""
 
 _MULTIPLY = "mma_f16"
 _TILES = ("mainloop_params", "variant", "kv_tile_idx_count", "swa_begin_kv_tile_idx", "thread_idx", "CTA_KV")
@@ -105,7 +105,7 @@ def _without_comments(source: str) -> str:
 
 
 def _definitions(code: str, name: str) -> Iterator[tuple[int, int]]:
-    """Where a function is defined: its name's place, and that of its body's bracket."""
+    """Find where a function is defined: its name's place, and that of its body's bracket."""
     for found in re.finditer(rf"\b{name}\s*\(", code):
         behind = _closing(code, found.end() - 1) + 1
         rest = re.compile(r"\s*\{").match(code, behind)
@@ -121,7 +121,7 @@ def _definition(code: str, name: str) -> int:
 
 
 def _body(code: str, name: str) -> tuple[int, int]:
-    """Where a function's body begins, behind its bracket, and ends."""
+    """Find where a function's body begins, behind its bracket, and ends."""
     _definition(code, name)
     [(_, opening)] = _definitions(code, name)
     return opening + 1, _closing(code, opening)
@@ -143,6 +143,6 @@ def _closing(code: str, opening: int) -> int:
 
 
 def _statement(code: str, place: int) -> int:
-    """Where the statement at a place begins."""
+    """Find where the statement at a place begins."""
     behind = max(code.rfind(mark, 0, place) for mark in ";{}") + 1
     return behind + len(code[behind:place]) - len(code[behind:place].lstrip())
