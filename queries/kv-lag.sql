@@ -40,8 +40,8 @@ SELECT
     kind,
     count(*) AS accesses,
     avg(ns) AS mean_lag_ns,
-    quantile_disc(ns, 0.5) AS p50_lag_ns,
-    quantile_disc(ns, 0.95) AS p95_lag_ns,
+    quantile_disc(ns, 0.5)::DOUBLE AS p50_lag_ns,
+    quantile_disc(ns, 0.95)::DOUBLE AS p95_lag_ns,
     max(ns)::DOUBLE AS max_lag_ns
 FROM lag
 GROUP BY process_id, layer, phase, kind

@@ -24,6 +24,9 @@ def draw_passes(frame: Frame, spans: dict[str, tuple[str, str]], *, title: str, 
     shown = passes[:MOST_PASSES]
     left_out = f"; {len(passes) - len(shown)} later passes are not shown" if len(passes) > len(shown) else ""
     columns = max(1, len(shown))
+    times = [each for ends in spans.values() for each in ends]
+    unit, scale = ("us", 1000) if frame[times].max().max() < 1 else ("ms", 1)
+    frame = frame.assign(**{each: frame[each] * scale for each in times})
     figure = new_figure(title, source=source + left_out, rows=len(spans), columns=columns, share_x=False)
     colours = _colours(frame)
     blocks = frame["block_id"].dropna()
@@ -37,9 +40,10 @@ def draw_passes(frame: Frame, spans: dict[str, tuple[str, str]], *, title: str, 
                 axes.text(0.5, 0.5, nothing, transform=axes.transAxes, ha="center", color="0.4", fontsize=8)
             if len(blocks):
                 axes.set_ylim(blocks.min() - 3, blocks.max() + 3)
-            ends_ms = rows[[each[1] for each in spans.values()]].stack().dropna()
-            axes.set_xlim(0, ends_ms.max() * 1.05 if (ends_ms > 0).any() else 1)
+            last = rows[[each[1] for each in spans.values()]].stack().dropna()
+            axes.set_xlim(0, last.max() * 1.05 if (last > 0).any() else 1)
             axes.tick_params(labelsize=7)
+            axes.locator_params(axis="x", nbins=4)
             _open(axes, first=column == 0, last=column == columns - 1)
             if row == 0:
                 _head(axes, rows, int(number))
@@ -48,15 +52,16 @@ def draw_passes(frame: Frame, spans: dict[str, tuple[str, str]], *, title: str, 
                 of = f" (pool: 0 to {int(pool.max()) - 1})" if len(pool) else ""
                 label(axes, x="", y=f"{what}: block id{of}" if len(spans) == 1 else f"{what}: block id")
             if row == len(spans) - 1 and column == columns // 2:
-                axes.set_xlabel("time since the layer's first access in the pass (ms)")
+                axes.set_xlabel(f"time since the layer's first access in the pass ({unit})")
     _requests(figure, frame, colours)
     return figure
 
 
 def _colours(frame: Frame) -> dict[object, str]:
-    """A colour a request, in order; grey for those beyond and for the unknown."""
-    requests = sorted(frame["request"].dropna().unique())
-    return dict(zip(requests[:MOST_REQUESTS], COLOURS, strict=False))
+    """A colour a request, those whose prompts are computed first; grey for those beyond and for the unknown."""
+    computed = set(frame[frame["phase"] != "decode"]["request"].dropna())
+    requests = sorted(frame["request"].dropna().unique(), key=lambda request: (request not in computed, request))
+    return dict(zip(sorted(requests[:MOST_REQUESTS]), COLOURS, strict=False))
 
 
 def _draw(axes: Axes, rows: Frame, ends: tuple[str, str], colours: dict[object, str]) -> None:

@@ -34,7 +34,7 @@ SHOWN = {"page.html": "page", "report/report.html": "report"}
 SOURCES = {place: name for name, place in FRONT.items()}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 CODE = re.compile(r"\[([^]]+)\]\((?:\.\./)*(?:LICENSE|[\w/.-]+\.(?:py|c|ts|toml|sql))\)")
-NAV = re.compile(r"^(?P<level>##+) (?P<section>.+)|^- \[(?P<title>[^]]+)\]\((?P<target>[^)]+)\)", re.MULTILINE)
+NAV = re.compile(r"^(?P<level>##+) (?P<section>.+)|^(?:-|\d\.) \[(?P<title>[^]]+)\]\((?P<target>[^)]+)\)", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:

@@ -58,6 +58,7 @@ with kvtrace.open("run/trace.duckdb") as trace:
     latency = trace.query("request-latency")  # pandas
     reuse = trace.query("reuse", format="polars")
     steps = trace.sql("SELECT step, scheduled_tokens, duration_ns FROM step", format="arrow")
+    blocks = trace.sql("SELECT * FROM kv_access WHERE step = 200")  # which layer read which block, when
     trace.plot("step-timeline", last_step=200).savefig("steps.pdf")
 ```
 

@@ -74,8 +74,9 @@ def main() -> None:
     svg = re.sub(r"@font-face \{[^}]*\}", "", picture(lines, title))  # nothing is fetched
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "top.html"
-        page.write_text(f"<html data-state=ready data-loading=false><body style='margin:0'>{svg}")
-        take(page, target, 1000, 75 + round(24.4 * len(lines)))
+        style = "margin: 0; overflow: hidden; background: #292929"  # the terminal's own, around its round corners
+        page.write_text(f"<html data-state=ready data-loading=false><body style='{style}'>{svg}")
+        take(page, target, 1000, 55 + round(24.4 * len(lines)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from kvtrace.queries.writers import Limited, write_csv
 from .conftest import MakeTrace
 
 HERE = Path(__file__).parent
+MOMENT = re.compile(r"(?:^|_)(?:time|start|end|arrival|send|finished|first|last|from|offset)_ns$")
 CASES = sorted(HERE.glob("*/expected*.csv"))
 
 
@@ -68,7 +70,12 @@ def test_documented_columns_are_the_returned_ones(name: str, make_trace: MakeTra
     with Trace(make_trace()) as trace:
         table = trace.query(name, format="arrow")
 
-    assert table.schema.names == [column.name for column in catalogue()[name].columns]
+    columns = catalogue()[name].columns
+    assert table.schema.names == [column.name for column in columns]
+    whole = [
+        each.name for each in columns if each.unit == "ns" and pa.types.is_integer(table.schema.field(each.name).type)
+    ]
+    assert [each for each in whole if not MOMENT.search(each)] == [], "a terminal shows whole ns as points in time"
 
 
 @pytest.mark.parametrize("name", catalogue())

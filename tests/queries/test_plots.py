@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -96,3 +97,32 @@ def test_areas_of_many_rows_are_means_that_keep_the_total() -> None:
 
 def test_a_query_without_a_plot_has_none() -> None:
     assert find_plot("no-such-query") is None
+
+
+class TestPassesOfKvAccess:
+    @pytest.fixture
+    def frame(self) -> pd.DataFrame:
+        """Nine requests of which the last one's prompt is computed; each reads a block for 2 us."""
+        rows = [
+            {"pass": 1, "pass_ms": 0.0, "step": 4, "layer": 0, "head": 0, "pool_blocks": 99}
+            | {"phase": "prefill" if request == 9 else "decode", "request": request, "block_id": request}
+            | {"k_start_ms": 0.001, "k_end_ms": 0.003, "v_start_ms": 0.003, "v_end_ms": 0.005}
+            for request in range(1, 10)
+        ]
+        return pd.DataFrame(rows)
+
+    def test_short_passes_are_drawn_in_microseconds(self, frame: pd.DataFrame) -> None:
+        keys, values = find_plot("kv-read-pattern")(frame).axes  # type: ignore[misc]
+        assert values.get_xlabel().endswith("(us)")
+        assert keys.collections[0].get_segments()[0][:, 0] == pytest.approx([1, 3])
+        assert values.collections[0].get_segments()[0][:, 0] == pytest.approx([3, 5])
+
+    def test_long_passes_are_drawn_in_milliseconds(self, frame: pd.DataFrame) -> None:
+        frame["v_end_ms"] = 2.0
+        keys, values = find_plot("kv-read-pattern")(frame).axes  # type: ignore[misc]
+        assert values.get_xlabel().endswith("(ms)")
+        assert keys.collections[0].get_segments()[0][:, 0] == pytest.approx([0.001, 0.003])
+
+    def test_a_request_whose_prompt_is_computed_has_a_colour_of_its_own(self, frame: pd.DataFrame) -> None:
+        [legend] = find_plot("kv-read-pattern")(frame).legends  # type: ignore[misc]
+        assert [text.get_text() for text in legend.get_texts()] == ["R1", "R2", "R3", "R4", "R5", "R9", "3 others"]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not AXE.exists(), reason=MISSING)
 FEWER = "document.querySelectorAll('article').forEach((each, number) => number < 8 || each.remove())"
 """Leaves eight of a report's answers, which are alike."""
 
-SITE = ("index.html", "recordings.html", "404.html", "tutorials/memory.html")
+SITE = ("index.html", "recordings.html", "404.html", "tutorials/memory.html", "tutorials/figure-6.html")
 POINTER = {"scrollable-region-focusable": {"enabled": False}}
 """The theme lets the keyboard scroll wide code, but only where there is a pointer, which a headless browser lacks."""
 
