@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 
 from kvtrace.capture import _native
 from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.tenants import Tenants
 from kvtrace.events import EVENTS
 from kvtrace.format import layout
 from kvtrace.format.reader import open_recording
 from kvtrace.launch.summary import Ending, summarize
 from tests.vllm.faults import workload
-from tests.vllm.faults.conditions import CONDITIONS, usual
+from tests.vllm.faults.conditions import CONDITIONS, served_usually, usual
 from tests.vllm.faults.raises import Place, Raises
 from tests.vllm.faults.reads import Reads
-from tests.vllm.faults.variants import build, variants
+from tests.vllm.faults.variants import SERVED, build, variants
+from tests.vllm.faults.variants import prepare as prepare_variant
 from tests.vllm.forks import forked, output_to
 
 ENVIRONMENT = {
@@ -100,7 +102,7 @@ class Engine:
         self.reads: Reads | None = None
         self.raises: Raises | None = None
         if fault.kind != "off":
-            os.environ["KVTRACE_RUN_DIR"] = str(self.run_dir)
+            os.environ.update({layout.RUN_DIR_VARIABLE: str(self.run_dir), **Tenants("names").to_environment()})
             self.reads, self.raises = Reads(), Raises()
             _native.watch_reads(self.reads.watch)
             self.break_(fault)
@@ -113,7 +115,11 @@ class Engine:
     def build(self) -> None:
         """Make the engine."""
         helpers = self.folder / "helpers"
-        self.llm = build(variants(helpers)[self.variant], helpers)
+        variant = variants(helpers)[self.variant]
+        if self.variant == SERVED:
+            prepare_variant(variant, helpers)
+        else:
+            self.llm = build(variant, helpers)
 
     def break_(self, fault: Fault) -> None:
         """Have the fault from now on."""
@@ -136,7 +142,8 @@ class Engine:
 
     def run(self) -> dict[str, Any]:
         """Run the workload: the parts of a `Result`."""
-        return {**CONDITIONS.get(self.kind, usual)(self), "kept": workload.kept(), **self.known()}
+        condition = served_usually if self.variant == SERVED else CONDITIONS.get(self.kind, usual)
+        return {**condition(self), "kept": workload.kept(), **self.known()}
 
     def known(self) -> dict[str, Any]:
         """Return the parts of hooks that were called so far, how often, and which attributes were read."""
