@@ -32,10 +32,9 @@ def test_an_engine_in_the_callers_process_is_recorded_to_its_end(uncached: Recor
         format="arrow",
     ).to_pylist()
     assert set(ended.values()) == {len(uncached.truth["outputs"])}
-    [steps] = uncached.trace.sql(
-        "SELECT count(*) AS steps, count(updated_ns) AS updated FROM step", format="arrow"
-    ).to_pylist()
-    assert steps["steps"] == steps["updated"] > 0
+    sql = "SELECT count(*) AS steps, count(end_ns) AS ended FROM step"
+    [steps] = uncached.trace.sql(sql, format="arrow").to_pylist()
+    assert steps["steps"] == steps["ended"] > 0
 
 
 def test_vllm_copies_to_ray_actors_what_tells_them_to_record_but_not_the_key_of_tenants() -> None:

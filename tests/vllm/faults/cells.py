@@ -253,7 +253,7 @@ def ask(folder: Path, sql: str) -> list[list[Any]]:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return what is recorded, less times and pids: how often each record comes, by event, and the journals' facts."""
+    """Return how often each record comes, by event, and the journals' facts; less times, pids and the folder's name."""
     found: dict[str, Any] = {}
     if not (folder / "run" / layout.PROCESSES).exists():
         return found
@@ -270,7 +270,8 @@ def contents(folder: Path) -> dict[str, Any]:
                 for row in EVENTS[event].struct.iter_unpack(data):
                     if row[-1] == 1:
                         rows[tuple(row[index] for index in kept)] += 1
-        found["engine"] = {name: value for name, value in process.engine.items() if name != "pid"}
+        facts = {name: value for name, value in process.engine.items() if name != "pid"}
+        found["engine"] = json.loads(json.dumps(facts).replace(str(folder), ""))  # helpers' files are in it
         found["connectors"] = process.connectors
         found["roles"] = sorted(process.roles)
     return found
