@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "vllm"))
 
-from forks import forked  # noqa: E402
+from forks import forked
 
 
 def main(output: Path, shapes: list[str]) -> None:
@@ -66,7 +66,11 @@ def _differing(again: Any, recorded: Any) -> list[str]:
     """Name what differs; of a state, sizes are told and not shapes."""
     assert type(again) is type(recorded)
     names = sorted(set(vars(recorded)) - {"shapes", "dtypes"})
-    return [f"{name} {getattr(again, name)} for {getattr(recorded, name)}" for name in names if getattr(again, name) != getattr(recorded, name)]
+    return [
+        f"{name} {getattr(again, name)} for {getattr(recorded, name)}"
+        for name in names
+        if getattr(again, name) != getattr(recorded, name)
+    ]
 
 
 def _layers(shape: str) -> tuple[Any, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import traceback
 from collections import Counter
@@ -36,6 +37,10 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
 }
+
+
+_DRAWN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""An id that vLLM draws, as of an engine with a connector."""
 
 
 class Fault(NamedTuple):
@@ -253,7 +258,10 @@ def ask(folder: Path, sql: str) -> list[list[Any]]:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return how often each record comes, by event, and the journals' facts; less times, pids and the folder's name."""
+    """Return how often each record comes, by event, and the journals' facts.
+
+    Times, pids, the folder's name and ids that vLLM draws are left out.
+    """
     found: dict[str, Any] = {}
     if not (folder / "run" / layout.PROCESSES).exists():
         return found
@@ -271,7 +279,8 @@ def contents(folder: Path) -> dict[str, Any]:
                     if row[-1] == 1:
                         rows[tuple(row[index] for index in kept)] += 1
         facts = {name: value for name, value in process.engine.items() if name != "pid"}
-        found["engine"] = json.loads(json.dumps(facts).replace(str(folder), ""))  # helpers' files are in it
+        told = json.dumps(facts).replace(str(folder), "")  # helpers' files are in it
+        found["engine"] = json.loads(_DRAWN.sub("", told))
         found["connectors"] = process.connectors
         found["roles"] = sorted(process.roles)
     return found
