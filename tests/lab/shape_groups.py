@@ -50,14 +50,14 @@ def describe(shape: str) -> dict[str, Any]:
 
 
 class _Engine:
-    """What a replay asks of an engine's facts when it builds a group."""
+    """Facts of an engine that a replay needs to build a group."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
 
 
 class _Settings(_Engine):
-    """And of its settings."""
+    """Settings of an engine, likewise."""
 
     num_speculative_tokens = 0
 

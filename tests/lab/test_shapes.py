@@ -14,6 +14,7 @@ from tests.vllm.conftest import vllm_environment
 
 GROUPS: dict[str, list[list[Any]]] = {
     # kind, tokens a block on the CPU, layers
+    "llama-3.1-8b": [["FullAttentionSpec", 128, 32]],
     "gemma-3-12b": [["SlidingWindowSpec", 128, 8]] * 5 + [["FullAttentionSpec", 128, 8]],
     "gpt-oss-20b": [["SlidingWindowSpec", 128, 12], ["FullAttentionSpec", 128, 12]],
     "qwen3-next-80b-a3b": [["MambaSpec", 1152, 12]] * 3 + [["FullAttentionSpec", 1152, 12]],
