@@ -118,5 +118,6 @@ def process_of_pid(recorder: ProcessRecording, processes: Sequence[ProcessRecord
     return found | {pid: numbers[0] for pid, numbers in elsewhere.items() if len(numbers) == 1}
 
 
-def _host(process: ProcessRecording) -> tuple[object, object]:
-    return process.facts.get("host"), process.facts.get("boot_id")
+def _host(process: ProcessRecording) -> tuple[object, ...]:
+    """Return what its pid is unique in. Containers may share a host's name; older recordings do not tell them apart."""
+    return tuple(process.facts.get(name) for name in ("host", "boot_id", "pid_namespace"))

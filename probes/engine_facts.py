@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvtrace.format.secrets import redact
@@ -91,17 +92,7 @@ def _settings(scheduler: Scheduler) -> dict[str, Any]:
     return {
         "scheduler": _plain(scheduler.scheduler_config),
         "kv_cache": _plain(scheduler.kv_cache_config),
-        "kv_cache_groups": [
-            {
-                "kind": type(group.kv_cache_spec).__name__,
-                "bases": [base.__name__ for base in type(group.kv_cache_spec).__mro__[1:-1]],
-                "cacheable": bool(getattr(group.kv_cache_spec, "prefix_cacheable", True)),
-                "layers": len(group.layer_names),
-                "drafts": bool(getattr(group, "is_eagle_group", False)),
-                "spec": _plain(group.kv_cache_spec),
-            }
-            for group in scheduler.kv_cache_config.kv_cache_groups
-        ],
+        "kv_cache_groups": group_facts(scheduler.kv_cache_config.kv_cache_groups),
         "hash_lookahead_tokens": int(getattr(config, "num_hash_lookahead_tokens", 0)),
         "kv_transfer": _plain(config.kv_transfer_config),
         "lora": _plain(config.lora_config),
@@ -110,13 +101,32 @@ def _settings(scheduler: Scheduler) -> dict[str, Any]:
     }
 
 
+def group_facts(groups: Sequence[Any]) -> list[dict[str, Any]]:
+    """Read of KV cache groups what it takes to build them again."""
+    return [
+        {
+            "kind": type(group.kv_cache_spec).__name__,
+            "bases": [base.__name__ for base in type(group.kv_cache_spec).__mro__[1:-1]],
+            "cacheable": bool(getattr(group.kv_cache_spec, "prefix_cacheable", True)),
+            "layers": len(group.layer_names),
+            "drafts": bool(getattr(group, "is_eagle_group", False)),
+            "spec": _plain(group.kv_cache_spec),
+        }
+        for group in groups
+    ]
+
+
 def _plain(config: object) -> dict[str, Any] | None:
-    """The fields of a configuration that JSON can hold. Types of torch are named: their names begin with `torch.`."""
+    """The fields of a configuration that JSON can hold; of an enumeration's member, its value.
+
+    Types of torch are named: their names begin with `torch.`.
+    """
     if config is None:
         return None
     found = {}
-    for name, value in vars(config).items():
+    for name, given in vars(config).items():
         if not name.startswith("_"):
+            value = given.value if isinstance(given, enum.Enum) else given
             text = str(value)
             kept = text if text.startswith("torch.") and not isinstance(value, str) else _jsonable(value)
             if kept is not None:

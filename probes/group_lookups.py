@@ -20,6 +20,10 @@ from kvtrace.probes.vllm_symbols import COORDINATOR, GROUP_MANAGER, HYBRID_COORD
 _FIND = "find_longest_cache_hit"
 EACH = "find_longest_cache_hit_per_group"
 """vLLM's lookup for a connector that supplies states: it asks each group alone, and takes full attention's answer."""
+EACH_LOST = "which KV cache groups lacked what a connector supplies"
+FOR_CONNECTOR = "get_computed_blocks_for_connector"
+"""vLLM's method that asks so, since 0.27."""
+
 _LOST = "which KV cache group and rule limited a prefix hit"
 GROUP_NEEDS = (
     Need(COORDINATOR, f"{_FIND} single_type_managers eagle_group_ids", _LOST),
@@ -112,7 +116,10 @@ class GroupLookups:
             self._patched.add(declaring)
         hook = Hook(f"{COORDINATOR}.{_FIND}", _LOST, before=self.before_lookup, after=self.after_lookup, off=self._off)
         self._patches.patch_object(coordinator, _FIND, hook)
-        if hasattr(coordinator, EACH):
+        if not hasattr(coordinator, EACH):
+            if engine.has_connector and len(groups) > 1 and hasattr(manager, FOR_CONNECTOR):
+                engine.optional.tell(coordinator, EACH, EACH_LOST)
+        else:
             target = f"{HYBRID_COORDINATOR}.{EACH}"
             hook = Hook(target, _LOST, before=self.before_each, after=self.after_each, off=self._off)
             self._patches.patch_object(coordinator, EACH, hook)

@@ -11,7 +11,7 @@ from kvtrace.events import PREFIX_LOOKUP, REFUSAL_GROUP, PinCause
 from kvtrace.probes.block_hashes import CHAIN_NEEDS, Chains
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.engines import Engines
-from kvtrace.probes.group_lookups import EACH, GROUP_NEEDS
+from kvtrace.probes.group_lookups import EACH, EACH_LOST, FOR_CONNECTOR, GROUP_NEEDS
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.vllm_symbols import (
     BLOCK_POOL,
@@ -250,12 +250,12 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             ),
         ),
         Hook(
-            f"{KV_CACHE_MANAGER}.get_computed_blocks_for_connector",
+            f"{KV_CACHE_MANAGER}.{FOR_CONNECTOR}",
             "prefix lookups of engines whose connector supplies states (NIXL, MoRIIO)",
             before=allocations.before_connector_lookup,
             after=allocations.after_connector_lookup,
             off=engines.off(Engine.without_lookups),
-            needs=(Need(HYBRID_COORDINATOR, EACH, "which KV cache groups lacked what a connector supplies"),),
+            needs=(Need(HYBRID_COORDINATOR, EACH, EACH_LOST),),
             since="0.27",
         ),
         Hook(

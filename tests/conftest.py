@@ -14,7 +14,8 @@ from tests.viewer.chromium import Chromium, Tab, find_browser
 
 HERE = Path(__file__).parent
 RECORDINGS = [
-    f"tests/vllm/test_{name}.py" for name in ("live", "truth", "misses", "privacy", "reproduction", "reuse", "flight")
+    f"tests/vllm/test_{name}.py"
+    for name in ("live", "truth", "misses", "privacy", "reproduction", "reuse", "flight", "launches")
 ]
 SYNTHETIC = [f"tests/queries/test_{name}.py" for name in ("bench", "terminal")]
 SHARED = dict.fromkeys(RECORDINGS, "tests/vllm") | dict.fromkeys(SYNTHETIC, "synthetic")

@@ -28,7 +28,7 @@ from kvtrace.capture.budget import Budget
 from kvtrace.capture.limits import Limits
 from kvtrace.capture.stream import Emit, EmitColumns, Packer, Stream
 from kvtrace.events import EVENTS, Event
-from kvtrace.format import layout
+from kvtrace.format import layout, machine
 from kvtrace.format.segment_file import allocate, clock_pair, store
 
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -244,7 +244,8 @@ class Recorder:
                 "kvtrace": __version__,
                 "python": sys.version.split()[0],
                 "host": host,
-                "boot_id": _boot_id(),
+                "boot_id": machine.boot_id(),
+                "pid_namespace": machine.pid_namespace(),
                 "pid": pid,
                 "ppid": os.getppid(),
                 "streams": list(EVENTS),
@@ -301,10 +302,3 @@ class Rotation(threading.Thread):
         """End, so that the interpreter does not stop a rotation half done."""
         self._over.set()
         self.join(timeout=5)
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"

@@ -15,8 +15,11 @@ from dataclasses import asdict, dataclass, field
 
 from kvtrace.errors import KvtraceError
 
-TENANTS_VARIABLE = "KVTRACE_TENANTS"
-"""Environment variable that carries the options and the key, as JSON. Unset: no tenants are recorded."""
+TENANTS_VARIABLE = "_KVTRACE_TENANTS"
+"""Environment variable that carries the options and the key, as JSON. Unset: no tenants are recorded.
+
+The others begin with `KVTRACE_`, which vLLM is asked to copy to Ray's actors. Ray shows everybody what it copies.
+"""
 
 HEADER = "X-Tenant-Id"
 KEY_BYTES = 32

@@ -7,10 +7,10 @@ import select
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kvtrace.format import machine
 from kvtrace.format.reader import ProcessRecording
 
 _CLOCK_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -26,8 +26,13 @@ def still_running(processes: Iterable[ProcessRecording], patience_s: float) -> l
 
 
 def is_here(facts: dict[str, Any]) -> bool:
-    """Return whether a journal's `process` line is of a process that ran on this machine since it booted."""
-    return facts.get("host") == socket.gethostname() and facts.get("boot_id") == _boot_id()
+    """Return whether a journal's `process` line is of a process that ran on this machine since it booted.
+
+    One in a container is not here even if it has the host's name, as its pid means another process here.
+    """
+    here, namespace = (socket.gethostname(), machine.boot_id()), machine.pid_namespace()
+    same = (facts.get("host"), facts.get("boot_id")) == here and machine.UNKNOWN not in here
+    return same and facts.get("pid_namespace", namespace) == namespace
 
 
 def is_alive(facts: dict[str, Any]) -> bool:
@@ -57,9 +62,3 @@ def _ends_before(pid: int, deadline: float) -> bool:
         return bool(ended.poll(max(0.0, deadline - time.monotonic()) * 1000))
     finally:
         os.close(descriptor)
-
-
-def _boot_id() -> str | None:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return None

@@ -30,6 +30,8 @@ from kvtrace.retention.thread import FlightRecorder
 
 _PLUGINS_VARIABLE = "VLLM_PLUGINS"
 _PLUGIN = "kvtrace"
+_RAY_PREFIXES_VARIABLE = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
+_PREFIX = "KVTRACE_"
 _STDERR = 2
 
 
@@ -136,7 +138,10 @@ def child_environment(
     *,
     nvtx: bool = False,
 ) -> dict[str, str]:
-    """The command's environment: where to record, and leave for vLLM to load kvtrace if only some plugins may load."""
+    """The command's environment: where to record, and leave for vLLM to load kvtrace if only some plugins may load.
+
+    vLLM copies variables to its Ray actors whose names begin as it is told.
+    """
     result = {
         **environment,
         layout.RUN_DIR_VARIABLE: str(run_dir.absolute()),
@@ -145,10 +150,17 @@ def child_environment(
     }
     if nvtx:
         result[layout.NVTX_VARIABLE] = "1"
-    plugins = result.get(_PLUGINS_VARIABLE)
-    if plugins is not None and _PLUGIN not in plugins.split(","):
-        result[_PLUGINS_VARIABLE] = f"{plugins},{_PLUGIN}" if plugins else _PLUGIN
+    result[_RAY_PREFIXES_VARIABLE] = _with(result.get(_RAY_PREFIXES_VARIABLE, ""), _PREFIX)
+    if (plugins := result.get(_PLUGINS_VARIABLE)) is not None:
+        result[_PLUGINS_VARIABLE] = _with(plugins, _PLUGIN)
     return result
+
+
+def _with(listed: str, name: str) -> str:
+    """A comma-separated list, with `name` in it."""
+    if name in listed.split(","):
+        return listed
+    return f"{listed},{name}" if listed else name
 
 
 def _watch(child: Child, run_dir: Path, started_ns: int, launch: Launch) -> int:

@@ -255,7 +255,7 @@ def _why_nothing(ending: Ending) -> Iterator[str]:
     yield "  - the command did not start vLLM, or no request reached the engine"
     if not ending.asked:
         yield "  - vLLM runs on a Python without kvtrace: install kvtrace with the pip of that environment"
-    yield "  - vLLM starts in a container, over ssh, sudo or Ray: forward KVTRACE_RUN_DIR and share the run directory"
+    yield "  - vLLM starts in a container, over ssh or sudo: forward KVTRACE_RUN_DIR and share the run directory"
     yield "  - the command sets VLLM_PLUGINS itself: add kvtrace to it"
 
 

@@ -163,11 +163,11 @@ def _offload(engine: EngineFacts, settings: Settings) -> Any:
 def _kv_cache_groups(engine: EngineFacts, settings: Settings, config: Any) -> list[Any]:
     told = engine.told.get("kv_cache_groups")
     if told:
-        return [_told_group(number, group, engine, settings) for number, group in enumerate(told)]
+        return [told_group(number, group, engine, settings) for number, group in enumerate(told)]
     return _groups_of_model(engine, settings, config)
 
 
-def _told_group(number: int, told: dict[str, Any], engine: EngineFacts, settings: Settings) -> Any:
+def told_group(number: int, told: dict[str, Any], engine: EngineFacts, settings: Settings) -> Any:
     """A KV cache group as it was recorded, with blocks of another size where settings say so."""
     import dataclasses
     import enum
@@ -235,7 +235,7 @@ def _groups_of_model(engine: EngineFacts, settings: Settings, config: Any) -> li
         specs[f"layer.{number}"] = (
             FullAttentionSpec(**shape) if full else SlidingWindowSpec(**shape, sliding_window=window)
         )
-    groups = list(_vllm_grouping()(config, specs))
+    groups = list(vllm_grouping()(config, specs))
     if len(groups) != engine.kv_groups:
         raise KvtraceError(
             f"the engine had {engine.kv_groups} KV cache groups; built from its config: {len(groups)}", 2
@@ -243,7 +243,8 @@ def _groups_of_model(engine: EngineFacts, settings: Settings, config: Any) -> li
     return groups
 
 
-def _vllm_grouping() -> Callable[[Any, dict[str, Any]], list[Any]]:
+def vllm_grouping() -> Callable[[Any, dict[str, Any]], list[Any]]:
+    """Find vLLM's function that groups layers by what they keep."""
     try:  # vLLM 0.33 moved it
         from vllm.v1.core.kv_cache_planning import get_kv_cache_groups
     except ImportError:

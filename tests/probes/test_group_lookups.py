@@ -13,6 +13,7 @@ from kvtrace.events import GROUP_LOOKUP
 from kvtrace.format.reader import open_recording
 from kvtrace.probes.group_lookups import GroupLookups
 from kvtrace.probes.hooks import Patches
+from kvtrace.probes.optional_attributes import OptionalAttributes
 from tests.probes.records import EngineWith, records_of
 
 
@@ -51,15 +52,21 @@ class Coordinator:
 class Followed:
     """An engine with such a coordinator, followed."""
 
-    def __init__(self, run: Path, coordinator: Any) -> None:
+    def __init__(self, run: Path, coordinator: Any, **manager: Any) -> None:
         self.run, self.coordinator = run, coordinator
         self.recorder = Recorder(run)
         self.recorder.note("role", opens=True, role="engine")
         self.patches = Patches(lambda *_: None)
         self.lookups = GroupLookups(self.recorder, self.patches)
-        manager = SimpleNamespace(enable_caching=True, coordinator=coordinator)
         self.engine: Any = EngineWith(
-            scheduler=SimpleNamespace(kv_cache_manager=manager), hash_block_size=16, step=3, group_lookups=None
+            scheduler=SimpleNamespace(
+                kv_cache_manager=SimpleNamespace(enable_caching=True, coordinator=coordinator, **manager)
+            ),
+            hash_block_size=16,
+            step=3,
+            group_lookups=None,
+            has_connector=bool(manager),
+            optional=OptionalAttributes(self.recorder),
         )
         self.lookups.follow(self.engine)
 
@@ -80,8 +87,8 @@ class Followed:
 def followed(tmp_path: Path) -> Any:
     made: list[Followed] = []
 
-    def follow(coordinator: Any) -> Followed:
-        made.append(Followed(tmp_path, coordinator))
+    def follow(coordinator: Any, **manager: Any) -> Followed:
+        made.append(Followed(tmp_path, coordinator, **manager))
         return made[-1]
 
     yield follow
@@ -134,6 +141,18 @@ def test_a_coordinator_of_another_kind_is_named_and_left_alone(followed: Any) ->
     assert engine.look_up() == 16
     assert "which KV cache group and rule limited a prefix hit" in engine.journal()
     assert engine.engine.group_lookups is None
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_groups_that_cannot_be_asked_one_by_one_for_a_connector_are_named(followed: Any, there: bool) -> None:
+    class Two(Coordinator):
+        single_type_managers = (Group(), Group())
+
+    if there:
+        Two.find_longest_cache_hit_per_group = Coordinator.find_longest_cache_hit  # type: ignore[attr-defined]
+    engine = followed(Two(), get_computed_blocks_for_connector=None)
+    assert engine.look_up() == 32
+    assert ("which KV cache groups lacked what a connector supplies" in engine.journal()) != there
 
 
 def test_one_group_of_full_attention_is_not_observed(tmp_path: Path, followed: Any) -> None:

@@ -194,5 +194,5 @@ def test_the_values_of_a_secret_header_are_recorded_as_hashes_only(header: str) 
 
 def test_the_key_goes_no_further_than_the_environment() -> None:
     assert HASHED.key not in repr(HASHED)
-    assert json.loads(NAMES.to_environment()["KVTRACE_TENANTS"])["key"] == ""
+    assert json.loads(NAMES.to_environment()["_KVTRACE_TENANTS"])["key"] == ""
     assert Tenants("off").to_environment() == {}

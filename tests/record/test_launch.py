@@ -124,9 +124,20 @@ def test_kvtrace_is_among_the_plugins_that_may_load(plugins: str | None, expecte
     assert child_environment(environment, Path("run")).get("VLLM_PLUGINS") == expected
 
 
+@pytest.mark.parametrize(
+    ("prefixes", "expected"),
+    [(None, "KVTRACE_"), ("", "KVTRACE_"), ("AWS_, GCP_", "AWS_, GCP_,KVTRACE_"), ("KVTRACE_,AWS_", "KVTRACE_,AWS_")],
+)
+def test_vllm_copies_what_kvtrace_needs_to_ray_actors(prefixes: str | None, expected: str) -> None:
+    """`tests/vllm/test_launches.py` asks vLLM itself."""
+    name = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
+    environment = {} if prefixes is None else {name: prefixes}
+    assert child_environment(environment, Path("run"))[name] == expected
+
+
 def tenants_of(record: Run, *options: str) -> dict[str, str]:
     """Return what vLLM's processes are told of tenants."""
-    result = record(*options, "sh", "-c", 'printf "%s" "$KVTRACE_TENANTS"')
+    result = record(*options, "sh", "-c", 'printf "%s" "$_KVTRACE_TENANTS"')
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout or "{}")
 
@@ -150,7 +161,7 @@ def test_recordings_with_one_key_file_have_one_key(record: Run, tmp_path: Path) 
 def test_tenants_are_recorded_as_asked(record: Run, environment: dict[str, str]) -> None:
     asked = tenants_of(record, "-o", "a", "--tenants", "names", "--tenant-header", "X-Org")
     assert asked == {"naming": "names", "header": "X-Org", "key": ""}
-    environment["KVTRACE_TENANTS"] = "{}"  # of a recording around this one
+    environment["_KVTRACE_TENANTS"] = "{}"  # of a recording around this one
     assert tenants_of(record, "-o", "b", "--tenants", "off") == {}
     refused = record("--tenants", "names", "--tenant-header", "Authorization", "true")
     assert (refused.returncode, b"may hold a secret" in refused.stderr) == (2, True)

@@ -140,7 +140,7 @@ def cached(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
 @pytest.fixture(scope="session")
 def uncached(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
     """Prefix caching off; frontend and engine share a process."""
-    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "KVTRACE_COUNT_WRITES": "1"}
     yield record_offline("uncached", events=False, environment=environment, enable_prefix_caching=False)
 
 

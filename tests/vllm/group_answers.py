@@ -81,6 +81,7 @@ def drive(chance: random.Random, recorder: Any) -> list[Any]:
     lookups = GroupLookups(recorder, patches)
     engine: Any = Engine()
     engine.scheduler, engine.hash_block_size = SimpleNamespace(kv_cache_manager=manager), HASH_TOKENS
+    engine.has_connector = True
     lookups.follow(engine)
     prefixes = [[chance.randrange(9) for _ in range(300)] for _ in range(3)]
     checked: list[Any] = []

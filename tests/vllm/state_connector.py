@@ -23,7 +23,8 @@ class StateConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         supplies = str(request.sampling_params.extra_args["kvtrace_session"]).endswith("-supplied")
-        return (SUPPLIED if supplies else 0), False
+        lacking = request.num_tokens - 1 - num_computed_tokens
+        return max(0, min(SUPPLIED, lacking)) if supplies else 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         return

@@ -15,35 +15,12 @@ from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings
 from kvtrace.queries import Trace
-from tests.vllm.conftest import ENGINE, HERE, MODEL, Recorded, ingested, kvtrace, vllm_environment
+from tests.vllm.conftest import ENGINE, HERE, Recorded, ingested, kvtrace, vllm_environment
+from tests.vllm.hybrids import WINDOWS, draft_model, state_model
 from tests.vllm.reproduction import check_all
 
 BLOCK = 32
 BIG = {**ENGINE, "num_gpu_blocks_override": 96}
-WINDOWS = {"layer_types": ["full_attention", "sliding_attention"] * 2, "sliding_window": 64}
-LFM2 = {
-    "architectures": ["Lfm2ForCausalLM"],
-    "model_type": "lfm2",
-    "torch_dtype": "float32",
-    "vocab_size": 4096,
-    "num_hidden_layers": 2,
-    "layer_types": ["conv", "full_attention"],
-    "conv_L_cache": 3,
-    "conv_bias": False,
-    "hidden_size": 128,
-    "block_dim": 128,
-    "conv_dim": 128,
-    "conv_dim_out": 128,
-    "norm_eps": 1e-5,
-    "intermediate_size": 256,
-    "block_ff_dim": 256,
-    "block_auto_adjust_ff_dim": False,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 2048,
-}
-"""A hybrid of short convolutions, whose state vLLM keeps as it does Mamba's, and full attention."""
-
 LONG, TURN, OTHER, FILLER = 11, 12, 13, 14
 CASES: dict[str, list[list[int]]] = {
     "first": [[LONG, 300]],
@@ -58,22 +35,6 @@ ODD = {"odd": [[LONG + 10, 310]], "odd-again": [[LONG + 10, 310]]}
 SUPPLIED_TOKENS = 32
 SUPPLIED = {"early-supplied": [[LONG, 100], [TURN + 20, 60]]}
 """The connector of that engine supplies tokens beyond full attention's hit, and with them the state that is missing."""
-
-
-def draft_model(folder: Path, kv_heads: int) -> str:
-    """A draft model of one layer; with fewer KV heads its blocks hold more tokens."""
-    config = json.loads((MODEL / "config.json").read_text())
-    folder.mkdir()
-    (folder / "config.json").write_text(
-        json.dumps({**config, "num_hidden_layers": 1, "intermediate_size": 256, "num_key_value_heads": kv_heads})
-    )
-    return str(folder)
-
-
-def state_model(folder: Path) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LFM2))
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

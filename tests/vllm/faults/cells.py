@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import traceback
 from collections import Counter
@@ -13,15 +14,17 @@ from typing import Any, NamedTuple
 
 from kvtrace.capture import _native
 from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.tenants import Tenants
 from kvtrace.events import EVENTS
 from kvtrace.format import layout
 from kvtrace.format.reader import open_recording
 from kvtrace.launch.summary import Ending, summarize
 from tests.vllm.faults import workload
-from tests.vllm.faults.conditions import CONDITIONS, usual
+from tests.vllm.faults.conditions import CONDITIONS, served_usually, usual
 from tests.vllm.faults.raises import Place, Raises
 from tests.vllm.faults.reads import Reads
-from tests.vllm.faults.variants import build, variants
+from tests.vllm.faults.variants import SERVED, build, variants
+from tests.vllm.faults.variants import prepare as prepare_variant
 from tests.vllm.forks import forked, output_to
 
 ENVIRONMENT = {
@@ -34,6 +37,10 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
 }
+
+
+_DRAWN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""An id that vLLM draws, as of an engine with a connector."""
 
 
 class Fault(NamedTuple):
@@ -100,7 +107,7 @@ class Engine:
         self.reads: Reads | None = None
         self.raises: Raises | None = None
         if fault.kind != "off":
-            os.environ["KVTRACE_RUN_DIR"] = str(self.run_dir)
+            os.environ.update({layout.RUN_DIR_VARIABLE: str(self.run_dir), **Tenants("names").to_environment()})
             self.reads, self.raises = Reads(), Raises()
             _native.watch_reads(self.reads.watch)
             self.break_(fault)
@@ -113,7 +120,11 @@ class Engine:
     def build(self) -> None:
         """Make the engine."""
         helpers = self.folder / "helpers"
-        self.llm = build(variants(helpers)[self.variant], helpers)
+        variant = variants(helpers)[self.variant]
+        if self.variant == SERVED:
+            prepare_variant(variant, helpers)
+        else:
+            self.llm = build(variant, helpers)
 
     def break_(self, fault: Fault) -> None:
         """Have the fault from now on."""
@@ -136,7 +147,8 @@ class Engine:
 
     def run(self) -> dict[str, Any]:
         """Run the workload: the parts of a `Result`."""
-        return {**CONDITIONS.get(self.kind, usual)(self), "kept": workload.kept(), **self.known()}
+        condition = served_usually if self.variant == SERVED else CONDITIONS.get(self.kind, usual)
+        return {**condition(self), "kept": workload.kept(), **self.known()}
 
     def known(self) -> dict[str, Any]:
         """Return the parts of hooks that were called so far, how often, and which attributes were read."""
@@ -246,7 +258,10 @@ def ask(folder: Path, sql: str) -> list[list[Any]]:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return what is recorded, less times and pids: how often each record comes, by event, and the journals' facts."""
+    """Return how often each record comes, by event, and the journals' facts.
+
+    Times, pids, the folder's name and ids that vLLM draws are left out.
+    """
     found: dict[str, Any] = {}
     if not (folder / "run" / layout.PROCESSES).exists():
         return found
@@ -263,7 +278,9 @@ def contents(folder: Path) -> dict[str, Any]:
                 for row in EVENTS[event].struct.iter_unpack(data):
                     if row[-1] == 1:
                         rows[tuple(row[index] for index in kept)] += 1
-        found["engine"] = {name: value for name, value in process.engine.items() if name != "pid"}
+        facts = {name: value for name, value in process.engine.items() if name != "pid"}
+        told = json.dumps(facts).replace(str(folder), "")  # helpers' files are in it
+        found["engine"] = json.loads(_DRAWN.sub("", told))
         found["connectors"] = process.connectors
         found["roles"] = sorted(process.roles)
     return found

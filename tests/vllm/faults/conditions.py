@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.capture import stream
-from tests.vllm.faults import workload
+from tests.vllm.conftest import ENGINE
+from tests.vllm.faults import served, workload
 
 if TYPE_CHECKING:
     from tests.vllm.faults.cells import Engine
@@ -126,6 +127,11 @@ def restarted(engine: Engine) -> dict[str, Any]:
 def usual(engine: Engine) -> dict[str, Any]:
     """Nothing in particular."""
     return {"outcome": workload.run(engine.llm)}
+
+
+def served_usually(engine: Engine) -> dict[str, Any]:
+    """The same of requests by HTTP."""
+    return {"outcome": served.run(ENGINE)}
 
 
 CONDITIONS: dict[str, Callable[[Engine], dict[str, Any]]] = {

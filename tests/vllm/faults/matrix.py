@@ -32,10 +32,10 @@ from tests.vllm.faults import cells
 from tests.vllm.faults.cells import Fault
 from tests.vllm.faults.conditions import CONDITIONS
 from tests.vllm.faults.judge import Reference, judge, judge_condition
-from tests.vllm.faults.variants import variants
+from tests.vllm.faults.variants import SERVED, variants
 from tests.vllm.offload.engines import connector_engines
 
-IN_MATRIX = ("plain", "uncached", "subclassed", *connector_engines(Path()), "ttl")
+IN_MATRIX = ("plain", "uncached", "subclassed", *connector_engines(Path()), "ttl", "groups", "states", SERVED)
 _PYTHONS_OWN = ("__spec__", "__mro__", "__module__", "__qualname__", "__name__")
 
 

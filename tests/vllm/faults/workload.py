@@ -54,7 +54,9 @@ def parameters(session: str, turn: int) -> Any:
     """Sampling parameters of a request, with its tags."""
     from vllm import SamplingParams
 
-    tags = {"kvtrace_session": session, "kvtrace_turn": turn, "kvtrace_tool": "fast"}
+    supplied = session == "s6"  # by the connector of variant `states`
+    tags = {"kvtrace_session": f"{session}-supplied" if supplied else session, "kvtrace_turn": turn}
+    tags |= {"kvtrace_tool": "fast", "kvtrace_tenant": f"tenant-{session}"}
     return SamplingParams(
         max_tokens=OUTPUT_TOKENS, ignore_eos=True, detokenize=False, temperature=0, seed=1, extra_args=tags
     )
