@@ -683,8 +683,8 @@ CONNECTOR_LOOKUP = Event(
 CONNECTOR_NEWS = Event(
     "connector_news",
     "engine",
-    "The scheduler's side of a KV connector was told that a request or its load had ended. vLLM tells of several at once "
-    "by a set, whose order is another one in each process, and the connector acts in that order. It is that of the rows.",
+    "The scheduler's side of a KV connector was told that a request or its load had ended. vLLM tells of several at "
+    "once by a set, whose order is another one in each process. The connector acts in it, and the rows have it.",
     (
         Field("time_ns", TIME, "When it was told."),
         STEP,

@@ -22,7 +22,7 @@ CONTENT = "the content of a tier's blocks"
 ORDER = "in which order the connector took requests that ended at once"
 PLAN = Hook(
     f"{CONNECTOR}.build_connector_meta",
-    "the blocks of transfers, the steps of calls",
+    f"the blocks of transfers, the steps of calls, {ORDER}",
     needs=(
         Need(BLOCK_POOL, "blocks"),
         Need(BLOCK, "block_hash", CONTENT),
@@ -37,7 +37,9 @@ RELEASING_ONES = (
     Hook("vllm.distributed.kv_transfer.kv_connector.v1.base:SupportsHMA.request_finished_all_groups", _LOST),
 )
 RESULTS = Hook(
-    f"{CONNECTOR}.update_connector_output", _LOST, needs=(Need(CONNECTOR_OUTPUT, "finished_recving", ORDER),)
+    f"{CONNECTOR}.update_connector_output",
+    f"{_LOST}, {ORDER}",
+    needs=(Need(CONNECTOR_OUTPUT, "finished_recving", ORDER),),
 )
 RESET = Hook(f"{CONNECTOR}.reset_cache", _LOST)
 HOOKS = LOOKUP, PLAN, TAKING, *RELEASING_ONES, RESULTS, RESET

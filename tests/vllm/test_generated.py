@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 import kvtrace as package
 from tests.vllm.conftest import ENGINE, HERE, kvtrace, vllm_environment
+from tests.vllm.offload.engines import connector_engines
 from tests.vllm.reproduction import check_all
 
 SEED = 1
@@ -29,6 +31,7 @@ ENGINES = {
             "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2, "prompt_lookup_min": 1,
         },
     },
+    "offloading": connector_engines(Path())["offloading"].engine,
 }  # fmt: skip
 
 
@@ -36,7 +39,10 @@ ENGINES = {
 def test_generated_workloads_are_repeated(warm_python: list[str], tmp_path: Path) -> None:
     engines = [{**ENGINE, **options} for options in ENGINES.values()]
     script = [*warm_python, str(HERE / "generated.py"), json.dumps(engines), str(SEED), str(tmp_path / "log")]
-    environment = vllm_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    paths = os.pathsep.join(filter(None, [str(HERE / "offload"), os.environ.get("PYTHONPATH")]))
+    environment = vllm_environment(
+        VLLM_ENABLE_V1_MULTIPROCESSING="0", PYTHONPATH=paths, KVTRACE_TEST_SPEC_LOG=str(tmp_path / "spec.jsonl")
+    )
     run = tmp_path / "run"
     done = kvtrace("record", "-o", run, "--", *script, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
