@@ -59,7 +59,7 @@ BASE, TIMES = "nothing (the check)", "(times of offload)"
 CELLS = {
     BASE: Cell({}),
     TIMES: Cell(_offload(4)),
-    "`num_gpu_blocks` 24": Cell({"num_gpu_blocks_override": 24}, ("num_gpu_blocks=24",)),
+    "`num_gpu_blocks` 24": Cell({"num_gpu_blocks_override": 24, "max_model_len": 736}, ("num_gpu_blocks=24",)),
     "`num_gpu_blocks` 96": Cell({"num_gpu_blocks_override": 96}, ("num_gpu_blocks=96",)),
     "`max_num_batched_tokens` 128": Cell({"max_num_batched_tokens": 128}, ("max_num_batched_tokens=128",)),
     "`max_num_seqs` 3": Cell({"max_num_seqs": 3}, ("max_num_seqs=3",)),
@@ -107,7 +107,7 @@ def record(out: Path, name: str, number: int, python: Sequence[str], prefix: Seq
     ):  # fmt: skip
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            sys.exit(f"{name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+            sys.exit(f"{name}: {done.stderr[-2000:]}")
     print(f"recorded {name}, round {number}", file=sys.stderr, flush=True)
     return trace
 
