@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from kvtrace.capture._native import Around
 from kvtrace.events import CONNECTOR_LOOKUP, CONNECTOR_NEWS, TRANSFER_BLOCK, ConnectorNews, Direction, PinEnd
 from kvtrace.probes.connectors.adapter import Adapter, Facts, Planned
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Before, Part, low_hashes
+from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part, low_hashes
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.pins import Holder
@@ -112,22 +112,20 @@ def _hook_references(part: Part) -> None:
     for declared in RELEASING_ONES:
         if "SupportsHMA" not in declared.path or "SupportsHMA" in kinds:
             part.hook(part.connector, declared, _holding_for(part, PinEnd.released), _let_go, off)
-    for declared in (RESULTS, RESET):
-        holding = _holding(part, PinEnd.released)
-        before = _telling(part, holding.before) if declared is RESULTS else holding.before
-        part.hook(part.connector, declared, before, holding.after, off)
+    holding = _holding(part, PinEnd.released)
+    part.hook(part.connector, RESET, holding.before, holding.after, off)
+    _hook_results(part)
 
 
-def _telling(part: Part, hold: Before) -> Before:
-    """Record which loads the workers report, too."""
-    tell = _teller(part, ConnectorNews.loaded)
+def _hook_results(part: Part) -> None:
+    """Record which loads the workers report, beside the references that end with that."""
+    holding, tell = _holding(part, PinEnd.released), _teller(part, ConnectorNews.loaded)
 
-    def before(args: Args, kwargs: Kwargs) -> object:
-        output = argument(args, kwargs, 0, "connector_output")
-        tell(part.optional.read(output, "finished_recving", ORDER))
-        return hold(args, kwargs)
+    def before_results(args: Args, kwargs: Kwargs) -> object:
+        tell(part.optional.read(argument(args, kwargs, 0, "connector_output"), "finished_recving", ORDER))
+        return holding.before(args, kwargs)
 
-    return before
+    part.hook(part.connector, RESULTS, before_results, holding.after, _nobody_holds(part))
 
 
 def _teller(part: Part, op: ConnectorNews) -> Callable[[Collection[str] | None], None]:
