@@ -196,6 +196,13 @@ class TierOp(enum.IntEnum):
     reset = 6  # the whole tier was emptied (tier_block_id is NULL)
 
 
+class ConnectorNews(enum.IntEnum):
+    """News of a request for the scheduler's side of a KV connector."""
+
+    ended = 1  # the request ended; told with the next step's plan
+    loaded = 2  # its load ended; told with a step's results
+
+
 class ConnectorCall(enum.IntEnum):
     """A call of vLLM's worker into a KV connector."""
 
@@ -670,6 +677,19 @@ CONNECTOR_LOOKUP = Event(
         Field("matched_tokens", I32, "Tokens beyond those that it can supply; NULL: it does not know yet."),
         Field("asynchronous", BOOL, "It will load them while other requests run."),
         Field("asked_ns", TIME, "Time of the call; the scheduler waits for the answer. NULL in older recordings."),
+    ),
+)
+
+CONNECTOR_NEWS = Event(
+    "connector_news",
+    "engine",
+    "The scheduler's side of a KV connector was told that a request or its load had ended. vLLM tells of several at "
+    "once by a set, whose order is another one in each process. The connector acts in it, and the rows have it.",
+    (
+        Field("time_ns", TIME, "When it was told."),
+        STEP,
+        REQ,
+        Field("op", ENUM, "What it was told.", ConnectorNews),
     ),
 )
 

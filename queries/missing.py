@@ -23,7 +23,7 @@ _ADVICE = {
     **dict.fromkeys(("gpu_tile", "gpu_program", "gpu_write", "gpu_block_list", "tile_step"), _TILES),
     **dict.fromkeys(("kv_window", "kv_layer", "gpu_clock", "gpu_memory", "kv_access"), _WINDOWS),
     **dict.fromkeys(("alignment", "source", "kernel_name", "cpu_op", "nvtx", "graph_node", "step_gpu"), _PROFILE),
-    **dict.fromkeys(("connector", "connector_call", "connector_lookup"), _CONNECTOR),
+    **dict.fromkeys(("connector", "connector_call", "connector_lookup", "connector_news"), _CONNECTOR),
     **dict.fromkeys(("prefix_miss", "cost_model"), _DERIVED),
     **dict.fromkeys(
         ("pin", "pin_start", "pin_end"), "record a KV connector, a streaming session or a scheduler that pins blocks"

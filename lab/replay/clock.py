@@ -10,6 +10,9 @@ from kvtrace.capture import _native
 class VirtualClock:
     """Takes the place of `time`'s clocks in this process. Both read UNIX time, so replayed times need no offset.
 
+    Between two moves kvtrace's hooks, which read `monotonic_ns`, find each reading 1 ns later than the one before: what
+    becomes of a lookup is derived from the order of records in several tables.
+
     Attributes:
         now_ns: The time, ns.
     """
@@ -20,7 +23,8 @@ class VirtualClock:
 
     def install(self) -> None:
         """Replace the clocks for the rest of the process's life."""
-        time.monotonic_ns = time.time_ns = lambda: self.now_ns
+        time.monotonic_ns = _native.now_ns
+        time.time_ns = lambda: self.now_ns
         time.monotonic = time.time = lambda: self.now_ns / 1e9
 
     def set(self, now_ns: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.engine import STOP_TOKEN, TOKEN, Requests
+from kvtrace.lab.replay.in_order import InOrder
 from kvtrace.lab.replay.leap import Leap, can_leap, quicken
 from kvtrace.lab.replay.recording import RecordedRequest, Recording
 from kvtrace.lab.replay.tally import Tally
@@ -92,9 +93,15 @@ class Drive:
         """Forget a request that has ended."""
         return self._recorded.pop(request_id)
 
-    def schedule(self) -> tuple[Any, list[str], int]:
-        """Schedule a step; its output, the requests that get a token of it, and by how many ns copies delay it."""
+    def schedule(self, step: int = 0) -> tuple[Any, list[str], int]:
+        """Schedule a step, by its recorded number if there is one.
+
+        Returns:
+            The scheduler's output, the requests that get a token of it, and by how many ns copies delay it.
+        """
         scheduler = self.scheduler
+        if scheduler.connector is not None and len(scheduler.finished_req_ids) > 1:
+            scheduler.finished_req_ids = InOrder(scheduler.finished_req_ids, self.recording.ended.get(step, ()))
         output = scheduler.schedule()
         self.steps += 1
         requests = scheduler.requests
@@ -111,7 +118,9 @@ class Drive:
         answers = [self._tokens(id_, output) if id_ in sampled else [] for id_ in ids]
         result = self._output_type(ids, {id_: place for place, id_ in enumerate(ids)}, answers)
         if self._worker is not None:
-            result.kv_connector_output = self._worker(output, step)
+            report = result.kv_connector_output = self._worker(output, step)
+            if report is not None and report.finished_recving:
+                report.finished_recving = InOrder(report.finished_recving, self.recording.loaded.get(step, ()))
         outputs = self.scheduler.update_from_output(output, result)
         if self._tells_drafts:
             self._draft(tokens)
@@ -199,7 +208,7 @@ def replay_recorded(drive: Drive) -> None:
         elif kind == _RESET:
             drive.scheduler.reset_prefix_cache()
         elif kind == _START:
-            output, tokens, _ = drive.schedule()
+            output, tokens, _ = drive.schedule(what.step)
             running[what.step] = output, tokens
         elif what.step in running:
             drive.results(*running.pop(what.step), what.step)

@@ -140,6 +140,8 @@ class Recording:
         resets_ns: When the prefix cache was emptied.
         transfers: With a KV connector: the step with whose results the workers reported each transfer's end, by the
             connector's own number of the transfer, of a load with `LOAD`.
+        ended: By step, the internal ids of ended requests in the order in which the connector was told of them.
+        loaded: The same of requests whose loads were reported with a step's results.
         warnings: What the trace does not tell, and what is assumed instead.
     """
 
@@ -151,6 +153,8 @@ class Recording:
     command: str | None
     warnings: list[str]
     transfers: dict[int, int] = field(default_factory=dict)
+    ended: dict[int, list[str]] = field(default_factory=dict)
+    loaded: dict[int, list[str]] = field(default_factory=dict)
 
     @property
     def by_number(self) -> dict[int, RecordedRequest]:
@@ -184,18 +188,20 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
         )
         if not steps:
             raise KvtraceError(f"{path} has no scheduler steps of engine {engine.engine_id}")
-        _refuse(trace, engine)
-        _read_drafts(trace, engine, requests)
+        drafts = _drafts(trace, engine)
+        _refuse(trace, engine, drafts)
+        _read_drafts(trace, engine, requests, drafts)
         if facts.get("kept_from_ns"):
             warnings.append("the recording's beginning was discarded: what the cache held at first is not known")
         _read_owners(trace, engine, requests, warnings)
-        transfers = _transfers(trace, engine) if engine.connector else {}
-    return Recording(
-        path, engine, requests, steps, [row[0] for row in resets], facts.get("command"), warnings, transfers
-    )
+        recording = Recording(path, engine, requests, steps, [row[0] for row in resets], facts.get("command"), warnings)
+        if engine.connector:
+            recording.transfers = _transfers(trace, engine)
+            _read_news(trace, recording)
+    return recording
 
 
-def _refuse(trace: Trace, engine: EngineFacts) -> None:
+def _refuse(trace: Trace, engine: EngineFacts, drafts: Drafts) -> None:
     """Raise for what no replay can repeat."""
     why = None
 
@@ -204,7 +210,7 @@ def _refuse(trace: Trace, engine: EngineFacts) -> None:
 
     if has("pin_start WHERE cause = 'streaming'"):
         why = "requests got their prompts in parts (streaming sessions); the trace does not tell how long these were"
-    elif has("step_schedule WHERE decode_tokens > decode_requests") and not _drafts(trace, engine):
+    elif has("step_schedule WHERE decode_tokens > decode_requests") and not drafts:
         why = "it generated speculatively, and the trace does not tell its drafts"
     elif has("request_remote WHERE true"):
         why = "it was one half of a prefill/decode pair; the other engine's part is not in its requests"
@@ -222,22 +228,25 @@ def _read_owners(trace: Trace, engine: EngineFacts, requests: list[RecordedReque
         warnings.append("LoRA adapters were used; replay does not limit how many are loaded at once")
 
 
-def _drafts(trace: Trace, engine: EngineFacts) -> dict[tuple[int, int], tuple[int, int]]:
-    """Verified and accepted draft tokens by request and step; none in traces of earlier kvtraces."""
+Drafts = dict[tuple[int, int], tuple[int, int]]
+"""Verified and accepted draft tokens, by request and step."""
+
+
+def _drafts(trace: Trace, engine: EngineFacts) -> Drafts:
+    """Read table `draft`, which traces of earlier kvtraces lack."""
     if not _rows(trace, "SELECT 1 FROM duckdb_tables() WHERE table_name = 'draft'"):
         return {}
     rows = _rows(trace, "SELECT request, step, drafted_tokens, accepted_tokens FROM draft WHERE engine_id = $e", engine)
     return {(request, step): (drafted, accepted) for request, step, drafted, accepted in rows}
 
 
-def _read_drafts(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest]) -> None:
+def _read_drafts(trace: Trace, engine: EngineFacts, requests: list[RecordedRequest], drafts: Drafts) -> None:
     """Put in each request's drafts, by the output tokens that it had when a step with them had its results.
 
     Where another replay stops between two such steps, a draft of the first goes on with what is left of it. What a
     preempted request had drafted was not recorded: as many as may be, none of them accepted (inferred; a long draft is
     what needs the blocks that a preemption frees).
     """
-    drafts = _drafts(trace, engine)
     if not drafts:
         return
     by_number = {request.number: request for request in requests}
@@ -270,6 +279,25 @@ def _transfers(trace: Trace, engine: EngineFacts) -> dict[int, int]:
         engine,
     )
     return dict(rows)
+
+
+def _read_news(trace: Trace, recording: Recording) -> None:
+    """Read in which order the connector was told of ended requests and loads."""
+    rows = []
+    if _rows(trace, "SELECT 1 FROM duckdb_tables() WHERE table_name = 'connector_news'"):
+        rows = _rows(
+            trace,
+            "SELECT n.op::VARCHAR, n.step, r.internal_id FROM connector_news n JOIN request r USING (request) "
+            "WHERE n.engine_id = $e ORDER BY n.rowid",
+            recording.engine,
+        )
+    if not rows:
+        recording.warnings.append(
+            "the trace does not tell in which order its connector took requests that ended with one step; "
+            "blocks of the tier may be evicted in another order"
+        )
+    for op, step, internal_id in rows:
+        (recording.ended if op == "ended" else recording.loaded).setdefault(step, []).append(internal_id)
 
 
 def _rows(trace: Trace, sql: str, engine: EngineFacts | None = None) -> list[tuple[Any, ...]]:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from kvtrace.capture._native import Around
-from kvtrace.events import CONNECTOR_LOOKUP, TRANSFER_BLOCK, Direction, PinEnd
+from kvtrace.events import CONNECTOR_LOOKUP, CONNECTOR_NEWS, TRANSFER_BLOCK, ConnectorNews, Direction, PinEnd
 from kvtrace.probes.connectors.adapter import Adapter, Facts, Planned
 from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part, low_hashes
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.pins import Holder
-from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_POOL, CONNECTOR, REQUEST
+from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_POOL, CONNECTOR, CONNECTOR_OUTPUT, REQUEST, SCHEDULER_OUTPUT
 from kvtrace.probes.vllm_types import Request
 
 LOOKUP = Hook(
     f"{CONNECTOR}.get_num_new_matched_tokens", "what connectors were asked", needs=(Need(REQUEST, "request_id"),)
 )
 CONTENT = "the content of a tier's blocks"
+ORDER = "in which order the connector took requests that ended at once"
 PLAN = Hook(
     f"{CONNECTOR}.build_connector_meta",
-    "the blocks of transfers, the steps of calls",
-    needs=(Need(BLOCK_POOL, "blocks"), Need(BLOCK, "block_hash", CONTENT), Need(REQUEST, "block_hashes", CONTENT)),
+    f"the blocks of transfers, the steps of calls, {ORDER}",
+    needs=(
+        Need(BLOCK_POOL, "blocks"),
+        Need(BLOCK, "block_hash", CONTENT),
+        Need(REQUEST, "block_hashes", CONTENT),
+        Need(SCHEDULER_OUTPUT, "finished_req_ids", ORDER),
+    ),
 )
 _LOST = "references connectors take on blocks"
 TAKING = Hook(f"{CONNECTOR}.update_state_after_alloc", _LOST)
@@ -30,8 +36,13 @@ RELEASING_ONES = (
     Hook(f"{CONNECTOR}.request_finished", _LOST),
     Hook("vllm.distributed.kv_transfer.kv_connector.v1.base:SupportsHMA.request_finished_all_groups", _LOST),
 )
-RELEASING_ANY = Hook(f"{CONNECTOR}.update_connector_output", _LOST), Hook(f"{CONNECTOR}.reset_cache", _LOST)
-HOOKS = LOOKUP, PLAN, TAKING, *RELEASING_ONES, *RELEASING_ANY
+RESULTS = Hook(
+    f"{CONNECTOR}.update_connector_output",
+    f"{_LOST}, {ORDER}",
+    needs=(Need(CONNECTOR_OUTPUT, "finished_recving", ORDER),),
+)
+RESET = Hook(f"{CONNECTOR}.reset_cache", _LOST)
+HOOKS = LOOKUP, PLAN, TAKING, *RELEASING_ONES, RESULTS, RESET
 
 
 def attach(part: Part, adapter: Adapter) -> Facts:
@@ -73,7 +84,7 @@ def _hook_lookups(part: Part) -> None:
 
 
 def _hook_plans(part: Part, adapter: Adapter) -> None:
-    plans = Plans(part)
+    plans, tell = Plans(part), _teller(part, ConnectorNews.ended)
     holding = _holding(part, PinEnd.saved)
     let_go = holding.after
 
@@ -86,8 +97,10 @@ def _hook_plans(part: Part, adapter: Adapter) -> None:
             setattr(metadata, STEP_ATTRIBUTE, (engine.pid, engine.step))
         except AttributeError:  # a metadata class with slots: its workers know no step, and say so
             pass
-        for plan in adapter.planned(metadata, argument(args, kwargs, 0, "scheduler_output")):
+        output = argument(args, kwargs, 0, "scheduler_output")
+        for plan in adapter.planned(metadata, output):
             plans.record(engine, plan)
+        tell(part.optional.read(output, "finished_req_ids", ORDER))
 
     part.hook(part.connector, PLAN, holding.before, after_build, _nobody_holds(part))
 
@@ -99,9 +112,35 @@ def _hook_references(part: Part) -> None:
     for declared in RELEASING_ONES:
         if "SupportsHMA" not in declared.path or "SupportsHMA" in kinds:
             part.hook(part.connector, declared, _holding_for(part, PinEnd.released), _let_go, off)
-    for declared in RELEASING_ANY:
-        holding = _holding(part, PinEnd.released)
-        part.hook(part.connector, declared, holding.before, holding.after, off)
+    holding = _holding(part, PinEnd.released)
+    part.hook(part.connector, RESET, holding.before, holding.after, off)
+    _hook_results(part)
+
+
+def _hook_results(part: Part) -> None:
+    """Record which loads the workers report, beside the references that end with that."""
+    holding, tell = _holding(part, PinEnd.released), _teller(part, ConnectorNews.loaded)
+
+    def before_results(args: Args, kwargs: Kwargs) -> object:
+        tell(part.optional.read(argument(args, kwargs, 0, "connector_output"), "finished_recving", ORDER))
+        return holding.before(args, kwargs)
+
+    part.hook(part.connector, RESULTS, before_results, holding.after, _nobody_holds(part))
+
+
+def _teller(part: Part, op: ConnectorNews) -> Callable[[Collection[str] | None], None]:
+    """Make the function that records requests of which the engine's connector is told, in their set's order."""
+    emit = part.recorder.stream(CONNECTOR_NEWS)
+
+    def tell(request_ids: Collection[str] | None) -> None:
+        engine = part.engine() if request_ids and not part.index else None
+        if engine is None or not request_ids:
+            return
+        moment = time.monotonic_ns()
+        for request_id in request_ids:
+            emit(time_ns=moment, step=engine.acting_step, request=engine.number(request_id), op=op)
+
+    return tell
 
 
 def _nobody_holds(part: Part) -> Callable[[], None]:

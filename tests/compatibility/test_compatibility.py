@@ -285,7 +285,8 @@ def test_arguments_are_found_in_the_hooks_functions_and_in_what_they_call() -> N
     assert found[f"{SCHEDULER}._free_request_blocks"] == (Argument(1, "request", False),)  # by a helper of the hook's
     connector = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
     assert found[f"{connector}.request_finished"] == (Argument(1, "request", False),)  # of an object, in a loop
-    assert found[f"{connector}.update_connector_output"] == ()
+    assert found[f"{connector}.update_connector_output"] == (Argument(1, "connector_output", False),)
+    assert found[f"{connector}.reset_cache"] == ()
 
 
 def test_an_offloading_connector_whose_workers_number_the_jobs_is_recorded_by_its_interface() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import check
@@ -14,23 +14,35 @@ from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, replay
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings, untold_settings
+from kvtrace.queries import Trace
 
 COUNTED = ("steps", "hit_tokens", "evictions", "preemptions", "output_tokens")
 
 
+_MISSES = """
+SELECT r.internal_id, m.step, m.resumed, m.verdict, m.gate_rule, m.known_tokens, m.recomputed_tokens, m.avoidable_tokens
+FROM prefix_miss m JOIN request r USING (request) WHERE m.engine_id = {engine} ORDER BY ALL
+"""
+
+
 class Repeated(NamedTuple):
-    """A recording, and its replay with recorded times."""
+    """A recording, and its replay with recorded times.
+
+    `misses` are the verdicts on both's lookups, with what they say of them.
+    """
 
     recorded: Outcome
     replayed: Outcome
     agreement: Agreement
     warnings: list[str]
+    misses: tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
     def check(self) -> None:
-        """Hits, evictions and preemptions are equal, and so are 99.9% of the steps."""
+        """Hits, evictions, preemptions and verdicts on misses are equal, and so are 99.9% of the steps."""
         counts = [{name: getattr(outcome, name) for name in COUNTED} for outcome in (self.replayed, self.recorded)]
         assert counts[0] == counts[1], self.agreement.departs
         assert self.agreement.identical_steps >= 0.999, self.agreement.departs
+        assert self.misses[1] == self.misses[0]
 
 
 def repeated(trace: Path, engine_id: int | None, folder: Path, recorded: Sequence[str] = ()) -> Repeated:
@@ -43,16 +55,32 @@ def repeated(trace: Path, engine_id: int | None, folder: Path, recorded: Sequenc
     if isinstance(done, KvtraceError):
         raise done
     agreement = check.agreement(trace, done.trace, number)
-    return Repeated(check.outcome(trace, number), check.outcome(done.trace), agreement, done.warnings)
+    misses = _misses(trace, str(number)), _misses(done.trace, "m.engine_id")
+    return Repeated(check.outcome(trace, number), check.outcome(done.trace), agreement, done.warnings, misses)
 
 
-def check_all(traces: Mapping[str, Path | tuple[Path, int]], folder: Path) -> dict[str, Repeated]:
-    """Check the replays of several traces, or engines of traces, two at a time."""
+def _misses(path: Path, engine: str) -> list[dict[str, Any]]:
+    with Trace(path) as trace:
+        rows: list[dict[str, Any]] = trace.sql(_MISSES.format(engine=engine), format="arrow").to_pylist()
+    return rows
+
+
+def check_all(
+    traces: Mapping[str, Path | tuple[Path, int]], folder: Path, recorded: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Repeated]:
+    """Check the replays of several traces, or engines of traces, two at a time.
+
+    Args:
+        traces: By name.
+        folder: Where they go.
+        recorded: Settings that a trace does not tell, by its name.
+    """
 
     def one(name: str) -> Repeated:
         (folder / f"repeated {name}").mkdir()
         where = traces[name]
-        return repeated(*(where if isinstance(where, tuple) else (where, None)), folder / f"repeated {name}")
+        told = (recorded or {}).get(name, ())
+        return repeated(*(where if isinstance(where, tuple) else (where, None)), folder / f"repeated {name}", told)
 
     with ThreadPoolExecutor(2) as pool:
         found = dict(zip(traces, pool.map(one, traces), strict=True))

@@ -84,6 +84,11 @@ enum { /* WindowKind */
     WINDOW_KIND_ATTENTION = 2,
 };
 
+enum { /* ConnectorNews */
+    CONNECTOR_NEWS_ENDED = 1,
+    CONNECTOR_NEWS_LOADED = 2,
+};
+
 enum { /* ConnectorCall */
     CONNECTOR_CALL_LOAD = 1,
     CONNECTOR_CALL_SAVE = 2,
@@ -570,6 +575,19 @@ typedef struct {
     "asked_ns:q"
 
 typedef struct {
+    int64_t time_ns;
+    int32_t step;
+    uint32_t request;
+    uint8_t op;
+    uint8_t whole; /* 1 once all of it is written */
+} ConnectorNewsRecord;
+#define CONNECTOR_NEWS_LAYOUT \
+    "time_ns:q " \
+    "step:i " \
+    "request:I " \
+    "op:B(ended=1,loaded=2)"
+
+typedef struct {
     int64_t start_ns;
     int64_t end_ns;
     int32_t engine_id;
@@ -739,6 +757,7 @@ _Static_assert(sizeof(BlockTableRecord) == 19, "BlockTableRecord is not packed")
 _Static_assert(sizeof(KvWindowRecord) == 31, "KvWindowRecord is not packed");
 _Static_assert(sizeof(BatchRowRecord) == 17, "BatchRowRecord is not packed");
 _Static_assert(sizeof(ConnectorLookupRecord) == 39, "ConnectorLookupRecord is not packed");
+_Static_assert(sizeof(ConnectorNewsRecord) == 18, "ConnectorNewsRecord is not packed");
 _Static_assert(sizeof(ConnectorCallRecord) == 39, "ConnectorCallRecord is not packed");
 _Static_assert(sizeof(TransferSubmitRecord) == 44, "TransferSubmitRecord is not packed");
 _Static_assert(sizeof(TransferEndRecord) == 50, "TransferEndRecord is not packed");

@@ -18,9 +18,10 @@ static PyMethodDef functions[] = {
     {"watch_reads", (PyCFunction)watch_reads, METH_O,
      "watch_reads(watcher): called with an object and a name before an attribute is read here; None: nobody is."},
     {"set_virtual_clock", (PyCFunction)set_virtual_clock, METH_O,
-     "set_virtual_clock(ns): what records are stamped with from now on; 0: CLOCK_MONOTONIC again."},
+     "set_virtual_clock(ns): what records are stamped with from now on, 1 ns apart; 0: CLOCK_MONOTONIC again."},
     {"fence", fence, METH_NOARGS,
      "fence(): other processes and devices see what is written before it first; what is read after it is not older."},
+    {"now_ns", (PyCFunction)read_clock, METH_NOARGS, "now_ns(): the time that the next record would be stamped with."},
     {"elapsed", (PyCFunction)elapsed, METH_VARARGS,
      "elapsed(event_elapsed, since, events, first, count, ring, out): ms from an event to others; how many, and the "
      "error."},

@@ -115,6 +115,7 @@ static inline void replace(PyObject **place, PyObject *by)
 /* Functions of the module. */
 PyObject *argument(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *set_virtual_clock(PyObject *module, PyObject *ns);
+PyObject *read_clock(PyObject *module, PyObject *unused);
 PyObject *watch_reads(PyObject *module, PyObject *watcher);
 PyObject *fence(PyObject *module, PyObject *none);
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.queries import Trace
+from kvtrace.lab.warm import started
+from tests.vllm.conftest import vllm_environment
 from tests.vllm.offload.conftest import HERE, Ledger
 from tests.vllm.offload.engines import BLOCK_BYTES
 from tests.vllm.reproduction import check_all, repeated
@@ -25,17 +26,30 @@ def test_pins_are_repeated(ttl: Ledger, tmp_path: Path, monkeypatch: pytest.Monk
     assert ttl.rows("SELECT count(*) AS pins FROM pin_start WHERE cause = 'ttl'")[0]["pins"]
 
 
-def test_copies_of_a_simple_cpu_offload_are_repeated(simple_cpu: Ledger, tmp_path: Path) -> None:
-    """The engine ran a subclass of vLLM's connector, so that it is named here."""
-    trace = simple_cpu.recorded.run / "trace.duckdb"
-    found = repeated(trace, None, tmp_path, ["connector=simple-cpu-offload", f"cpu_bytes_to_use={30 * BLOCK_BYTES}"])
-    found.check()
-    # Where several loads end with one step vLLM takes them from a set, so their blocks are released in any order.
-    operations = "SELECT step, op::VARCHAR AS op, block_id FROM block_event WHERE pool = 0 ORDER BY ALL"
-    with Trace(tmp_path / "again.duckdb") as again:
-        assert again.sql(operations, format="arrow").to_pylist() == simple_cpu.rows(operations)
-    moved = "SELECT direction::VARCHAR AS direction, count(*) AS n FROM transfer GROUP BY 1 ORDER BY 1"
-    assert {row["direction"] for row in simple_cpu.rows(moved)} == {"load", "store"}
+def test_engines_with_connectors_are_repeated(
+    offloading: Ledger, simple_cpu: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests and loads end several at once, and vLLM tells its connectors so by sets of their ids.
+
+    The replays have a hash seed of their own. The fixtures' interpreter gives its forks the one that recorded.
+    """
+    traces = {
+        name: ledger.recorded.run / "trace.duckdb"
+        for name, ledger in (("offloading", offloading), ("simple", simple_cpu))
+    }
+    # The engine ran a subclass of vLLM's connector, so that it is named here.
+    told = {"simple": ["connector=simple-cpu-offload", f"cpu_bytes_to_use={30 * BLOCK_BYTES}"]}
+    with started(environment=vllm_environment(PYTHONHASHSEED="1")) as python:
+        monkeypatch.setattr("kvtrace.lab.replay.run.PYTHON", python)
+        found = check_all(traces, tmp_path, told)
+    assert {name: each.agreement.identical_blocks for name, each in found.items()} == {"offloading": 1, "simple": 1}
+    for ledger in (offloading, simple_cpu):
+        moved = ledger.rows("SELECT DISTINCT direction::VARCHAR AS direction FROM transfer ORDER BY 1")
+        assert [row["direction"] for row in moved] == ["load", "store"]
+        at_once = ledger.rows(
+            "SELECT DISTINCT op::VARCHAR AS op FROM connector_news GROUP BY step, op HAVING count(*) > 1"
+        )
+        assert "ended" in {row["op"] for row in at_once}
 
 
 _BUILT = "only the scheduler sides of OffloadingConnector and SimpleCPUOffloadConnector"
