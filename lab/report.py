@@ -309,6 +309,7 @@ def _repeats(results: Sequence[Result]) -> Iterator[Part]:
 
 
 _MOST_TURNS = 8
+_SHARES = {"queue_share": "queue share", "load_share": "loads", "store_share": "stores", "transfer_share": "transfers"}
 
 
 def _turns(results: Sequence[Result]) -> Iterator[Part]:
@@ -329,17 +330,18 @@ def _turns(results: Sequence[Result]) -> Iterator[Part]:
                 name,
                 *(fmean(each[turn - 1] for each in turns) if turn <= last else None for turn in shown),
                 _span([each[last - 1] / each[0] for each in turns]),
-                *(_mean_of(phases, share) for share in ("queue_share", "transfer_share")),
+                *(_mean_of(phases, share) for share in _SHARES),
                 ", ".join(f"{shape} ({count})" if len(shapes) > 1 else shape for shape, count in shapes.items()) or "-",
             ]
         )
     reading = (
         "Mean latency of a turn, ms, over the jobs that completed all turns up to the one that half of the jobs "
         "completed; the mean of repeats. Last over first has the lowest and the highest repeat in parentheses. Queue "
-        "share is the share of the growth that is waiting for admission, transfers the share of the time with a "
-        "transfer under way; the shape is inferred from these by the query turn-growth, which has its rules."
+        "share is the share of the growth that is waiting for admission; loads and stores are the time of all copies "
+        "of one direction over the phase's, transfers the share of the time with a transfer under way. The shape is "
+        "inferred from these by the query turn-growth, which has its rules."
     )
-    numbers = [*(f"turn {turn}" for turn in shown), "last / first", "queue share", "transfers"]
+    numbers = [*(f"turn {turn}" for turn in shown), "last / first", *_SHARES.values()]
     head = [*_axes_of(results), "workload", *numbers, "shape"]
     yield "Latency by turn", [Paragraph([reading], "hint"), _table(head, rows, numbers)]
 

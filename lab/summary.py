@@ -26,6 +26,10 @@ SELECT
     (SELECT count(*) FROM block_event WHERE op = 'evict' AND pool = 0 AND time_ns BETWEEN ? AND ?) AS evicted_blocks,
     (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'load' AND submitted_ns BETWEEN ? AND ?) AS load_bytes,
     (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) AS store_bytes,
+    (SELECT sum(coalesce(device_ns, finished_ns - coalesce(started_ns, submitted_ns)))::DOUBLE FROM transfer
+        WHERE direction = 'load' AND submitted_ns BETWEEN ? AND ?) / nullif(? - ?, 0) AS load_share,
+    (SELECT sum(coalesce(device_ns, finished_ns - coalesce(started_ns, submitted_ns)))::DOUBLE FROM transfer
+        WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) / nullif(? - ?, 0) AS store_share,
     (SELECT avg(first_token_ns - queued_ns) / 1e6 FROM request WHERE queued_ns BETWEEN ? AND ?) AS engine_ttft_ms
 """
 _STEPS = """
@@ -229,4 +233,4 @@ def _look_into_trace(result: Result) -> None:
 
 def _filled(sql: str, window: list[int]) -> str:
     """The window's ends in place of each pair of question marks; they are whole numbers."""
-    return sql.replace("? AND ?", f"{window[0]} AND {window[1]}")
+    return sql.replace("? AND ?", f"{window[0]} AND {window[1]}").replace("? - ?", f"{window[1]} - {window[0]}")
