@@ -153,7 +153,7 @@ def _counted(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
 
 
 def _copy_rows(recorder: Any, settings: Settings, scheduler: Any) -> Any:
-    """What writes emulated copies into the trace; None for a scheduler without a connector."""
+    """The writer of emulated copies into the trace; None for a scheduler without a connector."""
     from kvtrace.events import Tier
     from kvtrace.lab.replay.tiers.rows import CopyRows
 

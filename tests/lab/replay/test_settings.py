@@ -101,7 +101,7 @@ def test_what_displaces_more_is_worth_less() -> None:
 
 
 def test_a_full_store_loses_the_end_of_a_prefix_and_keeps_its_beginning() -> None:
-    """What comes after a lost chunk is worth nothing, so LMCache and vLLM's connectors keep the beginning longest."""
+    """A chunk after a lost one is worth nothing, so LMCache and vLLM's connectors keep the beginning longest."""
     store = Store(4)
     prefix, others = [b"0", b"1", b"2"], [b"a", b"b", b"c"]
     for chunk in prefix:
