@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.lab.compare import text_of
@@ -90,10 +91,13 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
 def _draw_lines(
     axes: Axes, by_line: dict[tuple[str, str], list[tuple[float, float]]], lines: Sequence[tuple[str, str]]
 ) -> None:
-    """Predicted lines are dashed, with hollow marks, in the colour of the measured ones."""
+    """Lines through the means of repeats. Predicted ones are dashed, with hollow marks, in the measured colour."""
     names = sorted({name for name, _ in lines})
     for name, made in lines:
-        points = sorted(by_line.get((name, made), []))
+        at: dict[float, list[float]] = {}
+        for px, py in by_line.get((name, made), []):
+            at.setdefault(px, []).append(py)  # repeats
+        points = sorted((px, fmean(ys)) for px, ys in at.items())
         number = names.index(name)
         style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
         title = name

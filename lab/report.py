@@ -104,7 +104,9 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
         *_predictions(mine, compare),
         *_fairness(mine, compare),
         *_cells(mine, list(values), compare),
+        *_repeats(ok),
         *(_comparison(ok, compare, values[compare]) if compare else []),
+        *_turns(ok),
         *_cold_and_warm(ok),
         *_orders(ok),
         *_regression(ok),
@@ -266,6 +268,87 @@ def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, int,
                     _, winner = (min if better == "min" else max)(values)
                     found.add((winner, position, name))
     return found
+
+
+def _alike(results: Sequence[Result]) -> Iterator[tuple[list[str], str, list[Phase]]]:
+    """Axes without the repeat, a phase's name, and the phase in all repeats of that cell."""
+    found: dict[tuple[tuple[str, ...], int, str], list[Phase]] = {}
+    for result in results:
+        axes = tuple(text_of(value) for axis, value in result.cell.axes.items() if axis != "repeat")
+        for phase in result.phases:
+            found.setdefault((axes, phase.position, str(phase.workload["name"])), []).append(phase)
+    for (axes, _, name), phases in found.items():
+        yield list(axes), name, phases
+
+
+def _axes_of(results: Sequence[Result]) -> list[str]:
+    return [axis for axis in results[0].cell.axes if axis != "repeat"]
+
+
+def _span(values: Sequence[float | None]) -> str | float | None:
+    """A mean, and the lowest and the highest of several values."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return f"{rounded(fmean(known))} ({rounded(min(known))} to {rounded(max(known))})"
+
+
+def _repeats(results: Sequence[Result]) -> Iterator[Part]:
+    """The mean of each cell over its repeats, with the lowest and the highest."""
+    if not any(result.cell.repeat for result in results):
+        return
+    columns = ["makespan_s", "jct_s_mean", "ttft_later_ms", "cached_share"]
+    rows = [
+        [*axes, name, len(phases), *(_span([phase.figures.get(each) for phase in phases]) for each in columns)]
+        for axes, name, phases in _alike(results)
+    ]
+    headings = [COLUMNS[name][0] for name in columns]
+    reading = "Mean of the repeats of each cell, with the lowest and the highest of them in parentheses."
+    head = [*_axes_of(results), "workload", "repeats", *headings]
+    yield "Repeats", [Paragraph([reading], "hint"), _table(head, rows, ["repeats", *headings])]
+
+
+_MOST_TURNS = 8
+_SHARES = {"queue_share": "queue share", "load_share": "loads", "store_share": "stores", "transfer_share": "transfers"}
+
+
+def _turns(results: Sequence[Result]) -> Iterator[Part]:
+    """How latencies of turns grow from a job's first turn to its last."""
+    several = [each for each in _alike(results) if all(len(phase.turns_ms) > 1 for phase in each[2])]
+    if not several:
+        return
+    longest = max(min(len(phase.turns_ms) for phase in phases) for _, _, phases in several)
+    shown = sorted({round(1 + place * (longest - 1) / (_MOST_TURNS - 1)) for place in range(_MOST_TURNS)})
+    rows = []
+    for axes, name, phases in several:
+        turns = [phase.turns_ms for phase in phases]
+        last = min(len(each) for each in turns)
+        shapes = Counter(phase.shape for phase in phases if phase.shape)
+        rows.append(
+            [
+                *axes,
+                name,
+                *(fmean(each[turn - 1] for each in turns) if turn <= last else None for turn in shown),
+                _span([each[last - 1] / each[0] for each in turns]),
+                *(_mean_of(phases, share) for share in _SHARES),
+                ", ".join(f"{shape} ({count})" if len(shapes) > 1 else shape for shape, count in shapes.items()) or "-",
+            ]
+        )
+    reading = (
+        "Mean latency of a turn, ms, over the jobs that completed all turns up to the one that half of the jobs "
+        "completed; the mean of repeats. Last over first has the lowest and the highest repeat in parentheses. Queue "
+        "share is the share of the growth that is waiting for admission; loads and stores are the time of all copies "
+        "of one direction over the phase's, transfers the share of the time with a transfer under way. The shape is "
+        "inferred from these by the query turn-growth, which has its rules."
+    )
+    numbers = [*(f"turn {turn}" for turn in shown), "last / first", *_SHARES.values()]
+    head = [*_axes_of(results), "workload", *numbers, "shape"]
+    yield "Latency by turn", [Paragraph([reading], "hint"), _table(head, rows, numbers)]
+
+
+def _mean_of(phases: Sequence[Phase], name: str) -> float | None:
+    known = [value for phase in phases if (value := phase.figures.get(name)) is not None]
+    return fmean(known) if known else None
 
 
 def _comparison(results: Sequence[Result], compare: str, values: list[str]) -> Iterator[Part]:

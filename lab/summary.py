@@ -26,6 +26,10 @@ SELECT
     (SELECT count(*) FROM block_event WHERE op = 'evict' AND pool = 0 AND time_ns BETWEEN ? AND ?) AS evicted_blocks,
     (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'load' AND submitted_ns BETWEEN ? AND ?) AS load_bytes,
     (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) AS store_bytes,
+    (SELECT sum(coalesce(device_ns, finished_ns - coalesce(started_ns, submitted_ns)))::DOUBLE FROM transfer
+        WHERE direction = 'load' AND submitted_ns BETWEEN ? AND ?) / nullif(? - ?, 0) AS load_share,
+    (SELECT sum(coalesce(device_ns, finished_ns - coalesce(started_ns, submitted_ns)))::DOUBLE FROM transfer
+        WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) / nullif(? - ?, 0) AS store_share,
     (SELECT avg(first_token_ns - queued_ns) / 1e6 FROM request WHERE queued_ns BETWEEN ? AND ?) AS engine_ttft_ms
 """
 _STEPS = """
@@ -45,6 +49,9 @@ class Phase:
         figures: Throughputs, latencies, shares; None what cannot be told.
         jct_s: Completion time of each job that was completed, by session, s.
         ttft_ms: Mean time to the first token of each such job, ms.
+        turns_ms: Mean latency of the first turn, the second and so on, ms: of jobs that completed all of them, up to
+            the turn that half of the jobs completed.
+        shape: How latencies grow with the turns, inferred by the query turn-growth; None where it cannot be told.
     """
 
     workload: dict[str, Any]
@@ -52,6 +59,8 @@ class Phase:
     figures: dict[str, float | None]
     jct_s: dict[str, float]
     ttft_ms: dict[str, float]
+    turns_ms: list[float] = field(default_factory=list)
+    shape: str | None = None
 
 
 @dataclass
@@ -138,7 +147,18 @@ def _phase(workload: dict[str, Any], records: list[dict[str, Any]]) -> Phase:
         for session, turns in completed.items()
     }
     ttft_ms = {session: value_of("mean", [_ttft_ms(turn) for turn in turns]) for session, turns in completed.items()}
-    return Phase(workload, int(workload["phase"]), _figures(records, done, jct_s), jct_s, ttft_ms)
+    figures = _figures(records, done, jct_s)
+    return Phase(workload, int(workload["phase"]), figures, jct_s, ttft_ms, _turns_ms(list(completed.values())))
+
+
+def _turns_ms(jobs: list[list[dict[str, Any]]]) -> list[float]:
+    lengths = sorted((len(turns) for turns in jobs), reverse=True)
+    last = lengths[(len(lengths) - 1) // 2] if lengths else 0
+    whole = [sorted(turns, key=lambda turn: turn["turn"]) for turns in jobs if len(turns) >= last]
+    return [
+        value_of("mean", [(turns[place]["last_token_ns"] - turns[place]["send_ns"]) / 1e6 for turns in whole])
+        for place in range(last)
+    ]
 
 
 def _ttft_ms(record: dict[str, Any]) -> float:
@@ -203,10 +223,14 @@ def _look_into_trace(result: Result) -> None:
             phase.figures |= row
         phases = result.facts.get("phases") or [{"start_ns": 0, "end_ns": 0}]
         window = [int(phases[0]["start_ns"]), int(phases[-1]["end_ns"])]
+        if len(result.phases) == 1 and len(result.phases[0].turns_ms) > 1:
+            for growth in trace.query("turn-growth", format="arrow").to_pylist():
+                result.phases[0].shape = growth["failure_mode"]
+                result.phases[0].figures |= {name: growth[name] for name in ("queue_share", "transfer_share")}
         (sums,) = trace.sql(_filled(_STEPS, window), format="arrow").to_pylist()
         result.steps = tuple(float(value or 0) for value in sums.values())
 
 
 def _filled(sql: str, window: list[int]) -> str:
     """The window's ends in place of each pair of question marks; they are whole numbers."""
-    return sql.replace("? AND ?", f"{window[0]} AND {window[1]}")
+    return sql.replace("? AND ?", f"{window[0]} AND {window[1]}").replace("? - ?", f"{window[1]} - {window[0]}")

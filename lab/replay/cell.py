@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import platform
+import shutil
 import sys
 import time
 import traceback
@@ -162,6 +163,7 @@ def _predict(place: Path, source: Source) -> None:
     if isinstance(done, KvtraceError):
         raise done
     (place / "replay.json").unlink()
+    shutil.rmtree(place / RUN / layout.PROCESSES)  # several times its trace's size, and made again at will
     (place / RUN / layout.WORKLOAD).write_text(json.dumps([_workload(cell)[1]], indent=1) + "\n")
     window = _write_records(place, workload, recording)
     notes = [warning for warning in done.warnings if warning != NEVER_RECORDED]

@@ -127,7 +127,10 @@ def _recorded(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
     scheduler = engine.build_scheduler(recording.engine, job.settings)
     recorder.note("role", opens=True, role="frontend")
     emit_arrival, emit_owner = recorder.stream(REQUEST_ARRIVAL), recorder.stream(REQUEST_OWNER)
-    said = _driven(recording, job, clock, scheduler, None)
+    rows = _copy_rows(recorder, job.settings, scheduler)
+    said = _driven(recording, job, clock, scheduler, None, rows)
+    if rows is not None:
+        rows.flush()
     for request in recording.requests:
         if request.external_id is not None:
             internal, external = recorder.intern_once(request.internal_id, request.external_id)
@@ -145,11 +148,22 @@ def _counted(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
 
     scheduler = engine.build_scheduler(recording.engine, job.settings)
     tally = Tally(scheduler)
-    said = _driven(recording, job, clock, scheduler, tally)
+    said = _driven(recording, job, clock, scheduler, tally, None)
     return {**said, "failed_hooks": [], "figures": asdict(tally.outcome(said["steps"]))}
 
 
-def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any) -> dict[str, Any]:
+def _copy_rows(recorder: Any, settings: Settings, scheduler: Any) -> Any:
+    """The writer of emulated copies into the trace; None for a scheduler without a connector."""
+    from kvtrace.events import Tier
+    from kvtrace.lab.replay.tiers.rows import CopyRows
+
+    if scheduler.connector is None:
+        return None
+    tier = Tier.disk if settings.tier.get("name") == "disk" else Tier.cpu
+    return CopyRows(recorder, type(scheduler.connector).__name__, tier)
+
+
+def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any, rows: Any) -> dict[str, Any]:
     import vllm
 
     from kvtrace.lab.replay import drive, engine
@@ -158,7 +172,7 @@ def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any) ->
 
     if job.settings.order == "jobs":
         recording = replace(recording, requests=in_job_order(recording.requests))
-    copier = worker.emulated_worker(scheduler, recording, job.settings, job.model, clock)
+    copier = worker.emulated_worker(scheduler, recording, job.settings, job.model, clock, rows)
     requests = engine.Requests(recording.engine, job.settings)
     driven = drive.Drive(scheduler, requests, recording, clock, copier, tally)
     first_ns = clock.now_ns

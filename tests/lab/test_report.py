@@ -74,6 +74,26 @@ def test_differences_are_paired_by_job_and_baseline_is_the_first_value(tmp_path:
     assert (ttft["fcfs"], ttft["difference"], ttft["verdict"]) == ("10", "10", "higher")
 
 
+def test_latencies_by_turn_are_of_jobs_that_went_so_far(tmp_path: Path) -> None:
+    """GIVEN two jobs of two turns and one of one THEN the first turn's mean leaves out the one that ended there."""
+    sweep = Sweep(tmp_path, policy=["fcfs"])
+    longer = [request("b", 0, 0, 5, 100), request("b", 1, 200, 205, 400, last=True)]
+    sweep.cell([*job("a", 0, 10, 60), *longer, request("c", 0, 0, 5, 999, last=True)])
+    (row,) = table(written(sweep.close()), "Latency by turn")
+    assert (row["turn 1"], row["turn 2"], row["last / first"]) == ("80", "130", "1.625")
+
+
+def test_repeats_are_averaged_with_their_range(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs"])
+    for repeat, took in enumerate((50, 60, 100)):
+        sweep.cell(job("a", 0, 10, took), repeat=repeat)
+    text = written(sweep.close())
+    (row,) = table(text, "Repeats")
+    assert (row["repeats"], row["JCT mean s"]) == ("3", "0.24 (0.2 to 0.3)")
+    (row,) = table(text, "Latency by turn")
+    assert (row["turn 1"], row["last / first"]) == ("70", "1 (1 to 1)")
+
+
 def test_few_pairs_have_a_difference_and_no_verdict(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
     sweep.cell([*job("a", 0, 10, 50), *job("b", 0, 10, 60)])

@@ -8,14 +8,16 @@ evicted, through a buffer that takes no room of the pool.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
 
+from kvtrace.events import TierOp
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.tiers.link import Link
 from kvtrace.lab.replay.tiers.prefetch import Prefetcher
+from kvtrace.lab.replay.tiers.rows import CopyRows
 from kvtrace.lab.replay.tiers.store import Store
 
 _ENDED_BY_ITSELF = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
@@ -33,19 +35,37 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._matched_chunks: list[bytes] = []  # kept until the step is scheduled
         self._loads: dict[str, tuple[int, list[bytes]]] = {}
         self._stores: list[tuple[int, int, bytes, list[Any]]] = []
-        self._number = self._busy_ns = 0
+        self._number = self._copies = self._busy_ns = 0
+        self._held_up: list[tuple[int, int, int, int, bool]] = []  # copies that the next step waits for
         self._blocking = False
+        self._rows: CopyRows | None = None
         self.prefetcher: Prefetcher | None = None
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         """Take the pool."""
         self._manager, self.pool = kv_cache_manager, kv_cache_manager.block_pool
 
-    def set_up(self, tier: Mapping[str, Any], block_bytes: int, begin_ns: int, clock: VirtualClock) -> None:
-        """Give the tier its figures: `Settings.tier`, a GPU block's bytes and host time, the replay's clock."""
-        self._clock, self._block_bytes, self._begin_ns = clock, block_bytes, begin_ns
+    def set_up(
+        self,
+        tier: Mapping[str, Any],
+        block_bytes: int,
+        begin_ns: int,
+        clock: VirtualClock,
+        rows: CopyRows | None = None,
+    ) -> None:
+        """Give the tier its figures.
+
+        Args:
+            tier: `Settings.tier`.
+            block_bytes: Bytes of a GPU block.
+            begin_ns: Host time to begin the copy of one.
+            clock: The replay's.
+            rows: Writes copies and changes of the tier into the trace; None without one.
+        """
+        self._clock, self._block_bytes, self._begin_ns, self._rows = clock, block_bytes, begin_ns, rows
         self._chunk = max(tier["chunk_tokens"] // self.block_size, 1)
-        self.store = Store(tier["bytes"] // (block_bytes * self._chunk), tier["evict"])
+        changed = rows.changed if rows is not None else None
+        self.store = Store(tier["bytes"] // (block_bytes * self._chunk), tier["evict"], changed)
         self.load_link = Link(tier["load_gb_per_s"], tier["latency_us"])
         self.store_link = Link(tier["store_gb_per_s"], tier["latency_us"])
         self._write, self._blocking = tier["write"], tier["blocking"]
@@ -89,10 +109,14 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         first, end = self._matched[request.request_id]
         self._busy_ns += (end - first) * self._begin_ns
         if self._blocking:  # the step that admits the request begins with it
+            before_ns = self._busy_ns
             self._busy_ns += self.load_link.took_ns((end - first) * self._block_bytes)
-            return
-        load = self.start_load(request, list(range(first, end)), self._clock.now_ns)
-        self._loads[request.request_id] = load
+            self._tell_hits(request, self._chunks(request, first, end))
+            self._tell_held_up(end - first, before_ns, is_store=False)
+        else:
+            load = self.start_load(request, list(range(first, end)), self._clock.now_ns)
+            self._loads[request.request_id] = load
+        self._tell_plan(request, blocks.get_block_ids()[0][first:end], range(first, end), is_store=False)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """Store what has been computed before this step."""
@@ -127,6 +151,13 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def begin(self, output: Any) -> int:
         """Return how long the copies of a step hold it up, ns."""
         busy_ns, self._busy_ns = self._busy_ns, 0
+        if self._rows is not None:
+            now = self._clock.now_ns
+            for number, blocks, after_ns, took_ns, is_store in self._held_up:
+                start, size = now + after_ns, blocks * self._block_bytes
+                self._rows.copied(number, blocks, size, start, start, start + took_ns, is_store=is_store)
+            self._rows.step(output.kv_connector_metadata)
+        self._held_up = []
         return busy_ns
 
     def __call__(self, output: Any, step: int = 0) -> Any:
@@ -176,12 +207,23 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
             return
         self._looked_at[request.request_id] = chunks
         ids = self._manager.get_block_ids(request.request_id)[0]
-        for number in range(before, chunks):
-            key = self._key(request, number)
-            blocks = [self.pool.blocks[each] for each in ids[number * self._chunk : (number + 1) * self._chunk]]
+        busy_ns, waited_ns = self._busy_ns, max(self.store_link.free_at_ns, self._clock.now_ns)
+        stored: list[int] = []
+        keys = [self._key(request, number) for number in range(before, chunks)]
+        self.store.use([key for key in keys if self.store.known(key)])
+        for number, key in enumerate(keys, before):
+            places = range(number * self._chunk, (number + 1) * self._chunk)
+            blocks = [self.pool.blocks[each] for each in ids[places.start : places.stop]]
             if len(blocks) == self._chunk and not self.store.known(key) and self.store.reserve(key):
                 self.pool.touch(blocks)
                 self._queue_store(key, blocks, self._chunk)
+                stored += places
+        if stored and self._blocking:
+            self._tell_held_up(len(stored), busy_ns, is_store=True)
+        elif stored:
+            self._tell_copy(len(stored), waited_ns, self.store_link.free_at_ns, is_store=True)
+        if stored:
+            self._tell_plan(request, [ids[place] for place in stored], stored, is_store=True)
 
     def _evicted(self, block: Any) -> bool:
         from vllm.v1.core.kv_cache_utils import get_block_hash
@@ -189,7 +231,12 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         key = bytes(get_block_hash(block.block_hash)) if block.block_hash is not None else b""
         evicted = bool(self._evict_block(block))
         if evicted and not self.store.known(key) and self.store.reserve(key):
+            busy_ns, waited_ns = self._busy_ns, max(self.store_link.free_at_ns, self._clock.now_ns)
             self._queue_store(key, [], 1)
+            if self._blocking:
+                self._tell_held_up(1, busy_ns, is_store=True)
+            else:
+                self._tell_copy(1, waited_ns, self.store_link.free_at_ns, is_store=True)
         return evicted
 
     def _queue_store(self, key: bytes, blocks: list[Any], count: int) -> None:
@@ -200,6 +247,31 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
             end = self.store_link.copy(count * self._block_bytes, self._clock.now_ns)
         self._number += 1
         heapq.heappush(self._stores, (end, self._number, key, blocks))
+
+    # What the trace is told
+
+    def _tell_hits(self, request: Any, chunks: list[bytes]) -> None:
+        if self._rows is not None:
+            for chunk in chunks:
+                self._rows.changed(TierOp.hit, chunk, request.request_id)
+
+    def _tell_copy(self, blocks: int, began_ns: int, end_ns: int, *, is_store: bool) -> None:
+        self._copies += 1
+        if self._rows is not None:
+            size, now = blocks * self._block_bytes, self._clock.now_ns
+            self._rows.copied(self._copies, blocks, size, now, began_ns, end_ns, is_store=is_store)
+
+    def _tell_held_up(self, blocks: int, after_ns: int, *, is_store: bool) -> None:
+        """A copy that the next step waits for: all that it waits for, but for the first `after_ns`."""
+        self._copies += 1
+        if self._rows is not None:
+            self._held_up.append((self._copies, blocks, after_ns, self._busy_ns - after_ns, is_store))
+
+    def _tell_plan(self, request: Any, ids: list[int], places: Sequence[int], *, is_store: bool) -> None:
+        """Blocks of the copy that was told last, and their places in the request."""
+        if self._rows is not None:
+            hashes = [bytes(request.block_hashes[place]) for place in places]
+            self._rows.planned(self._copies, request.request_id, ids, hashes, is_store=is_store)
 
     # What prefetching uses
 
@@ -223,7 +295,11 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         """Queue the copy of blocks from the tier. Return when it ends, and its chunks."""
         chunks = [self._key(request, number) for number in sorted({place // self._chunk for place in positions})]
         self.store.load(chunks)
-        return self.load_link.copy(len(positions) * self._block_bytes, now_ns), chunks
+        began_ns = max(self.load_link.free_at_ns, now_ns)
+        end_ns = self.load_link.copy(len(positions) * self._block_bytes, now_ns)
+        self._tell_hits(request, chunks)
+        self._tell_copy(len(positions), began_ns, end_ns, is_store=False)
+        return end_ns, chunks
 
     def end_load(self, chunks: list[bytes]) -> None:
         """Let the tier evict the chunks of a load again."""

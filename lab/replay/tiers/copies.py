@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.recording import LOAD
 from kvtrace.lab.replay.tiers.link import Link
+from kvtrace.lab.replay.tiers.rows import CopyRows
 
 NEVER = 1 << 62
 """The end of a copy whose end was not recorded."""
@@ -39,6 +40,7 @@ class Copies(ABC):
         clock: The replay's.
         reported: With recorded times: the step whose results told of each copy, as `Recording.transfers`. Copies
             without one never end.
+        rows: Writes copies into the trace; None without one.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class Copies(ABC):
         begin_ns: int,
         clock: VirtualClock,
         reported: dict[int, int] | None = None,
+        rows: CopyRows | None = None,
     ) -> None:
-        self._block_bytes, self._clock, self._reported = block_bytes, clock, reported
+        self._block_bytes, self._clock, self._reported, self._rows = block_bytes, clock, reported, rows
         self._links = {False: Link(load_gb_per_s), True: Link(store_gb_per_s)}
         self._running: list[Copy] = []
         self._begin_ns, self._host_ns = begin_ns, 0
@@ -60,6 +63,8 @@ class Copies(ABC):
         self._host_ns = self._clock.now_ns
         if output.kv_connector_metadata is not None:
             self._take_up(output.kv_connector_metadata)
+        if self._rows is not None:
+            self._rows.step(output.kv_connector_metadata)
         return self._host_ns - self._clock.now_ns
 
     def __call__(self, output: Any, step: int = 0) -> Any:
@@ -87,7 +92,11 @@ class Copies(ABC):
             end = self._reported.get(number if is_store else number | LOAD, NEVER)
         else:
             self._host_ns += blocks * self._begin_ns
-            end = self._links[is_store].copy(blocks * self._block_bytes, self._host_ns)
+            size, link = blocks * self._block_bytes, self._links[is_store]
+            end = link.copy(size, self._host_ns)
+            if self._rows is not None:
+                began = end - link.took_ns(size)
+                self._rows.copied(number, blocks, size, self._host_ns, began, end, is_store=is_store)
         self._running.append(Copy(end, number, requests, is_store))
 
     def _wait_for(self, copies: Iterable[Copy]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+
+from kvtrace.events import TierOp
 
 
 class Store:
@@ -10,15 +13,19 @@ class Store:
 
     Args:
         capacity: Chunks that fit.
-        evict: `lru`: least recently stored or loaded first; `fifo`: in the order of storing.
+        evict: `lru`: least recently stored or used first, and of chunks that are used together the last one, as without
+            a prefix's beginning the rest is worth nothing; `fifo`: in the order of storing.
+        changed: Is told what becomes of which chunk.
 
     Attributes:
         evictions: Chunks that made room for others.
         refused: Chunks that found no room, as all others were being copied.
     """
 
-    def __init__(self, capacity: int, evict: str = "lru") -> None:
-        self._capacity, self._lru = capacity, evict == "lru"
+    def __init__(
+        self, capacity: int, evict: str = "lru", changed: Callable[[TierOp, bytes], None] | None = None
+    ) -> None:
+        self._capacity, self._lru, self._changed = capacity, evict == "lru", changed
         self._chunks: OrderedDict[bytes, bool] = OrderedDict()  # True once it can be loaded
         self._loading: Counter[bytes] = Counter()
         self.evictions = self.refused = 0
@@ -32,11 +39,13 @@ class Store:
         return len(self._chunks) / self._capacity if self._capacity else 1.0
 
     def known(self, chunk: bytes) -> bool:
-        """Return True if the chunk is here or on its way, and count that as a use."""
-        if chunk not in self._chunks:
-            return False
-        self._use(chunk)
-        return True
+        """Return True if the chunk is here or on its way."""
+        return chunk in self._chunks
+
+    def use(self, chunks: Sequence[bytes]) -> None:
+        """Count chunks of one prefix, which are here or on their way, as used."""
+        for chunk in reversed(chunks):
+            self._use(chunk)
 
     def holds(self, chunk: bytes) -> bool:
         """Return True if the chunk can be loaded."""
@@ -51,17 +60,20 @@ class Store:
                 return False
             del self._chunks[victim]
             self.evictions += 1
+            self._tell(TierOp.evict, victim)
         self._chunks[chunk] = False
+        self._tell(TierOp.write, chunk)
         return True
 
     def commit(self, chunk: bytes) -> None:
         """Make a reserved chunk loadable."""
         self._chunks[chunk] = True
+        self._tell(TierOp.store, chunk)
 
     def load(self, chunks: list[bytes]) -> None:
         """Keep chunks until `loaded`."""
+        self.use(chunks)
         for chunk in chunks:
-            self._use(chunk)
             self._loading[chunk] += 1
 
     def loaded(self, chunks: list[bytes]) -> None:
@@ -70,6 +82,10 @@ class Store:
             self._loading[chunk] -= 1
             if not self._loading[chunk]:
                 del self._loading[chunk]
+
+    def _tell(self, op: TierOp, chunk: bytes) -> None:
+        if self._changed is not None:
+            self._changed(op, chunk)
 
     def _use(self, chunk: bytes) -> None:
         if self._lru:

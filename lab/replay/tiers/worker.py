@@ -12,11 +12,17 @@ from kvtrace.lab.replay.recording import Recording
 from kvtrace.lab.replay.settings import CONNECTORS, Settings
 from kvtrace.lab.replay.tiers.copies import OffloadingCopies, SimpleCpuCopies
 from kvtrace.lab.replay.tiers.prefetch import Prefetcher
+from kvtrace.lab.replay.tiers.rows import CopyRows
 from kvtrace.lab.replay.timing import TimeModel, Work
 
 
 def emulated_worker(
-    scheduler: Any, recording: Recording, settings: Settings, model: TimeModel | None, clock: VirtualClock
+    scheduler: Any,
+    recording: Recording,
+    settings: Settings,
+    model: TimeModel | None,
+    clock: VirtualClock,
+    rows: CopyRows | None = None,
 ) -> Worker | None:
     """Make what `Drive` tells of each step's launch and results; None for a scheduler without a connector.
 
@@ -26,6 +32,7 @@ def emulated_worker(
         recording: With the bytes of a block, and the gaps between a session's turns.
         model: Time model of the replay, for scores; None with recorded times.
         clock: The replay's.
+        rows: Writes copies into the trace, where there is one.
     """
     engine = recording.engine
     block_bytes = (engine.block_bytes or 0) * settings.block_size // engine.block_size
@@ -36,13 +43,13 @@ def emulated_worker(
     made: Worker
     if settings.tier:
         made = tier = scheduler.connector
-        tier.set_up(settings.tier, block_bytes, begin_ns, clock)
+        tier.set_up(settings.tier, block_bytes, begin_ns, clock, rows)
         if settings.prefetch:
             policy = prefetch_policy(settings.prefetch.get("name", "none"), settings.prefetch)
             tier.prefetcher = Prefetcher(tier, policy, _gaps_s(recording), _prefill_s(model))
     elif settings.cpu_bytes_to_use:
         kind = SimpleCpuCopies if settings.connector == "simple-cpu-offload" else OffloadingCopies
-        made = kind(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, begin_ns, clock, reported)
+        made = kind(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, begin_ns, clock, reported, rows)
     else:
         return None
     return _Asked(scheduler.connector, made, int(settings.connector_lookup_us * 1000))

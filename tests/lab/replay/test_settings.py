@@ -100,6 +100,20 @@ def test_what_displaces_more_is_worth_less() -> None:
     assert policy.score(turn, Movement(1600, 0.2, 0.05, 0.01, 0.1, 0.5)) == 0  # others' copies are under way
 
 
+def test_a_full_store_loses_the_end_of_a_prefix_and_keeps_its_beginning() -> None:
+    """A chunk after a lost one is worth nothing, so LMCache and vLLM's connectors keep the beginning longest."""
+    store = Store(4)
+    prefix, others = [b"0", b"1", b"2"], [b"a", b"b", b"c"]
+    for chunk in prefix:
+        store.reserve(chunk)
+        store.commit(chunk)
+    store.use(prefix)
+    for chunk in others:
+        store.reserve(chunk)
+        store.commit(chunk)
+    assert [store.holds(chunk) for chunk in prefix] == [True, False, False]
+
+
 @given(st.lists(st.tuples(st.sampled_from("sldcu"), st.integers(0, 9)), max_size=80), st.integers(0, 4))
 def test_a_store_never_exceeds_its_capacity_nor_evicts_what_is_copied(steps: list[tuple[str, int]], size: int) -> None:
     store, loading, storing = Store(size), set(), set()

@@ -24,7 +24,13 @@ max_num_seqs = 6
 max_num_batched_tokens = 256
 rate = 20.0
 [axes]
-policy = ["fcfs", { name = "ttl-pin", ttl_s = 0.5 }, { name = "hf-generate", batch = 2 }]
+policy = [
+  "fcfs",
+  { name = "ttl-pin", ttl_s = 0.5 },
+  { name = "hf-generate", batch = 2 },
+  { name = "offloading", host_gib = 1 },
+  { name = "lmcache", host_gib = 1, chunk_tokens = 64 },
+]
 kv_tokens = [1536]
 [workloads.agents]
 kind = "agent"
@@ -106,7 +112,7 @@ def test_a_predicted_cell_is_the_replay_of_its_settings(demo: Path, predicted: P
 def test_predicted_cells_are_read_like_measured_ones(predicted: Path) -> None:
     kvtrace("lab", "report", predicted)
     text = (predicted / "report" / "report.md").read_text()
-    assert "Not measured but predicted by replay: 2 of 3 cells ended, 1 failed." in text
+    assert "Not measured but predicted by replay: 4 of 5 cells ended, 1 failed." in text
     assert "policy hf-generate batch=2 cannot be replayed" in text
     (place,) = predicted.glob("cells/ttl-pin-*-predicted")
     rows = kvtrace("query", "client-latency", place / "run" / "trace.duckdb", "--format", "json").stdout
@@ -115,9 +121,42 @@ def test_predicted_cells_are_read_like_measured_ones(predicted: Path) -> None:
     assert int(pins.split()[-1]) > 0
 
 
+@pytest.mark.parametrize(("policy", "chunk_blocks", "latency_ns"), [("offloading", 1, 0), ("lmcache", 2, 10_000)])
+def test_the_trace_of_a_predicted_cell_has_its_copies(
+    policy: str, chunk_blocks: int, latency_ns: int, predicted: Path
+) -> None:
+    (place,) = predicted.glob(f"cells/{policy}-*-predicted")
+    with package.open(place / "run" / "trace.duckdb") as trace:
+        (loaded,) = trace.sql(
+            "SELECT (sum(blocks) * 32)::BIGINT AS tokens, sum(device_ns)::DOUBLE AS ns, "
+            "sum(bytes)::BIGINT AS bytes, count(*) AS loads, "
+            "count(*) FILTER (finished_ns < submitted_ns OR started_ns < submitted_ns) AS early, "
+            "(SELECT sum(external_cached_tokens) FROM request) AS hit, "
+            "(SELECT block_bytes FROM engine) AS block_bytes, "
+            "(SELECT max(end_ns) FROM step) AS end_ns, max(finished_ns) AS last_ns "
+            "FROM transfer WHERE direction = 'load'",
+            format="arrow",
+        ).to_pylist()
+        planned = trace.sql(
+            "SELECT t.transfer FROM transfer t LEFT JOIN transfer_block b USING (engine_id, transfer) "
+            "GROUP BY ALL HAVING count(b.transfer) <> any_value(t.blocks)",
+            format="arrow",
+        )
+        (stored,) = trace.sql("SELECT sum(blocks) AS blocks FROM transfer WHERE direction = 'store'").itertuples()
+        (tier,) = trace.query("tier-hits", format="arrow").to_pylist()
+    assert loaded["tokens"] == loaded["hit"] > 0
+    assert loaded["bytes"] == loaded["tokens"] // 32 * loaded["block_bytes"]
+    copied_ns = loaded["ns"] - loaded["loads"] * latency_ns
+    assert loaded["bytes"] / copied_ns == pytest.approx(50.0, rel=0.01)  # GB/s: what no recording told
+    assert (loaded["early"], planned.num_rows) == (0, 0)
+    assert loaded["last_ns"] <= loaded["end_ns"]
+    assert tier["stored_blocks"] * chunk_blocks == stored.blocks
+    assert tier["hit_requests"] > 0
+
+
 def test_what_was_predicted_stays_so(demo: Path, predicted: Path) -> None:
     arguments = ("lab", "run", predicted / "small.toml", "-o", predicted, "--replay", "--time-from", demo)
-    assert "3 of 3 cells are predicted already" in kvtrace(*arguments).stdout
+    assert "5 of 5 cells are predicted already" in kvtrace(*arguments).stdout
 
 
 def test_resampled_jobs_give_intervals(demo: Path) -> None:
