@@ -20,7 +20,7 @@ RECORDER_HEADER = "kvtrace.cuh"
 
 _KERNEL, _LAUNCH = "PrefillWithKVCacheKernel", "BatchPrefillWithPagedKVCacheDispatched"
 _COORDINATES = ("batch_idx", "kv_head_idx", "q_tile_idx", "kv_indptr", "kv_len")
-"""Names of what the kernel knows of a program: row, head, query block, its first page's index, the sequence's length."""
+"""Names of a program's row, head, query block, its first page's index and the sequence's length in the kernel."""
 
 _MULTIPLY = "mma_f16"
 _TILES = ("mainloop_params", "variant", "kv_tile_idx_count", "swa_begin_kv_tile_idx", "thread_idx", "CTA_KV")
