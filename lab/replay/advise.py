@@ -145,8 +145,8 @@ class Advice:
         ]
         if any(answer.question.host_bytes for answer in self.answers):
             found.append(
-                "Offload errs by more: in five cells measured with OffloadingConnector on H100s, jobs were predicted 3% to "
-                "25% too fast."
+                "Offload errs by more: in five cells measured with OffloadingConnector on H100s, jobs were predicted "
+                "3% to 25% too fast."
             )
         if not self.options:
             found.append("Nothing here would have helped: no gain is larger than its expected error.")
