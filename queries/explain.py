@@ -159,9 +159,22 @@ class _Request:
                 kept = f", {wait['kept_blocks']:,} of them to be kept free" if wait["kept_blocks"] else ""
                 free = f"{wait['free_blocks'] or 0:,} {'was' if wait['free_blocks'] == 1 else 'were'} free{kept}"
                 facts.append(("it needed", f"{wait['need_blocks']:,} blocks; {free}"))
+                facts += self._held(wait["first_step"], wait["engine_id"])
         if len(facts) == 1:
             facts.append(("as its head", "in no step: it went straight in, or waited behind others"))
         return Section("Why it waited", tuple(facts))
+
+    def _held(self, step: int, engine: int) -> Iterator[tuple[str, str]]:
+        """Say who held the blocks that were not free."""
+        rows = _rows(self.trace, "step-holders", step=step, engine=engine)
+        for number, row in enumerate(rows[:_MOST]):
+            label = f"held in step {step:,}" if not number else ""
+            yield (
+                label,
+                f"{row['blocks']:,} {'block' if row['blocks'] == 1 else 'blocks'} by {self._name(row['request'])}",
+            )
+        if len(rows) > _MOST:
+            yield "", f"and {sum(row['blocks'] for row in rows[_MOST:]):,} by {len(rows) - _MOST:,} more"
 
     def _missed(self) -> Section:
         facts: list[tuple[str, str]] = []

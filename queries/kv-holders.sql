@@ -8,7 +8,7 @@
 -- param: by VARCHAR(session kind tenant lora model request prefix) = session | Groups: session, kind (the session
 --     without the number at its end), tenant, lora (the adapter; NULL: the base model), model, request, or prefix (the
 --     content of the first block; needs table block_table).
--- words: who, holds, hog, tenant, session, lora, adapter
+-- words: who, holds, memory, hog, tenant, session, lora, adapter
 -- key: holder, requests, block_seconds, share, prompt_tokens, hit_tokens, hit_rate
 -- column: engine_id recorded | The engine.
 -- column: holder derived | The group; NULL for requests that do not tell.

@@ -12,7 +12,7 @@
 --
 -- group: Requests and jobs
 -- needs: request
--- words: why, slow, latency, time
+-- words: why, slow, slowest, latency, time, ttft, tpot
 -- key: request, session, turn, queue_ms, prefill_ms, decode_ms, output_ms, total_ms, finish_reason
 -- worst: total_ms
 -- column: engine_id recorded | The engine that served it.

@@ -21,19 +21,22 @@ def examples() -> list[str]:
 
 
 def test_the_pages_example_is_a_query(make_trace: MakeTrace) -> None:
-    query = parse("example", examples()[0])
-    requests = "INSERT INTO request (request, arrival_ns, first_token_ns) VALUES (1, 0, 4000000), (2, 0, 9000000)"
+    text, requests = examples()[:2]
+    query = parse("example", text)
+    [expected] = re.findall(r"```csv\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
     with Trace(make_trace(requests)) as trace:
-        rows = trace.sql(query.sql({"at_least_ms": "5"}), format="arrow").to_pylist()
+        rows = [trace.sql(query.sql({"at_least_ms": least}), format="arrow").to_pylist() for least in ("0", "9")]
 
-    assert rows == [{"request": 2, "ttft_ms": 9.0}]
+    assert [list(map(str, row.values())) for row in rows[0]] == [row.split(",") for row in expected.split()[1:]]
+    assert list(rows[0][0]) == expected.split()[0].split(",")
+    assert rows[1] == []
     assert [column.name for column in query.columns] == ["request", "ttft_ms"]
     assert [(param.name, param.default) for param in query.params] == [("at_least_ms", "0")]
 
 
-def test_the_pages_second_example_is_a_view(make_trace: MakeTrace) -> None:
-    view = parse_view("example", examples()[1])
+def test_the_pages_last_example_is_a_view(make_trace: MakeTrace) -> None:
+    view = parse_view("example", examples()[2])
     events = """
         INSERT INTO request (request, engine_id) VALUES (1, 1), (2, 1);
         INSERT INTO request_event (engine_id, time_ns, step, request, op, computed_tokens) VALUES

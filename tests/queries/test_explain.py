@@ -40,6 +40,7 @@ TRACE = """
         (1, 2301000000, 5, 1, 'preempt', 66, 4), (1, 2501000000, 7, 1, 'resume', 0, 4),
         (1, 2601000000, 9, 1, 'finish', 70, 4);
     INSERT INTO block_event (engine_id, time_ns, step, block_id, op, ref_count, request, pool) VALUES
+        (1, 2040000000, 2, 3, 'allocate', 1, 2, 0),
         (1, 2301000000, 5, 2, 'free', 0, 1, 0), (1, 2301000001, 5, 2, 'allocate', 1, 2, 0);
     INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns, admission_limit, limit_request,
         limit_need_blocks, limit_free_blocks, limit_kept_blocks, prefill_requests, chunked_prefill_requests,
@@ -107,6 +108,7 @@ def test_a_request_that_waited_missed_and_was_preempted(make_trace: MakeTrace) -
     assert spent["preempted"] == ["200", "ms", "33.3%"]
     assert ("as its head", "1 steps, mostly for kv_insufficient") in found["Why it waited"]
     assert ("it needed", "4 blocks; 5 were free, 2 of them to be kept free") in found["Why it waited"]
+    assert ("held in step 2", "1 block by chat/1 (request 2)") in found["Why it waited"]
     assert ("", "Block 1 was evicted.") in found["Why it missed"]
     assert ("avoidable", "32 tokens, about 5 ms") in found["Why it missed"]
     assert found["Preemptions"] == (

@@ -26,6 +26,15 @@ def test_gains_within_their_error_are_marked_and_equal_what_ifs_are_named_once()
     assert "Warning: a machine stalled." in lines
 
 
+def test_no_change_has_no_sign_and_offload_has_a_further_error() -> None:
+    none = answer("none", -0.0001, 8, helps=False)
+    assert none.cells(ERRORS)[1:5] == ["(0.0%)", "(0.0%)", "(0.0%)", "(0.0 pp)"]
+    assert answer("some", 0.0006, 8, helps=False).cells(ERRORS)[1] == "(-0.1%)"
+    for host_bytes in (0, 1 << 30):
+        advice = Advice([answer("tier", 0.2, 7, host_bytes, helps=True)], ERRORS, 1.0, {}, [])
+        assert any("Offload errs by more" in note for note in advice.notes) == bool(host_bytes)
+
+
 def test_it_says_when_nothing_would_help() -> None:
     advice = Advice([answer("tiny", 0.03, 8, helps=False)], ERRORS, 1.0, {"odd": "it failed"}, [])
     text = " ".join(advice.text())
