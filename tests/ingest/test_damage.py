@@ -445,7 +445,8 @@ def test_any_damage_gives_a_trace_or_an_error_that_names_the_file(pristine: Path
         assert traces == ([] if error else ["trace.duckdb"])
         assert not error or path.name in error
         if error:
-            assert _error_of_ingest(run, skip_damaged=True) == ""
+            again = _error_of_ingest(run, skip_damaged=True)
+            assert not again or "with the kvtrace that recorded it" in again  # a newer one's file is not damaged
 
 
 def _error_of_ingest(run: Path, *, skip_damaged: bool = False) -> str:
