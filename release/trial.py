@@ -119,7 +119,7 @@ def with_vllm(programs: Path, wheel: Path, folder: Path) -> str:
 
 
 def complaints(programs: Path) -> set[str]:
-    """What `pip check` complains about."""
+    """Complaints of `pip check`."""
     command = [programs / "python", "-m", "pip", "check"]
     return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines())
 

@@ -9,7 +9,6 @@ FlashInfer's own headers stay. What a kernel computes is untouched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from kvtrace.probes.device.tiles.source import MismatchError
 
@@ -34,8 +33,7 @@ def kernel(source: str) -> str:
         MismatchError: The header has another form.
     """
     code = _without_comments(source)
-    edits: list[tuple[int, str]] = []
-    begin, end = _body(code, _KERNEL)
+    _, begin, end = _function(code, _KERNEL)
     made = list(re.finditer(r"\bAttentionVariant(\s+variant\s*\([^;]*\)\s*;)", code[begin:end]))
     if len(made) != 1:
         raise MismatchError(f"{_KERNEL} makes {len(made)} variants where one was expected")
@@ -44,10 +42,10 @@ def kernel(source: str) -> str:
         raise MismatchError(f"{_KERNEL} has no {', '.join(missing)}")
     start, behind = begin + made[0].start(), begin + made[0].end()
     name = "AttentionVariant"
-    edits += [(start, "kvt::Recording<"), (start + len(name), ">")]
+    edits = [(start, "kvt::Recording<"), (start + len(name), ">")]
     edits.append((behind, f" variant.kvt_at({', '.join(_COORDINATES)});"))
-    launches, _ = _body(code, _LAUNCH)
-    if not re.search(r"\bcudaStream_t\s+stream\b", code[_definition(code, _LAUNCH) : launches]):
+    launch, launches, _ = _function(code, _LAUNCH)
+    if not re.search(r"\bcudaStream_t\s+stream\b", code[launch:launches]):
         raise MismatchError(f"{_LAUNCH} takes no stream")
     edits.append((launches, " kvt::prepare(stream);"))
     return _edited(source, edits)
@@ -60,7 +58,7 @@ def multiply(source: str) -> str:
         MismatchError: The header has another form.
     """
     code = _without_comments(source)
-    begin, end = _body(code, _MULTIPLY)
+    _, begin, end = _function(code, _MULTIPLY)
     known = set(re.findall(r"\w+", code[code.rfind("template", 0, begin) : end]))
     if missing := [name for name in (*_TILES, "MULTIITEMSCORING") if name not in known]:
         raise MismatchError(f"{_MULTIPLY} has no {', '.join(missing)}")
@@ -104,27 +102,19 @@ def _without_comments(source: str) -> str:
     return re.sub(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", blank, source, flags=re.DOTALL)
 
 
-def _definitions(code: str, name: str) -> Iterator[tuple[int, int]]:
-    """Find where a function is defined: its name's place, and that of its body's bracket."""
-    for found in re.finditer(rf"\b{name}\s*\(", code):
-        behind = _closing(code, found.end() - 1) + 1
-        rest = re.compile(r"\s*\{").match(code, behind)
-        if rest:
-            yield found.start(), rest.end() - 1
+def _function(code: str, name: str) -> tuple[int, int, int]:
+    """Find the one definition of a function: its name, its body's begin behind the bracket, and its end.
 
-
-def _definition(code: str, name: str) -> int:
-    found = list(_definitions(code, name))
+    Raises:
+        MismatchError: There is none or more than one.
+    """
+    found = []
+    for called in re.finditer(rf"\b{name}\s*\(", code):
+        if opening := re.compile(r"\s*\{").match(code, _closing(code, called.end() - 1) + 1):
+            found.append((called.start(), opening.end(), _closing(code, opening.end() - 1)))
     if len(found) != 1:
         raise MismatchError(f"{name} is defined {len(found)} times where once was expected")
-    return found[0][0]
-
-
-def _body(code: str, name: str) -> tuple[int, int]:
-    """Find where a function's body begins, behind its bracket, and ends."""
-    _definition(code, name)
-    [(_, opening)] = _definitions(code, name)
-    return opening + 1, _closing(code, opening)
+    return found[0]
 
 
 def _closing(code: str, opening: int) -> int:
