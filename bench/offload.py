@@ -7,10 +7,10 @@ with SimpleCPUOffloadConnector, OffloadingConnector and LMCache (if asked for; i
 each, every engine in a process of its own, once untraced and once under `kvtrace record`. Prints the seconds of each
 pass and the tokens that came from a cache; then, from the recording, where the second pass's time went and that of all
 passes behind the first, in the mean, each in two ways. Priced: each step's tokens at the time a token of the run (the
-median of its steps of at least half the largest's tokens, whatever their pass: with a connector, only the first has such), but no step below
-the median of those that only decode; the transfers' bytes at their own bandwidth; the connector's lookups at what they
-took, for nothing is scheduled meanwhile. Observed: wall time of the steps with tokens, and of those without, in which
-the engine waited for loads.
+median of its steps of at least half the largest's tokens, whatever their pass: with a connector, only the first has
+such), but no step below the median of those that only decode; the transfers' bytes at their own bandwidth; the
+connector's lookups at what they took, for nothing is scheduled meanwhile. Observed: wall time of the steps with
+tokens, and of those without, in which the engine waited for loads.
 """
 
 from __future__ import annotations
