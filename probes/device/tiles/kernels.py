@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,6 +57,7 @@ def unfit(layers: Layers) -> str | None:
     return f"the attention backend is {kernels}, whose kernels cannot be rewritten: {advice}"
 
 
+_FLASHINFER_BLOCKS = (16, 32)
 _XQA = "FlashInfer decodes with XQA, whose kernels cannot be rewritten"
 _OR_NO_XQA = " or --attention-config '{\"use_trtllm_attention\": false}'"
 
@@ -63,7 +65,8 @@ _OR_NO_XQA = " or --attention-config '{\"use_trtllm_attention\": false}'"
 def _unfit_flashinfer(layers: Layers) -> str | None:
     """Say which of FlashInfer's kernels on Hopper the layers run that cannot be rewritten.
 
-    Others serve FP8 caches and attention sinks. And `fa2`, which decodes, begins anywhere in a sliding window.
+    Others serve FP8 caches and attention sinks. `fa2`, which decodes, begins anywhere in a sliding window. A tile of
+    `fa3` has 96 tokens, or 32 with large heads.
     """
     for _, layer in layers:
         implementation: Any = layer.impl
@@ -77,7 +80,17 @@ def _unfit_flashinfer(layers: Layers) -> str | None:
             return "FlashInfer's kernels with a sliding window cannot be rewritten"
         if getattr(implementation, "dcp_world_size", 1) > 1:
             return "FlashInfer's kernels cannot be rewritten where GPUs share a sequence (DCP)"
+        if (tokens := _block_tokens(layer)) not in (None, *_FLASHINFER_BLOCKS):
+            return f"blocks of {tokens} tokens do not fit the tiles of FlashInfer's kernels, those of 16 and 32 do"
     return None
+
+
+def _block_tokens(layer: Any) -> int | None:
+    """Count the tokens of a block of K and V in one tensor, as the kernels know it. None: it is not known."""
+    implementation, cache = layer.impl, getattr(layer, "kv_cache", None)
+    token = 2 * getattr(implementation, "num_kv_heads", 0) * getattr(implementation, "head_size", 0)
+    block = math.prod(cache_facts(layer)["shape"][1:]) if cache is not None else 0
+    return block // token if token and block and block % token == 0 else None
 
 
 def keep_windows(layers: Layers) -> bool:

@@ -201,8 +201,8 @@ def test_a_program_that_goes_forward_begins_before_it_loads_and_tells_of_each_pr
     text = rewrite.forward(FORWARD)
     calls = [
         "kvt::enter<", "load_q_global_smem<KTraits>", "kvt::begin_forward<", "#pragma unroll 1", "for (", "compute_qk",
-        "update_mdo_states", "kvt::forward_key(", "produce(", "compute_sfm_v<KTraits>", "kvt::forward_value(", "kvt::leave<",
-        "write(o_frag)", "kvt::prepare(stream);",
+        "update_mdo_states", "kvt::forward_key(", "produce(", "compute_sfm_v<KTraits>", "kvt::forward_value(",
+        "kvt::leave<", "write(o_frag)", "kvt::prepare(stream);",
     ]  # fmt: skip
     places = [text.index(call) for call in calls]
     assert places == sorted(places)

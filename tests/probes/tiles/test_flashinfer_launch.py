@@ -1,7 +1,9 @@
-"""What FlashInfer's recording kernels are told: the words they read, and which rows of a batch are theirs."""
+"""Facts that FlashInfer's recording kernels read: their words, and which rows of a batch are theirs."""
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 import types
 from types import SimpleNamespace
@@ -17,10 +19,11 @@ import torch
 from kvtrace.probes.device.tiles import kernels
 from kvtrace.probes.device.tiles.flashinfer import launch, recorder
 from kvtrace.probes.device.tiles.launch import Current
+from tests.probes.tiles.versions import version_folders
 
 
 def batch(decodes: int, prefills: int, pages: list[int]) -> tuple[Any, Any]:
-    """What vLLM's builder holds and has built for a batch whose rows have so many pages each."""
+    """Make what vLLM's builder holds and has built for a batch whose rows have so many pages each."""
     indptr = np.cumsum([0, *pages], dtype=np.int32)
     builder = SimpleNamespace(paged_kv_indptr=SimpleNamespace(np=indptr))
     return builder, SimpleNamespace(num_decodes=decodes, num_prefills=prefills)
@@ -41,7 +44,7 @@ def test_words_lie_where_kernels_read_them() -> None:
     assert (found["control"], found["windows"]) == (control.data_ptr(), windows.data_ptr())
     assert (found["heads"], found["factor"]) == ((1 << 64) - 1, (1 << 64) - 1)
     assert (found["layers"], found["shift"], found["pages_before"], found["rows_before"]) == (0x1000, 60, 0, 0)
-    assert launch.facts_of(Current(None, 3), {7: 0}, 1, 1, 60)[: 3] == [0, 0, 3]
+    assert launch.facts_of(Current(None, 3), {7: 0}, 1, 1, 60)[:3] == [0, 0, 3]
     # two pairs are stored by one kernel each
     names = list(recorder.FACTS)
     assert names.index("windows") == names.index("control") + 1
@@ -172,3 +175,28 @@ def test_layers_are_found_by_the_address_of_their_cache(flashinfer: Any) -> None
     installed = kernels.install(layers, told, Current(None), frozenset({"read"}), pytest.fail)
     assert installed.kinds == {"read"}
     assert flashinfer.facts[0].told == {64: told[0], 192: told[2]}
+
+
+@pytest.fixture(params=version_folders() or [None], ids=lambda folder: folder.name if folder else "none")
+def backend_source(request: pytest.FixtureRequest) -> str:
+    """The source of vLLM's backend, of several versions."""
+    path = request.param and request.param / (launch.BACKEND.replace(".", "/") + ".py")
+    if not path or not path.exists():
+        pytest.skip("needs vLLM's sources: KVTRACE_VLLM_SOURCES")
+    return str(path.read_text())
+
+
+def test_vllm_has_what_is_asked_of_it(backend_source: str) -> None:
+    classes = {node.name: node for node in ast.parse(backend_source).body if isinstance(node, ast.ClassDef)}
+    builder = classes["FlashInferMetadataBuilder"]
+    [build] = [node for node in builder.body if isinstance(node, ast.FunctionDef) and node.name == "build"]
+    # A list of pages for the whole batch: a prefill's rows point behind the decodes' pages.
+    told = " ".join(ast.unparse(build).split())
+    assert re.search(r"paged_kv_indptr_prefill_cpu = self\.paged_kv_indptr\.cpu\[prefill_start:", told)
+    assert "prefill_start = num_decodes" in told
+    assert "self.paged_kv_indptr.np[" in ast.unparse(builder)
+    fields = {node.target.id for node in classes["FlashInferMetadata"].body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
+    assert fields >= {"num_decodes", "num_prefills"}
+    implementation = ast.unparse(classes[kernels.FLASHINFER])
+    for attribute in ("supports_xqa_or_trtllm_gen_decode", "kv_cache_dtype", "sinks", "window_left"):
+        assert f"self.{attribute}" in implementation

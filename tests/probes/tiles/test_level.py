@@ -120,6 +120,8 @@ def test_kernels_that_cannot_record_are_told_with_those_that_can(
         ({"sinks": [1.0]}, "with attention sinks"),
         ({"window_left": 4095}, "with a sliding window"),
         ({"dcp_world_size": 2}, "where GPUs share a sequence"),
+        ({"num_kv_heads": 8, "head_size": 64}, None),
+        ({"num_kv_heads": 4, "head_size": 64}, "blocks of 64 tokens do not fit"),
     ],
 )
 def test_what_flashinfer_runs_on_hopper_decides_if_its_kernels_record(
@@ -128,6 +130,7 @@ def test_what_flashinfer_runs_on_hopper_decides_if_its_kernels_record(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     layers = layers_of("FlashInferImpl", None)
     vars(layers[0][1].impl).update(facts)
+    layers[0][1].kv_cache = torch.zeros(3, 8, 32, 2 * 64)
     said = unfit(layers)
     assert (said is None) if why is None else re.search(why, said or "")
 
@@ -140,9 +143,7 @@ def test_what_flashinfer_runs_on_hopper_decides_if_its_kernels_record(
         ({}, [64, 128], "no layer"),
     ],
 )
-def test_caches_that_do_not_tell_layers_apart_are_refused(
-    told: dict[int, int], addresses: list[int], why: str
-) -> None:
+def test_caches_that_do_not_tell_layers_apart_are_refused(told: dict[int, int], addresses: list[int], why: str) -> None:
     implementation = type("FlashInferImpl", (), {})()
     layers: Any = []
     for address in addresses:

@@ -1,7 +1,8 @@
 """FlashInfer's recording modules in the place of its own, and the words that their kernels read.
 
-FlashInfer asks one function for each module's specification, compiles it and keeps the module for the process. From then
-on kernels are launched by compiled code, so nothing is told at a launch: kernels find their layer by the address of its K.
+FlashInfer asks one function for each module's specification, compiles it and keeps the module for the process. From
+then on kernels are launched by compiled code, so nothing is told at a launch: kernels find their layer by the address
+of its K.
 """
 
 from __future__ import annotations

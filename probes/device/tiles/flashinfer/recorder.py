@@ -1,14 +1,15 @@
 """Functions that the rewritten headers call, in CUDA C++. `tiles/layout.py` says what is written.
 
-What the times mean in `fa3`. Warps are specialised: producers copy tiles into shared memory, ahead of the consumers that
-multiply them. The first thread of the consumers stamps. A tile's K time is when the product with its K is complete, and
-its V time when that with its V is: then its shared memory is given back to the producers. When a copy was issued is not
-recorded. A program goes from its last tile to its first, and multiplies the next tile's K before a tile's V. So both
-times count from those of the tile before (`FROM_END`).
+What the times mean in `fa3`. Warps are specialised: producers copy tiles into shared memory, ahead of the consumers
+that multiply them. The first thread of the consumers stamps. A tile's K time is when the product with its K is
+complete, and its V time when that with its V is: then its shared memory is given back to the producers. When a copy was
+issued is not recorded. A program goes from its last tile to its first, and multiplies the next tile's K before a tile's
+V. So both times count from those of the tile before (`FROM_END`).
 
 In `fa2`, the same warps load and multiply. A program goes from the first tile of its part of the sequence to the last.
-Its first thread stamps behind the barriers that follow the products, when no warp needs the tile's memory any more. Parts
-begin at a block, not at a multiple of a tile. So a tile of several blocks is recorded as these, with the same times.
+Its first thread stamps behind the barriers that follow the products, when no warp needs the tile's memory any more.
+Parts begin at a block, not at a multiple of a tile. So a tile of several blocks is recorded as these, with the same
+times.
 
 A compiled library outlives the process and serves others, so no address is a constant of it: it has one word for the
 address of the facts (`FACTS`), which is filled before its first launch. A kernel is not told its layer: it looks up the
@@ -26,8 +27,8 @@ from kvtrace.probes.device.tiles import layout
 FACTS = ("control", "windows", "heads", "layers", "factor", "shift", "pages_before", "rows_before")
 """Words that kernels read: addresses of the ring's control words and of the windows (0: none), the heads to record as
 bits, and the table of layers with its hash. The last two are a step's. vLLM has decodes and prefills of a batch read by
-two kernels, whose pages lie in one list, and each counts its rows from 0. The first `pages_before` are the decodes', so a
-row whose pages begin there or behind has `rows_before` more before it."""
+two kernels, whose pages lie in one list, and each counts its rows from 0. The first `pages_before` are the decodes', so
+a row whose pages begin there or behind has `rows_before` more before it."""
 
 SYMBOL = "kvt_facts"
 """The function of a compiled library that takes the facts' address."""
@@ -191,11 +192,11 @@ struct Place {
   int first_page, tokens;
 };
 
-// Reserves a program's record and its tiles, and writes the record: the first warp of those that multiply does. `order`:
-// flags that tell the tile's size and the order. Returns the address of the tiles in the first thread, 0 elsewhere.
+// Reserves a program's record and its tiles, and writes the record: the first warp of those that multiply does.
+// `order`: flags that tell the tile's size and the order. Returns the address of the tiles in the first thread, else 0.
 template <typename Id>
-KVT_INLINE u64 begin_record(u64 words, long long what, const Id* pages, int page, int tile, int low, int high, int thread,
-                            const Place& place, u32 start, u64 order) {
+KVT_INLINE u64 begin_record(u64 words, long long what, const Id* pages, int page, int tile, int low, int high,
+                            int thread, const Place& place, u32 start, u64 order) {
   const u64 control = load(words + 8 * FACT_CONTROL);
   if (!control) return 0;
   const u64 room = load(control + 8 * (ROOM_WORD + TILES)) * (load(words + 8 * FACT_HEADS) >> place.head & 1);
@@ -335,8 +336,8 @@ KVT_INLINE void enter(Forward& program, const Cache&, const Thread& thread) {
   if (!OTHER_ORDER && facts && !(thread.x | thread.y | thread.z)) program.start = whole_now();
 }
 
-// Knows its tiles, which begin anywhere in the sequence: it takes part in the window, and has its record written, block by
-// block where a tile has several.
+// It knows its tiles, which begin at any block: it takes part in the window, and has its record written, block by block
+// where a tile has several.
 template <bool OTHER_ORDER, typename Cache, typename Thread>
 KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 begin,
                               u32 length, u32 tokens, u32 count, u32 tile, const Thread& thread) {
@@ -346,7 +347,8 @@ KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32
   if (what < 0) return;
   if (thread.x == 0)
     if (const u64 word = window_of(words, what, FIRST)) raise(word, ~program.start);
-  const u32 page = cache.page_size, unit = tile < page ? tile : page, read = count * tile < length ? count * tile : length;
+  const u32 page = cache.page_size, unit = tile < page ? tile : page;
+  const u32 read = count * tile < length ? count * tile : length;
   const u32 low = begin / unit, high = low + (read + unit - 1) / unit;
   if (begin % unit || unit & (unit - 1) || !fits(page, tile, low, high)) return;
   u64 code = 0;
@@ -355,7 +357,8 @@ KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32
   program.time = static_cast<u32>(program.start);
   program.left = high - low;
   program.blocks = tile / unit;
-  program.address = begin_record(words, what, cache.indices, page, unit, low, high, thread.x, place, program.time, code << 2);
+  program.address =
+      begin_record(words, what, cache.indices, page, unit, low, high, thread.x, place, program.time, code << 2);
 }
 
 KVT_INLINE void forward_key(Forward& program) {
