@@ -62,7 +62,7 @@ def test_only_calls_are_inserted(folder: Path) -> None:
     )
 
 
-INSTANCE = """
+PREFILL = """
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>
@@ -71,6 +71,18 @@ using Number = cutlass::bfloat16_t;
 using Params = BatchPrefillPagedParams<Number, Number, Number, int>;
 template cudaError_t BatchPrefillWithPagedKVCacheDispatched<128, 128, MaskMode::kCausal, false, true, StandardAttention,
                                                             Params>(Params&, bool, cudaStream_t);
+}
+"""
+DECODE = """
+#include <flashinfer/attention/default_prefill_params.cuh>
+#include <flashinfer/attention/prefill.cuh>
+#include <flashinfer/attention/variants.cuh>
+namespace flashinfer {
+using Number = nv_bfloat16;
+using Params = BatchPrefillPagedParams<Number, Number, Number, int>;
+template cudaError_t BatchPrefillWithPagedKVCacheDispatched<SAME_STRIDES 16, 128, 128, PosEncodingMode::kNone, false,
+                                                            MaskMode::kNone, DefaultAttention<false, false, false, false>,
+                                                            Params>(Params, Number*, float*, bool, cudaStream_t);
 }
 """
 CURAND = """#pragma once
@@ -90,16 +102,19 @@ COUNTED = (
     "st.global.u8",
     "atom.relaxed",
     "redux.sync",
+    "st.global.u16",
     "wgmma.mma_async",
+    "mma.sync",
     "cp.async.cg",
 )
 
 
-def compiled(data: Path, headers: Path, work: Path) -> dict[str, int]:
-    """Counts in the PTX of the kernel with pages of any size, bfloat16, heads of 128."""
+def compiled(instance: str, data: Path, headers: Path, work: Path) -> dict[str, int]:
+    """Count in the PTX of kernels with pages of any size, bfloat16, heads of 128."""
     (work / "stub").mkdir(parents=True)
     (work / "stub" / "curand_kernel.h").write_text(CURAND)
-    (work / "instance.cu").write_text(INSTANCE)
+    strided = "bool SAME_KV_STRIDES" in (data / "include/flashinfer/attention/prefill.cuh").read_text()
+    (work / "instance.cu").write_text(instance.replace("SAME_STRIDES", "true," if strided else ""))
     includes = [headers, data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
     command = [NVCC, "-ptx", "-std=c++17", "-O3", "-gencode=arch=compute_90a,code=compute_90a", "-w"]
     command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", "--expt-relaxed-constexpr", "-use_fast_math"]
@@ -118,22 +133,32 @@ def compiled(data: Path, headers: Path, work: Path) -> dict[str, int]:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("instance", [PREFILL, DECODE], ids=["fa3", "fa2"])
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, instance: str
 ) -> None:
     data = folder / "flashinfer/data"
     places = {"CACHE_DIR": tmp_path / "cache", "WORKSPACE_DIR": tmp_path, "INCLUDE_DIR": data / "include"}
     overlay = Overlay(SimpleNamespace(**{f"FLASHINFER_{name}": place for name, place in places.items()}))
-    own = compiled(data, data / "include", tmp_path / "own")
-    ours = compiled(data, overlay.folder / "include", tmp_path / "ours")
-    added = {word: ours[word] - own[word] for word in COUNTED}
+    own = compiled(instance, data, data / "include", tmp_path / "own")
+    ours = compiled(instance, data, overlay.folder / "include", tmp_path / "ours")
+    added = {word: ours[word] - own[word] for word in COUNTED if ours[word] != own[word]}
     marks = ours["st.global.u8"]
-    assert marks >= 8
-    assert added == {
-        "%globaltimer_lo": marks + 1, "%globaltimer;": 2, "red.relaxed": 2, "st.global.u8": marks, "atom.relaxed": 1,
-        "redux.sync": 1, "wgmma.mma_async": 0, "cp.async.cg": 0,
-    }  # fmt: skip
-    assert own["wgmma.mma_async"] > 0 < own["cp.async.cg"]
+    if instance is PREFILL:
+        assert marks >= 8
+        assert added == {
+            "%globaltimer_lo": marks + 1, "%globaltimer;": 2, "red.relaxed": 2, "st.global.u8": marks,
+            "atom.relaxed": 1, "redux.sync": 1,
+        }  # fmt: skip
+        assert own["wgmma.mma_async"] > 0 < own["cp.async.cg"]
+    else:
+        kernels = 4  # of tiles of 64, 128, 256 and 512 tokens
+        assert added.pop("st.global.u16") >= kernels
+        assert added == {
+            "%globaltimer_lo": 2 * kernels, "%globaltimer;": 2 * kernels, "red.relaxed": 2 * kernels,
+            "atom.relaxed": kernels, "redux.sync": kernels,
+        }  # fmt: skip
+        assert own["mma.sync"] > 0 < own["cp.async.cg"]
 
 
 KERNEL = """
