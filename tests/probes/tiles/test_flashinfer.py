@@ -80,9 +80,10 @@ DECODE = """
 namespace flashinfer {
 using Number = nv_bfloat16;
 using Params = BatchPrefillPagedParams<Number, Number, Number, int>;
+using Variant = DefaultAttention<false, false, false, false>;
 template cudaError_t BatchPrefillWithPagedKVCacheDispatched<SAME_STRIDES 16, 128, 128, PosEncodingMode::kNone, false,
-                                                            MaskMode::kNone, DefaultAttention<false, false, false, false>,
-                                                            Params>(Params, Number*, float*, bool, cudaStream_t);
+                                                            MaskMode::kNone, Variant, Params>(
+    Params, Number*, float*, bool, cudaStream_t);
 }
 """
 CURAND = """#pragma once
