@@ -9,8 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
