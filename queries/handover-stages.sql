@@ -8,7 +8,7 @@
 --
 -- The wire stage ends when NIXL knew that all was there, by its telemetry; without it, when the worker knew. NIXL
 -- notices an end when the worker asks, once a step: the last byte came between wire_least_ms and wire_ms after posting.
--- The prefill engine keeps the blocks until it finds NIXL's notification: release_ms later, beside the other stages.
+-- The prefill engine finds NIXL's notification release_ms after that, beside the other stages.
 --
 -- group: Offload
 -- needs: handover_load
@@ -35,8 +35,8 @@
 -- column: wire_least_ms [ms] derived | At least so long it was on the wire: a worker asked then, and it had not ended.
 -- column: nixl_ms [ms] derived | By NIXL's telemetry, from the beginning of posting to the end of the last read.
 -- column: nixl_post_ms [ms] recorded | By NIXL's telemetry, posting, all reads together.
--- column: release_ms [ms] derived | From the worker's knowing until the prefill engine had found the notification;
---     by two clocks, uncertainty_ms apart.
+-- column: release_ms [ms] derived | From the end on the wire until the prefill engine had found the notification: until
+--     then it keeps the blocks. By two clocks, uncertainty_ms apart.
 -- column: uncertainty_ms [ms] derived | How far the two engines' clocks may be apart; 0 on one host, NULL if not known.
 -- column: reads [transfers] recorded | Transfer handles.
 -- column: failed_reads [transfers] recorded | Of these, those that failed.
@@ -82,7 +82,7 @@ SELECT
         AS wire_least_ms,
     (s.nixl_end_ns - s.nixl_start_ns) / 1e6 AS nixl_ms,
     s.nixl_post_ns / 1e6 AS nixl_post_ms,
-    (s.notice_ns - s.seen_ns) / 1e6 AS release_ms,
+    (s.notice_ns - coalesce(s.nixl_end_ns, s.seen_ns)) / 1e6 AS release_ms,
     s.uncertainty_ns / 1e6 AS uncertainty_ms,
     s.reads,
     s.failed_reads,

@@ -1,7 +1,7 @@
 -- Request x: computed in engine 1, read by both workers of engine 2, which is on another host. It arrives at 1 ms, is queued
 -- at 1.5, has blocks at 2.5, is taken up at 3.0, prepared from 3.1, posted at 4.4, there at 8.0 by NIXL's telemetry (the
--- later read), told at 9.0 and scheduled at 11.0. The prefill engine's later worker finds the notice 1 ms after the end was
--- seen. Request y: its other half was not ingested, NIXL told nothing, and when it got its blocks was not recorded.
+-- later read), told at 9.0 and scheduled at 11.0. The prefill engine's later worker finds the notice 1.2 ms after the
+-- end. Request y: its other half was not ingested, NIXL told nothing, and when it got its blocks was not recorded.
 -- Request z failed before it was posted.
 INSERT INTO process (process_id, host_clock) VALUES (1, 1), (2, 2), (3, 2), (4, 1), (5, 2);
 INSERT INTO host_clock (host_clock, uncertainty_ns) VALUES (1, 0), (2, 500000);
