@@ -72,7 +72,7 @@ class _Telemetry(Protocol):
 
 
 class _Load:
-    """What a worker reads for a request: one handle, or one a worker of the other engine."""
+    """Reads of a worker for a request: one handle, or one for each worker of the other engine that has a part."""
 
     def __init__(self, request_id: str, meta: _Request, transfer: int, begin_ns: int, step: tuple[int, int]) -> None:
         self.request_id, self.transfer, self.begin_ns, self.step = request_id, transfer, begin_ns, step
