@@ -38,6 +38,7 @@ def start(name: str, folder: Path, options: argparse.Namespace) -> subprocess.Po
     connector = {"kv_connector": "NixlConnector", "kv_role": ROLES[name], "kv_buffer_device": options.buffer}
     served = ["--model", options.model, "--load-format", "dummy", "--skip-tokenizer-init", "--port", str(PORTS[name])]
     served += ["--max-model-len", str(options.prompt[1] + 64), "--num-gpu-blocks-override", str(options.blocks)]
+    served += ["--gpu-memory-utilization", "0.3"]
     served += ["--kv-transfer-config", json.dumps(connector), "--served-model-name", "m", *options.serve]
     command = [
         sys.executable,
