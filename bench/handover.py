@@ -1,4 +1,4 @@
-"""What are the stages of a handover? Records a prefill and a decode engine with NIXL and sends requests through both.
+"""Stages of handovers: records a prefill and a decode engine with NIXL, and sends requests through both.
 
     python bench/handover.py MODEL_DIR [--requests 200] [--at-once 8] [--prompt 1000,3000] [--keep DIR] [--cpu]
     python bench/handover.py --check DIR       # recordings brought from a machine without DuckDB
