@@ -228,6 +228,24 @@ def test_a_hook_that_fails_costs_reads_and_keeps_nothing_alive(recording: Record
     assert [ref() for ref in alive] == [None, None]
 
 
+class Slotted:
+    """Metadata that takes no further attribute."""
+
+    __slots__ = ("local_block_ids", "remote")
+
+
+def test_metadata_that_cannot_be_numbered_costs_the_transfer_and_not_the_reads(recording: Recording) -> None:
+    meta, plain = Slotted(), recording.request()
+    meta.local_block_ids, meta.remote = plain.local_block_ids, plain.remote
+    assert list(recording.adapter.planned(SimpleNamespace(reqs_to_recv={"mine": meta}), SimpleNamespace())) == []
+    recording.meta = meta
+    recording.read()
+    recording.end("DONE", "DONE")
+    reads, submitted, ended = recording.records()
+    assert [(read.transfer, read.success, read.begin_ns > 0) for read in reads] == [(-1, True, True)] * 2
+    assert submitted == ended == []
+
+
 def test_the_notice_of_a_read_names_its_request(recording: Recording, tmp_path: Path) -> None:
     recording.worker._get_new_notifs()
     recording.worker.heard = {"mine", "yours"}

@@ -122,9 +122,10 @@ class Nixl(Adapter):
             blocks = [block for group in meta.local_block_ids for block in group]
             if not blocks:  # all of it is here: the other engine is only told so
                 continue
+            transfer = self.part.transfer(self._jobs + 1, Direction.load)
+            if not _mark(meta, _KEY, transfer):
+                continue
             self._jobs += 1
-            transfer = self.part.transfer(self._jobs, Direction.load)
-            setattr(meta, _KEY, transfer)
             yield Planned(transfer, Direction.load, [request_id] * len(blocks), blocks, _remote_blocks(meta, blocks))
 
     def attach_worker(self) -> bool:
@@ -153,7 +154,7 @@ class Nixl(Adapter):
         begin_ns = getattr(meta, _BEGUN, 0)
         if not begin_ns:
             begin_ns = time.monotonic_ns()
-            setattr(meta, _BEGUN, begin_ns)
+            _mark(meta, _BEGUN, begin_ns)
         request_id: str = argument(args, kwargs, 0, "req_id")
         self._load = _Load(request_id, meta, getattr(meta, _KEY, -1), begin_ns, self.part.step)
 
@@ -251,6 +252,15 @@ class Nixl(Adapter):
         for request, request_id in zip(self.part.recorder.intern_once(*request_ids), request_ids, strict=True):
             if request_id:
                 self._emit_notice(time_ns=now, engine_id=pid, step=step, request=request)
+
+
+def _mark(meta: object, name: str, value: int) -> bool:
+    """Set an attribute of a request's metadata. False: its class has slots, so its workers know no such number."""
+    try:
+        setattr(meta, name, value)
+    except AttributeError:
+        return False
+    return True
 
 
 def _remote_blocks(meta: _Request, blocks: Sequence[int]) -> list[int]:
