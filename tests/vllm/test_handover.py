@@ -117,10 +117,10 @@ def test_the_stages_of_each_handover_add_up_to_its_latency(pair: Pair, stages: d
         assert row["release_ms"] > -0.1, "NIXL's end is in whole microseconds, and it notifies before it tells"
         assert (row["reads"], row["failed_reads"]) == (1, 0)
         assert row["wire_least_ms"] <= row["wire_ms"]
-        # NIXL's own time begins within the posting.
-        assert 0 < row["nixl_post_ms"] <= row["posting_ms"]
+        # NIXL's own time begins within the posting. It counts the processor's cycles, and was seen 0.03% off.
+        assert 0 < row["nixl_post_ms"] <= row["posting_ms"] * 1.001
         assert row["nixl_post_ms"] <= row["nixl_ms"] + 0.002
-        assert 0 <= row["nixl_ms"] <= row["posting_ms"] + row["wire_ms"] + row["notification_ms"]
+        assert 0 <= row["nixl_ms"] <= (row["posting_ms"] + row["wire_ms"]) * 1.001 + 0.002
     handshakes = sorted(row["handshake_ms"] for row in stages.values())
     assert stages["pair-0"]["handshake_ms"] > handshakes[len(handshakes) // 2], "the first one met the other engine"
 
