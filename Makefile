@@ -147,6 +147,9 @@ pictures: $(READY) explore
 	  --of "kvtrace findings agents-small" $(CURDIR)/docs/images/findings.png
 	for part in "6a write" "6b read"; do set -- $$part; $(BIN)/kvtrace query kv-$$2-pattern .explore/tiles-h100/tiles-h100 \
 	  -p first_step=26 -p last_step=30 --plot docs/images/figure-$$1.png || exit 1; done
+	for part in "triton tiles-h100" "fa4 tiles-fa4-h100" "flashinfer tiles-flashinfer-h100"; do set -- $$part; \
+	  $(BIN)/kvtrace query kv-read-pattern .explore/$$2/$$2 -p layer=15 \
+	  -p first_step=26 -p last_step=30 --plot docs/images/reads-$$1.png || exit 1; done
 
 bench: $(READY)
 	@echo "== a host record"

@@ -220,6 +220,10 @@ def times(step: StepTiles) -> TileTimes:
     k_start = np.empty_like(k_ns)
     k_start[1:] = before[:-1]
     k_start[begins] = start
+    # Blocks that a program used together have one time. Each but the first has no ticks: it began with the one before.
+    own = ((ticks & 0xFF) != 0) | (np.repeat(begins, counts) == number)
+    together = np.maximum.accumulate(np.where(own, number, 0))
+    k_start = np.where((programs["flags"] & FROM_END)[program] == 0, k_start[together], k_start)
     return TileTimes(program, programs["first_tile"][program] + inside, k_start, k_ns, v_ns)
 
 
