@@ -165,7 +165,10 @@ class _Request:
         facts = [("in the queue", duration(self.row["queue_ms"])), *self._queued()]
         for wait in self._own("request-waits"):
             if all(name != "at its head" for name, _ in facts):
-                facts.append(("when preempted", f"{count(wait['head_steps'], 'step')} at its head"))
+                steps = count(wait["head_steps"], "step")
+                facts.append(
+                    ("when preempted", f"at its head in {steps}, mostly for {wait['admission_limit']} (inferred)")
+                )
             if wait["need_blocks"] is not None:
                 kept = f", {wait['kept_blocks']:,} of them to be kept free" if wait["kept_blocks"] else ""
                 free = f"{wait['free_blocks'] or 0:,} {'was' if wait['free_blocks'] == 1 else 'were'} free{kept}"
@@ -192,10 +195,16 @@ class _Request:
 
     def _behind(self, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
         """Say who was at the head meanwhile, and why that one was not admitted (inferred)."""
-        for row in rows[:_MOST]:
-            yield "", f"{duration(row['wait_ms'])} behind {self._name(row['head_request'])}: {row['admission_limit']}"
-        if len(rows) > _MOST:
-            yield "", f"{duration(sum(row['wait_ms'] for row in rows[_MOST:]))} behind others"
+        times: dict[int, float] = {}
+        limits: dict[int, list[str]] = {}
+        for row in rows:  # the longest first
+            times[row["head_request"]] = times.get(row["head_request"], 0) + row["wait_ms"]
+            limits.setdefault(row["head_request"], []).append(row["admission_limit"])
+        heads = sorted(times, key=lambda head: -times[head])
+        for head in heads[:_MOST]:
+            yield "", f"{duration(times[head])} behind {self._name(head)}: {', '.join(limits[head])}"
+        if len(heads) > _MOST:
+            yield "", f"{duration(sum(times[head] for head in heads[_MOST:]))} behind others"
 
     def _decoded(self) -> Section:
         rows = {row["request"]: row for row in _rows(self.trace, "request-decode")}

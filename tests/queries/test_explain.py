@@ -129,8 +129,8 @@ def test_who_gained_from_a_preemption_is_told_so(make_trace: MakeTrace) -> None:
 
 def test_slow_decoding_is_split_by_what_ran_beside_it(make_trace: MakeTrace) -> None:
     steps = """
-        INSERT INTO step_schedule (engine_id, step, start_ns, decode_requests, decode_tokens, prefill_requests, prefill_tokens,
-            chunked_prefill_requests, resumed_requests, chunked_prefill_tokens, resumed_tokens)
+        INSERT INTO step_schedule (engine_id, step, start_ns, decode_requests, decode_tokens, prefill_requests,
+            prefill_tokens, chunked_prefill_requests, resumed_requests, chunked_prefill_tokens, resumed_tokens)
         VALUES (1, 4, 2202000000, 2, 2, 0, 0, 0, 0, 0, 0), (1, 5, 2230000000, 2, 2, 1, 64, 0, 0, 0, 0),
             (1, 8, 2550000000, 1, 1, 0, 0, 0, 0, 0, 0);
         INSERT INTO step_update (engine_id, step, update_ns, end_ns) VALUES
@@ -142,7 +142,8 @@ def test_slow_decoding_is_split_by_what_ran_beside_it(make_trace: MakeTrace) -> 
 
     assert generated["each token"].startswith("100 ms; ")
     assert generated["beside prefills"] == (
-        "1 of 3 steps, with 64 tokens of others' prompts: 60 ms (recorded), 40 ms more than its other steps take (derived)"
+        "1 of 3 steps, with 64 tokens of others' prompts: 60 ms (recorded), "
+        "40 ms more than its other steps take (derived)"
     )
     assert generated["preempted"] == "1 time: 200 ms out of the batch, 0 ms to compute its KV again (recorded)"
     assert generated["batch"].startswith("2.0 requests")
