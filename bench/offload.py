@@ -1,16 +1,16 @@
 """On a GPU: recompute an evicted prefix, or fetch it from the host? Does kvtrace's ledger account for the difference?
 
-    python bench/offload.py MODEL_DIR [--kinds none,simple,offloading[,lmcache]] [--passes 3] [--keep DIR]
+    python bench/offload.py MODEL_DIR [--kinds none,simple,offloading[,lmcache,lmcache-mp]] [--passes 3] [--keep DIR]
 
 The prompts do not fit into the GPU's pool (4,096 blocks) together, and are sent several times: without a connector,
-with SimpleCPUOffloadConnector, OffloadingConnector and LMCache (if asked for), 16 GiB each, every engine in a process
-of its own, once untraced and once under `kvtrace record`. Prints the seconds of each pass and the tokens that came
-from a cache; then, from the recording, where the second pass's time went and that of all passes behind the first,
-in the mean, each in two ways. Priced: each step's tokens at the time a token of the run (the median of its steps of
-at least half the largest's tokens, whatever their pass: with a connector, only the first has such), but no step below
-the median of those that only decode; the transfers' bytes at their own bandwidth; the connector's lookups at what they
-took, for nothing is scheduled meanwhile. Observed: wall time of the steps with tokens, and of those without, in which
-the engine waited for loads.
+with SimpleCPUOffloadConnector, OffloadingConnector and LMCache (if asked for; in the engine, or as a server), 16 GiB
+each, every engine in a process of its own, once untraced and once under `kvtrace record`. Prints the seconds of each
+pass and the tokens that came from a cache; then, from the recording, where the second pass's time went and that of all
+passes behind the first, in the mean, each in two ways. Priced: each step's tokens at the time a token of the run (the
+median of its steps of at least half the largest's tokens, whatever their pass: with a connector, only the first has
+such), but no step below the median of those that only decode; the transfers' bytes at their own bandwidth; the
+connector's lookups at what they took, for nothing is scheduled meanwhile. Observed: wall time of the steps with
+tokens, and of those without, in which the engine waited for loads.
 """
 
 from __future__ import annotations
@@ -29,26 +29,20 @@ from typing import Any
 from kvtrace.lab import policies
 
 GPU_BLOCKS, BLOCK_TOKENS = 4096, 16
-CONNECTORS: dict[str, str | None] = {
-    "none": None,
-    "simple": "SimpleCPUOffloadConnector",
-    "offloading": "OffloadingConnector",
-    "lmcache": "LMCacheConnectorV1",
-}
+POLICIES = {"none": "fcfs", "simple": "simple-cpu-offload"}
+"""The lab's names of kinds that have another one here."""
+
+
+def policy(kind: str, gib: int) -> policies.Policy:
+    """Return the lab's policy of a kind."""
+    name = POLICIES.get(kind, kind)
+    return policies.policy_of({"name": name} if kind == "none" else {"name": name, "host_gib": gib})
 
 
 def one(options: Any) -> None:
     """Measure in this process; a JSON object on the last line of standard output."""
     from vllm import LLM, SamplingParams
 
-    more: dict[str, Any] = {}
-    if connector := CONNECTORS[options.one]:
-        extra = {} if options.one == "lmcache" else {"cpu_bytes_to_use": options.gib << 30}
-        more["kv_transfer_config"] = {
-            "kv_connector": connector,
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": extra,
-        }
     llm = LLM(
         options.model,
         load_format="dummy",
@@ -59,7 +53,7 @@ def one(options: Any) -> None:
         gpu_memory_utilization=0.7,
         enforce_eager=not options.graphs,
         disable_log_stats=False,
-        **more,
+        **policies.engine_arguments(policy(options.one, options.gib)),
     )
     prompts = [
         {"prompt_token_ids": [(i * 7919 + j * 31) % 3000 + 3 for j in range(options.tokens)]}
@@ -113,7 +107,7 @@ def measure(kind: str, options: Any, run: Path | None) -> dict[str, Any]:
             "--",
             *command,
         ]
-    environment = {**os.environ, **policies.environment({"name": kind, "host_gib": options.gib})}
+    environment = {**os.environ, **policies.environment(policy(kind, options.gib))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"the {kind!r} run failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")

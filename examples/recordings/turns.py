@@ -1,14 +1,16 @@
 """Agents' turns on Llama-3.1-8B's shape, with too few KV blocks: what the recordings in this folder are of.
 
-    kvtrace record -o run -- python examples/recordings/turns.py MODEL [BACKEND]
+    kvtrace record -o run -- python examples/recordings/turns.py MODEL [BACKEND [OPTIONS]]
 
-MODEL is a folder with a `config.json`. Weights are random and prompts are token ids, so nothing is downloaded.
+MODEL is a folder with a `config.json`, OPTIONS a JSON object of vLLM's options. Weights are random and prompts are
+token ids, so nothing is downloaded.
 Twelve sessions talk for three turns. All share a system prompt of 400 tokens; every turn sends the whole history again.
 The pool holds about half of what they need at once: prefixes are evicted before they are reused, requests preempted.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -18,10 +20,10 @@ SESSIONS, TURNS = 12, 3
 SYSTEM_PROMPT = [7] * 400
 
 
-def main(model: str, *backend: str) -> None:
+def main(model: str, backend: str = "", options: str = "{}") -> None:
     from vllm import LLM, SamplingParams
 
-    options = {"attention_backend": backend[0]} if backend else {}
+    more = {**({"attention_backend": backend} if backend else {}), **json.loads(options)}
     llm = LLM(
         model,
         load_format="dummy",
@@ -32,7 +34,7 @@ def main(model: str, *backend: str) -> None:
         max_num_batched_tokens=1024,
         num_gpu_blocks_override=250,
         gpu_memory_utilization=0.4,
-        **options,
+        **more,
     )
     histories = [SYSTEM_PROMPT + [20 + session] * (60 + 20 * session) for session in range(SESSIONS)]
     for turn in range(TURNS):
