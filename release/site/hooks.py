@@ -126,6 +126,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)  # in a table GitHub wants it escaped
 
 
+LONGEST_WHOLE = 32
+WHOLE = re.compile(rf"<code>(?=[^<]{{1,{LONGEST_WHOLE}}}</code>)")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep short code in one line: a browser breaks it behind every hyphen, `--` too."""
+    parts = re.split(r"(<pre.*?</pre>)", html, flags=re.DOTALL)
+    parts[::2] = (WHOLE.sub('<code class="whole">', part) for part in parts[::2])
+    return "".join(parts)
+
+
 NAMES = {
     '<div class="md-search" ': '<div class="md-search" aria-label="Search" ',
     'type="checkbox" id="__search"': 'type="checkbox" id="__search" aria-label="Search"',
