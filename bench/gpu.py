@@ -3,11 +3,13 @@
     python bench/gpu.py MODEL_DIR [--kinds off,layer,nsys,off] [--starts 2] [--rounds 32:9,256:5]
     python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile+every=10
     python bench/gpu.py MODEL_DIR --backend FLASH_ATTN --kinds off@4,tile@4,off@3
+    python bench/gpu.py MODEL_DIR --backend FLASHINFER --kinds off,tile,off
 
 Every kind's engine is started once per `--starts`, each time in another order, and stays on the GPU; in each round
 each of them runs the same batch, in an order that turns, while the others wait. A kind is `off`, a level of `kvtrace
 record --kv-level` with options after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph
-tracing. An `@` and a number behind it choose FlashAttention's version. Two engines of the same kind differ, too: with
+tracing. An `@` and a number behind it choose FlashAttention's version. FlashInfer decodes without XQA. Two engines of
+the same kind differ, too: with
 `off` more than once, it is their mean that the others are compared with.
 
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
@@ -58,6 +60,8 @@ def serve(options: Any) -> None:
     backend = {"attention_backend": options.backend} if options.backend else {}
     if options.flash_attention:
         backend["attention_config"] = {"flash_attn_version": options.flash_attention}
+    if options.backend == "FLASHINFER":  # kernels that can be rewritten
+        backend["attention_config"] = {"use_trtllm_attention": False}
     llm = LLM(
         options.model,
         load_format="dummy",

@@ -2,6 +2,8 @@
 
 Nsight Systems hands over CUPTI's buffers as they fill, and the last ones when C's exit handlers run. Children of
 multiprocessing, as vLLM's engines and workers are, end without those: the last steps would be missing from the profile.
+vLLM gives them a few seconds to end, and under a profiler they often take longer and are killed. So the buffers are
+flushed when vLLM begins to shut a process down, too.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ _FORCED = 1
 
 def flush_at_end(recorder: Recorder) -> None:
     """Flush CUPTI's buffers when the process ends, and note each library's answer in the journal."""
-    at_end(lambda: _flush(recorder))
+    at_end(lambda: flush(recorder))
 
 
-def _flush(recorder: Recorder) -> None:
+def flush(recorder: Recorder) -> None:
+    """Flush CUPTI's buffers now."""
     try:
         for path in _libraries():  # the profiler's own, and perhaps one that came with torch, which refuses
             code = ctypes.CDLL(path).cuptiActivityFlushAll(_FORCED)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.layout import NVTX_VARIABLE
-from kvtrace.probes.cupti import flush_at_end
+from kvtrace.probes.cupti import flush, flush_at_end
 from kvtrace.probes.engine import Engine
 
 DOMAIN = "kvtrace"
@@ -141,6 +141,11 @@ class Ranges:
         with self._lock:
             self._offload.payload = blocks
             self._mark(self._offload)
+
+    def flush(self) -> None:
+        """Have the profiler hand over what it holds: the process is being shut down."""
+        if self._open and not self.off:
+            flush(self._recorder)
 
     def _tell_time(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Hooks that only NVTX needs: the end of an iteration, sampling, copies to and from offload tiers."""
+"""Hooks that only NVTX needs: the end of an iteration, sampling, copies to and from offload tiers, the shutdown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _COPIERS = (
     "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend",
     "vllm.v1.simple_kv_offload.disk_backend:DiskBackend",
 )
+_SHUTDOWNS = (f"{_CORE}.shutdown", "vllm.v1.worker.gpu_worker:Worker.shutdown")
 _OFFLOADER = "vllm.v1.kv_offload.cpu.gpu_worker:CPUOffloadingWorker"
 
 
@@ -40,6 +41,9 @@ def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
     def before_load(args: Args, kwargs: Kwargs) -> None:
         ranges.offloaded(-len(argument(args, kwargs, 3, "dst_spec").block_ids))
 
+    def before_shutdown(args: Args, kwargs: Kwargs) -> None:
+        ranges.flush()
+
     iteration, marks = "where NVTX step ranges end", "NVTX marks of offload copies"
     engine = (Need(_CORE, "scheduler"),)
     return [
@@ -55,6 +59,7 @@ def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
             for module in _RUNNERS
         ),
         *(Hook(f"{copier}.launch_copy", marks, before=before_copy) for copier in _COPIERS),
+        *(Hook(shutdown, "the profile's last steps", before=before_shutdown) for shutdown in _SHUTDOWNS),
         Hook(f"{_OFFLOADER}.submit_store", marks, before=before_store),
         Hook(f"{_OFFLOADER}.submit_load", marks, before=before_load),
     ]

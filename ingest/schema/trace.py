@@ -223,7 +223,14 @@ GPU_CLOCK = Table(
     (
         _column("process_id", _INTEGER, "The worker."),
         _column("time_ns", _BIGINT, "When it was calibrated."),
-        _column("offset_ns", _BIGINT, "CLOCK_MONOTONIC minus global timer, applied until the next one."),
+        _column("offset_ns", _BIGINT, "CLOCK_MONOTONIC minus global timer then."),
+        _column(
+            "drift_ppb",
+            _BIGINT,
+            "How much faster CLOCK_MONOTONIC runs, in 1e-9, since an earlier one. Times are taken at this drift until "
+            "the next one. NULL: not known yet (0.25 s after the first one), or recorded by an earlier kvtrace; times "
+            "are taken without.",
+        ),
         _column("uncertainty_ns", _BIGINT, "Half the round trip it was read in: the offset's bound."),
         _column("moved_ns", _BIGINT, "How far the offset had moved since the one before: drift and uncertainty."),
         _column("event_uncertainty_ns", _BIGINT, "How far windows outside CUDA graphs may be off the global timer."),

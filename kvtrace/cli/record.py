@@ -51,8 +51,8 @@ Level = Annotated[
     typer.Option(
         "--kv-level",
         help="host: record nothing on the GPU. layer: also time each layer's KV write and attention there. "
-        "tile: also record every block that each head reads or writes (Triton backend), or reads (FlashAttention 4 on "
-        "Hopper).",
+        "tile: also record every block that each head reads or writes (Triton backend), or reads (FlashAttention 4 or "
+        "FlashInfer on Hopper).",
     ),
 ]
 Layers = Annotated[
@@ -61,7 +61,7 @@ Layers = Annotated[
         metavar="LIST",
         help="layer, tile: record only these layers, such as 0,15,30-31, or all. By default, layer observes every "
         "layer in steps without CUDA graphs. In others, kernels that can be rewritten (Triton backend, FlashAttention "
-        "4 on Hopper) observe every layer; with other kernels one of sixteen is timed.",
+        "4 and FlashInfer on Hopper) observe every layer; with other kernels one of sixteen is timed.",
     ),
 ]
 Heads = Annotated[str, typer.Option(metavar="LIST", help="tile: record only these KV heads.")]

@@ -95,6 +95,13 @@ def _gpu(versions: Versions, tiles: bool) -> Iterator[Check]:
     yield _levels(versions, tiles)
 
 
+_TILE_FLAGS = (
+    "tile sees reads and writes with --attention-backend TRITON_ATTN, and reads on Hopper with",
+    "--attention-backend FLASH_ATTN --attention-config '{\"flash_attn_version\": 4}' or",
+    "--attention-backend FLASHINFER --attention-config '{\"use_trtllm_attention\": false}'",
+)
+
+
 def _levels(versions: Versions, tiles: bool) -> Check:
     """Tell how deep a recording on a GPU can look."""
     if not versions["CuPy"]:
@@ -103,7 +110,7 @@ def _levels(versions: Versions, tiles: bool) -> Check:
     if not versions["Triton"] or not tiles:
         why = "vLLM's kernels have another form" if versions["Triton"] else "Triton is not installed"
         return Check("levels", State.note, f"host and layer; no tiles: {why}", facts={"levels": ["host", "layer"]})
-    return Check("levels", State.ok, "host, layer and tile", facts={"levels": ["host", "layer", "tile"]})
+    return Check("levels", State.ok, "host, layer and tile", _TILE_FLAGS, {"levels": ["host", "layer", "tile"]})
 
 
 def _nsys() -> Check:

@@ -97,8 +97,8 @@ class WindowDrain(Drain):
         times = steps[:, 1:].reshape(len(steps), self._windows, 2)
         rows = self._rows[: len(steps)]
         rows["step"] = steps[:, :1]
-        rows["start_ns"] = times[..., 0] + self._timer.offset_ns
-        rows["end_ns"] = times[..., 1] + self._timer.offset_ns
+        host = self._timer.clock.host_ns(times)
+        rows["start_ns"], rows["end_ns"] = host[..., 0], host[..., 1]
         rows = rows[times[..., 0] > 0]
         if len(rows):  # not steps without tokens alone
             self._recorder.append(KV_WINDOW, rows.view("u1").reshape(len(rows), -1))

@@ -100,7 +100,8 @@ class LayerRecorder:
         if set(self._when) == {"never"} or not kernels.keep_windows(self._layers):
             return
         current = Current(None, windows=self._timestamps.windows())
-        installed = kernels.install(self._layers, current, frozenset(kernels.WINDOWS), self._launch_failed)
+        told = {index: index for index, when in enumerate(self._when) if when != "never"}
+        installed = kernels.install(self._layers, told, current, frozenset(kernels.WINDOWS), self._launch_failed)
         self._restore.append(installed.undo)
         if missing := set(kernels.WINDOWS) - installed.kinds - installed.unseen.keys():
             self._restore_kernels(f"{' and '.join(sorted(missing))} kernels: {'; '.join(installed.problems)}")

@@ -9,10 +9,18 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.probes.device.cuda import STAMP, Events, Module, count, pointer
 
 if TYPE_CHECKING:
+    from numpy import int64
+    from numpy.typing import NDArray
     from torch.cuda import Stream
 
 CALIBRATE_SECONDS = 1.0
-"""The GPU's timer drifts by 2 us a second against the host's clock; a calibration takes about 0.2 ms of a thread."""
+"""Hosts' clocks drift by 2 to 19 us a second against the GPU's timer; a calibration takes about 0.2 ms of a thread."""
+
+DRIFT_SECONDS = 0.25
+"""Calibrations at least so far apart tell the drift, as readings are off by a microsecond. The second comes then."""
+
+LARGEST_DRIFT = 1e-3
+"""Linux slews its clock by half of that at most."""
 
 RETRY_SECONDS = 0.1
 """After a calibration in which the GPU was too busy to answer. The offset before stays in use."""
@@ -51,11 +59,46 @@ _ANSWERS_WITHIN_NS = 100_000
 """Once it has started, an answer takes some 3 us. The thread does not sleep then, so others have to wait for it."""
 
 
+class HostClock:
+    """CLOCK_MONOTONIC by the global timer: at a drift from the last calibration on, by the one before.
+
+    Attributes:
+        offset_ns: CLOCK_MONOTONIC minus global timer at the last calibration; 0: there was none.
+        drift: How much faster CLOCK_MONOTONIC runs; None: not known yet.
+    """
+
+    def __init__(self) -> None:
+        self.offset_ns = self._gpu_ns = 0
+        self.drift: float | None = None
+        self._before: tuple[int, int] | None = None  # a calibration that is old enough to tell the drift from
+
+    def calibrate(self, gpu_ns: int, offset_ns: int) -> int:
+        """Take a reading of the global timer and its offset; return how far the offset has moved."""
+        moved = offset_ns - self.offset_ns if self.offset_ns else 0
+        if self._before is None:
+            self._before = gpu_ns, offset_ns
+        elif gpu_ns - self._before[0] >= DRIFT_SECONDS * 1e9:
+            drift = (offset_ns - self._before[1]) / (gpu_ns - self._before[0])
+            self.drift = drift if abs(drift) <= LARGEST_DRIFT else 0.0
+            self._before = gpu_ns, offset_ns
+        self._gpu_ns, self.offset_ns = gpu_ns, offset_ns
+        return moved
+
+    def offset_at(self, gpu_ns: int) -> int:
+        """CLOCK_MONOTONIC minus global timer when that reads `gpu_ns`."""
+        return self.offset_ns + round((gpu_ns - self._gpu_ns) * (self.drift or 0.0))
+
+    def host_ns(self, gpu_ns: NDArray[int64]) -> NDArray[int64]:
+        """CLOCK_MONOTONIC of times of the global timer."""
+        moved = (gpu_ns - self._gpu_ns) * (self.drift or 0.0)
+        return gpu_ns + self.offset_ns + moved.astype(gpu_ns.dtype)
+
+
 class GpuTimer:
     """Reads the global timer of the current device, now and then.
 
     Attributes:
-        offset_ns: CLOCK_MONOTONIC minus global timer.
+        clock: Host times of it.
         event: Handle of an event: those of others count from it.
         event_ns: Its global timer.
 
@@ -66,7 +109,7 @@ class GpuTimer:
     def __init__(self, recorder: Recorder) -> None:
         import torch
 
-        self.offset_ns = 0
+        self.clock = HostClock()
         self._recorder = recorder
         self._due = 0.0
         with torch.inference_mode(False):
@@ -98,14 +141,15 @@ class GpuTimer:
         if not self.event_ns:
             self._event_due = now + FIRST_EVENT_SECONDS
         answered = self._calibrate(stream)
-        for _ in range(0 if self.offset_ns else FIRST_TRIES):
+        for _ in range(0 if self.clock.offset_ns else FIRST_TRIES):
             time.sleep(0.005)
             answered = self._calibrate(stream)
             if answered:
                 break
-        if not self.offset_ns:
+        if not self.clock.offset_ns:
             raise RuntimeError("the GPU's timer could not be read")
-        self._due = time.monotonic() + (CALIBRATE_SECONDS if answered else RETRY_SECONDS)
+        again = min(DRIFT_SECONDS, CALIBRATE_SECONDS) if self.clock.drift is None else CALIBRATE_SECONDS
+        self._due = time.monotonic() + (again if answered else RETRY_SECONDS)
 
     def _calibrate(self, stream: Stream) -> bool:
         """Ask the GPU for the time; False if it did not answer."""
@@ -116,7 +160,7 @@ class GpuTimer:
         self._events.record(self._turn, stream.cuda_stream)  # while the GPU asks, so that these three follow at once
         self._time(stream.cuda_stream)
         self._events.record(self._turn + 1, stream.cuda_stream)
-        best: tuple[int, int] | None = None
+        best: tuple[int, int, int] | None = None  # round trip, global timer, offset
         now = time.monotonic_ns
         for index in range(len(answers)):
             before = now()
@@ -130,15 +174,16 @@ class GpuTimer:
             if not answers[index]:
                 break
             if index and (best is None or after - before < best[0]):
-                best = after - before, (before + after) // 2 - int(answers[index])
+                gpu_ns = int(answers[index])
+                best = after - before, gpu_ns, (before + after) // 2 - gpu_ns
         stream.synchronize()
         if best is None or not self._keep_event():
             return False
-        moved = best[1] - self.offset_ns if self.offset_ns else 0
-        self.offset_ns = best[1]
+        moved = self.clock.calibrate(*best[1:])
         self._recorder.note(
             "gpu_clock",
-            offset_ns=best[1],
+            offset_ns=self.clock.offset_ns,
+            drift_ppb=None if self.clock.drift is None else round(self.clock.drift * 1e9),
             uncertainty_ns=(best[0] + 1) // 2,
             moved_ns=moved,
             event_uncertainty_ns=self._event_uncertainty_ns,

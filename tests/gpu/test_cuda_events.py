@@ -83,7 +83,7 @@ def test_a_mark_lies_between_the_stamps_around_it(behind: float) -> None:
     assert 0 < uncertainty < 5000
     assert after.min() > -uncertainty - 100
     assert before.min() > -uncertainty - 100
-    assert (after + before).max() < 20_000
+    assert numpy.median(after + before) < 20_000  # not of all: other processes' work may come between
 
 
 def test_a_mark_costs_the_processor_less_than_a_stamp() -> None:

@@ -2,8 +2,8 @@
 
     python -m pytest tests/gpu/test_tiles.py
 
-Triton's backend and FlashAttention 4 in FULL graphs, with prefix caching, chunked prefill, preemption and mixed
-batches, and both of vLLM's model runners.
+Triton's backend, FlashAttention 4 and FlashInfer in FULL graphs, with prefix caching, chunked prefill, preemption and
+mixed batches, and both of vLLM's model runners.
 """
 
 from __future__ import annotations
@@ -37,24 +37,35 @@ class Kernels(NamedTuple):
     """Attention kernels that record tiles."""
 
     engine: dict[str, Any]
-    reads_from_end: bool
+    increasing: dict[str, float]
+    """Of a program's reads, by phase: the share that is followed by one further on. Others may have both orders."""
     writes_seen: bool
+    needs: str | None = None
 
 
 FA4 = {"attention_backend": "FLASH_ATTN", "attention_config": {"flash_attn_version": 4}}
+FLASHINFER = {"attention_backend": "FLASHINFER", "attention_config": {"use_trtllm_attention": False}}
+FORWARD, BACKWARD = dict.fromkeys(("prefill", "decode"), 1.0), dict.fromkeys(("prefill", "decode"), 0.0)
 KERNELS = {
-    "triton": Kernels({"attention_backend": "TRITON_ATTN"}, reads_from_end=False, writes_seen=True),
-    "fa4": Kernels(FA4, reads_from_end=True, writes_seen=False),
+    "triton": Kernels({"attention_backend": "TRITON_ATTN"}, FORWARD, writes_seen=True),
+    "fa4": Kernels(FA4, BACKWARD, writes_seen=False, needs="cutlass"),
     "fa4_128": Kernels(
-        {**FA4, "block_size": 128, "num_gpu_blocks_override": 10}, reads_from_end=True, writes_seen=False
+        {**FA4, "block_size": 128, "num_gpu_blocks_override": 10}, BACKWARD, writes_seen=False, needs="cutlass"
     ),
-}
-"""By name; `fa4_128` has blocks of a tile's size, which the hardware's copy engine (TMA) loads."""
+    "flashinfer": Kernels(FLASHINFER, {"decode": 1.0}, writes_seen=False, needs="flashinfer"),
+    "flashinfer_32": Kernels(
+        {**FLASHINFER, "block_size": 32, "num_gpu_blocks_override": 36}, {"decode": 1.0}, writes_seen=False,
+        needs="flashinfer",
+    ),
+}  # fmt: skip
+"""By name. `fa4_128` has blocks of a tile's size, which the hardware's copy engine (TMA) loads. FlashInfer has decodes
+read from the first block to the last, and prefills from the last tile to the first; those of one token count as
+decodes."""
 
 
 def record(folder: Path, ring_mb: int, runner: str = "v2", kernels: str = "triton") -> Recorded:
-    if "fa4" in kernels and importlib.util.find_spec("cutlass") is None:
-        pytest.skip("FlashAttention 4 needs nvidia-cutlass-dsl")
+    if (needed := KERNELS[kernels].needs) and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"needs {needed}")
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
     engine = {**ENGINE, "model": str(folder / "model"), **KERNELS[kernels].engine}
@@ -68,7 +79,10 @@ def record(folder: Path, ring_mb: int, runner: str = "v2", kernels: str = "trito
     return ingested(folder / "run", truth, done.stderr, "--all-tiles")
 
 
-@pytest.fixture(scope="module", params=["triton-v2", "triton-v1", "fa4-v2", "fa4-v1", "fa4_128-v2"])
+FLASHINFER_RUNS = ("flashinfer-v2", "flashinfer-v1", "flashinfer_32-v2")
+
+
+@pytest.fixture(scope="module", params=["triton-v2", "triton-v1", "fa4-v2", "fa4-v1", "fa4_128-v2", *FLASHINFER_RUNS])
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     kernels, runner = request.param.split("-")
     recorded = record(tmp_path_factory.mktemp("tiles"), 512, runner, kernels)
@@ -164,12 +178,13 @@ def test_layers_follow_each_other_and_lie_in_their_step(recorded: Recorded) -> N
 
 def test_access_queries_agree_with_the_tables(recorded: Recorded) -> None:
     """Programs go through their tiles in order; every tile and program counts once; means are below their most."""
-    from_end = KERNELS[recorded.truth["kernels"]].reads_from_end
+    increasing = KERNELS[recorded.truth["kernels"]].increasing
     [(tiles, programs)] = rows(recorded, "SELECT sum(tiles), sum(programs) FROM tile_step")
     order = recorded.trace.query("kv-read-order", format="arrow").to_pylist()
     assert sum(row["reads"] for row in order) == tiles
     assert sum(row["programs"] for row in order) == programs
-    assert {row["in_program"] for row in order} == {0.0 if from_end else 1.0}
+    assert {row["phase"] for row in order} == {"prefill", "decode"}
+    assert all(row["in_program"] == increasing.get(row["phase"], row["in_program"]) for row in order)
     assert all(row["phase"] is not None and row["block_id_in_program"] is not None for row in order)
     lag = recorded.trace.query("kv-lag", format="arrow").to_pylist()
     assert sum(row["accesses"] for row in lag if row["kind"] == "read") == tiles

@@ -82,6 +82,7 @@ MLA = {
 """DeepSeek-V2's attention, which keeps one latent vector a token; every layer dense."""
 
 FA4 = {"attention_backend": "FLASH_ATTN", "attention_config": {"flash_attn_version": 4}}
+FLASHINFER = {"attention_backend": "FLASHINFER", "attention_config": {"use_trtllm_attention": False}}
 MODES: dict[str, dict[str, Any]] = {
     "full": {},
     "full-all-layers": {},
@@ -96,7 +97,9 @@ MODES: dict[str, dict[str, Any]] = {
     "fa4-piecewise": {**FA4, "compilation_config": {"cudagraph_mode": "PIECEWISE"}},
     "fa4-eager": {**FA4, "enforce_eager": True},
     "flex": {"attention_backend": "FLEX_ATTENTION"},
-    "flashinfer": {"attention_backend": "FLASHINFER"},
+    "flashinfer": FLASHINFER,
+    "flashinfer-piecewise": {**FLASHINFER, "compilation_config": {"cudagraph_mode": "PIECEWISE"}},
+    "flashinfer-eager": {**FLASHINFER, "enforce_eager": True},
     "mla": {"attention_backend": "FLASH_ATTN_MLA"},
     "triton-mla": {"attention_backend": "TRITON_MLA"},
     "v1": {},
@@ -104,8 +107,9 @@ MODES: dict[str, dict[str, Any]] = {
     "v1-mla": {"attention_backend": "FLASH_ATTN_MLA"},
     "v1-triton": {"attention_backend": "TRITON_ATTN"},
     "v1-fa4": FA4,
+    "v1-flashinfer": FLASHINFER,
 }
-BY_KERNELS = {"triton": {"write", "attention"}, "fa4": {"attention"}}
+BY_KERNELS = {"triton": {"write", "attention"}, "fa4": {"attention"}, "flashinfer": {"attention"}}
 """Windows that the kernels themselves observe, by the kernels: in every step, of every layer."""
 RUNNERS = {"v1": "vllm.v1.worker.gpu_model_runner", "v2": "vllm.v1.worker.gpu.model_runner"}
 LAYERS = 32
@@ -118,7 +122,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu("vllm"), reason="n
 
 @pytest.fixture(scope="module", params=MODES)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    if request.param == "flashinfer" and importlib.util.find_spec("flashinfer") is None:
+    if "flashinfer" in request.param and importlib.util.find_spec("flashinfer") is None:
         pytest.skip("needs FlashInfer")
     if "fa4" in request.param and importlib.util.find_spec("cutlass") is None:
         pytest.skip("FlashAttention 4 needs nvidia-cutlass-dsl")
@@ -281,7 +285,7 @@ def test_nothing_failed(recorded: Recorded) -> None:
     kernels, said = recorded.truth["kernels"], recorded.record_stderr
     assert f"KV windows of {LAYERS} layers" in said
     assert ("observed in the kernels" in said) is (kernels == "triton")
-    assert ("attention observed in its kernels, writes by stamps" in said) is (kernels == "fa4")
+    assert ("attention observed in its kernels, writes by stamps" in said) is (kernels in ("fa4", "flashinfer"))
     stamps_in_graphs = not recorded.truth["all_layers"] and kernels != "triton"
     assert (f"with CUDA graphs of {len(IN_GRAPHS)}" in said) is stamps_in_graphs
 

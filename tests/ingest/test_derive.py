@@ -123,6 +123,7 @@ def test_what_a_worker_says_of_its_gpu_has_tables(run_dir: Path, query: Callable
     recorder = Recorder(run_dir)
     recorder.note("role", opens=True, role="worker")
     recorder.note("gpu_clock", offset_ns=-(1 << 60), uncertainty_ns=800, moved_ns=-3, event_uncertainty_ns=1500)
+    recorder.note("gpu_clock", offset_ns=5, drift_ppb=18_800, uncertainty_ns=800, moved_ns=9, event_uncertainty_ns=1500)
     recorder.note("gpu_memory", free_bytes=100, total_bytes=1 << 37, allocated_bytes=20, reserved_bytes=30)
     recorder.note("gpu_memory", free_bytes="much", total_bytes=1 << 37)
     facts = {"name": "attn.0", "address": 1 << 46, "shape": [2, 3], "stride": [3, 1], "dtype": "bfloat16"}
@@ -137,10 +138,13 @@ def test_what_a_worker_says_of_its_gpu_has_tables(run_dir: Path, query: Callable
 
     select = query(summary.target)
     ((offset_ns,),) = select("SELECT DISTINCT offset_ns FROM clock")
-    assert select("FROM gpu_clock") == [(1, times[0] + offset_ns, -(1 << 60), 800, -3, 1500)]
+    assert select("FROM gpu_clock ORDER BY time_ns") == [
+        (1, times[0] + offset_ns, -(1 << 60), None, 800, -3, 1500),  # of an earlier kvtrace
+        (1, times[1] + offset_ns, 5, 18_800, 800, 9, 1500),
+    ]
     assert select("FROM gpu_memory ORDER BY time_ns") == [
-        (1, times[1] + offset_ns, 100, 1 << 37, 20, 30),
-        (1, times[2] + offset_ns, None, 1 << 37, None, None),
+        (1, times[2] + offset_ns, 100, 1 << 37, 20, 30),
+        (1, times[3] + offset_ns, None, 1 << 37, None, None),
     ]
     layer = ("attn.0", 1 << 46, "[2, 3]", "[3, 1]", "bfloat16")
     assert select("FROM kv_layer ORDER BY layer") == [

@@ -275,7 +275,10 @@ class Observed:
         self.put_back = 0
         self.failed: Callable[[str], None]
 
-        def install(_: Any, current: Any, kinds: frozenset[str], failed: Callable[[str], None]) -> Any:
+        def install(
+            _: Any, told: dict[int, int], current: Any, kinds: frozenset[str], failed: Callable[[str], None]
+        ) -> Any:
+            assert told == {0: 0, 1: 1, 2: 2}
             assert (current.control, current.windows, kinds) == (None, "windows", {"read", "write"})
             self.current, self.failed = current, failed
             unseen = {"write": "compiled"} if installed == {"read"} and not problems else {}

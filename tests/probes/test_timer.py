@@ -1,4 +1,4 @@
-"""The event that others count from is one whose time is known well, if there is one."""
+"""Host times of the GPU's timer follow its drift. The event that others count from is one whose time is known well."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvtrace.probes.device import timer
-from kvtrace.probes.device.timer import EVENT_WITHIN_NS, GpuTimer
+from kvtrace.probes.device.timer import DRIFT_SECONDS, EVENT_WITHIN_NS, GpuTimer, HostClock
 
 STREAM: Any = SimpleNamespace(cuda_stream=1, synchronize=lambda: None)
 GOOD, BAD = 3_000, 2 * EVENT_WITHIN_NS + 1_000
@@ -50,7 +52,8 @@ class Gpu:
 
 def timer_of(gpu: Gpu) -> GpuTimer:
     made: Any = GpuTimer.__new__(GpuTimer)
-    made.offset_ns = made.event = made.event_ns = made._event_uncertainty_ns = made._turn = 0
+    made.clock = HostClock()
+    made.event = made.event_ns = made._event_uncertainty_ns = made._turn = 0
     made._due = made._event_due = 0.0
     made._recorder = made._events = gpu
     made._asked, made._answers = (SimpleNamespace(numpy=lambda a=array: a) for array in (gpu.asked, gpu.answers))
@@ -74,7 +77,7 @@ def test_the_first_event_is_one_that_is_known_well(monkeypatch: pytest.MonkeyPat
     kept.keep(STREAM)
     assert [note["event_uncertainty_ns"] for note in gpu.notes] == [GOOD // 2]
     assert (kept.event, kept.event_ns) == (11, 7_000_000 - GOOD // 2)
-    assert abs(kept.offset_ns - BEHIND_NS) <= gpu.notes[-1]["uncertainty_ns"]
+    assert abs(kept.clock.offset_ns - BEHIND_NS) <= gpu.notes[-1]["uncertainty_ns"]
     # A worse one does not take its place, nor the place of its event in the row.
     gpu.aparts, gpu.recorded = [BAD], []
     kept.keep(STREAM)
@@ -92,3 +95,44 @@ def test_a_first_event_that_is_known_badly_is_better_than_none(monkeypatch: pyte
     kept.keep(STREAM)
     assert [note["event_uncertainty_ns"] for note in gpu.notes] == [BAD // 2, GOOD // 2]
     assert (kept.event, kept._event_uncertainty_ns) == (13, GOOD // 2)
+
+
+SECOND = 1_000_000_000
+OFF_NS = 800  # half the round trip of a reading, as on H100s
+
+
+@given(
+    st.floats(-500e-6, 500e-6),
+    st.integers(-(1 << 61), 1 << 61).filter(bool),
+    st.lists(st.tuples(st.floats(DRIFT_SECONDS, 1.5), st.integers(-OFF_NS, OFF_NS)), min_size=2, max_size=8),
+)
+def test_host_times_follow_the_drift_between_calibrations(
+    drift: float, offset_ns: int, readings: list[tuple[float, int]]
+) -> None:
+    """By at most what two readings, as far apart as these, leave open."""
+
+    def host_ns(gpu_ns: int) -> int:
+        return gpu_ns + offset_ns + round((gpu_ns - start_ns) * drift)
+
+    clock, start_ns = HostClock(), 1_700_000_000 * SECOND
+    gpu_ns = start_ns
+    for seconds, off_ns in readings:
+        gpu_ns += round(seconds * SECOND)
+        clock.calibrate(gpu_ns, host_ns(gpu_ns) - gpu_ns + off_ns)
+    asked = numpy.array([[gpu_ns - SECOND // 4, gpu_ns], [gpu_ns + 7, gpu_ns + SECOND]])
+    found = clock.host_ns(asked)
+    known = OFF_NS + 2 + 2 * OFF_NS * numpy.abs(asked - gpu_ns) / (readings[-1][0] * SECOND)
+    truth = numpy.array([[host_ns(int(time)) for time in row] for row in asked])
+    assert found.dtype == numpy.int64
+    assert (numpy.abs(found - truth) <= known + 1).all()
+    assert [[time + clock.offset_at(time) for time in row] for row in asked.tolist()] == pytest.approx(found, abs=2)
+
+
+def test_one_calibration_tells_no_drift_and_a_leap_is_none() -> None:
+    clock = HostClock()
+    assert (clock.calibrate(SECOND, 500), clock.drift) == (0, None)
+    assert (clock.calibrate(SECOND + 1_000, 900), clock.drift) == (400, None)  # too soon
+    assert clock.host_ns(numpy.array([5 * SECOND])).tolist() == [5 * SECOND + 900]
+    assert (clock.calibrate(3 * SECOND, 2_500), clock.drift) == (1_600, 1e-6)
+    clock.calibrate(4 * SECOND, SECOND)  # the host's clock was set
+    assert (clock.drift, clock.offset_ns) == (0.0, SECOND)

@@ -139,7 +139,7 @@ class TileDrain(Drain):
             self._engine_pid,
             number,
             int(step[layout.TIME_WORD]),
-            self._timer.offset_ns,
+            self._timer.clock.offset_at(int(step[layout.TIME_WORD])),
             (self._address(layout.TILES, starts) >> 1) & 0xFFFFFFFF,
             counts[layout.PROGRAMS],
             counts[layout.TILES],

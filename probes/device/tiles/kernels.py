@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvtrace.probes.device.model import Layers, backend_of
+from kvtrace.probes.device.model import Layers, backend_of, cache_facts
 from kvtrace.probes.device.tiles.launch import Current, Installed
 
 TRITON, FA4 = "TRITON_ATTN", 4
+FLASHINFER = "FlashInferImpl"
 HOPPER = 9
 MOST_LAYERS = 256
 """Kernels are told their layer in eight bits."""
+LISTS_SHIFT = 16
+"""Above: one more than the head whose programs list blocks, in the first layer of a KV cache group."""
 
 WINDOWS = {"write": "write", "read": "attention"}
 """Names of what is observed of kernels that write or read, as they are noted."""
@@ -40,6 +44,9 @@ def unfit(layers: Layers) -> str | None:
         return None
     advice = f"start vLLM with --attention-backend {TRITON} (or attention_backend='{TRITON}')"
     hopper = torch.cuda.get_device_capability()[0] == HOPPER
+    if backend == FLASHINFER:
+        why = _unfit_flashinfer(layers) if hopper else "FlashInfer's kernels can be rewritten for Hopper only"
+        return why and f"{why}: {advice}{_OR_NO_XQA if why == _XQA else ''}"
     if version == FA4 and hopper:
         return None
     if version == FA4:
@@ -50,18 +57,82 @@ def unfit(layers: Layers) -> str | None:
     return f"the attention backend is {kernels}, whose kernels cannot be rewritten: {advice}"
 
 
+_FLASHINFER_BLOCKS = (16, 32)
+_XQA = "FlashInfer decodes with XQA, whose kernels cannot be rewritten"
+_OR_NO_XQA = " or --attention-config '{\"use_trtllm_attention\": false}'"
+
+
+def _unfit_flashinfer(layers: Layers) -> str | None:
+    """Say which of FlashInfer's kernels on Hopper the layers run that cannot be rewritten.
+
+    Others serve FP8 caches and attention sinks. `fa2`, which decodes, begins anywhere in a sliding window. A tile of
+    `fa3` has 96 tokens, or 32 with large heads.
+    """
+    for _, layer in layers:
+        implementation: Any = layer.impl
+        if getattr(implementation, "supports_xqa_or_trtllm_gen_decode", False):
+            return _XQA
+        if not str(getattr(implementation, "kv_cache_dtype", "auto")).startswith(("auto", "float16", "bfloat16")):
+            return "FlashInfer's kernels can be rewritten for caches of 16 bits only"
+        if getattr(implementation, "sinks", None) is not None:
+            return "FlashInfer's kernels with attention sinks cannot be rewritten"
+        if getattr(implementation, "window_left", -1) >= 0:
+            return "FlashInfer's kernels with a sliding window cannot be rewritten"
+        if getattr(implementation, "dcp_world_size", 1) > 1:
+            return "FlashInfer's kernels cannot be rewritten where GPUs share a sequence (DCP)"
+        if (tokens := _block_tokens(layer)) not in (None, *_FLASHINFER_BLOCKS):
+            return f"blocks of {tokens} tokens do not fit the tiles of FlashInfer's kernels, those of 16 and 32 do"
+    return None
+
+
+def _block_tokens(layer: Any) -> int | None:
+    """Count the tokens of a block of K and V in one tensor, as the kernels know it. None: it is not known."""
+    implementation, cache = layer.impl, getattr(layer, "kv_cache", None)
+    token = 2 * getattr(implementation, "num_kv_heads", 0) * getattr(implementation, "head_size", 0)
+    block = math.prod(cache_facts(layer)["shape"][1:]) if cache is not None else 0
+    return block // token if token and block and block % token == 0 else None
+
+
 def keep_windows(layers: Layers) -> bool:
     """Tell if the layers' kernels may be rewritten to keep their windows."""
     if not 0 < len(layers) <= MOST_LAYERS or len({type(layer.impl) for _, layer in layers}) != 1:
         return False
-    return unfit(layers) is None and backend_of(layers) in ("TritonAttentionImpl", "FlashAttentionImpl")
+    return unfit(layers) is None and backend_of(layers) in ("TritonAttentionImpl", "FlashAttentionImpl", FLASHINFER)
 
 
-def install(layers: Layers, current: Current, kinds: frozenset[str], failed: Callable[[str], None]) -> Installed:
-    """Put the rewritten kernels of the wanted kinds in place."""
-    from kvtrace.probes.device.tiles import fa4, launch
+def install(
+    layers: Layers, told: Mapping[int, int], current: Current, kinds: frozenset[str], failed: Callable[[str], None]
+) -> Installed:
+    """Put the rewritten kernels of the wanted kinds in place.
 
-    return (fa4.install if version_of(layers) == FA4 else launch.install)(current, kinds, failed)
+    Args:
+        layers: The model's.
+        told: What the kernels of a layer are told (`rewrite.PARAMETERS`), by its index.
+        current: Says what launches are to record.
+        kinds: Of kernels.
+        failed: Is told why a launch is not recorded.
+    """
+    from kvtrace.probes.device.tiles import fa4, flashinfer, launch
+
+    if backend_of(layers) != FLASHINFER:
+        return (fa4.install if version_of(layers) == FA4 else launch.install)(current, kinds, failed)
+    by_address = {cache_facts(layers[index][1])["address"]: what for index, what in told.items()}
+    if why := _not_by_address(told, by_address):
+        refused = Installed()
+        refused.problems.append(why)
+        return refused
+    return flashinfer.install(current, kinds, failed, by_address)
+
+
+def _not_by_address(told: Mapping[int, int], by_address: Mapping[int, int]) -> str | None:
+    """Say why the addresses of caches do not tell FlashInfer's kernels enough."""
+    if not told:
+        return "there is no layer to record"
+    if len(by_address) < len(told):
+        return "FlashInfer's kernels know a layer by the address of its cache, and layers share one"
+    if sum(what >> LISTS_SHIFT != 0 for what in told.values()) > 1:
+        return "FlashInfer's kernels know the rows of one KV cache group, and the model has several"
+    return None
 
 
 def follow(

@@ -219,6 +219,8 @@ class Installed:
         self.unseen: dict[str, str] = {}
         """Kinds that no kernel of this backend can record, with the reason."""
         self.problems: list[str] = []
+        self.finds_layers = False
+        """Kernels find their layer by themselves: nothing is to be told at a launch."""
         self._undo: list[Callable[[], None]] = []
 
     def undo(self) -> None:
@@ -226,11 +228,15 @@ class Installed:
         while self._undo:
             self._undo.pop()()
 
-    def put(self, module: types.ModuleType, name: str, kernel: object) -> None:
-        """Replace a module's kernel."""
-        original = getattr(module, name)
-        setattr(module, name, kernel)
-        self._undo.append(lambda: setattr(module, name, original))
+    def put(self, owner: types.ModuleType | type, name: str, kernel: object) -> None:
+        """Replace a module's kernel, or a class's function."""
+        original = getattr(owner, name)
+        setattr(owner, name, kernel)
+        self.at_undo(lambda: setattr(owner, name, original))
+
+    def at_undo(self, action: Callable[[], None]) -> None:
+        """Have `undo` do something, too: the latest first."""
+        self._undo.append(action)
 
 
 def install(current: Current, kinds: frozenset[str], failed: Callable[[str], None]) -> Installed:

@@ -10,7 +10,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import TileOptions, from_environment
 from kvtrace.probes.device.at_exit import at_end
 from kvtrace.probes.device.model import Layers, backend_of, cache_facts, first_of_groups, kv_layers
-from kvtrace.probes.device.tiles.kernels import WINDOWS, follow, install, unfit
+from kvtrace.probes.device.tiles.kernels import LISTS_SHIFT, WINDOWS, follow, install, unfit
 from kvtrace.probes.vllm_types import ModelRunner
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TileRecorder:
-    """Lets Triton's kernels or FlashAttention 4's record their tiles, where `attach` finds that possible."""
+    """Lets the layers' kernels record their tiles, where `attach` finds that possible."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -70,7 +70,8 @@ class TileRecorder:
         self._device = torch.cuda.current_device()
         self._current = Current(self._ring.control, options.head_bits)
         kinds = frozenset(options.kinds)
-        installed = install(layers, self._current, kinds, self._failed)
+        told = _told(layers, options, first_of_groups(runner, layers, options.layers))
+        installed = install(layers, told, self._current, kinds, self._failed)
         unseen = {kind: why for kind, why in installed.unseen.items() if kind in kinds}
         missing = kinds - installed.kinds
         if installed.kinds:
@@ -81,16 +82,12 @@ class TileRecorder:
             self._fall_back(f"{' and '.join(sorted(missing))} kernels cannot be rewritten: {reasons}")
             return
         self._undo.append(installed.undo)
-        lists_blocks = first_of_groups(runner, layers, options.layers)
-        first_head = min(options.heads, default=0)
         in_kernel = ", ".join(name for kind, name in WINDOWS.items() if kind in installed.kinds)
         for index, (name, layer) in enumerate(layers):
-            recorded = not options.layers or index in options.layers
-            if recorded:
-                what = index | (first_head + 1) << 8 | ((first_head + 1) << 16 if index in lists_blocks else 0)
-                self._undo.append(follow(layer.impl, what, self._current, frozenset(installed.kinds)))
+            if index in told and not installed.finds_layers:
+                self._undo.append(follow(layer.impl, told[index], self._current, frozenset(installed.kinds)))
             self._recorder.note(
-                "layer", index=index, name=name, in_kernel=in_kernel if recorded else None, **cache_facts(layer)
+                "layer", index=index, name=name, in_kernel=in_kernel if index in told else None, **cache_facts(layer)
             )
         self._alive = True
         self._recorder.note(
@@ -148,6 +145,16 @@ class TileRecorder:
         """Drain what is left on the device."""
         if self._drain is not None and self._drain.is_alive():
             self._drain.finish(30)
+
+
+def _told(layers: Layers, options: TileOptions, lists_blocks: set[int]) -> dict[int, int]:
+    """Make what the kernels of each layer to record are told: `rewrite.PARAMETERS`."""
+    first_head = min(options.heads, default=0)
+    return {
+        index: index | (first_head + 1) << 8 | ((first_head + 1) << LISTS_SHIFT if index in lists_blocks else 0)
+        for index in range(len(layers))
+        if not options.layers or index in options.layers
+    }
 
 
 def _ring_mb(runner: ModelRunner, layers: Layers, options: TileOptions) -> int:

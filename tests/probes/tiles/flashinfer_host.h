@@ -12,13 +12,12 @@ template <typename T> T* at(u64 address) { return reinterpret_cast<T*>(address);
 inline u64 load(u64 address) { return *at<u64>(address); }
 inline u32 now() { return static_cast<u32>(clock_ns); }
 inline u64 add(u64 address, u64 amount) { u64 before = load(address); *at<u64>(address) += amount; return before; }
-template <bool COMPLEMENT> void raise(u64 address) {
-  u64 time = COMPLEMENT ? ~clock_ns : clock_ns;
-  if (time > load(address)) *at<u64>(address) = time;
-}
+inline u64 whole_now() { return clock_ns; }
+inline void raise(u64 address, u64 word) { if (word > load(address)) *at<u64>(address) = word; }
 inline void put(u64 address, u64 word) { *at<u64>(address) = word; }
 inline void put_block(u64 address, int block) { *at<int>(address) = block; }
 inline void put_ticks(u64 address, u32 ticks) { *at<std::uint8_t>(address) = static_cast<std::uint8_t>(ticks); }
+inline void put_pair(u64 address, u32 ticks) { *at<std::uint16_t>(address) = static_cast<std::uint16_t>(ticks); }
 inline u32 multiprocessor() { return 5; }
 
 struct Warp {

@@ -5,6 +5,14 @@ struct Pages {
   std::uint16_t* K_ptr;
   unsigned page_size;
 };
+struct Cache {
+  unsigned page_size;
+  std::uint16_t* k_data;
+  const int *indices, *indptr;
+};
+struct Thread {
+  unsigned x, y, z;
+};
 struct Other {};  // the parameters of a kernel without pages
 struct Variant {};
 }  // namespace kvt
@@ -41,5 +49,31 @@ void run(unsigned long long key, const int* indices, int page, int tile, int row
     if (paged) kvt::end(pages, variants[lane], lane);
     else kvt::end(kvt::Other{}, variants[lane], lane);
   }
+}
+
+// Runs a program that goes forward over `length` tokens from `begin` on, in `count` tiles; `passed`: ns before each mark,
+// K of a tile, then its V.
+void run_forward(unsigned long long key, const int* indices, const int* indptr, int page, int tile, int row, int head,
+                 int query_block, int begin, int length, int tokens, int count, unsigned long long start_ns,
+                 const unsigned* passed) {
+  kvt::clock_ns = start_ns;
+  kvt::Cache cache{static_cast<unsigned>(page), reinterpret_cast<std::uint16_t*>(key), indices, indptr};
+  std::vector<kvt::Forward> programs(64);
+  std::vector<std::thread> lanes;
+  for (unsigned lane = 0; lane < 64; ++lane)
+    lanes.emplace_back([&, lane] {
+      kvt::lane = lane;
+      kvt::Thread thread{lane % 32, lane / 32, 0};
+      kvt::enter<false>(programs[lane], cache, thread);
+      kvt::begin_forward<false>(programs[lane], cache, row, head, query_block, begin, length, tokens, count, tile, thread);
+    });
+  for (auto& lane : lanes) lane.join();
+  for (int done = 0; done < count; ++done) {
+    kvt::clock_ns += *passed++;
+    for (auto& program : programs) kvt::forward_key(program);
+    kvt::clock_ns += *passed++;
+    for (auto& program : programs) kvt::forward_value(program);
+  }
+  for (unsigned lane = 0; lane < 64; ++lane) kvt::leave<false>(cache, count, kvt::Thread{lane % 32, lane / 32, 0});
 }
 }

@@ -23,6 +23,7 @@ from kvtrace.ingest.derive import tile_columns
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.drain import STAGING_BYTES, TileDrain
 from kvtrace.probes.device.tiles.files import TileFiles
+from kvtrace.probes.device.timer import HostClock
 
 WRITES = 1000
 STEP_BYTES = WRITES * layout.SECTIONS[layout.WRITES].record_bytes
@@ -41,7 +42,7 @@ class Drain(TileDrain):
         self._ring: Any = SimpleNamespace(capacities=capacities, memory=memory)
         self._engine_pid, self._opened, self._reported, self._lost_before = 1, deque(), (0, 0), 0
         self._files = TileFiles(recorder, {})
-        self._timer: Any = SimpleNamespace(offset_ns=0)
+        self._timer: Any = SimpleNamespace(clock=HostClock())
         self._stream: Any = SimpleNamespace(synchronize=lambda: None)
         self._staging = torch.zeros(STAGING_BYTES, dtype=torch.uint8)
         self._staged, self._released = self._staging.numpy(), np.zeros(len(layout.SECTIONS), np.int64)

@@ -1,4 +1,4 @@
-"""FlashInfer's attention for Hopper: what rewriting inserts, what compiles, and what its programs write."""
+"""FlashInfer's attention: what rewriting inserts, what compiles, and what its programs write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from kvtrace.probes.device.tiles.source import MismatchError
 
 HERE = Path(__file__).parent
 FOLDERS = [Path(text) for text in os.environ.get("KVTRACE_FLASHINFER_SOURCES", "").split(":") if text]
-HOPPER = Path("flashinfer/data/include/flashinfer/attention/hopper")
+ATTENTION = Path("flashinfer/data/include/flashinfer/attention")
+HOPPER = ATTENTION / "hopper"
 NVCC = shutil.which("nvcc")
 
 
@@ -38,11 +39,12 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 def inserted(before: str, after: str) -> Counter[str]:
     """The calls that rewriting inserted; without them the text is what it was."""
-    text = re.sub(r"kvt::(begin|key|value|end|prepare)[^;]*;|variant\.kvt_at[^;]*;", "", after)
+    calls = "begin|key|value|end|prepare|Forward|enter|forward|leave"
+    text = re.sub(rf"kvt::({calls})[^;]*;|variant\.kvt_at[^;]*;", "", after)
     text = text.replace("kvt::Recording<AttentionVariant>", "AttentionVariant")
-    text = text.replace(f'#include "{rewrite.RECORDER_HEADER}"\n', "")
+    text = re.sub(rf'#include "(hopper/)?{rewrite.RECORDER_HEADER}"\n', "", text)
     assert "".join(text.split()) == "".join(before.split())
-    return Counter(re.findall(r"kvt(?:::|_)(\w+)", after))
+    return Counter(re.findall(r"(?:kvt::|variant\.kvt_)(\w+)", after))
 
 
 def test_only_calls_are_inserted(folder: Path) -> None:
@@ -54,9 +56,13 @@ def test_only_calls_are_inserted(folder: Path) -> None:
     first = rewritten.index("kvt::begin")
     assert first < rewritten.index("barrier_Q.try_wait") < rewritten.index("kvt::key") < rewritten.index("kvt::value")
     assert rewritten.rindex("kvt::value") < rewritten.index("kvt::end")
+    whole = (folder / ATTENTION / rewrite.FORWARD_HEADER).read_text()
+    assert inserted(whole, rewrite.forward(whole)) == dict.fromkeys(
+        ("Forward", "enter", "begin_forward", "forward_key", "forward_value", "leave", "prepare"), 1
+    )
 
 
-INSTANCE = """
+PREFILL = """
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>
@@ -65,6 +71,19 @@ using Number = cutlass::bfloat16_t;
 using Params = BatchPrefillPagedParams<Number, Number, Number, int>;
 template cudaError_t BatchPrefillWithPagedKVCacheDispatched<128, 128, MaskMode::kCausal, false, true, StandardAttention,
                                                             Params>(Params&, bool, cudaStream_t);
+}
+"""
+DECODE = """
+#include <flashinfer/attention/default_prefill_params.cuh>
+#include <flashinfer/attention/prefill.cuh>
+#include <flashinfer/attention/variants.cuh>
+namespace flashinfer {
+using Number = nv_bfloat16;
+using Params = BatchPrefillPagedParams<Number, Number, Number, int>;
+using Variant = DefaultAttention<false, false, false, false>;
+template cudaError_t BatchPrefillWithPagedKVCacheDispatched<SAME_STRIDES 16, 128, 128, PosEncodingMode::kNone, false,
+                                                            MaskMode::kNone, Variant, Params>(
+    Params, Number*, float*, bool, cudaStream_t);
 }
 """
 CURAND = """#pragma once
@@ -84,16 +103,19 @@ COUNTED = (
     "st.global.u8",
     "atom.relaxed",
     "redux.sync",
+    "st.global.u16",
     "wgmma.mma_async",
+    "mma.sync",
     "cp.async.cg",
 )
 
 
-def compiled(data: Path, headers: Path, work: Path) -> dict[str, int]:
-    """Counts in the PTX of the kernel with pages of any size, bfloat16, heads of 128."""
+def compiled(instance: str, data: Path, headers: Path, work: Path) -> dict[str, int]:
+    """Count in the PTX of kernels with pages of any size, bfloat16, heads of 128."""
     (work / "stub").mkdir(parents=True)
     (work / "stub" / "curand_kernel.h").write_text(CURAND)
-    (work / "instance.cu").write_text(INSTANCE)
+    strided = "bool SAME_KV_STRIDES" in (data / "include/flashinfer/attention/prefill.cuh").read_text()
+    (work / "instance.cu").write_text(instance.replace("SAME_STRIDES", "true," if strided else ""))
     includes = [headers, data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
     command = [NVCC, "-ptx", "-std=c++17", "-O3", "-gencode=arch=compute_90a,code=compute_90a", "-w"]
     command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", "--expt-relaxed-constexpr", "-use_fast_math"]
@@ -112,22 +134,32 @@ def compiled(data: Path, headers: Path, work: Path) -> dict[str, int]:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("instance", [PREFILL, DECODE], ids=["fa3", "fa2"])
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, instance: str
 ) -> None:
     data = folder / "flashinfer/data"
     places = {"CACHE_DIR": tmp_path / "cache", "WORKSPACE_DIR": tmp_path, "INCLUDE_DIR": data / "include"}
     overlay = Overlay(SimpleNamespace(**{f"FLASHINFER_{name}": place for name, place in places.items()}))
-    own = compiled(data, data / "include", tmp_path / "own")
-    ours = compiled(data, overlay.folder / "include", tmp_path / "ours")
-    added = {word: ours[word] - own[word] for word in COUNTED}
+    own = compiled(instance, data, data / "include", tmp_path / "own")
+    ours = compiled(instance, data, overlay.folder / "include", tmp_path / "ours")
+    added = {word: ours[word] - own[word] for word in COUNTED if ours[word] != own[word]}
     marks = ours["st.global.u8"]
-    assert marks >= 8
-    assert added == {
-        "%globaltimer_lo": marks + 1, "%globaltimer;": 2, "red.relaxed": 2, "st.global.u8": marks, "atom.relaxed": 1,
-        "redux.sync": 1, "wgmma.mma_async": 0, "cp.async.cg": 0,
-    }  # fmt: skip
-    assert own["wgmma.mma_async"] > 0 < own["cp.async.cg"]
+    if instance is PREFILL:
+        assert marks >= 8
+        assert added == {
+            "%globaltimer_lo": marks + 1, "%globaltimer;": 2, "red.relaxed": 2, "st.global.u8": marks,
+            "atom.relaxed": 1, "redux.sync": 1,
+        }  # fmt: skip
+        assert own["wgmma.mma_async"] > 0 < own["cp.async.cg"]
+    else:
+        kernels = 4  # of tiles of 64, 128, 256 and 512 tokens
+        assert added.pop("st.global.u16") >= kernels
+        assert added == {
+            "%globaltimer_lo": 2 * kernels, "%globaltimer;": 2 * kernels, "red.relaxed": 2 * kernels,
+            "atom.relaxed": kernels, "redux.sync": kernels,
+        }  # fmt: skip
+        assert own["mma.sync"] > 0 < own["cp.async.cg"]
 
 
 KERNEL = """
@@ -160,6 +192,50 @@ void mma_f16(const Params& mainloop_params, Variant& variant, int kv_tile_idx_co
 """
 
 
+FORWARD = """#pragma once
+#include "mask.cuh"
+__device__ void BatchPrefillWithPagedKVCacheDevice(const Params params, const dim3 tid = threadIdx) {
+  init(o_frag);  // load_q_global_smem<of a comment>
+  load_q_global_smem<KTraits>(&qo_smem, tid);
+  use(paged_kv, request_idx, kv_head_idx, qo_tile_idx, chunk_start, chunk_size, kv_len, CTA_TILE_KV,
+      MASK_MODE == MaskMode::kMultiItemScoring);
+#pragma unroll 1
+  for (uint32_t iter = 0; iter < num_iterations; ++iter) {
+    block.sync();
+    compute_qk<KTraits>(s_frag);
+    update_mdo_states<KTraits>(s_frag, o_frag);
+    block.sync();
+    produce(iter + 1);
+    if constexpr (SPLIT) {
+      compute_sfm_v<KTraits, true>(s_frag, o_frag);
+    } else {
+      compute_sfm_v<KTraits>(s_frag, o_frag);
+    }
+    block . sync ( );
+  }
+  block.sync();
+  write(o_frag);
+}
+void kernel() { BatchPrefillWithPagedKVCacheDevice<KTraits>(params); }
+cudaError_t BatchPrefillWithPagedKVCacheDispatched(Params params, float* tmp_s, cudaStream_t stream) {
+  return launched(params, stream);
+}
+"""
+
+
+def test_a_program_that_goes_forward_begins_before_it_loads_and_tells_of_each_product() -> None:
+    text = rewrite.forward(FORWARD)
+    calls = [
+        "kvt::enter<", "load_q_global_smem<KTraits>", "kvt::begin_forward<", "#pragma unroll 1", "for (", "compute_qk",
+        "update_mdo_states", "kvt::forward_key(", "produce(", "compute_sfm_v<KTraits>", "kvt::forward_value(",
+        "kvt::leave<", "write(o_frag)", "kvt::prepare(stream);",
+    ]  # fmt: skip
+    places = [text.index(call) for call in calls]
+    assert places == sorted(places)
+    assert text.count("kvt::") == 7 + len(re.findall(r"kvt::Forward kvt_forward;", text)) - 1
+    assert text.index('#include "hopper/kvtrace.cuh"') < text.index('#include "mask.cuh"')
+
+
 def test_order_of_coordinates_and_comments_do_not_matter() -> None:
     text = rewrite.kernel(KERNEL)
     assert (
@@ -190,6 +266,12 @@ def test_order_of_coordinates_and_comments_do_not_matter() -> None:
             "at 2 places and V's at 1",
         ),
         (rewrite.multiply, PRODUCTS, '#include "variants.cuh"', "", "includes nothing"),
+        (rewrite.forward, FORWARD, "chunk_start, chunk_size", "start, chunk_size", "has no chunk_start"),
+        (rewrite.forward, FORWARD, "iter < num_iterations; ++iter", "iter < num_iterations - 1; ++iter", "0 loops"),
+        (rewrite.forward, FORWARD, "update_mdo_states<", "update_states<", "does not call update_mdo_states"),
+        (rewrite.forward, FORWARD, "  }\n  block.sync();", "  }\n", "no barrier behind its loop"),
+        (rewrite.forward, FORWARD, "block . sync ( );", "", "no barrier behind compute_sfm_v"),
+        (rewrite.forward, FORWARD, "cudaStream_t stream)", "cudaStream_t on)", "takes no stream"),
     ],
 )
 def test_another_form_is_told(rewriting: Any, source: str, text: str, instead: str, why: str) -> None:
@@ -229,7 +311,8 @@ class Program(NamedTuple):
 class Machine:
     """A device with one step open in its ring: control words, two layers, page tables of a batch."""
 
-    PAGES, TOLD, ROWS_BEFORE = 64, (1 << 8 | 1 << 16, 1 | 1 << 8), 3
+    PAGES, TOLD, ROWS_BEFORE, DECODES = 64, (1 << 8 | 1 << 16, 1 | 1 << 8), 3, 2
+    """`DECODES` rows of the table belong to another kernel, which ran `ROWS_BEFORE` rows."""
 
     def __init__(self, code: ctypes.CDLL, page: int, tile: int, tile_room: int, program_room: int) -> None:
         self.code, self.page, self.tile = code, page, tile
@@ -248,7 +331,7 @@ class Machine:
         told = {
             "control": self.control.ctypes.data, "windows": self.windows.ctypes.data, "heads": 0b0111,
             "layers": self.table.ctypes.data, "factor": factor, "shift": shift,
-            "rows_key": self.indices.ctypes.data, "rows": self.ROWS_BEFORE,
+            "pages_before": self.DECODES * self.PAGES, "rows_before": self.ROWS_BEFORE,
         }  # fmt: skip
         self.facts = np.array([told[name] for name in recorder.FACTS], np.uint64)
         code.set_facts(ctypes.c_uint64(self.facts.ctypes.data))
@@ -261,6 +344,21 @@ class Machine:
             program.head, program.query_block, program.row * self.PAGES, program.tokens, program.low, program.high,
             ctypes.c_uint64(program.start_ns), passed, int(paged),
         )  # fmt: skip
+
+    def run_forward(self, program: Program, begin: int, length: int) -> None:
+        """Run a program that reads tiles from token `begin` on."""
+        passed = (ctypes.c_uint32 * len(program.passed_ns))(*program.passed_ns)
+        key = self.keys[program.layer] if program.layer < 2 else 0xDEAD
+        indptr = np.arange(0, 9 * self.PAGES, self.PAGES, np.int32)
+        self.code.run_forward(
+            ctypes.c_uint64(key), ctypes.c_void_p(self.indices.ctypes.data), ctypes.c_void_p(indptr.ctypes.data),
+            self.page, self.tile, program.row, program.head, program.query_block, begin, length, program.tokens,
+            program.tiles, ctypes.c_uint64(program.start_ns), passed,
+        )  # fmt: skip
+
+    def row_of(self, program: Program) -> int:
+        """The row of the batch that a program's row is."""
+        return program.row + (self.ROWS_BEFORE if program.row >= self.DECODES else 0)
 
     def step(self) -> tile_columns.StepTiles:
         """Take the ring's content as the reader does."""
@@ -328,7 +426,7 @@ def test_what_programs_write_is_what_they_read_and_when(
     for number, program in enumerate(recorded):
         record = step.programs[number]
         assert (record["layer"], record["head"]) == (program.layer, program.head)
-        assert record["row"] == program.row + Machine.ROWS_BEFORE
+        assert record["row"] == machine.row_of(program)
         assert record["query_block"] == program.query_block
         assert (tile_columns.tile_tokens(step.programs)[number], tile_columns.block_tokens(step.programs)[number]) == (
             tile,
@@ -357,6 +455,81 @@ def test_what_programs_write_is_what_they_read_and_when(
         if program.head + 1 == lists:
             assert listed.block_id[listed.program == number].tolist() == blocks
             assert listed.block_index[listed.program == number].tolist() == list(units)
+
+
+@st.composite
+def forward_programs(draw: st.DrawFn, page: int, tile: int) -> list[tuple[Program, int, int]]:
+    """Programs that read a part of their sequence from a block's begin on, with the part's begin and length."""
+    found, unit = [], min(page, tile)
+    for _ in range(draw(st.integers(1, 4))):
+        tokens = draw(st.integers(1, Machine.PAGES * page))
+        begin = draw(st.integers(0, (tokens - 1) // page)) * page + (draw(st.booleans()) and page > tile) * unit
+        begin = begin if begin < tokens else 0
+        length = draw(st.integers(1, tokens - begin))
+        count = draw(st.integers(1, min(6, -(-length // tile))))
+        passed = draw(st.lists(st.integers(0, 9000), min_size=2 * count, max_size=2 * count))
+        row, head, block = draw(st.integers(0, 7)), draw(st.integers(0, 3)), draw(st.integers(0, 300))
+        start = draw(st.integers(1 << 31, (1 << 33)))
+        program = Program(draw(st.integers(0, 2)), row, head, block, tokens, 0, count, start, passed)
+        found.append((program, begin, length))
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from([(16, 128), (32, 64), (64, 64), (16, 16), (64, 32), (16, 512)]))
+def test_programs_that_go_forward_write_the_blocks_of_their_part(
+    code: ctypes.CDLL, data: st.DataObject, sizes: tuple[int, int]
+) -> None:
+    page, tile = sizes
+    machine = Machine(code, page, tile, tile_room=8192, program_room=64)
+    ran = data.draw(forward_programs(page, tile))
+    for program, begin, length in ran:
+        machine.run_forward(program, begin, length)
+    recorded = [each for each in ran if each[0].layer < 2 and each[0].head < 3]
+    step = machine.step()
+    assert len(step.programs) == len(recorded)
+    assert tile_columns._what_is_wrong(step) is None
+    times, listed = tile_columns.times(step), tile_columns.block_ids(step)
+    unit = min(page, tile)
+    for number, (program, begin, length) in enumerate(recorded):
+        record = step.programs[number]
+        assert (record["layer"], record["head"]) == (program.layer, program.head)
+        assert record["row"] == machine.row_of(program)
+        assert (tile_columns.tile_tokens(step.programs)[number], tile_columns.block_tokens(step.programs)[number]) == (
+            unit,
+            page,
+        )
+        read = range(begin // unit, begin // unit + -(-min(length, program.tiles * tile) // unit))
+        mine = times.program == number
+        assert times.tile[mine].tolist() == list(read)
+        marks = np.cumsum(program.passed_ns)
+        inside = (np.array(read) - read[0]) * unit // tile  # the tile of each block
+        for ns, exact in ((times.k_ns, marks[2 * inside]), (times.v_ns, marks[2 * inside + 1])):
+            lag = exact - (ns[mine] - times.k_start_ns[mine][0])
+            assert lag.min() >= 0
+            if np.diff(marks, prepend=0).max() < 120 << layout.TICK_SHIFT:  # else it is caught up later
+                assert lag.max() < 1 << layout.TICK_SHIFT
+        pages = machine.indices[program.row * Machine.PAGES :]
+        blocks = [int(pages[index * unit // page]) for index in read]
+        first_head, lists = machine.TOLD[program.layer] >> 8 & 0xFF, machine.TOLD[program.layer] >> 16
+        if program.head + 1 == first_head:
+            expected = sum(block * (2 * index + 1) for block, index in zip(blocks, read, strict=True)) & 0xFFFFFFFF
+            assert record["sum"] == expected
+        if program.head + 1 == lists:
+            assert listed.block_id[listed.program == number].tolist() == blocks
+            assert listed.block_index[listed.program == number].tolist() == list(read)
+
+
+def test_a_program_without_tiles_or_with_a_part_between_blocks_writes_nothing(code: ctypes.CDLL) -> None:
+    machine = Machine(code, 16, 64, tile_room=100, program_room=10)
+    program = Program(1, 0, 0, 0, 100, 0, 0, 5000, [])
+    machine.run_forward(program, 0, 100)
+    assert not machine.windows.any()
+    machine.run_forward(program._replace(high=1, passed_ns=[100, 100]), 8, 92)  # as a sliding window would have it
+    assert int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]]) == 0
+    words = machine.windows.reshape(2, layout.WINDOW_WORDS)[1]
+    first, last = (int(words[layout.ATTENTION_WINDOW + word]) for word in (layout.FIRST, layout.LAST))
+    assert (first ^ (1 << 64) - 1, last) == (5000, 5200)
 
 
 @settings(deadline=None, max_examples=30)

@@ -14,9 +14,10 @@ import pytest
 from kvtrace.probes.device.tiles.flashinfer import recorder, rewrite
 from kvtrace.probes.device.tiles.flashinfer.overlay import Overlay, recording
 from kvtrace.probes.device.tiles.source import MismatchError
-from tests.probes.tiles.test_flashinfer import KERNEL, PRODUCTS
+from tests.probes.tiles.test_flashinfer import FORWARD, KERNEL, PRODUCTS
 
-HOPPER = Path("flashinfer/attention/hopper")
+ATTENTION = Path("flashinfer/attention")
+HOPPER = ATTENTION / "hopper"
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def environment(tmp_path: Path) -> types.ModuleType:
     (include / HOPPER).mkdir(parents=True)
     for name, text in ((rewrite.KERNEL_HEADER, KERNEL), (rewrite.MULTIPLY_HEADER, PRODUCTS), ("epilogue.cuh", "// 1")):
         (include / HOPPER / name).write_text(text)
+    (include / ATTENTION / rewrite.FORWARD_HEADER).write_text(FORWARD)
     (include / "flashinfer" / "math.cuh").write_text("// 2")
     module: Any = types.ModuleType("env")
     module.FLASHINFER_CACHE_DIR = tmp_path / ".cache" / "flashinfer"
@@ -42,6 +44,7 @@ def test_rewritten_headers_stand_among_copies_of_the_installed_ones(environment:
     hopper = folder / "include" / HOPPER
     assert (hopper / rewrite.KERNEL_HEADER).read_text() == rewrite.kernel(KERNEL)
     assert (hopper / rewrite.MULTIPLY_HEADER).read_text() == rewrite.multiply(PRODUCTS)
+    assert (hopper.parent / rewrite.FORWARD_HEADER).read_text() == rewrite.forward(FORWARD)
     assert (hopper / rewrite.RECORDER_HEADER).read_text() == recorder.HEADER
     for name in (HOPPER / "epilogue.cuh", Path("flashinfer/math.cuh")):
         assert (folder / "include" / name).read_text() == (environment.FLASHINFER_INCLUDE_DIR / name).read_text()
@@ -111,13 +114,14 @@ class FlashInfer:
         return specification
 
 
-def test_modules_for_hopper_are_compiled_with_the_overlay_and_told_where_the_facts_are(environment: Any) -> None:
+@pytest.mark.parametrize("template", ["fa2", "fa3"])
+def test_modules_are_compiled_with_the_overlay_and_told_where_the_facts_are(environment: Any, template: str) -> None:
     flashinfer, overlay, failures, launched = FlashInfer(environment), Overlay(environment), [], []
     generate = recording(flashinfer.generate, overlay, 0x7F12_3456_7890, failures.append, lambda: launched.append(1))
-    assert generate("fa2", 1).build_and_load() == "own"
+    assert generate("trtllm-gen", 1).build_and_load() == "own"
     assert (launched, failures) == ([], [])
-    assert generate("fa3", 128).build_and_load() == "recording"
-    assert flashinfer.asked == [("fa2", 1), ("fa3", 128)]
+    assert generate(template, 128).build_and_load() == "recording"
+    assert flashinfer.asked == [("trtllm-gen", 1), (template, 128)]
     library = ctypes.CDLL(str(overlay.folder / "cached_ops" / "module.so"))
     assert ctypes.c_uint64.in_dll(library, "told").value == 0x7F12_3456_7890
     assert (launched, failures) == ([1], [])

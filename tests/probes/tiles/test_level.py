@@ -15,9 +15,9 @@ import torch
 from kvtrace.capture.tile_options import TileOptions
 from kvtrace.probes.device.drain_thread import DrainSchedule
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
-from kvtrace.probes.device.tiles.kernels import unfit
+from kvtrace.probes.device.tiles.kernels import install, unfit
 from kvtrace.probes.device.tiles.launch import Current
-from kvtrace.probes.device.tiles.level import TileRecorder
+from kvtrace.probes.device.tiles.level import TileRecorder, _told
 
 
 class Drain(TileDrain):
@@ -98,7 +98,9 @@ def layers_of(name: str, version: int | None) -> list[Any]:
         ("FlashAttentionImpl", 4, 10, "for Hopper only: start vLLM with --attention-backend TRITON_ATTN"),
         ("FlashAttentionImpl", 3, 9, "FlashAttention 3.*--attention-config '{\"flash_attn_version\": 4}'"),
         ("FlashAttentionImpl", 2, 8, "FlashAttention 2.*attention_backend='TRITON_ATTN'\\)$"),
-        ("FlashInferImpl", None, 9, "FlashInferImpl, whose kernels cannot be rewritten.*TRITON_ATTN"),
+        ("FlashInferImpl", None, 9, None),
+        ("FlashInferImpl", None, 10, "FlashInfer's kernels can be rewritten for Hopper only: start.*TRITON_ATTN"),
+        ("CutlassMLAImpl", None, 10, "CutlassMLAImpl, whose kernels cannot be rewritten.*TRITON_ATTN"),
     ],
 )
 def test_kernels_that_cannot_record_are_told_with_those_that_can(
@@ -107,3 +109,54 @@ def test_kernels_that_cannot_record_are_told_with_those_that_can(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
     why = unfit(layers_of(name, version))
     assert (why is None) if advice is None else re.search(advice, why or "")
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"window_left": -1, "kv_cache_dtype": "auto", "sinks": None, "dcp_world_size": 1}, None),
+        ({"supports_xqa_or_trtllm_gen_decode": True}, "decodes with XQA.* or --attention-config '{\"use_trtllm_atten"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "16 bits only: start vLLM with --attention-backend TRITON_ATTN"),
+        ({"sinks": [1.0]}, "with attention sinks"),
+        ({"window_left": 4095}, "with a sliding window"),
+        ({"dcp_world_size": 2}, "where GPUs share a sequence"),
+        ({"num_kv_heads": 8, "head_size": 64}, None),
+        ({"num_kv_heads": 4, "head_size": 64}, "blocks of 64 tokens do not fit"),
+    ],
+)
+def test_what_flashinfer_runs_on_hopper_decides_if_its_kernels_record(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, object], why: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    layers = layers_of("FlashInferImpl", None)
+    vars(layers[0][1].impl).update(facts)
+    layers[0][1].kv_cache = torch.zeros(3, 8, 32, 2 * 64)
+    said = unfit(layers)
+    assert (said is None) if why is None else re.search(why, said or "")
+
+
+@pytest.mark.parametrize(
+    ("told", "addresses", "why"),
+    [
+        ({0: 1 << 8 | 1 << 16, 1: 1 | 1 << 8}, [64, 64], "layers share one"),
+        ({0: 1 << 8 | 1 << 16, 1: 1 | 1 << 8 | 1 << 16}, [64, 128], "the model has several"),
+        ({}, [64, 128], "no layer"),
+    ],
+)
+def test_caches_that_do_not_tell_layers_apart_are_refused(told: dict[int, int], addresses: list[int], why: str) -> None:
+    implementation = type("FlashInferImpl", (), {})()
+    layers: Any = []
+    for address in addresses:
+        cache = type("Cache", (), {"data_ptr": lambda self, a=address: a, "stride": lambda self: (1,)})()
+        cache.shape, cache.dtype = (1,), torch.bfloat16
+        layers.append((str(address), type("Layer", (), {"impl": implementation, "kv_cache": cache})()))
+    installed = install(layers, told, Current(None), frozenset({"read"}), pytest.fail)
+    assert not installed.kinds
+    assert len(installed.problems) == 1
+    assert why in installed.problems[0]
+
+
+def test_layers_to_record_are_told_by_their_head_and_group() -> None:
+    options = TileOptions(layers=(1, 3), heads=(2, 5))
+    told = _told(layers_of("A", None) * 4, options, {1})
+    assert told == {1: 1 | 3 << 8 | 3 << 16, 3: 3 | 3 << 8}

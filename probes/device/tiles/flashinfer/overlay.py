@@ -1,4 +1,4 @@
-"""FlashInfer compiles its attention for Hopper with the rewritten headers, in a workspace of kvtrace's own.
+"""FlashInfer compiles its attention with the rewritten headers, in a workspace of kvtrace's own.
 
 FlashInfer compiles CUDA sources at run time and keeps the libraries on disk. Whatever it compiles here goes to another
 folder, named after what was rewritten, so its own cache never holds a rewritten kernel, and libraries that came with
@@ -19,14 +19,19 @@ from typing import Any, Protocol
 
 from kvtrace.probes.device.tiles.flashinfer import recorder, rewrite
 
-GENERATE = "gen_batch_prefill_module"
-"""The function of `flashinfer.prefill` that makes the specification of a module; decoding on Hopper uses it, too."""
+GENERATE = ("gen_batch_prefill_module", "_gen_batch_prefill_primary_module")
+"""Functions of `flashinfer.prefill` that make the specification of a module, the second one from 0.7 on. Decoding with
+tensor cores uses these modules, too."""
 
-BACKEND = "fa3"
-"""FlashInfer's name of its kernels for Hopper."""
+BACKENDS = frozenset({"fa2", "fa3"})
+"""FlashInfer's names of the templates that are rewritten."""
 
-_HOPPER = ("flashinfer", "attention", "hopper")
-_REWRITTEN = {rewrite.KERNEL_HEADER: rewrite.kernel, rewrite.MULTIPLY_HEADER: rewrite.multiply}
+_ATTENTION, _HOPPER = "flashinfer/attention", "flashinfer/attention/hopper"
+_REWRITTEN = {
+    f"{_ATTENTION}/{rewrite.FORWARD_HEADER}": rewrite.forward,
+    f"{_HOPPER}/{rewrite.KERNEL_HEADER}": rewrite.kernel,
+    f"{_HOPPER}/{rewrite.MULTIPLY_HEADER}": rewrite.multiply,
+}
 
 
 class Specification(Protocol):
@@ -52,10 +57,8 @@ class Overlay:
     def __init__(self, environment: Any) -> None:
         self._environment = environment
         installed = Path(environment.FLASHINFER_INCLUDE_DIR).resolve()
-        headers = {
-            name: rewriting(installed.joinpath(*_HOPPER, name).read_text()) for name, rewriting in _REWRITTEN.items()
-        }
-        headers[rewrite.RECORDER_HEADER] = recorder.HEADER
+        headers = {name: rewriting((installed / name).read_text()) for name, rewriting in _REWRITTEN.items()}
+        headers[f"{_HOPPER}/{rewrite.RECORDER_HEADER}"] = recorder.HEADER
         words = "\0".join([str(installed), str(environment.FLASHINFER_WORKSPACE_DIR), *headers.values()])
         digest = hashlib.sha256(words.encode()).hexdigest()[:16]
         self.folder = Path(environment.FLASHINFER_CACHE_DIR).parent / "kvtrace" / f"flashinfer-{digest}"
@@ -91,9 +94,8 @@ def _lay_out(installed: Path, headers: dict[str, str], folder: Path) -> None:
     work = Path(tempfile.mkdtemp(prefix="laying-", dir=folder.parent))
     try:
         shutil.copytree(installed, work / "include", copy_function=shutil.copyfile)
-        hopper = (work / "include").joinpath(*_HOPPER)
         for name, text in headers.items():
-            (hopper / name).write_text(text)
+            (work / "include" / name).write_text(text)
         for name in ("cached_ops", "generated"):
             (work / name).mkdir()
         work.chmod(0o755)
@@ -151,7 +153,7 @@ def recording(
     failed: Callable[[str], None],
     launched: Callable[[], None],
 ) -> Callable[..., Specification | RecordingSpecification]:
-    """Make what stands for `GENERATE`: modules for Hopper record.
+    """Make what stands for a function of `GENERATE`: its modules record.
 
     Args:
         generate: The original.
@@ -162,7 +164,7 @@ def recording(
     """
 
     def generate_recording(backend: str, *args: Any) -> Specification | RecordingSpecification:
-        if backend != BACKEND:
+        if backend not in BACKENDS:
             return generate(backend, *args)
         return RecordingSpecification(lambda: generate(backend, *args), overlay, facts, failed, launched)
 

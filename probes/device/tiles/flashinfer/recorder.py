@@ -1,10 +1,15 @@
 """Functions that the rewritten headers call, in CUDA C++. `tiles/layout.py` says what is written.
 
-What the times mean. Warps are specialised: producers copy tiles into shared memory, ahead of the consumers that
-multiply them. The first thread of the consumers stamps. A tile's K time is when the product with its K is complete, and
-its V time when that with its V is: then its shared memory is given back to the producers. When a copy was issued is not
-recorded. A program goes from its last tile to its first, and multiplies the next tile's K before a tile's V. So both
-times count from those of the tile before (`FROM_END`).
+What the times mean in `fa3`. Warps are specialised: producers copy tiles into shared memory, ahead of the consumers
+that multiply them. The first thread of the consumers stamps. A tile's K time is when the product with its K is
+complete, and its V time when that with its V is: then its shared memory is given back to the producers. When a copy was
+issued is not recorded. A program goes from its last tile to its first, and multiplies the next tile's K before a tile's
+V. So both times count from those of the tile before (`FROM_END`).
+
+In `fa2`, the same warps load and multiply. A program goes from the first tile of its part of the sequence to the last.
+Its first thread stamps behind the barriers that follow the products, when no warp needs the tile's memory any more.
+Parts begin at a block, not at a multiple of a tile. So a tile of several blocks is recorded as these, with the same
+times.
 
 A compiled library outlives the process and serves others, so no address is a constant of it: it has one word for the
 address of the facts (`FACTS`), which is filled before its first launch. A kernel is not told its layer: it looks up the
@@ -19,10 +24,11 @@ from collections.abc import Mapping
 from kvtrace.format import tile_file
 from kvtrace.probes.device.tiles import layout
 
-FACTS = ("control", "windows", "heads", "layers", "factor", "shift", "rows_key", "rows")
+FACTS = ("control", "windows", "heads", "layers", "factor", "shift", "pages_before", "rows_before")
 """Words that kernels read: addresses of the ring's control words and of the windows (0: none), the heads to record as
-bits, the table of layers with its hash, and for launches whose page table has the address `rows_key` how many rows of
-the batch come before theirs."""
+bits, and the table of layers with its hash. The last two are a step's. vLLM has decodes and prefills of a batch read by
+two kernels, whose pages lie in one list, and each counts its rows from 0. The first `pages_before` are the decodes', so
+a row whose pages begin there or behind has `rows_before` more before it."""
 
 SYMBOL = "kvt_facts"
 """The function of a compiled library that takes the facts' address."""
@@ -77,6 +83,13 @@ struct Program {
   u32 counts, times[2];
 };
 
+// The same for a program that goes forward: the address of its next block, the last time of K, the ticks to it, the
+// blocks that are left, and the blocks of a tile.
+struct Forward {
+  u64 address, start;
+  u32 time, ticks, left, blocks;
+};
+
 }  // namespace kvt
 
 #ifdef __CUDACC__
@@ -115,13 +128,15 @@ KVT_INLINE u64 add(u64 address, u64 amount) {
   return before;
 }
 
-// Raises a word of memory to the time, or to its complement. Nobody waits for it.
-template <bool COMPLEMENT>
-KVT_INLINE void raise(u64 address) {
+KVT_INLINE u64 whole_now() {
   u64 time;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
-  if (COMPLEMENT) time = ~time;
-  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(address), "l"(time) : "memory");
+  return time;
+}
+
+// Raises a word of memory. Nobody waits for it.
+KVT_INLINE void raise(u64 address, u64 word) {
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
 }
 
 KVT_INLINE void put(u64 address, u64 word) {
@@ -134,6 +149,10 @@ KVT_INLINE void put_block(u64 address, int block) {
 
 KVT_INLINE void put_ticks(u64 address, u32 ticks) {
   asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(ticks) : "memory");
+}
+
+KVT_INLINE void put_pair(u64 address, u32 ticks) {
+  asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(ticks)) : "memory");
 }
 
 KVT_INLINE u32 multiprocessor() {
@@ -173,19 +192,21 @@ struct Place {
   int first_page, tokens;
 };
 
-// Reserves a program's record and its tiles, and writes the record: the first warp of the consumers does.
+// Reserves a program's record and its tiles, and writes the record: the first warp of those that multiply does.
+// `order`: flags that tell the tile's size and the order. Returns the address of the tiles in the first thread, else 0.
 template <typename Id>
-KVT_INLINE void begin_record(Program& program, u64 words, long long what, const Id* pages, int page, int tile, int low,
-                             int high, int thread, const Place& place, u64 rows_key) {
-  const u32 start = now();
+KVT_INLINE u64 begin_record(u64 words, long long what, const Id* pages, int page, int tile, int low, int high,
+                            int thread, const Place& place, u32 start, u64 order) {
   const u64 control = load(words + 8 * FACT_CONTROL);
-  if (!control) return;
+  if (!control) return 0;
   const u64 room = load(control + 8 * (ROOM_WORD + TILES)) * (load(words + 8 * FACT_HEADS) >> place.head & 1);
   const u64 programs = load(control + 8 * (ROOM_WORD + PROGRAMS));
-  if (!room || !programs) return;
+  if (!room || !programs) return 0;
   const u64 tile_memory = load(control + 8 * (ADDRESS_WORD + TILES));
   const u64 program_memory = load(control + 8 * (ADDRESS_WORD + PROGRAMS));
-  const u32 row = place.row + (load(words + 8 * FACT_ROWS_KEY) == rows_key ? load(words + 8 * FACT_ROWS) : 0);
+  const u64 pages_before = load(words + 8 * FACT_PAGES_BEFORE), rows_before = load(words + 8 * FACT_ROWS_BEFORE);
+  const u32 row = place.row + (static_cast<u64>(place.first_page) >= pages_before ? rows_before : 0);
+  pages += place.first_page;
   const int tiles = high - low, unit = tile < page ? tile : page, before = low * (tile / unit);
   const int blocks = tiles * (tile / unit), known = (place.tokens + unit - 1) / unit - before;
   const int inside = known < 0 ? 0 : known < blocks ? known : blocks;
@@ -202,29 +223,38 @@ KVT_INLINE void begin_record(Program& program, u64 words, long long what, const 
   if (thread == 0) pair = add(control + 8 * CURSOR_WORD, slots + (1ull << TILE_BITS));
   pair = of_first_lane(pair);
   const u64 first = pair & TILE_MASK, number = pair >> TILE_BITS;
-  if (first + slots > room || number >= programs) return;
+  if (first + slots > room || number >= programs) return 0;
   if (thread == 0) {
-    const u64 flags = (tile / 16 << 2) | (page / 16 << 6) | FROM_END | (sums ? HAS_SUM : 0) |
-                      (lists ? HAS_SUM | LISTS_BLOCKS : 0);
+    const u64 flags = order | (page / 16 << 6) | (sums ? HAS_SUM : 0) | (lists ? HAS_SUM | LISTS_BLOCKS : 0);
     const u64 record = program_memory + 24 * number;
     put(record, start | static_cast<u64>(total) << 32);
     put(record + 8, (row & 0xffffull) | (place.query_block & 0xffffull) << 16 | (what & 0xffull) << 32 |
                         (place.head & 0xffull) << 40 | (low & 0xffffull) << 48);
     put(record + 16, ((tile_memory >> 1) + first & 0xffffffffull) | (tiles & 0xffffull) << 32 | flags << 48);
-    program.address = tile_memory + 2 * first;
-    program.times[0] = program.times[1] = start;
   }
   if (lists)  // behind the tiles, at an even place
     for (int index = thread; index < blocks; index += 32)
       put_block(tile_memory + 2 * (first + (tiles + 1 & ~1)) + 4 * index,
                 index < inside ? static_cast<int>(pages[(before + index) * unit / page]) : -1);
+  return thread == 0 ? tile_memory + 2 * first : 0;
+}
+
+// Whether a program's tiles fit records: of a tile and a block, one is a multiple of the other.
+KVT_INLINE bool fits(int page, int tile, int low, int high) {
+  const int larger = tile < page ? page : tile, smaller = tile < page ? tile : page;
+  return larger % smaller == 0 && page % 16 == 0 && page < 16 * 512 && low < high && high - low < 1 << 16;
+}
+
+KVT_INLINE u32 ticks_since(u32 time) {
+  const u32 passed = now() - time >> TICK_SHIFT;
+  return passed < 255 ? passed : 255;
 }
 
 // The ticks since the tile before, at most 255: of K in the first byte of a tile's pair, of V in the second.
 template <int BYTE>
 KVT_INLINE void mark(Program& program) {
   if (!program.address) return;
-  const u32 passed = now() - program.times[BYTE] >> TICK_SHIFT, ticks = passed < 255 ? passed : 255;
+  const u32 ticks = ticks_since(program.times[BYTE]);
   put_ticks(program.address + 2 * (program.counts >> 16 * BYTE & 0xffff) + BYTE, ticks);
   program.counts += 1u << 16 * BYTE;
   program.times[BYTE] += ticks << TICK_SHIFT;
@@ -268,12 +298,13 @@ KVT_INLINE void begin(const Params& params, Recording<Variant>& variant, int hig
     const long long what = what_of(words, reinterpret_cast<u64>(params.K_ptr));
     if (what < 0) return;
     if (thread == 0)
-      if (const u64 word = window_of(words, what, FIRST)) raise<true>(word);
+      if (const u64 word = window_of(words, what, FIRST)) raise(word, ~whole_now());
     const int page = static_cast<int>(static_cast<u32>(params.page_size));
-    const int larger = tile < page ? page : tile, smaller = tile < page ? tile : page;
-    if (larger % smaller || page % 16 || page >= 16 * 512 || high <= low) return;
-    begin_record(variant.kvt_program, words, what, params.kv_indices + variant.kvt_place.first_page, page, tile, low,
-                 high, thread, variant.kvt_place, reinterpret_cast<u64>(params.kv_indices));
+    if (!fits(page, tile, low, high)) return;
+    Program& program = variant.kvt_program;
+    program.times[0] = program.times[1] = now();
+    program.address = begin_record(words, what, params.kv_indices, page, tile, low, high, thread, variant.kvt_place,
+                                   program.times[0], (tile / 16 << 2) | FROM_END);
   }
 }
 
@@ -294,8 +325,63 @@ KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int threa
     if (thread != 0 || !words) return;
     const long long what = what_of(words, reinterpret_cast<u64>(params.K_ptr));
     if (what < 0) return;
-    if (const u64 word = window_of(words, what, LAST)) raise<false>(word);
+    if (const u64 word = window_of(words, what, LAST)) raise(word, whole_now());
   }
+}
+
+// A program that goes forward is about to load.
+template <bool OTHER_ORDER, typename Cache, typename Thread>
+KVT_INLINE void enter(Forward& program, const Cache&, const Thread& thread) {
+  program = Forward{};
+  if (!OTHER_ORDER && facts && !(thread.x | thread.y | thread.z)) program.start = whole_now();
+}
+
+// It knows its tiles, which begin at any block: it takes part in the window, and has its record written, block by block
+// where a tile has several.
+template <bool OTHER_ORDER, typename Cache, typename Thread>
+KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 begin,
+                              u32 length, u32 tokens, u32 count, u32 tile, const Thread& thread) {
+  const u64 words = facts;
+  if (OTHER_ORDER || thread.y || thread.z || !words || !count) return;
+  const long long what = what_of(words, reinterpret_cast<u64>(cache.k_data));
+  if (what < 0) return;
+  if (thread.x == 0)
+    if (const u64 word = window_of(words, what, FIRST)) raise(word, ~program.start);
+  const u32 page = cache.page_size, unit = tile < page ? tile : page;
+  const u32 read = count * tile < length ? count * tile : length;
+  const u32 low = begin / unit, high = low + (read + unit - 1) / unit;
+  if (begin % unit || unit & (unit - 1) || !fits(page, tile, low, high)) return;
+  u64 code = 0;
+  while (16u << code < unit) ++code;
+  const Place place{row, head, query_block, static_cast<int>(cache.indptr[row]), static_cast<int>(tokens)};
+  program.time = static_cast<u32>(program.start);
+  program.left = high - low;
+  program.blocks = tile / unit;
+  program.address =
+      begin_record(words, what, cache.indices, page, unit, low, high, thread.x, place, program.time, code << 2);
+}
+
+KVT_INLINE void forward_key(Forward& program) {
+  if (!program.address) return;
+  program.ticks = ticks_since(program.time);
+  program.time += program.ticks << TICK_SHIFT;
+}
+
+KVT_INLINE void forward_value(Forward& program) {
+  if (!program.address) return;
+  const u32 ticks = ticks_since(program.time);
+  for (u32 block = 0; block < program.blocks && program.left; ++block, --program.left, program.address += 2)
+    put_pair(program.address, (block ? 0 : program.ticks) | ticks << 8);
+}
+
+// All of a program's tiles have been multiplied; `count`: how many those are.
+template <bool OTHER_ORDER, typename Cache, typename Thread>
+KVT_INLINE void leave(const Cache& cache, u32 count, const Thread& thread) {
+  const u64 words = facts;
+  if (OTHER_ORDER || thread.x | thread.y | thread.z || !words || !count) return;
+  const long long what = what_of(words, reinterpret_cast<u64>(cache.k_data));
+  if (what < 0) return;
+  if (const u64 word = window_of(words, what, LAST)) raise(word, whole_now());
 }
 
 }  // namespace kvt

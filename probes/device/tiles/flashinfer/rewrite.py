@@ -1,9 +1,11 @@
-"""Rewrites FlashInfer's attention for Hopper (CUDA C++) so that its programs record the KV tiles they read.
+"""Rewrites FlashInfer's attention (CUDA C++) so that its programs record the KV tiles they read.
 
-Nothing depends on line numbers. The rewriting looks for the function that multiplies (it waits for Q), for the kernel
-that calls it, for the statements that give K's and V's shared memory back, and for the function that launches. By the
-time memory is given back, its tile has been multiplied. A source of another form raises `MismatchError`, and
-FlashInfer's own headers stay. What a kernel computes is untouched.
+FlashInfer has two templates. On Hopper, vLLM's prefills run `fa3`, whose warps are specialised, and 16-bit decodes run
+`fa2`, which loads and multiplies with the same warps. Nothing depends on line numbers. In `fa3`, the rewriting looks
+for the function that multiplies (it waits for Q), for the kernel that calls it, and for the statements that give K's
+and V's shared memory back: by then a tile has been multiplied. In `fa2` it looks for the loop over tiles, and in it for
+the barriers behind the products. In both it looks for the function that launches. A source of another form raises
+`MismatchError`, and FlashInfer's own headers stay. What a kernel computes is untouched.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from kvtrace.probes.device.tiles.source import MismatchError
 KERNEL_HEADER, MULTIPLY_HEADER = "prefill_sm90.cuh", "mainloop_mma.cuh"
 """The headers of `flashinfer/attention/hopper` with the kernel and its launch, and with the products."""
 
+FORWARD_HEADER = "prefill.cuh"
+"""The header of `flashinfer/attention` with all of `fa2`."""
+
 RECORDER_HEADER = "kvtrace.cuh"
+"""Of kvtrace, in `flashinfer/attention/hopper`."""
 
 _KERNEL, _LAUNCH = "PrefillWithKVCacheKernel", "BatchPrefillWithPagedKVCacheDispatched"
 _COORDINATES = ("batch_idx", "kv_head_idx", "q_tile_idx", "kv_indptr", "kv_len")
@@ -24,6 +30,13 @@ _COORDINATES = ("batch_idx", "kv_head_idx", "q_tile_idx", "kv_indptr", "kv_len")
 _MULTIPLY = "mma_f16"
 _TILES = ("mainloop_params", "variant", "kv_tile_idx_count", "swa_begin_kv_tile_idx", "thread_idx", "CTA_KV")
 _RELEASES = {"pipeline_k": "key", "pipeline_v": "value"}
+
+_FORWARD = "BatchPrefillWithPagedKVCacheDevice"
+_ITERATIONS = (
+    "paged_kv", "request_idx", "kv_head_idx", "qo_tile_idx", "chunk_start", "chunk_size", "kv_len", "num_iterations",
+    "CTA_TILE_KV", "tid",
+)  # fmt: skip
+"""Names of what `fa2`'s program begins with: its place, the tokens of its part of the sequence, and its tiles."""
 
 
 def kernel(source: str) -> str:
@@ -44,11 +57,7 @@ def kernel(source: str) -> str:
     name = "AttentionVariant"
     edits = [(start, "kvt::Recording<"), (start + len(name), ">")]
     edits.append((behind, f" variant.kvt_at({', '.join(_COORDINATES)});"))
-    launch, launches, _ = _function(code, _LAUNCH)
-    if not re.search(r"\bcudaStream_t\s+stream\b", code[launch:launches]):
-        raise MismatchError(f"{_LAUNCH} takes no stream")
-    edits.append((launches, " kvt::prepare(stream);"))
-    return _edited(source, edits)
+    return _edited(source, [*edits, _prepared(code)])
 
 
 def multiply(source: str) -> str:
@@ -59,7 +68,7 @@ def multiply(source: str) -> str:
     """
     code = _without_comments(source)
     _, begin, end = _function(code, _MULTIPLY)
-    known = set(re.findall(r"\w+", code[code.rfind("template", 0, begin) : end]))
+    known = set(re.findall(r"\w+", code[max(0, code.rfind("template", 0, begin)) : end]))
     if missing := [name for name in (*_TILES, "MULTIITEMSCORING") if name not in known]:
         raise MismatchError(f"{_MULTIPLY} has no {', '.join(missing)}")
     waits = list(re.finditer(r"\bbarrier_Q\s*\.\s*(try_)?wait\s*\(", code[begin:end]))
@@ -80,11 +89,79 @@ def multiply(source: str) -> str:
         )
     last = code.index(";", max(place for place, text in edits if "value" in text)) + 1
     edits.append((last, f"\n  kvt::end({', '.join(_TILES[:2])}, thread_idx);"))
+    edits.append(_included(code, RECORDER_HEADER))
+    return _edited(source, edits)
+
+
+def forward(source: str) -> str:
+    """The header of `fa2`: a program begins before it loads, and tells of each tile.
+
+    Raises:
+        MismatchError: The header has another form.
+    """
+    code = _without_comments(source)
+    _, begin, end = _function(code, _FORWARD)
+    known = set(re.findall(r"\w+", code[max(0, code.rfind("template", 0, begin)) : end]))
+    if missing := [name for name in (*_ITERATIONS, "MASK_MODE", "kMultiItemScoring") if name not in known]:
+        raise MismatchError(f"{_FORWARD} has no {', '.join(missing)}")
+    loops = list(re.finditer(r"\bfor\s*\(\s*uint32_t iter = 0;\s*iter < num_iterations;", code[begin:end]))
+    loads = list(re.finditer(r"\bload_q_global_smem\s*<", code[begin:end]))
+    if len(loops) != 1 or len(loads) != 1:
+        raise MismatchError(f"{_FORWARD} loads Q at {len(loads)} places and has {len(loops)} loops over tiles")
+    loop = begin + loops[0].start()
+    opening = code.index("{", _closing(code, code.index("(", loop)))
+    closing = _closing(code, opening)
+    other = "MASK_MODE == MaskMode::kMultiItemScoring"
+    starts = f"kvt::Forward kvt_forward; kvt::enter<{other}>(kvt_forward, paged_kv, tid);\n      "
+    edits = [
+        (_statement(code, begin + loads[0].start()), starts),
+        (_statement(code, loop), f"kvt::begin_forward<{other}>(kvt_forward, {', '.join(_ITERATIONS)});\n"),
+        (_behind_barrier(code, opening, closing, "update_mdo_states"), " kvt::forward_key(kvt_forward);"),
+        (_behind_barrier(code, opening, closing, "compute_sfm_v"), " kvt::forward_value(kvt_forward);"),
+        (_behind_barrier(code, closing, end), f" kvt::leave<{other}>(paged_kv, num_iterations, tid);"),
+    ]
+    return _edited(source, [*edits, _prepared(code), _included(code, f"hopper/{RECORDER_HEADER}")])
+
+
+def _behind_barrier(code: str, begin: int, end: int, call: str | None = None) -> int:
+    """Find the place behind the first barrier, or behind the first one that follows the last call of a function.
+
+    Raises:
+        MismatchError: There is no such call or barrier.
+    """
+    if call is not None:
+        calls = list(re.finditer(rf"\b{call}\s*<", code[begin:end]))
+        if not calls:
+            raise MismatchError(f"{_FORWARD} does not call {call}")
+        begin += calls[-1].start()
+    barrier = re.compile(r"\bblock\s*\.\s*sync\s*\(\s*\)\s*;").search(code, begin, end)
+    if barrier is None:
+        raise MismatchError(f"{_FORWARD} has no barrier behind {call or 'its loop'}")
+    return barrier.end()
+
+
+def _prepared(code: str) -> tuple[int, str]:
+    """Make the edit that has the launching function tell the device where the facts are.
+
+    Raises:
+        MismatchError: The function has another form.
+    """
+    launch, launches, _ = _function(code, _LAUNCH)
+    if not re.search(r"\bcudaStream_t\s+stream\b", code[launch:launches]):
+        raise MismatchError(f"{_LAUNCH} takes no stream")
+    return launches, " kvt::prepare(stream);"
+
+
+def _included(code: str, header: str) -> tuple[int, str]:
+    """Make the edit that includes a header before all others.
+
+    Raises:
+        MismatchError: None is included.
+    """
     include = re.search(r"^#include", code, re.MULTILINE)
     if include is None:
-        raise MismatchError(f"{MULTIPLY_HEADER} includes nothing")
-    edits.append((include.start(), f'#include "{RECORDER_HEADER}"\n'))
-    return _edited(source, edits)
+        raise MismatchError(f"the header to which {header} belongs includes nothing")
+    return include.start(), f'#include "{header}"\n'
 
 
 def _edited(source: str, edits: list[tuple[int, str]]) -> str:
