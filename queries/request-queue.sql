@@ -37,15 +37,25 @@ WITH last_step AS (
     SELECT
         engine_id, step, limit_request AS head_request, admission_limit::VARCHAR AS admission_limit,
         scheduled_ns AS begin_ns,
-        lead(scheduled_ns) OVER (PARTITION BY engine_id ORDER BY step) AS end_ns
+        lead(scheduled_ns) OVER life AS end_ns,
+        row_number() OVER life AS n
     FROM step_schedule
     WHERE scheduled_ns IS NOT NULL
+    WINDOW life AS (PARTITION BY engine_id ORDER BY step)
+), first_moment AS (
+    SELECT w.engine_id, w.request, w.end_ns, m.n AS first_n
+    FROM wait w ASOF JOIN moment m ON w.engine_id = m.engine_id AND w.begin_ns <= m.begin_ns
+), last_moment AS (
+    SELECT f.engine_id, f.request, f.end_ns, f.first_n, m.n AS last_n
+    FROM first_moment f ASOF JOIN moment m ON f.engine_id = m.engine_id AND f.end_ns > m.begin_ns
+), waited AS (
+    SELECT engine_id, request, end_ns, unnest(range(first_n, last_n + 1)) AS n FROM last_moment WHERE last_n >= first_n
 ), part AS (
     SELECT
         w.request, m.head_request, m.admission_limit, min(m.step) AS first_step, count(*) AS steps,
         sum(least(w.end_ns, coalesce(m.end_ns, w.end_ns)) - m.begin_ns)::BIGINT AS wait_ns
-    FROM wait w
-    JOIN moment m ON m.engine_id = w.engine_id AND m.begin_ns >= w.begin_ns AND m.begin_ns < w.end_ns
+    FROM waited w
+    JOIN moment m ON m.engine_id = w.engine_id AND m.n = w.n
     GROUP BY w.request, m.head_request, m.admission_limit
 ), whole AS (
     SELECT request, head_request, admission_limit, first_step, steps, wait_ns FROM part
