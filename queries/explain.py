@@ -161,7 +161,8 @@ class _Request:
         if self.samples:
             return Section("", ())
         if self.row["queue_ms"] is None:
-            return Section("Why it waited", (("", "It was never admitted."),) if self.states else ())
+            told = (("", "It was never admitted."), *self._queued())
+            return Section("Why it waited", told if self.states else ())
         facts = [("in the queue", duration(self.row["queue_ms"])), *self._queued()]
         for wait in self._own("request-waits"):
             if all(name != "at its head" for name, _ in facts):

@@ -161,6 +161,20 @@ def test_a_request_behind_others_is_told_behind_whom(make_trace: MakeTrace) -> N
     )
 
 
+def test_a_request_that_was_never_admitted_is_told_where_it_waited(make_trace: MakeTrace) -> None:
+    left = (
+        """UPDATE request SET queued_ns = 2049000000, scheduled_ns = NULL, first_token_ns = NULL WHERE request = 2;"""
+    )
+    waited = sections(make_trace(TRACE + left), Subject("request", 2))["Why it waited"]
+
+    assert waited == (
+        ("", "It was never admitted."),
+        ("before a step", "2 ms"),
+        ("behind others", "350 ms (derived) in 1 step"),
+        ("", "350 ms behind chat/0 (request 1): kv_insufficient"),
+    )
+
+
 def test_a_step_and_a_block(make_trace: MakeTrace) -> None:
     path = make_trace(TRACE)
 
