@@ -17,7 +17,7 @@ from typing import Protocol
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.layout import NVTX_VARIABLE
-from kvtrace.probes.cupti import flush, flush_at_end
+from kvtrace.probes.cupti import flush, flush_at_end, flush_in_pauses
 from kvtrace.probes.engine import Engine
 
 DOMAIN = "kvtrace"
@@ -65,6 +65,7 @@ class Ranges:
         self._clock_due_ns = 0
         self._worker_step = 0  # of the last forward pass
         self._in_forward = False
+        self._calls = 0
 
     def start(self) -> None:
         """Begin in a process that will have steps or forward passes, so that the first one need not wait for it."""
@@ -77,6 +78,7 @@ class Ranges:
             self._tell_time()
         if self.off:
             return
+        self._calls += 1
         if engine.in_range:  # the end of the iteration was not seen
             self._pop()
         attributes = self._step
@@ -103,6 +105,7 @@ class Ranges:
             self._tell_time()
         if self.off:
             return
+        self._calls += 1
         attributes = self._forward
         attributes.payload = self._worker_step = step
         self._push(attributes)
@@ -178,3 +181,4 @@ class Ranges:
             self._recorder.note("nvtx", state="unheard" if self.off else "on")
             if not self.off:
                 flush_at_end(self._recorder)
+                flush_in_pauses(lambda: self._calls, self._recorder)

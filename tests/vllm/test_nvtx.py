@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,10 +127,10 @@ def test_only_the_processes_that_record_steps_speak(heard: Heard) -> None:
 def test_each_process_asks_the_profiler_last_of_all_for_what_it_holds(heard: Heard) -> None:
     """When vLLM begins to shut it down, for vLLM may kill it before its end; and at its end."""
     assert set(heard.flushed) == set(heard.calls)
-    for last in heard.flushed.values():
-        first = next(number for number, line in enumerate(last) if " flush " in line)
-        assert {tuple(line.split()[2:]) for line in last[first:]} == {("flush", "cupti", "?", "2", "1")}  # 1: forced
-        assert len(last) - first >= 2
+    for lines in heard.flushed.values():
+        last = list(takewhile(lambda line: " flush " in line, reversed(lines)))
+        assert {tuple(line.split()[2:]) for line in last} == {("flush", "cupti", "?", "2", "1")}  # 1: forced
+        assert len(last) >= 2
 
 
 def test_a_range_for_every_recorded_step_from_its_scheduling_to_its_results(heard: Heard) -> None:
