@@ -145,7 +145,7 @@ pictures: $(READY) explore
 	cd .explore/agents-small && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python -m tests.live.screenshot \
 	  --of "kvtrace findings agents-small" $(CURDIR)/docs/images/findings.png
 	$(BIN)/python -m tests.viewer.screenshot .explore/nsight-h100/page.html docs/images/nsight.png --height 620 \
-	  --fragment "from=69.935&to=69.999&hide=limits,queue,pool,map,prefixes,tiers,pins,requests"
+	  --fragment "from=82.577&to=82.683&hide=limits,queue,pool,map,prefixes,tiers,pins,requests"
 	$(BIN)/python -m tests.live.screenshot --while "python examples/agents.py --blocks 81" docs/images/top.png
 	for part in "6a write" "6b read"; do set -- $$part; $(BIN)/kvtrace query kv-$$2-pattern .explore/tiles-h100/tiles-h100 \
 	  -p first_step=26 -p last_step=30 --plot docs/images/figure-$$1.png || exit 1; done
