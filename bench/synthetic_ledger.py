@@ -139,6 +139,15 @@ def _transfers() -> tuple[str, ...]:
         SELECT unnest([1, 2]), 0, 'OffloadingConnector', unnest(['scheduler', 'worker']), 'in detail', 'cpu', 100000, 1
         """,
         """
+        INSERT INTO handover_read BY NAME
+        SELECT 2 AS process_id, 1 AS engine_id, 2 * request + 1 AS step, request, request AS transfer,
+            'prefill' AS remote_engine, 'prefill-' || request AS remote_request, queued_ns + 100000 AS begin_ns,
+            queued_ns + 110000 AS prepare_ns, queued_ns + 150000 AS prepared_ns, queued_ns + 250000 AS posted_ns,
+            queued_ns + 160000 AS wire_start_ns, 80000 AS post_ns, 300000 AS wire_ns, queued_ns + 470000 AS seen_ns,
+            400 AS descriptors, 40 AS posted_descriptors, 1000000 AS bytes, true AS success
+        FROM request WHERE request <= 100
+        """,
+        """
         INSERT INTO connector_lookup
         SELECT 1, scheduled_ns, 2 * request + 1, request, 0, 'OffloadingConnector', local_cached_tokens, 16, false,
             scheduled_ns - 100000

@@ -762,6 +762,58 @@ TRANSFER_BLOCK = Event(
     ),
 )
 
+HANDOVER_READ = Event(
+    "handover_read",
+    "worker",
+    "A worker of a decode engine read a part of a request's KV from a worker of the prefill engine: one transfer "
+    "handle of NIXL, recorded when it was released.",
+    (
+        Field(
+            "begin_ns", TIME, "When the worker first took the request up; a handshake with the other engine may follow."
+        ),
+        Field("engine_id", PROCESS, "The engine that scheduled it."),
+        Field("step", I32, "The step in which it was posted."),
+        REQ,
+        Field("transfer", I64, "Key within the engine, as in transfer_submit."),
+        Field("remote_engine", STRING, "vLLM's id of the other engine (`remote_engine_id`)."),
+        Field("remote_request", STRING, "The other engine's internal id of the request."),
+        Field("prepare_ns", TIME, "When the worker began to prepare its descriptors (`make_prepped_xfer`)."),
+        Field("prepared_ns", TIME, "When they were prepared."),
+        Field("posted_ns", TIME, "When NIXL had taken them (`transfer` returned). NULL: it failed before."),
+        Field(
+            "wire_start_ns",
+            TIME,
+            "When NIXL began to post them, by its own telemetry. NULL: it does not tell, or not by CLOCK_MONOTONIC.",
+        ),
+        Field("post_ns", COUNT, "Time it took to post them, by NIXL's telemetry."),
+        Field(
+            "wire_ns",
+            COUNT,
+            "Time from wire_start_ns until NIXL knew that the last byte was here, by its telemetry. NIXL learns it "
+            "when the worker asks, once a step.",
+        ),
+        Field("running_ns", TIME, "When the worker last asked and it had not ended. NULL: it had at the first time."),
+        Field("seen_ns", TIME, "When the worker asked and it had ended. NIXL notifies the other worker then."),
+        Field("descriptors", I32, "Descriptors that vLLM asked for: a block of a region each."),
+        Field("posted_descriptors", I32, "Descriptors after NIXL joined adjacent ones, by its telemetry."),
+        Field("bytes", COUNT, "Bytes read, by NIXL's telemetry."),
+        Field("success", BOOL, "It ended without an error."),
+    ),
+)
+
+HANDOVER_NOTICE = Event(
+    "handover_notice",
+    "worker",
+    "A worker of a prefill engine found the notification that a request's KV has been read by all that read it here. "
+    "It looks for them once a step.",
+    (
+        Field("time_ns", TIME, "When."),
+        Field("engine_id", PROCESS, "The engine that scheduled the step."),
+        STEP,
+        REQ,
+    ),
+)
+
 TIER_BLOCK = Event(
     "tier_block",
     "engine",

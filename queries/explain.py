@@ -23,6 +23,8 @@ _PLACES = {
     "skipped": "no head waited",
 }
 """Places in the queue, as request-queue has them, and how they are told."""
+_STAGES = ("intake", "scheduler", "dispatch", "handshake", "posting", "wire", "notification", "admission")
+"""Of a handover, in their order: columns of query `handover-stages`."""
 
 Row = dict[str, Any]
 
@@ -82,6 +84,7 @@ class _Request:
             self._times(),
             self._spent(),
             self._waited(),
+            self._handed_over(),
             self._missed(),
             self._decoded(),
             self._preempted(),
@@ -271,6 +274,36 @@ class _Request:
             )
         if len(rows) > _MOST:
             yield "", f"and {sum(row['blocks'] for row in rows[_MOST:]):,} by {len(rows) - _MOST:,} more"
+
+    def _handed_over(self) -> Section:
+        """Tell the stages of its handover, in the decode engine; in the prefill engine, who read it."""
+        facts: list[tuple[str, str]] = []
+        for row in _rows(self.trace, "handover-stages"):
+            if row["decode_request"] == self.request:
+                facts += self._stages(row)
+            elif row["prefill_request"] == self.request:
+                facts.append(("read by", f"{self._name(row['decode_request'])} of engine {row['decode_engine_id']}"))
+                if row["release_ms"] is not None:
+                    facts.append(
+                        ("noticed", f"{duration(row['release_ms'])} after the last byte was known to be there")
+                    )
+        return Section("Its handover", tuple(facts))
+
+    def _stages(self, row: Row) -> Iterator[tuple[str, str]]:
+        if row["prefill_request"] is not None:
+            yield "computed by", f"{self._name(row['prefill_request'])} of engine {row['prefill_engine_id']}"
+        if row["failed_reads"]:
+            yield "failed", f"{row['failed_reads']:,} of {count(row['reads'], 'read')}"
+        posted = "" if row["posted_descriptors"] is None else f", {row['posted_descriptors']:,} after NIXL joined them"
+        of_stage = {"posting": f" {count(row['descriptors'], 'descriptor')}{posted}"}
+        if row["wire_ms"] is not None:
+            size = "" if row["bytes"] is None else f" {row['bytes'] / 1e6:,.1f} MB"
+            of_stage["wire"] = f"{size}, at least {duration(row['wire_least_ms'])} of it"
+        for stage in _STAGES:
+            if row[f"{stage}_ms"] is not None:
+                yield stage, f"{duration(row[f'{stage}_ms']):>8}{of_stage.get(stage, '')}"
+        if row["latency_ms"] is not None:
+            yield "until its first step", duration(row["latency_ms"])
 
     def _missed(self) -> Section:
         facts: list[tuple[str, str]] = []

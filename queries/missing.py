@@ -29,6 +29,10 @@ _ADVICE = {
         ("pin", "pin_start", "pin_end"), "record a KV connector, a streaming session or a scheduler that pins blocks"
     ),
     "reuse_size": "no lookups were recorded, or there are more than 20 million references: `kvtrace reuse --sample`",
+    **dict.fromkeys(
+        ("handover_load", "handover_read", "handover_notice"),
+        "record both engines of a prefill/decode pair with NixlConnector (docs/many-hosts.md)",
+    ),
     "handover": "ingest the recordings of both engines of a prefill/decode pair together (docs/many-hosts.md)",
     "kv_event": "ingest vLLM's published KV events: `kvtrace ingest RUN --kv-events FILE`",
 }

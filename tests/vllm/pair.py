@@ -34,12 +34,27 @@ class Leg:
         self._errors.seek(0)
         raise AssertionError(f"{self.run.name} ended:\n{self._errors.read()[-4000:]}")
 
+    def send(self, asked: object) -> None:
+        """Write a line to the engine's program."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+
+    def ask_all(self, requests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Run requests at once; the last answer of each, and when its first was here (`first_token_ns`)."""
+        self.send(requests)
+        first_ns: dict[str, int] = {}
+        ended: dict[str, dict[str, Any]] = {}
+        while len(ended) < len(requests):
+            answer = self.line()
+            first_ns.setdefault(answer["request_id"], time.time_ns())
+            if answer["finished"]:
+                ended[answer["request_id"]] = answer
+        return {name: {**answer, "first_token_ns": first_ns[name]} for name, answer in ended.items()}
+
     def ask(self, request_id: str, prompt: list[int], max_tokens: int) -> tuple[list[int], int, int]:
         """Tokens, when the first was here and when the last."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"request_id": request_id, "prompt": prompt, "max_tokens": max_tokens}))
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.send({"request_id": request_id, "prompt": prompt, "max_tokens": max_tokens})
         answer = self.line()
         first_ns = last_ns = time.time_ns()
         while not answer["finished"]:

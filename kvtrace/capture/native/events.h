@@ -678,6 +678,62 @@ typedef struct {
     "kv_group:B"
 
 typedef struct {
+    int64_t begin_ns;
+    int32_t engine_id;
+    int32_t step;
+    uint32_t request;
+    int64_t transfer;
+    uint32_t remote_engine;
+    uint32_t remote_request;
+    int64_t prepare_ns;
+    int64_t prepared_ns;
+    int64_t posted_ns;
+    int64_t wire_start_ns;
+    int64_t post_ns;
+    int64_t wire_ns;
+    int64_t running_ns;
+    int64_t seen_ns;
+    int32_t descriptors;
+    int32_t posted_descriptors;
+    int64_t bytes;
+    uint8_t success;
+    uint8_t whole; /* 1 once all of it is written */
+} HandoverReadRecord;
+#define HANDOVER_READ_LAYOUT \
+    "begin_ns:q " \
+    "engine_id:i " \
+    "step:i " \
+    "request:I " \
+    "transfer:q " \
+    "remote_engine:I " \
+    "remote_request:I " \
+    "prepare_ns:q " \
+    "prepared_ns:q " \
+    "posted_ns:q " \
+    "wire_start_ns:q " \
+    "post_ns:q " \
+    "wire_ns:q " \
+    "running_ns:q " \
+    "seen_ns:q " \
+    "descriptors:i " \
+    "posted_descriptors:i " \
+    "bytes:q " \
+    "success:?"
+
+typedef struct {
+    int64_t time_ns;
+    int32_t engine_id;
+    int32_t step;
+    uint32_t request;
+    uint8_t whole; /* 1 once all of it is written */
+} HandoverNoticeRecord;
+#define HANDOVER_NOTICE_LAYOUT \
+    "time_ns:q " \
+    "engine_id:i " \
+    "step:i " \
+    "request:I"
+
+typedef struct {
     int64_t time_ns;
     int32_t step;
     uint32_t connector;
@@ -762,6 +818,8 @@ _Static_assert(sizeof(ConnectorCallRecord) == 39, "ConnectorCallRecord is not pa
 _Static_assert(sizeof(TransferSubmitRecord) == 44, "TransferSubmitRecord is not packed");
 _Static_assert(sizeof(TransferEndRecord) == 50, "TransferEndRecord is not packed");
 _Static_assert(sizeof(TransferBlockRecord) == 43, "TransferBlockRecord is not packed");
+_Static_assert(sizeof(HandoverReadRecord) == 118, "HandoverReadRecord is not packed");
+_Static_assert(sizeof(HandoverNoticeRecord) == 21, "HandoverNoticeRecord is not packed");
 _Static_assert(sizeof(TierBlockRecord) == 36, "TierBlockRecord is not packed");
 _Static_assert(sizeof(PinStartRecord) == 34, "PinStartRecord is not packed");
 _Static_assert(sizeof(PinEndRecord) == 22, "PinEndRecord is not packed");
