@@ -139,12 +139,14 @@ compatibility: $(READY) newest $(READ:%=$(SOURCES)/%) $(RECORDED:%=$(VERSIONS)/%
 	done
 	$(BIN)/python -m tests.compatibility page
 
-# docs/images/top.png is taken while a recording goes on: python -m tests.live.screenshot RUN docs/images/top.png
 pictures: $(READY) explore
 	@echo "== pictures of the README and of the tutorials (needs chromium)"
 	$(BIN)/python -m tests.viewer.screenshot .explore/agents-small/page.html docs/images/page.png --keys p
 	cd .explore/agents-small && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python -m tests.live.screenshot \
 	  --of "kvtrace findings agents-small" $(CURDIR)/docs/images/findings.png
+	$(BIN)/python -m tests.viewer.screenshot .explore/nsight-h100/page.html docs/images/nsight.png --height 620 \
+	  --fragment "from=82.577&to=82.683&hide=limits,queue,pool,map,prefixes,tiers,pins,requests"
+	$(BIN)/python -m tests.live.screenshot --while "python examples/agents.py --blocks 81" docs/images/top.png
 	for part in "6a write" "6b read"; do set -- $$part; $(BIN)/kvtrace query kv-$$2-pattern .explore/tiles-h100/tiles-h100 \
 	  -p first_step=26 -p last_step=30 --plot docs/images/figure-$$1.png || exit 1; done
 	for part in "triton tiles-h100" "fa4 tiles-fa4-h100" "flashinfer tiles-flashinfer-h100"; do set -- $$part; \

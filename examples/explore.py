@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -56,7 +57,8 @@ def build(archive: Path, folder: Path) -> None:
     stamp = folder / "made"
     if stamp.exists() and stamp.read_text() == made:
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier archive's recording would become a part of this one
+    folder.mkdir(parents=True)
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     recording = next(folder.glob("*/manifest.json")).parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from kvtrace.errors import KvtraceError
@@ -15,6 +16,13 @@ from kvtrace.queries.trace import Trace
 _MOST = 6
 """Neighbours, and events of a block from each end, that are listed."""
 
+_PLACES = {
+    "arrived": "before a step",
+    "behind": "behind others",
+    "head": "at its head",
+    "skipped": "no head waited",
+}
+"""Places in the queue, as request-queue has them, and how they are told."""
 _STAGES = ("intake", "scheduler", "dispatch", "handshake", "posting", "wire", "notification", "admission")
 """Of a handover, in their order: columns of query `handover-stages`."""
 
@@ -78,6 +86,7 @@ class _Request:
             self._waited(),
             self._handed_over(),
             self._missed(),
+            self._decoded(),
             self._preempted(),
             self._neighbours(),
         )
@@ -155,18 +164,104 @@ class _Request:
         if self.samples:
             return Section("", ())
         if self.row["queue_ms"] is None:
-            return Section("Why it waited", (("", "It was never admitted."),) if self.states else ())
-        facts = [("in the queue", duration(self.row["queue_ms"]))]
+            told = (("", "It was never admitted."), *self._queued())
+            return Section("Why it waited", told if self.states else ())
+        facts = [("in the queue", duration(self.row["queue_ms"])), *self._queued()]
         for wait in self._own("request-waits"):
-            facts.append(("as its head", f"{wait['head_steps']:,} steps, mostly for {wait['admission_limit']}"))
+            if all(name != "at its head" for name, _ in facts):
+                steps = count(wait["head_steps"], "step")
+                facts.append(
+                    ("when preempted", f"at its head in {steps}, mostly for {wait['admission_limit']} (inferred)")
+                )
             if wait["need_blocks"] is not None:
                 kept = f", {wait['kept_blocks']:,} of them to be kept free" if wait["kept_blocks"] else ""
                 free = f"{wait['free_blocks'] or 0:,} {'was' if wait['free_blocks'] == 1 else 'were'} free{kept}"
                 facts.append(("it needed", f"{wait['need_blocks']:,} blocks; {free}"))
                 facts += self._held(wait["first_step"], wait["engine_id"])
-        if len(facts) == 1:
-            facts.append(("as its head", "in no step: it went straight in, or waited behind others"))
         return Section("Why it waited", tuple(facts))
+
+    def _queued(self) -> Iterator[tuple[str, str]]:
+        """Split the time in the queue by its place there."""
+        parts = _rows(self.trace, "request-queue", request=self.request)
+        for place, name in _PLACES.items():
+            rows = sorted((row for row in parts if row["place"] == place), key=lambda row: -row["wait_ms"])
+            if not rows:
+                continue
+            time = duration(sum(row["wait_ms"] for row in rows))
+            steps = count(sum(row["steps"] for row in rows), "step")
+            if place == "head":
+                yield name, f"{time} (derived) in {steps}, mostly for {rows[0]['admission_limit']} (inferred)"
+            elif place == "behind":
+                yield name, f"{time} (derived) in {steps}"
+                yield from self._behind(rows)
+            else:
+                yield name, time if place == "arrived" else f"{time} in {steps}"
+
+    def _behind(self, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+        """Say who was at the head meanwhile, and why that one was not admitted (inferred)."""
+        times: dict[int, float] = {}
+        limits: dict[int, list[str]] = {}
+        for row in rows:  # the longest first
+            times[row["head_request"]] = times.get(row["head_request"], 0) + row["wait_ms"]
+            limits.setdefault(row["head_request"], []).append(row["admission_limit"])
+        heads = sorted(times, key=lambda head: -times[head])
+        for head in heads[:_MOST]:
+            yield "", f"{duration(times[head])} behind {self._name(head)}: {', '.join(limits[head])}"
+        if len(heads) > _MOST:
+            yield "", f"{duration(sum(times[head] for head in heads[_MOST:]))} behind others"
+
+    def _decoded(self) -> Section:
+        rows = {row["request"]: row for row in _rows(self.trace, "request-decode")}
+        row = rows.get(self.request)
+        if row is None:
+            return Section("", ())
+
+        def of_all(column: str) -> float:
+            return float(median(other[column] for other in rows.values() if other[column] is not None))
+
+        slower = sum(other["tpot_ms"] < row["tpot_ms"] for other in rows.values())
+        facts = [
+            (
+                "each token",
+                f"{duration(row['tpot_ms'])}; {duration(of_all('tpot_ms'))} in the median of all requests; "
+                f"slower than {slower:,} of {len(rows) - 1:,}",
+            )
+        ]
+        if row["prefill_steps"]:
+            more = row["slower_ms"]
+            than = "" if more is None else f", {duration(max(more, 0))} more than its other steps take (derived)"
+            facts.append(
+                (
+                    "beside prefills",
+                    f"{row['prefill_steps']:,} of {count(row['decode_steps'], 'step')}, with "
+                    f"{count(row['prefill_tokens'], 'token')} of others' prompts: {duration(row['with_prefill_ms'])} "
+                    f"(recorded){than}",
+                )
+            )
+        if row["preemptions"]:
+            facts.append(
+                (
+                    "preempted",
+                    f"{count(row['preemptions'], 'time')}: {duration(row['preempted_ms'])} out of the batch, "
+                    f"{duration(row['recompute_ms'])} to compute its KV again (recorded)",
+                )
+            )
+        if row["step_ms"] is not None:
+            facts.append(
+                (
+                    "other steps",
+                    f"{duration(row['step_ms'])} each in the median; {duration(of_all('step_ms'))} of all requests",
+                )
+            )
+        if row["batch_requests"] is not None:
+            facts.append(
+                (
+                    "batch",
+                    f"{row['batch_requests']:.1f} requests in the mean of its steps; "
+                    f"{of_all('batch_requests'):.1f} in the median of all requests",
+                )
+            )
+        return Section("How it generated", tuple(facts))
 
     def _held(self, step: int, engine: int) -> Iterator[tuple[str, str]]:
         """Say who held the blocks that were not free."""

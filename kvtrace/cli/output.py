@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, TextIO, cast
 
 import typer
 
@@ -164,21 +164,43 @@ def quiet_pipe() -> Iterator[TextIO]:
         raise typer.Exit(0) from None
 
 
+def sorted_by(reader: pa.RecordBatchReader, order: str) -> pa.RecordBatchReader:
+    """Sort a result by `COLUMN`, the greatest first, or by `COLUMN asc`; NULLs are last, and ties stay as they were."""
+    import pyarrow.compute as pc
+
+    column, _, way = order.strip().partition(" ")
+    if way.strip().lower() not in ("", "asc", "desc"):
+        raise KvtraceError(f"--order {order!r}: expected COLUMN, 'COLUMN asc' or 'COLUMN desc'", 2)
+    (name,) = _named(reader.schema.names, [column], "--order")
+    table = reader.read_all()
+    values = table[name]
+    if str(values.type).startswith("dictionary"):
+        values = values.cast(values.type.value_type)
+    direction: Literal["ascending", "descending"] = "ascending" if way.strip().lower() == "asc" else "descending"
+    places = pc.array_sort_indices(values, order=direction, null_placement="at_end")
+    return table.take(places).to_reader()
+
+
 def _only(reader: pa.RecordBatchReader, columns: Sequence[str]) -> pa.RecordBatchReader:
-    """The named columns of a result; the unit at a name's end may be left out, as tables on a terminal do."""
+    """The named columns of a result."""
     import pyarrow as pa
 
+    wanted = _named(reader.schema.names, columns, "--columns")
+    schema = pa.schema([reader.schema.field(name) for name in wanted])
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
+
+
+def _named(names: Sequence[str], columns: Sequence[str], option: str) -> list[str]:
+    """Columns by name; the unit at a name's end may be left out, as tables on a terminal do."""
     from kvtrace.cli.columns import bare_names
 
-    names = reader.schema.names
     short = dict(zip(bare_names(names), names, strict=True))
     wanted = [name if name in names else short.get(name, name) for name in columns]
     if unknown := [name for name in wanted if name not in names]:
         begun = [name for name in names if name.startswith(f"{unknown[0]}_")]
         instead = f"did you mean {' or '.join(begun)}?" if begun else f"there are: {', '.join(names)}"
-        raise KvtraceError(f"--columns: there is no column {unknown[0]!r}; {instead}", 2)
-    schema = pa.schema([reader.schema.field(name) for name in wanted])
-    return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
+        raise KvtraceError(f"{option}: there is no column {unknown[0]!r}; {instead}", 2)
+    return wanted
 
 
 def _write(result: Limited, format_: Format, file: TextIO, units: Mapping[str, str], layout: Layout) -> None:

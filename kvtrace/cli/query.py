@@ -18,6 +18,7 @@ from kvtrace.cli.output import (
     WideOption,
     chosen_format,
     quiet_pipe,
+    sorted_by,
     split_columns,
     write_result,
 )
@@ -60,6 +61,12 @@ EngineOption = Annotated[
 RunIdOption = Annotated[
     str | None, typer.Option("--run-id", metavar="ID", help="The run to read from a Parquet folder with several.")
 ]
+OrderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--order", metavar="COLUMN", help="Sort by this column, the greatest first; 'COLUMN asc': the least first."
+    ),
+]
 HelpOption = Annotated[bool, typer.Option("--help-query", help="Explain the query and exit.")]
 
 
@@ -74,6 +81,7 @@ def query(
     format: FormatOption = None,  # noqa: A002 - the option's name
     output: OutputOption = None,
     limit: LimitOption = None,
+    order: OrderOption = None,
     plot: PlotOption = None,
     engine: EngineOption = "duckdb",
     run_id: RunIdOption = None,
@@ -105,7 +113,8 @@ def query(
         _warn_of_missing(found, opened)
         units = {column.name: column.unit for column in found.columns if column.unit}
         layout = Layout(found.key, split_columns(columns), wide, vertical, opened.origin_ns)
-        write_result(opened.query(found.name, format="batches", **params), kind, output, limit, units, layout)
+        reader = opened.query(found.name, format="batches", **params)
+        write_result(sorted_by(reader, order) if order else reader, kind, output, limit, units, layout)
     return None
 
 

@@ -17,6 +17,9 @@ _LEAST_GAIN = 0.02
 """A smaller gain than this, or than the error of the check, is none."""
 
 _OFFLOAD_GIB = (16, 64, 128)
+_OFFLOAD_FACTORS = (1, 4)
+"""Host memory by the KV pool's bytes, where that is less than the least of `_OFFLOAD_GIB`."""
+
 _FACTORS_KV, _FACTORS = (0.5, 1.5, 2, 4), (0.5, 2)
 _MOST_OPTIONS = 5
 _JOB_ORDER = "--scheduling-policy priority, and requests with their job's place as priority"
@@ -203,17 +206,22 @@ def questions(session: Session) -> list[Question]:
 
 def _offloads(session: Session) -> list[Question]:
     """Host memory for evicted blocks, with the recording's own bandwidths where it moved blocks."""
-    if not session.recording.engine.block_bytes:
+    block_bytes = session.recording.engine.block_bytes
+    if not block_bytes:
         return []
+    pool = session.base.num_gpu_blocks * block_bytes
+    least, has = _OFFLOAD_GIB[0] << 30, session.base.cpu_bytes_to_use or 0
+    sizes = {f"{factor}x": factor * pool for factor in _OFFLOAD_FACTORS if factor * pool < least}
+    sizes |= {f"{gib} GiB": gib << 30 for gib in _OFFLOAD_GIB}
     return [
         Question(
-            f"offload {gib} GiB",
-            (f"cpu_bytes_to_use={gib}GiB",),
-            f"--kv-offloading-size {gib} --kv-offloading-backend native",
-            gib << 30,
+            f"offload {name}",
+            (f"cpu_bytes_to_use={size}",),
+            f"--kv-offloading-size {size / (1 << 30):.4g} --kv-offloading-backend native",
+            size,
         )
-        for gib in _OFFLOAD_GIB
-        if gib << 30 > (session.base.cpu_bytes_to_use or 0)
+        for name, size in sizes.items()
+        if size > has
     ]
 
 

@@ -115,7 +115,9 @@ def finish(recording: Recording, job: Job, stderr: str = "") -> Replayed | Kvtra
         said = json.loads(Path(job.result).read_text())
     except (OSError, ValueError):
         last = (stderr.strip().splitlines() or ["no message"])[-1]
-        hint = "; is vLLM installed in this environment?" if "vllm" in last else ""
+        recorded = recording.engine.vllm_version
+        advice = f"; {_same_vllm(recorded)}" if recorded else ""
+        hint = f"; is vLLM installed in this environment?{advice}" if "vllm" in last else ""
         return KvtraceError(f"the replay ended without a result: {last}{hint}")
     if "error" in said:
         return KvtraceError(said["error"], said.get("exit_code", 1))
@@ -146,10 +148,23 @@ def _process_warnings(recording: Recording, said: dict[str, Any]) -> list[str]:
     found = [f"hook {hook}" for hook in said["failed_hooks"]]
     recorded = recording.engine.vllm_version
     if recorded and recorded != said["vllm_version"]:
-        found.append(f"recorded with vLLM {recorded}, replayed by vLLM {said['vllm_version']}: schedulers differ")
+        found.append(
+            f"recorded with vLLM {recorded}, replayed by vLLM {said['vllm_version']}, whose scheduler differs; "
+            f"{_same_vllm(recorded)}"
+        )
     if said["left"] and said["timed"]:
         found.append(f"{said['left']} requests could never be scheduled")
     return found
+
+
+def _same_vllm(recorded: str) -> str:
+    """Say how to replay with the recording's vLLM, of which only the Python part is needed."""
+    version = recorded.partition("+")[0]
+    folder = f"vllm-{version}"
+    return (
+        f"to replay with the same: pip install --no-deps --target {folder} vllm=={version}, "
+        f"then PYTHONPATH={folder} before the command"
+    )
 
 
 def _mark(path: Path, recording: Recording, job: Job, said: dict[str, Any], warnings: Sequence[str]) -> None:

@@ -126,6 +126,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)  # in a table GitHub wants it escaped
 
 
+LONGEST_WHOLE, LONGEST_IN_TABLE = 32, 16
+SPLIT = re.compile(r"(<pre.*?</pre>|<table.*?</table>)", re.DOTALL)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep short code in one line: a browser breaks it behind every hyphen, `--` too."""
+
+    def whole(part: str, longest: int) -> str:
+        return re.sub(rf"<code>(?=[^<]{{1,{longest}}}</code>)", '<code class="whole">', part)
+
+    parts = SPLIT.split(html)
+    parts[::2] = (whole(part, LONGEST_WHOLE) for part in parts[::2])
+    parts[1::2] = (part if part.startswith("<pre") else whole(part, LONGEST_IN_TABLE) for part in parts[1::2])
+    return "".join(parts)
+
+
 NAMES = {
     '<div class="md-search" ': '<div class="md-search" aria-label="Search" ',
     'type="checkbox" id="__search"': 'type="checkbox" id="__search" aria-label="Search"',

@@ -137,6 +137,21 @@ def test_parameters_reach_the_query(make_trace: MakeTrace) -> None:
     assert [row["step"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["7", "8"]
 
 
+def test_rows_are_sorted_by_a_column_before_they_are_limited(make_trace: MakeTrace) -> None:
+    path = make_trace(STEPS + "UPDATE step_schedule SET decode_tokens = NULL WHERE step > 100")
+
+    def steps(order: str) -> list[str]:
+        words = ["--order", order, "--limit", "2", "--format", "csv", "--columns", "step"]
+        return kvtrace("query", "step-timeline", path, *words).stdout.split()[1:]
+
+    assert steps("decode_tokens") == ["100", "99"]
+    assert steps("decode asc") == ["1", "2"], "the unit may be left out"
+    assert steps("admission_limit desc") == ["1", "2"], "rows that are alike stay in their order"
+    assert steps("running") == ["1", "2"], "so do those without a value"
+    for order, complaint in (("tokens", "no column 'tokens'"), ("step up", "expected COLUMN")):
+        assert complaint in kvtrace("query", "step-timeline", path, "--order", order).stderr
+
+
 def test_missing_stream_is_named(make_trace: MakeTrace) -> None:
     done = kvtrace("query", "block-reuse", make_trace(STEPS))
 

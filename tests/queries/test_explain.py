@@ -106,7 +106,11 @@ def test_a_request_that_waited_missed_and_was_preempted(make_trace: MakeTrace) -
     spent = {name: text.split()[:3] for name, text in found["Where its time went"]}
     assert spent["queued"] == ["100", "ms", "16.7%"]
     assert spent["preempted"] == ["200", "ms", "33.3%"]
-    assert ("as its head", "1 steps, mostly for kv_insufficient") in found["Why it waited"]
+    assert found["Why it waited"][:3] == (
+        ("in the queue", "100 ms"),
+        ("before a step", "50 ms"),
+        ("at its head", "50 ms (derived) in 1 step, mostly for kv_insufficient (inferred)"),
+    )
     assert ("it needed", "4 blocks; 5 were free, 2 of them to be kept free") in found["Why it waited"]
     assert ("held in step 2", "1 block by chat/1 (request 2)") in found["Why it waited"]
     assert ("", "Block 1 was evicted.") in found["Why it missed"]
@@ -121,6 +125,54 @@ def test_who_gained_from_a_preemption_is_told_so(make_trace: MakeTrace) -> None:
     found = sections(make_trace(TRACE), Subject("request", 2))
 
     assert found["Preemptions"] == (("step 5 (+1.3010 s)", "chat/0 (request 1) was preempted for it"),)
+
+
+def test_slow_decoding_is_split_by_what_ran_beside_it(make_trace: MakeTrace) -> None:
+    steps = """
+        INSERT INTO step_schedule (engine_id, step, start_ns, decode_requests, decode_tokens, prefill_requests,
+            prefill_tokens, chunked_prefill_requests, resumed_requests, chunked_prefill_tokens, resumed_tokens)
+        VALUES (1, 4, 2202000000, 2, 2, 0, 0, 0, 0, 0, 0), (1, 5, 2230000000, 2, 2, 1, 64, 0, 0, 0, 0),
+            (1, 8, 2550000000, 1, 1, 0, 0, 0, 0, 0, 0);
+        INSERT INTO step_update (engine_id, step, update_ns, end_ns) VALUES
+            (1, 4, 2221000000, 2222000000), (1, 5, 2289000000, 2290000000), (1, 8, 2569000000, 2570000000);
+        INSERT INTO step_request (engine_id, step, request, phase, scheduled_tokens) VALUES
+            (1, 4, 1, 'decode', 1), (1, 5, 1, 'decode', 1), (1, 8, 1, 'decode', 1), (1, 5, 2, 'prefill', 64);
+    """
+    generated = dict(sections(make_trace(TRACE + steps), Subject("request", 1))["How it generated"])
+
+    assert generated["each token"].startswith("100 ms; ")
+    assert generated["beside prefills"] == (
+        "1 of 3 steps, with 64 tokens of others' prompts: 60 ms (recorded), "
+        "40 ms more than its other steps take (derived)"
+    )
+    assert generated["preempted"] == "1 time: 200 ms out of the batch, 0 ms to compute its KV again (recorded)"
+    assert generated["batch"].startswith("2.0 requests")
+
+
+def test_a_request_behind_others_is_told_behind_whom(make_trace: MakeTrace) -> None:
+    behind = "UPDATE request SET queued_ns = 2049000000 WHERE request = 2;"
+    waited = sections(make_trace(TRACE + behind), Subject("request", 2))["Why it waited"]
+
+    assert waited == (
+        ("in the queue", "52 ms"),
+        ("before a step", "2 ms"),
+        ("behind others", "50 ms (derived) in 1 step"),
+        ("", "50 ms behind chat/0 (request 1): kv_insufficient"),
+    )
+
+
+def test_a_request_that_was_never_admitted_is_told_where_it_waited(make_trace: MakeTrace) -> None:
+    left = (
+        """UPDATE request SET queued_ns = 2049000000, scheduled_ns = NULL, first_token_ns = NULL WHERE request = 2;"""
+    )
+    waited = sections(make_trace(TRACE + left), Subject("request", 2))["Why it waited"]
+
+    assert waited == (
+        ("", "It was never admitted."),
+        ("before a step", "2 ms"),
+        ("behind others", "350 ms (derived) in 1 step"),
+        ("", "350 ms behind chat/0 (request 1): kv_insufficient"),
+    )
 
 
 def test_a_step_and_a_block(make_trace: MakeTrace) -> None:

@@ -73,7 +73,12 @@ def test_profiles_beside_a_recording_are_explored_too(explored: Path, tmp_path: 
     with tarfile.open(tmp_path / "packed.tar.xz", "w:xz") as archive:
         archive.add(tmp_path / NAME, NAME)
 
+    before = tmp_path / "explored" / NAME / "processes" / "of-an-earlier-archive"
+    before.mkdir(parents=True)
+
     load_explore().build(tmp_path / "packed.tar.xz", tmp_path / "explored")
+
+    assert not before.exists()
 
     with Trace(tmp_path / "explored" / NAME / "trace.duckdb") as trace:
         sql = "SELECT kind, list(step ORDER BY step) FROM gpu_kernel JOIN source USING (source_id) GROUP BY kind"

@@ -289,6 +289,23 @@ def test_a_request_is_found_by_its_job_and_selected(chromium: Chromium, page: Pa
     wait_for_text(chromium, "KV block 17")
 
 
+def test_at_1000_pixels_legends_are_whole_and_lanes_scroll_under_the_axis(chromium: Chromium, page: Path) -> None:
+    chromium.tab(1000, 480).open(page)
+    for lane in ("requests", "limits", "prefixes"):
+        over = f"(box => box.scrollWidth - box.clientWidth)(document.querySelector('[data-lane={lane}] .legend'))"
+        assert chromium.evaluate(over) <= 0, lane
+
+    covered = """(() => {
+        const lanes = document.getElementById("lanes"), choice = document.querySelector("[data-lane=map] select");
+        const axis = lanes.querySelector(".axis").getBoundingClientRect(), box = choice.getBoundingClientRect();
+        lanes.scrollTop += (box.top + box.bottom) / 2 - (axis.top + axis.bottom) / 2;
+        const now = choice.getBoundingClientRect(), middle = (axis.top + axis.bottom) / 2;
+        return now.top < middle && middle < now.bottom
+            && document.elementFromPoint(now.left + 5, middle).closest(".axis") !== null;
+    })()"""
+    assert chromium.evaluate(covered)
+
+
 def test_the_address_takes_any_id_that_explain_takes(chromium: Chromium, page: Path, trace: Path) -> None:
     number, external, internal, session, turn = row(
         trace,

@@ -105,7 +105,7 @@ def test_the_commands_of_the_page_answer_as_they_are_printed(asked: Recorded, se
     commands = re.findall(r"^\| .+\? \| `kvtrace (.+?)` \|", page, re.MULTILINE)
     assert len(commands) == 10
     for command in commands:
-        words = [{"run": str(asked.run), "21": seen[0].id}.get(word, word) for word in command.split()]
+        words = [{"run": str(asked.run), "12": seen[0].id}.get(word, word) for word in command.split()]
         done = kvtrace(*words)
         assert (done.returncode, done.stderr) == (0, ""), command
         assert len(done.stdout.splitlines()) > 3, command

@@ -84,6 +84,10 @@ def test_advice_is_ranked_and_says_what_to_expect(demo: Path) -> None:
     assert offload["host_bytes"] == 16 << 30
     assert offload["hit_share_gain"] > 0.2
     assert offload["option"] == "--kv-offloading-size 16 --kv-offloading-backend native"
+    small = by_name["offload 1x"]
+    assert small["host_bytes"] == 48 * 65536
+    assert small["option"] == "--kv-offloading-size 0.00293 --kv-offloading-backend native"
+    assert 0 < small["hit_share_gain"] < offload["hit_share_gain"] <= by_name["offload 4x"]["hit_share_gain"] + 0.05
     assert any("no transfers" in warning for warning in advice["warnings"])
 
 

@@ -44,4 +44,5 @@ export function showHelp(): void {
     close,
   );
   dialog.showModal();
+  dialog.scrollTop = 0; // the focus is on the button at its end
 }

@@ -90,7 +90,7 @@ export const descriptor: Descriptor = {
   legend({ totals: { limits } }) {
     const seen = LIMITS.filter((limit) => limits[limit]);
     return {
-      unit: "steps, by why its head waited",
+      unit: "steps, by reason",
       entries: seen.map((limit) => [`${NAMES[limit][0]}: ${count(limits[limit])}`, NAMES[limit][1]]),
     };
   },

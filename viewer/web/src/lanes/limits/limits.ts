@@ -13,7 +13,7 @@ export const NAMES: Record<Limit, [name: string, tone: string]> = {
   paused: ["paused", "paused"],
   state_pending: ["state stored in this step", "other"],
   other: ["other", "other"],
-  none: ["nothing left waiting", "none"],
+  none: ["nothing waits", "none"],
 };
 
 export const LIMITS = Object.keys(NAMES) as Limit[];

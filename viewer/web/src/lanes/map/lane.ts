@@ -292,7 +292,7 @@ export const descriptor: Descriptor<MapLane> = {
   title: "KV map",
   about: "State of every KV block over time",
   needs: ["blocks"],
-  height: { usual: 144, tall: 200 },
+  height: { usual: 160, tall: 200 },
   create: (engine) => new MapLane(engine),
   selects: block,
   keys: [{
