@@ -22,8 +22,9 @@ from tests.traces import write_trace
 
 QUERIES = Path(__file__).parents[1] / "queries"
 KEY = b"0123456789abcdef0123456789abcdef"
-TIED = (("kv-fragmentation",), ("pass-throughput", "prefix-phases"))
-"""Queries whose ties, in the traces together, break by text or by chance: each gets a trace of its own."""
+TIED = (("kv-fragmentation",), ("pass-throughput", "prefix-phases"), ("handover-stages",))
+"""Queries whose ties, in the traces together, break by text or by chance, or that join what has one number in many of
+them with itself: each gets a trace of its own."""
 
 
 @pytest.fixture(scope="module")
