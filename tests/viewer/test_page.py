@@ -16,7 +16,7 @@ from kvtrace.queries.identify import identify
 from kvtrace.viewer import requests, steps
 from kvtrace.viewer.page import make_folder
 
-from .chromium import Chromium
+from .chromium import Chromium, Tab
 from .exported import Exported
 from .pages import MS, column, insert_moves, make_page, middle, row, rows, text, wait_for_text, window
 from .simulate import EPOCH_NS, create_trace, insert
@@ -289,8 +289,9 @@ def test_a_request_is_found_by_its_job_and_selected(chromium: Chromium, page: Pa
     wait_for_text(chromium, "KV block 17")
 
 
-def test_at_1000_pixels_legends_are_whole_and_lanes_scroll_under_the_axis(chromium: Chromium, page: Path) -> None:
-    chromium.tab(1000, 480).open(page)
+def test_at_1000_pixels_legends_are_whole_and_lanes_scroll_under_the_axis(tab: Tab, page: Path) -> None:
+    chromium = tab(1000, 480)
+    chromium.open(page)
     for lane in ("requests", "limits", "prefixes"):
         over = f"(box => box.scrollWidth - box.clientWidth)(document.querySelector('[data-lane={lane}] .legend'))"
         assert chromium.evaluate(over) <= 0, lane
