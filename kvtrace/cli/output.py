@@ -164,8 +164,12 @@ def quiet_pipe() -> Iterator[TextIO]:
         raise typer.Exit(0) from None
 
 
-def sorted_by(reader: pa.RecordBatchReader, order: str) -> pa.RecordBatchReader:
-    """Sort a result by `COLUMN`, the greatest first, or by `COLUMN asc`; NULLs are last, and ties stay as they were."""
+def sorted_by(reader: pa.RecordBatchReader, order: str) -> tuple[str, pa.RecordBatchReader]:
+    """Sort a result by `COLUMN`, the greatest first, or by `COLUMN asc`; NULLs are last, and ties stay as they were.
+
+    Returns:
+        The column's whole name, and the sorted result.
+    """
     import pyarrow.compute as pc
 
     column, _, way = order.strip().partition(" ")
@@ -178,7 +182,7 @@ def sorted_by(reader: pa.RecordBatchReader, order: str) -> pa.RecordBatchReader:
         values = values.cast(values.type.value_type)
     direction: Literal["ascending", "descending"] = "ascending" if way.strip().lower() == "asc" else "descending"
     places = pc.array_sort_indices(values, order=direction, null_placement="at_end")
-    return table.take(places).to_reader()
+    return name, table.take(places).to_reader()
 
 
 def _only(reader: pa.RecordBatchReader, columns: Sequence[str]) -> pa.RecordBatchReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,7 +115,10 @@ def query(
         units = {column.name: column.unit for column in found.columns if column.unit}
         layout = Layout(found.key, split_columns(columns), wide, vertical, opened.origin_ns)
         reader = opened.query(found.name, format="batches", **params)
-        write_result(sorted_by(reader, order) if order else reader, kind, output, limit, units, layout)
+        if order:
+            ordered, reader = sorted_by(reader, order)
+            layout = replace(layout, key=(ordered, *layout.key))  # what it is sorted by is shown
+        write_result(reader, kind, output, limit, units, layout)
     return None
 
 

@@ -117,6 +117,14 @@ def test_key_columns_come_before_others(make_trace: MakeTrace) -> None:
     assert "tpot" in printed.split("Left out:")[1]
 
 
+def test_the_column_that_rows_are_sorted_by_is_shown(make_trace: MakeTrace) -> None:
+    path = make_trace(ONE + "INSERT INTO request (engine_id, request) VALUES (1, 8);")
+    assert "tpot" in on_terminal(80, f"query request-latency {path}").split("Left out:")[1]
+    for order in ("tpot", "tpot_ms"):
+        shown = on_terminal(80, f"query request-latency {path} --order {order}").split("Left out:")[0]
+        assert "tpot" in shown.splitlines()[1].split()
+
+
 def test_units_of_people_on_a_terminal_alone(make_trace: MakeTrace) -> None:
     trace = make_trace(ONE)
     wide = on_terminal(400, f"query request-latency {trace}")
