@@ -393,6 +393,14 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "code.so"))
 
 
+def of_tiles(draw: st.DrawFn, tokens: int, low: int, high: int) -> Program:
+    """Draw a program that reads these tiles of a sequence, anywhere in the batch and at any pace."""
+    passed = draw(st.lists(st.integers(0, 9000), min_size=2 * (high - low), max_size=2 * (high - low)))
+    row, head, block = draw(st.integers(0, 7)), draw(st.integers(0, 3)), draw(st.integers(0, 300))
+    start = draw(st.integers(1 << 31, (1 << 33)))
+    return Program(draw(st.integers(0, 2)), row, head, block, tokens, low, high, start, passed)
+
+
 @st.composite
 def programs(draw: st.DrawFn, page: int, tile: int) -> list[Program]:
     found = []
@@ -400,10 +408,7 @@ def programs(draw: st.DrawFn, page: int, tile: int) -> list[Program]:
         tokens = draw(st.integers(1, Machine.PAGES * page))
         high = draw(st.integers(1, -(-tokens // tile)))
         low = draw(st.integers(max(0, high - 6), high - 1))
-        passed = draw(st.lists(st.integers(0, 9000), min_size=2 * (high - low), max_size=2 * (high - low)))
-        row, head, block = draw(st.integers(0, 7)), draw(st.integers(0, 3)), draw(st.integers(0, 300))
-        start = draw(st.integers(1 << 31, (1 << 33)))
-        found.append(Program(draw(st.integers(0, 2)), row, head, block, tokens, low, high, start, passed))
+        found.append(of_tiles(draw, tokens, low, high))
     return found
 
 
@@ -467,11 +472,7 @@ def forward_programs(draw: st.DrawFn, page: int, tile: int) -> list[tuple[Progra
         begin = begin if begin < tokens else 0
         length = draw(st.integers(1, tokens - begin))
         count = draw(st.integers(1, min(6, -(-length // tile))))
-        passed = draw(st.lists(st.integers(0, 9000), min_size=2 * count, max_size=2 * count))
-        row, head, block = draw(st.integers(0, 7)), draw(st.integers(0, 3)), draw(st.integers(0, 300))
-        start = draw(st.integers(1 << 31, (1 << 33)))
-        program = Program(draw(st.integers(0, 2)), row, head, block, tokens, 0, count, start, passed)
-        found.append((program, begin, length))
+        found.append((of_tiles(draw, tokens, 0, count), begin, length))
     return found
 
 
