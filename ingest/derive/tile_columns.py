@@ -221,6 +221,7 @@ def times(step: StepTiles) -> TileTimes:
     k_start[1:] = before[:-1]
     k_start[begins] = start
     # Blocks that a program used together have one time. Each but the first has no ticks: it began with the one before.
+    # So would a tile whose K came within a tick of the V before it. Products of a tile take many.
     own = ((ticks & 0xFF) != 0) | (np.repeat(begins, counts) == number)
     together = np.maximum.accumulate(np.where(own, number, 0))
     k_start = np.where((programs["flags"] & FROM_END)[program] == 0, k_start[together], k_start)
