@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 
 class KvtraceError(Exception):
@@ -34,6 +35,18 @@ def refuse(message: str, tell: Tell | None) -> None:
     if tell is None:
         raise DamageError(message)
     tell(message)
+
+
+def name_below(folder: Path, pattern: str) -> str:
+    """Folders in `folder` that hold what was looked for in itself, as advice: `; name one in it: a, b`. Else nothing.
+
+    Args:
+        folder: The folder that a user named.
+        pattern: What it lacks: the name of a file or folder.
+    """
+    below = [str(path.parent) for path in sorted(folder.glob(f"*/{pattern}"))]
+    more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+    return f"; name one in it: {', '.join(below[:3])}{more}" if below else ""
 
 
 EXTRAS = {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import duckdb
 
-from kvtrace.errors import KvtraceError, needs_analysis, needs_extra
+from kvtrace.errors import KvtraceError, name_below, needs_analysis, needs_extra
 from kvtrace.queries.catalogue import Param, Query, catalogue, find
 from kvtrace.queries.plotting import plot_of
 from kvtrace.queries.text import inert
@@ -296,7 +296,8 @@ def _check_file(path: Path) -> None:
     except FileNotFoundError as error:
         raise KvtraceError(f"{path} does not exist; `kvtrace ingest RUN` makes a trace of a recording") from error
     except IsADirectoryError as error:
-        raise KvtraceError(f"{path} is a directory; expected a trace. To make one: kvtrace ingest {path}") from error
+        advice = name_below(path, TRACE_NAME) or f"; to make one: kvtrace ingest {path}"
+        raise KvtraceError(f"{path} is a directory without a trace{advice}") from error
     except OSError as error:
         raise KvtraceError(f"cannot read {path}: {error.strerror}") from error
     if head[_DUCKDB_MAGIC_OFFSET:] != _DUCKDB_MAGIC:

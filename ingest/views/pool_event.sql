@@ -23,7 +23,8 @@ WITH event AS NOT MATERIALIZED (
         FROM block_event GROUP BY engine_id
     )
 )
-SELECT *, (count(*) FILTER (op = 'allocate') OVER (ROWS UNBOUNDED PRECEDING))::INTEGER AS allocated_blocks
+-- sqruff parses no frame without an order
+SELECT *, (count(*) FILTER (op = 'allocate') OVER (ROWS UNBOUNDED PRECEDING))::INTEGER AS allocated_blocks  -- noqa
 FROM event WHERE NOT (SELECT mixed FROM layout)
 UNION ALL
 SELECT *, (sum((op = 'allocate')::INTEGER) OVER (PARTITION BY engine_id ORDER BY place))::INTEGER

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvtrace.errors import DamageError, KvtraceError, Tell, refuse
+from kvtrace.errors import DamageError, KvtraceError, Tell, name_below, refuse
 from kvtrace.format import layout
 from kvtrace.format.discarded import Discarded, Discards, read_discards
 from kvtrace.format.jsonlines import parse_json, read_json_lines
@@ -175,6 +175,7 @@ def open_recording(run_dir: Path, *, skip_damaged: bool = False) -> Recording:
     if not (run_dir / layout.MANIFEST).exists() and not processes_dir.is_dir():
         raise KvtraceError(
             f"{run_dir} is not a run directory: it has neither {layout.MANIFEST} nor {layout.PROCESSES}/"
+            f"{name_below(run_dir, layout.MANIFEST)}"
         )
     manifest = _read_manifest(run_dir / layout.MANIFEST, warnings, tell)
     directories = sorted(path for path in processes_dir.iterdir() if path.is_dir()) if processes_dir.is_dir() else []

@@ -58,6 +58,12 @@ def test_damage_is_refused_with_advice_and_skipped_when_asked(small_run: Path) -
         (lambda path: path.write_text("x"), "is a file, not a run directory"),
         (lambda path: path.mkdir(), "is not a run directory"),
         (lambda path: (path / "processes").mkdir(parents=True), "holds no recorded process"),
+        (
+            lambda path: [
+                (path / name).mkdir(parents=True) or (path / name / "manifest.json").touch() for name in "ba"
+            ],
+            "is not a run directory: it has neither manifest.json nor processes/; name one in it: ",
+        ),
     ],
 )
 def test_a_wrong_run_is_one_clear_line(tmp_path: Path, make: object, message: str) -> None:

@@ -111,6 +111,11 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_directory(tmp_path: Path) -> None:
     with pytest.raises(KvtraceError, match=r"is a directory.*kvtrace ingest"):
         Trace(tmp_path)
+    for number in range(5):
+        (tmp_path / f"run{number}").mkdir()
+        (tmp_path / f"run{number}" / "trace.duckdb").touch()
+    with pytest.raises(KvtraceError, match=r"without a trace; name one in it: \S+run0, \S+run1, \S+run2 and 2 more$"):
+        Trace(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"DUCK", b"hello, this is no database at all" * 1000])

@@ -38,11 +38,7 @@ def find(trace: Trace) -> Iterator[Finding]:
             f"difference cost {duration(cost_ms)} of prefill."
         )
         evicted = total((row for row in rows if row["verdict"].startswith("evicted")), "avoidable_tokens")
-        remedy = (
-            ""
-            if not evicted
-            else "More KV blocks, an offload tier, pins over tool calls: `kvtrace advise` predicts what they give."
-        )
+        remedy = _MORE if evicted else ""
         yield Finding("prefix_cache", text, cost_ms, Basis.derived, _QUERY, len(rows), remedy)
 
 
