@@ -116,6 +116,22 @@ def test_help_imports_nothing_heavy(arguments: str) -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["kvtrace"].partition(":")
+    script = (
+        "import signal, sys\n"
+        f"from {module} import {function} as command\n"
+        "class Pressed:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Pressed)\n"
+        "command()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_extra_all_has_what_the_others_have() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
