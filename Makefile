@@ -61,7 +61,7 @@ demo: $(READY)
 	$(BIN)/kvtrace view $(RUN)/trace.duckdb -o $(RUN)/trace.html
 	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
 
-test: $(READY) $(SOURCES)/.ready
+test: $(READY) $(SOURCES)/.ready $(VENV)/.nixl
 	@echo "== tests (a good part of them on real vLLM engines)"
 	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 \
 	KVTRACE_FLASHINFER_SOURCES=$(SOURCES)/flashinfer-0.6.14:$(SOURCES)/flashinfer-0.7.2 $(BIN)/python -m pytest -n $(JOBS)
@@ -205,6 +205,11 @@ $(VENV)-analysis/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-analysis
 	$(VENV)-analysis/bin/python -m pip --disable-pip-version-check install -q -e '.[analysis]'
 	@touch $@
+
+# Its wheels need no GPU, and none of the packages that they name.
+$(VENV)/.nixl: $(READY)
+	@echo "== installing NIXL for the tests of prefill and decode engines (58 MB)"
+	@$(PIP) --no-deps nixl==1.5.1 nixl-cu13==1.5.1 && touch $@ || echo "== no NIXL for this machine: those tests are skipped"
 
 # Sources of other vLLM versions and of FlashInfer, for the tests of hooks and of rewriting kernels.
 $(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py

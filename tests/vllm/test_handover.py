@@ -1,7 +1,6 @@
 """A prefill/decode pair of real engines with NIXL, CPU memory to CPU memory: the stages of its handovers.
 
-NIXL's wheels need no GPU but are not small, so `make test` does not fetch them: `pip install --no-deps nixl nixl-cu13`,
-or a folder with them in PYTHONPATH.
+NIXL's wheels need no GPU. `make test` installs them; elsewhere `pip install --no-deps nixl nixl-cu13`.
 """
 
 from __future__ import annotations
