@@ -64,9 +64,14 @@ class Limit(enum.IntEnum):
     max_num_seqs = 4
     preempted = 5  # the step preempted a running request, so nothing was admitted
     paused = 6
-    other = 7  # e.g. a remote KV load, a grammar, a LoRA slot
+    other = 7  # e.g. the budget of an encoder; in older recordings also what is told apart below
     prefill_interval = 8  # prefills are held between steps of a cadence (`prefill_schedule_interval`)
     state_pending = 9  # it hits a state of Mamba or linear attention that another request stores in this very step
+    remote_kv = 10  # a connector loads its KV
+    connector_deferred = 11  # its connector cannot tell yet what it has, e.g. because that is being stored
+    grammar = 12  # the grammar of its structured output is being compiled
+    streaming_input = 13  # a session that waits for its next input
+    max_loras = 14  # the step has as many LoRA adapters as it may have
 
 
 class BlockOp(enum.IntEnum):

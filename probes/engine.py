@@ -143,6 +143,7 @@ class Engine(EngineState):
         self.need_blocks = -1  # of the last allocation that was sized
         self.group_needs: list[int] = []  # of each KV cache group, where there are several
         self.refused: tuple[str, int, int, int] | None = None  # request, blocks needed, free, kept free
+        self.deferred = -1, ""  # step, and the request whose connector put it off then
         self.block_size = int(optional.read(scheduler, "block_size", _SIZES, 0) or 0)
         hashed = optional.read(self.block_pool, "hash_block_size", _HASHED, 0)
         self.hash_block_size = int(self.block_size if hashed is None else hashed)

@@ -201,8 +201,6 @@ class _Allocations:
     def settled(self, engine: Engine, blocks: object | None, args: Args, kwargs: Kwargs) -> None:
         """Record the lookup before an allocation that is over, and a refusal for lack of blocks."""
         _uncover(args[0])
-        if argument(args, kwargs, 4, "new_computed_blocks") is None:
-            return
         request = argument(args, kwargs, 1, "request")
         if engine.lookup is not None and engine.lookup[1] is request:
             external = argument(args, kwargs, 6, "num_external_computed_tokens", 0) if engine.has_connector else -1

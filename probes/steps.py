@@ -32,6 +32,12 @@ from kvtrace.probes.vllm_types import Request, Scheduler
 _PAUSED = "that admissions were paused"
 _NOBODY_WAITS = int(Limit.none), 0, -1, -1, -1
 """The limit, whose it is, blocks needed, blocks free and blocks kept free."""
+_BLOCKED = {
+    "WAITING_FOR_REMOTE_KVS": Limit.remote_kv,
+    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": Limit.grammar,
+    "WAITING_FOR_STREAMING_REQ": Limit.streaming_input,
+}
+"""By status."""
 _PREFILL, _CHUNKED, _DECODE, _RESUMED = (int(phase) for phase in Phase)
 
 
@@ -124,10 +130,29 @@ class Steps:
             return Limit.token_budget, number, -1, -1, -1
         if _holds_prefills(scheduler, head):
             return Limit.prefill_interval, number, -1, -1, -1
+        if blocked := _blocked(engine, head):
+            return blocked, number, -1, -1, -1
         paused = engine.optional.read(scheduler, "_pause_state", _PAUSED)
         if paused is None or not engine.follows_lookups:  # it may be that, or a refusal that nobody saw
             return 0, number, -1, -1, -1
         return (Limit.other if paused.name == "UNPAUSED" else Limit.paused), number, -1, -1, -1
+
+
+def _blocked(engine: Engine, head: Request) -> Limit | None:
+    """The reason for which vLLM skips a request before it asks for its blocks."""
+    if reason := _BLOCKED.get(head.status.name):
+        return reason
+    if engine.deferred == (engine.step, head.request_id):
+        return Limit.connector_deferred
+    adapter, most = head.lora_request, getattr(getattr(engine.scheduler, "lora_config", None), "max_loras", 0)
+    if adapter is None or not most:
+        return None
+    taken = {_adapter_of(request) for request in engine.scheduler.running} - {None}
+    return Limit.max_loras if len(taken) >= most and _adapter_of(head) not in taken else None
+
+
+def _adapter_of(request: Request) -> int | None:
+    return getattr(request.lora_request, "lora_int_id", None)
 
 
 def _awaits_state(engine: Engine) -> bool:

@@ -54,6 +54,11 @@ LIMITS = {
     "prefill_interval": "0.7",
     "paused": "0.55",
     "state_pending": "0.4",
+    "remote_kv": COLOURS[2],
+    "connector_deferred": "0.45",
+    "grammar": "0.3",
+    "streaming_input": "0.6",
+    "max_loras": "0.2",
     "other": COLOURS[6],
     "not recorded": "0.95",
 }

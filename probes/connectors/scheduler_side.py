@@ -68,6 +68,8 @@ def _hook_lookups(part: Part) -> None:
         local: int = argument(args, kwargs, 1, "num_computed_tokens")
         number, name = engine.number(request.request_id), recorder.intern(part.name)
         matched = -1 if found[0] is None else found[0]
+        if matched < 0:
+            engine.deferred = engine.step, request.request_id
         emit(
             time_ns=time.monotonic_ns(),
             step=engine.step,

@@ -107,6 +107,7 @@ def engine_of(given: dict[str, dict[str, Any]], waiting: list[str]) -> Engine:
         lookup=None,
         queues=["waiting"],
         refused=None,
+        deferred=(-1, ""),
         preempted=0,
         pool=a_pool(cached=-5),
         block_pool=SimpleNamespace(get_num_free_blocks=lambda: 11, num_gpu_blocks=40),
@@ -290,7 +291,9 @@ def test_the_owner_of_an_allocation_is_its_request(tmp_path: Path) -> None:
     engine: Any = Engine(requests={"a": live}, lookup=None, owner=0, refused=None, need_blocks=3, group_needs=[])
     engine.block_pool = SimpleNamespace(get_num_free_blocks=lambda: 2)
     manager: Any = type("Manager", (), {})()
-    manager.coordinator = type("Coordinator", (), {})()
+    coordinator: Any = type("Coordinator", (), {"get_num_blocks_to_allocate": lambda self: 7})()
+    manager.coordinator, engine.group_lookups = coordinator, None
+    engine.optional = SimpleNamespace(read=lambda target, name, lost, default: default)
     engines.by_manager[id(manager)] = engine
     known, unknown = SimpleNamespace(request_id="a"), SimpleNamespace(request_id="r4")
     blocks = object()
@@ -306,10 +309,18 @@ def test_the_owner_of_an_allocation_is_its_request(tmp_path: Path) -> None:
         hook.after(state, blocks, args, kwargs)
         assert engine.owner == 0
 
-    # AND WHEN it is refused, THEN that is noted, as before; another manager's calls are nobody's
-    state = hook.before((manager, known, 1, 0, object()), {})
-    hook.after(state, None, (manager, known, 1, 0, object()), {})
-    assert (engine.refused, engine.owner) == (("a", 3, 2, 0), 0)
+    # AND WHEN one that waits is refused, looked up or not, THEN that is noted with what it asked for, not with what an
+    # earlier one did; another manager's calls are nobody's
+    for args, kwargs in (
+        ((manager, known, 1, 0, object()), {}),
+        ((manager, known, 1), {"new_computed_blocks": object()}),
+    ):
+        engine.need_blocks, engine.refused = 3, None
+        state = hook.before(args, kwargs)
+        assert coordinator.get_num_blocks_to_allocate() == 7
+        hook.after(state, None, args, kwargs)
+        assert (engine.refused, engine.owner) == (("a", 7, 2, 0), 0)
+        assert vars(coordinator) == {}
     assert hook.before((object(), known), {}) is None
     hook.after(None, blocks, (object(), known), {})
 
@@ -345,25 +356,66 @@ def test_a_refusal_says_what_had_to_stay_free(tmp_path: Path, free: int, others:
 )
 def test_a_head_that_waits_for_the_next_prefill_step_is_told_apart(facts: dict[str, Any], held: bool) -> None:
     """The scheduler's attributes are those of vLLM 0.33, as its `schedule` leaves them."""
+    interval = {
+        "local_prefill_interval": 8, "num_executed_steps": 9, "last_prefill_step": 4, "prefill_capacity_bound": False,
+    }  # fmt: skip
+    running = [SimpleNamespace(is_prefill_chunk=False)]
+    limit = limit_of(waiting_request("WAITING"), **{**interval, "running": running, **facts})
+    assert limit == (Limit.prefill_interval if held else Limit.other)
+
+
+def waiting_request(status: str, adapter: int | None = None) -> SimpleNamespace:
+    lora = None if adapter is None else SimpleNamespace(lora_int_id=adapter)
+    return SimpleNamespace(request_id=REQUESTS[0], status=SimpleNamespace(name=status), lora_request=lora)
+
+
+def limit_of(head: SimpleNamespace, deferred: tuple[int, str] = (-1, ""), **facts: Any) -> int:
+    """The limit of a head in a step with room for it."""
     scheduler = SimpleNamespace(
         **{
-            "local_prefill_interval": 8,
-            "num_executed_steps": 9,
-            "last_prefill_step": 4,
-            "prefill_capacity_bound": False,
-            "running": [SimpleNamespace(is_prefill_chunk=False)],
+            "running": [],
             "max_num_running_reqs": 8,
             "scheduler_config": SimpleNamespace(enable_chunked_prefill=True),
             "_pause_state": SimpleNamespace(name="UNPAUSED"),
-            "waiting": [SimpleNamespace(request_id=REQUESTS[0], status=SimpleNamespace(name="WAITING"))],
+            "waiting": [head],
             **facts,
         }
     )
     optional = SimpleNamespace(read=lambda target, name, lost: getattr(target, name))
     engine: Any = Engine(
-        requests={}, scheduler=scheduler, refused=None, preempted=0, follows_lookups=True, optional=optional
-    )
-    assert Steps._limit(engine, 100, 1)[0] == (Limit.prefill_interval if held else Limit.other)
+        requests={}, scheduler=scheduler, refused=None, preempted=0, follows_lookups=True, optional=optional, step=5,
+        deferred=deferred,
+    )  # fmt: skip
+    return int(Steps._limit(engine, 100, 1)[0])
+
+
+LORAS = {
+    "lora_config": SimpleNamespace(max_loras=2),
+    "running": [SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=number)) for number in (1, 1, 2)]
+    + [SimpleNamespace(lora_request=None)],
+}
+
+
+@pytest.mark.parametrize(
+    ("limit", "head", "facts"),
+    [
+        (Limit.remote_kv, waiting_request("WAITING_FOR_REMOTE_KVS"), {}),
+        (Limit.grammar, waiting_request("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"), {}),
+        (Limit.streaming_input, waiting_request("WAITING_FOR_STREAMING_REQ"), {}),
+        (Limit.max_num_seqs, waiting_request("WAITING_FOR_REMOTE_KVS"), {"max_num_running_reqs": 0}),
+        (Limit.connector_deferred, waiting_request("WAITING"), {"deferred": (5, REQUESTS[0])}),
+        (Limit.other, waiting_request("WAITING"), {"deferred": (4, REQUESTS[0])}),
+        (Limit.other, waiting_request("WAITING"), {"deferred": (5, REQUESTS[1])}),
+        (Limit.max_loras, waiting_request("WAITING", 3), LORAS),
+        (Limit.other, waiting_request("WAITING", 2), LORAS),
+        (Limit.other, waiting_request("WAITING"), LORAS),
+        (Limit.other, waiting_request("WAITING", 3), {**LORAS, "lora_config": SimpleNamespace(max_loras=3)}),
+        (Limit.other, waiting_request("WAITING", 3), {**LORAS, "lora_config": None}),
+        (Limit.paused, waiting_request("WAITING"), {"_pause_state": SimpleNamespace(name="PAUSED_NEW")}),
+    ],
+)
+def test_what_blocks_a_head_is_told_apart(limit: Limit, head: SimpleNamespace, facts: dict[str, Any]) -> None:
+    assert limit_of(head, **facts) == limit
 
 
 end = st.fixed_dictionaries(

@@ -55,21 +55,26 @@ def test_generated_workloads_are_repeated(warm_python: list[str], tmp_path: Path
         )
         refused = trace.sql(
             "SELECT engine_id, limit_need_blocks need, limit_free_blocks free, limit_kept_blocks kept "
-            "FROM step_schedule JOIN engine USING (engine_id) "
-            "WHERE admission_limit = 'kv_insufficient' AND limit_need_blocks IS NOT NULL AND connector IS NULL",
+            "FROM step_schedule "
+            "WHERE admission_limit = 'kv_insufficient'",
             format="arrow",
         ).to_pylist()
+        limits = trace.sql(
+            "SELECT DISTINCT engine_id, admission_limit::VARCHAR reason FROM step_schedule", format="arrow"
+        )
         drafts = trace.sql(
             "SELECT sum(accepted_tokens) accepted, sum(drafted_tokens) drafted FROM draft", format="arrow"
         )
         ends = trace.sql("SELECT DISTINCT finish_reason::VARCHAR reason FROM request", format="arrow")
-    # vLLM refuses a request that needs more than is free beside what is to be kept free, here the watermark. Engines
-    # with a connector are left out: one was seen to refuse a request that by these columns needed no more.
+    # vLLM refuses a request that needs more than is free beside what is to be kept free, here the watermark.
     assert all(row["need"] > row["free"] - row["kept"] for row in refused)
     fits = [row for row in refused if row["need"] <= row["free"]]
     assert {(row["engine_id"], row["kept"]) for row in fits} == {
         (ids["engine_id"][0].as_py(), int(0.1 * ENGINE["num_gpu_blocks_override"]))
     }
+    limited = {(row["engine_id"], row["reason"]) for row in limits.to_pylist()}
+    assert {engine for engine, reason in limited if reason == "remote_kv"} == {ids["engine_id"][-1].as_py()}
+    assert "other" not in {reason for _, reason in limited}
     found = check_all(
         {name: (path, number) for name, number in zip(ENGINES, ids["engine_id"].to_pylist(), strict=True)}, tmp_path
     )

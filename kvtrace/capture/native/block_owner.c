@@ -2,14 +2,14 @@
 
 #include "state.h"
 
-static PyObject *n_request, *n_request_id;
+static PyObject *n_request, *n_request_id, *n_new_computed_blocks;
 
 typedef struct {
     HOLDER;
     PyObject *managers; /* id of a KVCacheManager -> Engine */
-    PyObject *admits;   /* (engine, manager): a request that was looked up is to get blocks */
+    PyObject *admits;   /* (engine, manager): a request that waits is to get blocks */
     PyObject *unknown;  /* (engine, request): it is nobody that the engine follows yet */
-    PyObject *settled;  /* Hook.after where a lookup is used, or blocks are refused */
+    PyObject *settled;  /* Hook.after where such a request got them or was refused */
 } Owner;
 
 /* The number of a request that the engine follows; -1: it is not known, or an exception is set. */
@@ -24,11 +24,18 @@ static long long known_number(const EngineState *engine, PyObject *request)
     return live ? live->number : -1;
 }
 
+/* Whether the request waits: vLLM then hands on what was found of its prefix, if only that nothing was looked up. */
+static int is_admission(PyObject *const *given)
+{
+    PyObject *found = argument_of(given, 4, n_new_computed_blocks);
+    return found ? found != Py_None : PyErr_Occurred() ? -1 : 0;
+}
+
 static int note_owner(Owner *self, PyObject *known, PyObject *const *given)
 {
     EngineState *engine = engine_state(known);
-    if (engine == NULL ||
-        (!is_none(engine->lookup) && call_for_effect(self->admits, known, PyTuple_GetItem(given[0], 0)) < 0))
+    int admission = engine ? is_admission(given) : -1;
+    if (admission < 0 || (admission && call_for_effect(self->admits, known, PyTuple_GetItem(given[0], 0)) < 0))
         return -1;
     PyObject *request = needed_argument(given, 1, n_request);
     long long number = request ? known_number(engine, request) : -1;
@@ -59,9 +66,10 @@ static PyObject *owner_after(Owner *self, PyObject *const *given, Py_ssize_t cou
     if (engine == NULL)
         return NULL;
     engine->owner = 0;
-    if (given[1] == Py_None || !is_none(engine->lookup)) /* else a running request grew: no lookup belongs to it */
+    int admission = is_admission(given + 2);
+    if (admission > 0)
         return PyObject_CallFunctionObjArgs(self->settled, given[0], given[1], given[2], given[3], NULL);
-    Py_RETURN_NONE;
+    return none_unless(admission < 0);
 }
 
 static int owner_init(Owner *self, PyObject *args, PyObject *kwargs)
@@ -93,6 +101,7 @@ PyType_Spec owner_spec = {
 
 int owners_names(void)
 {
-    const Name names[] = {{&n_request, "request"}, {&n_request_id, "request_id"}};
+    const Name names[] = {
+        {&n_request, "request"}, {&n_request_id, "request_id"}, {&n_new_computed_blocks, "new_computed_blocks"}};
     return INTERN(names);
 }

@@ -20,6 +20,11 @@ enum { /* Limit */
     LIMIT_OTHER = 7,
     LIMIT_PREFILL_INTERVAL = 8,
     LIMIT_STATE_PENDING = 9,
+    LIMIT_REMOTE_KV = 10,
+    LIMIT_CONNECTOR_DEFERRED = 11,
+    LIMIT_GRAMMAR = 12,
+    LIMIT_STREAMING_INPUT = 13,
+    LIMIT_MAX_LORAS = 14,
 };
 
 enum { /* Phase */
@@ -196,7 +201,7 @@ typedef struct {
     "used_blocks:i " \
     "cached_blocks:i " \
     "preempted_requests:i " \
-    "admission_limit:B(none=1,token_budget=2,kv_insufficient=3,max_num_seqs=4,preempted=5,paused=6,other=7,prefill_interval=8,state_pending=9) " \
+    "admission_limit:B(none=1,token_budget=2,kv_insufficient=3,max_num_seqs=4,preempted=5,paused=6,other=7,prefill_interval=8,state_pending=9,remote_kv=10,connector_deferred=11,grammar=12,streaming_input=13,max_loras=14) " \
     "limit_request:I " \
     "limit_need_blocks:i " \
     "limit_free_blocks:i " \

@@ -25,6 +25,22 @@ _REASONS = {
         "because prefills run in every so many steps only",
         "A smaller --prefill-schedule-interval, or 1. Decoding is interrupted more often.",
     ),
+    "max_loras": (
+        "because the step had as many LoRA adapters as --max-loras allows",
+        "A larger --max-loras, as far as memory allows.",
+    ),
+    "remote_kv": (
+        "because the first one's KV was being loaded by the connector",
+        "`kvtrace query transfers` or `handover-stages` tells what the loads wait for.",
+    ),
+    "connector_deferred": (
+        "because the connector could not tell yet what it has of the first one's prompt",
+        "`kvtrace query tier-hits` and table `connector_lookup` tell what was asked for meanwhile.",
+    ),
+    "grammar": (
+        "because the grammar of the first one's structured output was being compiled",
+        "Fewer different grammars, or another structured output backend.",
+    ),
     "preempted": (
         "because the step preempted a running request, after which vLLM admits nobody",
         "More KV blocks, or a smaller --max-num-seqs, so that running requests do not evict each other.",

@@ -15,7 +15,12 @@ export type Limit =
   | "paused"
   | "other"
   | "prefill_interval"
-  | "state_pending";
+  | "state_pending"
+  | "remote_kv"
+  | "connector_deferred"
+  | "grammar"
+  | "streaming_input"
+  | "max_loras";
 export type Phase = "prefill" | "chunked_prefill" | "decode" | "resumed";
 export type FinishReason = "stop" | "length" | "abort" | "ignored" | "error" | "other";
 export type PinCause = "delayed_free" | "in_flight" | "async_load" | "connector" | "ttl" | "streaming";

@@ -12,6 +12,11 @@ export const NAMES: Record<Limit, [name: string, tone: string]> = {
   prefill_interval: ["waits for a prefill step", "paused"],
   paused: ["paused", "paused"],
   state_pending: ["state stored in this step", "other"],
+  remote_kv: ["remote KV load", "other"],
+  connector_deferred: ["put off by its connector", "other"],
+  grammar: ["grammar", "other"],
+  streaming_input: ["streaming input", "other"],
+  max_loras: ["max_loras", "other"],
   other: ["other", "other"],
   none: ["nothing waits", "none"],
 };
