@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 
 from kvtrace.capture._native import Hashes
 from kvtrace.capture.recorder import Recorder
-from kvtrace.events import REQUEST_HASH, REQUEST_KEY
+from kvtrace.events import REQUEST_HASH, REQUEST_HEAD, REQUEST_KEY
 from kvtrace.probes.engine import Engine
 from kvtrace.probes.hooks import Need
 from kvtrace.probes.vllm_symbols import LORA, REQUEST
@@ -20,6 +21,9 @@ from kvtrace.probes.vllm_types import Request
 
 GENERATION = 1 << 16
 """Hashes whose keyless form is kept, twice: when the newer generation is full, the older one is dropped."""
+
+LEAST_HEAD_TOKENS, LEAST_BLOCK_TOKENS = 32, 128
+"""The shortest head of a request that is hashed, and the smallest blocks for which heads are."""
 
 _PLACE = "vllm.v1.request:Request.block_hashes"
 _LOST = "why blocks were missing from the prefix cache"
@@ -47,12 +51,18 @@ class _Keyless:
 
 
 class Chains:
-    """Records the chains of admitted requests. What fails here ends here: the lookups go on without chains."""
+    """Records the chains of admitted requests. What fails here ends here: the lookups go on without chains.
+
+    Attributes:
+        has_tokens: Requests have their prompts' tokens. A replay's do not.
+    """
+
+    has_tokens = True
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._write = Hashes(recorder.packer(REQUEST_HASH)).write
-        self._emit_key = recorder.stream(REQUEST_KEY)
+        self._emit_head, self._emit_key = recorder.stream(REQUEST_HEAD), recorder.stream(REQUEST_KEY)
         self._keyless: dict[bytes, bytes] = {}
         self._older: dict[bytes, bytes] = {}
         self._secret = os.urandom(16)  # a salt is a secret: only whether two are equal may be told
@@ -73,6 +83,8 @@ class Chains:
     def _record(self, engine: Engine, number: int, request: Request, first: int) -> None:
         hashes = request.block_hashes
         keyed = self._record_keys(engine.step, number, request)
+        if first == 0 and engine.hash_block_size >= LEAST_BLOCK_TOKENS and self.has_tokens:
+            self._record_heads(engine, number, request)
         if len(hashes) <= first:
             return
         plain = self._without_keys(engine, request, first) if keyed else None
@@ -97,6 +109,21 @@ class Chains:
             prompt_embeds=embeds,
         )
         return not embeds
+
+    def _record_heads(self, engine: Engine, number: int, request: Request) -> None:
+        """Record hashes of the first tokens, each head twice as long as the one before, up to less than a block."""
+        if request.prompt_embeds is not None or request.mm_features:
+            return
+        lora = request.lora_request
+        keys = repr((lora and (lora.lora_name, lora.lora_path), request.cache_salt)).encode()
+        digest = hashlib.blake2b(keys, digest_size=8, key=self._secret)
+        tokens = array("q", request.all_token_ids[: engine.hash_block_size - 1])
+        end, hashed = LEAST_HEAD_TOKENS, 0
+        while end <= len(tokens):
+            digest.update(tokens[hashed:end].tobytes())
+            head = int.from_bytes(digest.digest(), "big") or 1
+            self._emit_head(step=engine.step, request=number, tokens=end, head_hash=head)
+            end, hashed = 2 * end, end
 
     def _identity(self, key: object) -> int:
         if not key:

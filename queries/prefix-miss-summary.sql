@@ -14,6 +14,8 @@
 -- column: lookups derived | Such lookups.
 -- column: queried_tokens [tokens] derived | Tokens of those requests.
 -- column: hit_tokens [tokens] derived | Of them, found in the GPU prefix cache or supplied by a KV connector.
+-- column: known_tokens [tokens] derived | Of them, those at the beginning of a request that an earlier one had too, in
+--     whole blocks; with part_of_block at least so many.
 -- column: recomputed_tokens [tokens] derived | Tokens that had to be computed.
 -- column: avoidable_tokens [tokens] derived | Of them, those that a cache which lost nothing would have supplied.
 -- column: recompute_ms [ms] derived | Price of recomputed_tokens.
@@ -29,6 +31,7 @@ WITH counted AS (
         count(*) AS lookups,
         sum(queried_tokens)::BIGINT AS queried_tokens,
         sum(local_hit_tokens + coalesce(external_hit_tokens, 0))::BIGINT AS hit_tokens,
+        sum(known_tokens)::BIGINT AS known_tokens,
         sum(recomputed_tokens)::BIGINT AS recomputed_tokens,
         sum(avoidable_tokens)::BIGINT AS avoidable_tokens,
         sum(recompute_ns) / 1e6 AS recompute_ms,

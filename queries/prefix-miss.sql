@@ -24,7 +24,8 @@
 -- column: queried_tokens [tokens] recorded | Tokens of the request.
 -- column: local_hit_tokens [tokens] recorded | Of them, found in the GPU prefix cache.
 -- column: external_hit_tokens [tokens] recorded | Of them, supplied by a KV connector; NULL if none was asked.
--- column: known_tokens [tokens] derived | Longest prefix, in whole blocks, that an earlier request had too.
+-- column: known_tokens [tokens] derived | Longest prefix, in whole blocks, that an earlier request had too; with
+--     part_of_block at least so many tokens.
 -- column: recomputed_tokens [tokens] derived | Tokens that had to be computed.
 -- column: avoidable_tokens [tokens] derived | Of them, those that a cache which lost nothing would have supplied.
 -- column: recompute_ms [ms] derived | Price of recomputed_tokens by the fitted cost model; NULL without one.

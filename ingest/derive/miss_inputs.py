@@ -2,8 +2,8 @@
 
 `lookup` has a row an admitted lookup; `missing` adds the hash of that block; `found`, `ahead` and `alike` say what
 became of earlier blocks of that hash, who was computing it just then, and who had the same tokens under another key;
-`common` says how long a prefix earlier requests had too. Joins are by hash, since equal hashes are equal prefixes,
-and by ASOF, since a popular prefix has many lookups and many events.
+`common` says how long a prefix earlier requests had too, and `alike_head` how much of the first block. Joins are by
+hash, since equal hashes are equal prefixes, and by ASOF, since a popular prefix has many lookups and many events.
 """
 
 from __future__ import annotations
@@ -193,13 +193,30 @@ GROUP BY c.engine_id, c.request, c.step
 """The first position whose prefix no earlier request had. A resumed request named its own before: for it, only what was
 stored counts."""
 
-TABLES = ("lookup", "missing", "emptied", "copies", "found", "released", "ahead", "alike", "common")
+_ALIKE_HEAD = """
+CREATE TEMP TABLE alike_head AS
+WITH head AS (
+    SELECT h.engine_id, h.request, h.step, h.tokens, h.head_hash, l.time_ns
+    FROM request_head h JOIN lookup l USING (engine_id, request, step)
+), earliest AS (
+    SELECT engine_id, head_hash, min(time_ns) AS time_ns, arg_min(request, time_ns) AS other
+    FROM head GROUP BY engine_id, head_hash
+)
+SELECT h.engine_id, h.request, h.step, max(h.tokens) AS tokens, arg_max(e.other, h.tokens) AS other
+FROM head h JOIN earliest e
+    ON e.engine_id = h.engine_id AND e.head_hash = h.head_hash AND e.time_ns < h.time_ns AND e.other <> h.request
+GROUP BY h.engine_id, h.request, h.step
+"""
+"""The longest recorded beginning, less than a block, that an earlier request had too, and the first that had it."""
+
+TABLES = ("lookup", "missing", "emptied", "copies", "found", "released", "ahead", "alike", "common", "alike_head")
 VIEWS = ("chain", "keys")
 
 
 def gather(connection: duckdb.DuckDBPyConnection) -> None:
     """Make the temporary tables."""
-    for statement in (_LOOKUP, _CHAIN, _KEYS, _MISSING, _EMPTIED, _COPIES, _FOUND, _RELEASED, _AHEAD, _ALIKE, _COMMON):
+    for statement in (_LOOKUP, _CHAIN, _KEYS, _MISSING, _EMPTIED, _COPIES, _FOUND, _RELEASED, _AHEAD, _ALIKE, _COMMON,
+                      _ALIKE_HEAD):  # fmt: skip
         connection.execute(statement)
 
 

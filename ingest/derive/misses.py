@@ -25,6 +25,9 @@ WITH judged AS (
     SELECT m.*, f.stored_ns AS found_stored_ns, r.released_ns, f.evicted_ns, f.reset_ns, f.taken_by,
         a.other AS ahead, a.stored_ns AS ahead_stored_ns, k.other AS alike, k.difference,
         t.evicted_ns AS tier_evicted_ns,
+        c.blocks, c.first_unknown, c.first_unknown_tokens, d.other AS head_of,
+        greatest(m.hash_tokens * coalesce(c.first_unknown, c.blocks, 0), CASE WHEN m.block = 0 THEN d.tokens END)
+            AS begun,
         g.rule AS gate_rule, g.kv_group AS gate_group, g.tokens AS gate_tokens, g.ns AS gate_ns,
         CASE
             WHEN NOT m.enabled AND coalesce(m.prefix_caching, false) THEN 'reading_skipped'
@@ -40,6 +43,7 @@ WITH judged AS (
             WHEN f.somewhere THEN 'not_used'
             WHEN k.other IS NOT NULL THEN 'different_key'
             WHEN m.engine_id IN (SELECT process_id FROM discarded) THEN 'unknown'
+            WHEN begun > m.hit_tokens AND begun < (m.block::BIGINT + 1) * m.block_tokens THEN 'part_of_block'
             ELSE 'never_stored'
         END AS verdict
     FROM missing m
@@ -49,23 +53,27 @@ WITH judged AS (
     LEFT JOIN alike k USING (engine_id, request, step)
     LEFT JOIN tier_loss t USING (engine_id, request, step)
     LEFT JOIN gate g USING (engine_id, request, step)
+    LEFT JOIN common c USING (engine_id, request, step)
+    LEFT JOIN alike_head d USING (engine_id, request, step)
 ), measured AS (
-    SELECT j.*,
+    SELECT *,
         CASE WHEN enabled AND block_tokens IS NOT NULL THEN greatest(hit_tokens, hash_tokens * coalesce(CASE verdict
             WHEN 'different_key' THEN coalesce(first_unknown_tokens, blocks)
-            ELSE coalesce(first_unknown, blocks) END, 0)) END AS known_tokens,
+            ELSE coalesce(first_unknown, blocks) END, 0)) END AS hashed_tokens,
+        greatest(hashed_tokens, CASE verdict WHEN 'part_of_block' THEN begun END) AS known_tokens,
         queried_tokens - hit_tokens AS recomputed_tokens,
         CASE verdict WHEN 'evicted' THEN taken_by WHEN 'evicted_from_tier' THEN taken_by
-            WHEN 'not_finished_storing' THEN ahead WHEN 'different_key' THEN alike END AS other_request,
+            WHEN 'not_finished_storing' THEN ahead WHEN 'different_key' THEN alike
+            WHEN 'part_of_block' THEN head_of END AS other_request,
         CASE verdict WHEN 'evicted' THEN evicted_ns WHEN 'evicted_from_tier' THEN evicted_ns
             WHEN 'reset' THEN reset_ns END AS lost_ns,
         CASE WHEN verdict IN ('evicted', 'evicted_from_tier', 'reset') THEN found_stored_ns
             WHEN verdict = 'not_finished_storing' THEN ahead_stored_ns END AS stored_ns
-    FROM judged j LEFT JOIN common c USING (engine_id, request, step)
+    FROM judged
 ), counted AS (
     -- vLLM always computes the last token, so the block that holds it is never taken from the cache.
     SELECT *, CASE WHEN enabled THEN greatest(
-        least(known_tokens, (queried_tokens - 1) // block_tokens * block_tokens) - hit_tokens, 0) END
+        least(hashed_tokens, (queried_tokens - 1) // block_tokens * block_tokens) - hit_tokens, 0) END
         AS avoidable_tokens
     FROM measured
 ), named AS (
@@ -115,6 +123,8 @@ SELECT n.engine_id, n.time_ns, n.step, n.request, n.resumed, n.verdict, n.querie
             'yet{}.', other_name, n.block, coalesce('; it did ' || span(stored_ns - time_ns) || ' later', ''))
         WHEN 'different_key' THEN format('Request {} had the same first {} tokens, but with another {}.', other_name,
             known_tokens, coalesce(difference, 'key'))
+        WHEN 'part_of_block' THEN format('{} had at least its first {} tokens, too, but not all of block {}, which has '
+            '{}.', coalesce('Request ' || other_name, 'An earlier request'), known_tokens, n.block, block_tokens)
         WHEN 'never_stored' THEN CASE
             WHEN hit_tokens = 0 THEN format('No earlier request stored its first block of {} tokens.', block_tokens)
             ELSE format('No earlier request stored its prefix beyond the first {} tokens.', hit_tokens) END

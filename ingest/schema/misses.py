@@ -51,15 +51,16 @@ PREFIX_MISS = Table(
         column("request", INTEGER, "The request."),
         column("resumed", BOOL, "It had been preempted before."),
         column("verdict", TEXT, "never_stored, not_finished_storing, different_key, evicted, evicted_from_tier, "
-                                 "reset, shorter_than_block, last_token, not_used, caching_off, reading_skipped "
-                                 "or unknown."),
+                                 "reset, shorter_than_block, part_of_block, last_token, not_used, caching_off, "
+                                 "reading_skipped or unknown."),
         column("queried_tokens", INTEGER, "Tokens of the request."),
         column("local_hit_tokens", INTEGER, "Of them, found in the GPU prefix cache."),
         column("external_hit_tokens", INTEGER, "Of them, supplied by a KV connector; NULL if none was asked."),
         column("block_position", BIGINT, "Index in the block table of the first block that had to be computed."),
         column("block_hash", HASH, "Its hash; NULL if it is not full or was not recorded."),
         column("known_tokens", BIGINT, "Longest prefix, in whole blocks, that an earlier request had too (with "
-                                         "different_key: under another key); NULL if the cache was not read."),
+                                         "different_key: under another key; with part_of_block: at least so many "
+                                         "tokens); NULL if the cache was not read."),
         column("recomputed_tokens", BIGINT, "Tokens that had to be computed."),
         column("avoidable_tokens", BIGINT, "Of them, those an earlier request had too and vLLM could have reused."),
         column("recompute_ns", BIGINT, "Price of recomputed_tokens by cost_model; NULL without one."),
@@ -70,7 +71,7 @@ PREFIX_MISS = Table(
         column("lost_ns", BIGINT, "With evicted and reset: when it was lost."),
         column("other_request", INTEGER, "With evicted: the request whose allocation took the block; with "
                                           "not_finished_storing: the one computing it; with different_key: the one "
-                                          "that had the same tokens."),
+                                          "that had the same tokens; with part_of_block: the first that had them."),
         column("key_difference", TEXT, "With different_key: cache_salt, lora, multimodal, or several of them."),
         column("gate_rule", TEXT, "The rule that ended the hit where it did, as in prefix_loss; NULL if the cache was "
                                     "not read."),

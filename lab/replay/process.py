@@ -107,9 +107,10 @@ def _recorded(recording: Any, job: Any, clock: Any) -> dict[str, Any]:
     from kvtrace.capture.recorder import Recorder
     from kvtrace.events import REQUEST_ARRIVAL, REQUEST_OWNER
     from kvtrace.lab.replay import engine
-    from kvtrace.probes import plugin
+    from kvtrace.probes import block_hashes, plugin
     from kvtrace.probes.hooks import Patches
 
+    block_hashes.Chains.has_tokens = False
     failed: list[str] = []
     recorder = Recorder(Path(job.run_dir))
     recorder.note("vllm", inherited=True, version=str(vllm.__version__))

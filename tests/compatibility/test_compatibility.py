@@ -33,7 +33,7 @@ SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 NOT_VLLMS = {
     *("cuda", "data_ptr", "dtype", "elapsed_time", "element_size", "is_available", "numel", "shape", "stride"),
-    *("digest", "_replace", "tolist"),
+    *("digest", "_replace", "tobytes", "tolist"),
     *("descCount", "postDuration", "startTime", "totalBytes", "xferDuration"),
 }
 """Attributes of the standard library's, numpy's, torch's and NIXL's objects that the probes read."""

@@ -168,6 +168,51 @@ def test_hashes_finer_than_blocks_are_those_at_their_ends() -> None:
     assert verdicts(events) == [("evicted", 40, 16, 9)]
 
 
+def test_a_beginning_shorter_than_a_block_is_shared() -> None:
+    # GIVEN requests of one engine that found nothing, in blocks of 16, and hashes of their first 4 and 8 tokens
+    events = Events()
+    heads = {1: (71, 72), 2: (71, 73), 3: (81, 82), 4: (71, 72), 5: (71, 72)}
+    for number, (four, eight) in heads.items():
+        events.lookup(10 * number, number, 40, 0, chain=(100 * number, 100 * number + 1), resumed=number == 5)
+        for tokens, head_hash in ((4, four), (8, eight)):
+            events.add(
+                "request_head", engine_id=1, step=10 * number, request=number, tokens=tokens, head_hash=head_hash
+            )
+    # THEN one that begins as an earlier one is told so, with the longest of them and who had it first
+    assert verdicts(events, "verdict, known_tokens, avoidable_tokens, other_request") == [
+        ("part_of_block", 4, 0, 1),
+        ("never_stored", 0, 0, None),
+        ("part_of_block", 8, 0, 1),
+        ("part_of_block", 8, 0, 1),
+    ]
+    assert events.rows("SELECT why FROM prefix_miss WHERE request = 4") == [
+        ("Request #1 had at least its first 8 tokens, too, but not all of block 0, which has 16.",)
+    ]
+
+
+def test_hashes_finer_than_blocks_tell_of_a_part_of_any_block() -> None:
+    events = Events()
+    events.connection.execute("UPDATE engine SET hash_block_tokens = 4")
+    for request, hit, first, chain in (
+        (1, 0, 0, range(1, 11)),
+        (2, 16, 4, (5, 6, 91, 92, 93, 94)),
+        (3, 0, 0, (95, 96)),
+    ):
+        events.lookup(10 * request, request, 40, hit)
+        for position, block_hash in enumerate(chain, first):
+            events.add(
+                "request_hash",
+                engine_id=1,
+                step=10 * request,
+                request=request,
+                position=position,
+                block_hash=block_hash,
+            )
+    assert verdicts(events, "verdict, block_position, known_tokens, avoidable_tokens") == [
+        ("part_of_block", 1, 24, 8), ("unknown", 0, 0, 0),
+    ]  # fmt: skip
+
+
 def test_caching_off_and_reading_skipped() -> None:
     for prefix_caching, verdict in ((False, "caching_off"), (True, "reading_skipped")):
         events = Events(prefix_caching=prefix_caching)

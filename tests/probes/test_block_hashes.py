@@ -106,3 +106,30 @@ def test_a_failure_costs_the_chains_only_and_is_reported(chains: Chains, tmp_pat
     [(state, detail)] = recorded(tmp_path, "SELECT state, detail FROM hook")
     assert (state, "TypeError" in detail, "missing from the prefix cache" in detail) == ("disabled", True, True)
     assert recorded(tmp_path, "SELECT count(*) FROM request_hash") == [(0,)]
+
+
+def heads(run: Path) -> dict[int, dict[int, int]]:
+    rows = recorded(run, "SELECT step, tokens, head_hash FROM request_head ORDER BY rowid")
+    return {step: {tokens: head for at, tokens, head in rows if at == step} for step, _, _ in rows}
+
+
+def test_beginnings_below_a_large_block_are_hashed_by_tokens_and_keys(chains: Chains, tmp_path: Path) -> None:
+    # GIVEN an engine with blocks of 200 tokens, and requests that share their first 100, one of them under a salt
+    shared = list(range(100))
+    prompts = (shared + [7] * 150, shared + [8] * 150, [9] * 250, shared[:50])
+    image = SimpleNamespace(identifier="image", mm_position=SimpleNamespace(offset=0))
+    asked = [(make(tokens), 0, 200) for tokens in prompts]
+    asked += [(make(prompts[0], "salt"), 0, 200), (make(prompts[0]), 200, 200), (make(shared), 0, BLOCK)]
+    asked += [(make(prompts[0], **more), 0, 200) for more in ({"prompt_embeds": object()}, {"mm_features": [image]})]
+    for step, (request, hit_tokens, block) in enumerate(asked, 1):
+        chains.record(SimpleNamespace(step=step, hash_block_size=block), 1, request, hit_tokens)  # type: ignore[arg-type]
+    # THEN those that found nothing have a hash of 32, 64 and 128 tokens, equal for equal tokens under equal keys
+    found = heads(tmp_path)
+    assert {number: list(each) for number, each in found.items()} == {
+        1: [32, 64, 128], 2: [32, 64, 128], 3: [32, 64, 128], 4: [32], 5: [32, 64, 128],
+    }  # fmt: skip
+    assert found[1][32] == found[2][32] == found[4][32]
+    assert found[1][64] == found[2][64]
+    assert found[1][128] != found[2][128]
+    others = {*found[3].values(), *found[5].values()}
+    assert len(others | {*found[1].values()}) == 9

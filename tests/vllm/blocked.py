@@ -1,4 +1,7 @@
-"""Requests that vLLM skips before it asks for their blocks: python blocked.py CONFIG_JSON, under `kvtrace record`."""
+"""Requests that vLLM skips before it asks for their blocks, and two that share less than a block.
+
+Run as `python blocked.py CONFIG_JSON`, under `kvtrace record`.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,9 @@ def main(config: dict[str, Any]) -> None:
     ask({"adapter": None, "another-adapter": None, "same-adapter": None}, [one, two, one])
     grammar = StructuredOutputsParams(regex="(ab|cd){1,200}e{3,100}")
     ask({"grammar": grammar, "plain": None}, [None, None])
+    for case, token in (("first", 91), ("second", 92), ("third", 93)):
+        tags = SamplingParams(max_tokens=1, extra_args={"kvtrace_session": case})
+        llm.generate([{"prompt_token_ids": [90] * (100 if token < 93 else 20) + [token] * 200}], tags, use_tqdm=False)
 
 
 if __name__ == "__main__":

@@ -472,6 +472,19 @@ typedef struct {
 typedef struct {
     int32_t step;
     uint32_t request;
+    int32_t tokens;
+    uint64_t head_hash;
+    uint8_t whole; /* 1 once all of it is written */
+} RequestHeadRecord;
+#define REQUEST_HEAD_LAYOUT \
+    "step:i " \
+    "request:I " \
+    "tokens:i " \
+    "head_hash:Q"
+
+typedef struct {
+    int32_t step;
+    uint32_t request;
     uint32_t lora;
     uint64_t lora_key;
     uint64_t salt_key;
@@ -812,6 +825,7 @@ _Static_assert(sizeof(BlockEventRecord) == 36, "BlockEventRecord is not packed")
 _Static_assert(sizeof(PrefixLookupRecord) == 44, "PrefixLookupRecord is not packed");
 _Static_assert(sizeof(GroupLookupRecord) == 50, "GroupLookupRecord is not packed");
 _Static_assert(sizeof(RequestHashRecord) == 29, "RequestHashRecord is not packed");
+_Static_assert(sizeof(RequestHeadRecord) == 21, "RequestHeadRecord is not packed");
 _Static_assert(sizeof(RequestKeyRecord) == 38, "RequestKeyRecord is not packed");
 _Static_assert(sizeof(ForwardRecord) == 34, "ForwardRecord is not packed");
 _Static_assert(sizeof(BlockTableRecord) == 19, "BlockTableRecord is not packed");

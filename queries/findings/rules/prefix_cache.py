@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, percent, rows_of, total
+from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, count, percent, rows_of, total
 from kvtrace.queries.text import duration
 from kvtrace.queries.trace import Trace
 
@@ -29,6 +29,12 @@ def find(trace: Trace) -> Iterator[Finding]:
         text = f"{where}{percent(hits / queried)} of the prompt tokens came from the prefix cache."
         if missed:
             text += f" {percent(never / missed)} of the rest was never stored before."
+        begun = [row for row in rows if row["verdict"] == "part_of_block"]
+        if (shared := total(begun, "known_tokens")) / queried >= _SMALL:
+            text += (
+                f" {count(total(begun, 'lookups'), 'request')} began as an earlier one, with at least {shared:,} "
+                "tokens in all, but less than a block: vLLM finds whole blocks."
+            )
         if lost / queried < _SMALL:
             text += " The cache lost almost nothing that was asked for again: KV memory is not what limits hits."
             yield Finding("prefix_cache", text, cost_ms, Basis.derived, _QUERY, len(rows))
