@@ -17,7 +17,7 @@ TOGETHER = (
     "prefill chunked decode resumed preempted",
     "running waiting",
     "free cached used shared evicted",
-    "token-budget kv-insufficient max-seqs paused other none preempted",
+    "token-budget kv-insufficient max-seqs paused other none preempted connector grammar loras",
     "pin-1 pin-2 pin-3 pin-4 pin-5 pin-6",
     "load store host",
     "read read-v write write-v",

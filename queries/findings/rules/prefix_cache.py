@@ -32,7 +32,7 @@ def find(trace: Trace) -> Iterator[Finding]:
         begun = [row for row in rows if row["verdict"] == "part_of_block"]
         if (shared := total(begun, "known_tokens")) / queried >= _SMALL:
             text += (
-                f" {count(total(begun, 'lookups'), 'request')} began as an earlier one, with at least {shared:,} "
+                f" {count(total(begun, 'lookups'), 'request')} began as an earlier one, with at least {shared:,.0f} "
                 "tokens in all, but less than a block: vLLM finds whole blocks."
             )
         if lost / queried < _SMALL:

@@ -31,7 +31,7 @@ def test_the_prefix_cache_lost_what_was_used_again(make_trace: MakeTrace) -> Non
     assert "24% of the rest was never stored before" in finding.text
     assert "would give 43%" in finding.text
     assert "1 request began as an earlier one, with at least 8 tokens in all, but less than a block" in finding.text
-    assert (finding.cost_ms, finding.evidence, finding.rows) == (6, "prefix-miss-summary", 2)
+    assert (finding.cost_ms, finding.evidence, finding.rows) == (6, "prefix-miss-summary", 3)
 
 
 def test_a_cache_that_loses_nothing_is_not_the_problem(make_trace: MakeTrace) -> None:
