@@ -19,6 +19,12 @@ export function pixel(name: string): number {
   return value;
 }
 
+// What text on it is drawn in, black or white: by its luminance (WCAG), black has the larger contrast above 0.18.
+export function inkOn(value: number): string {
+  const linear = [0, 8, 16].map((shift) => ((value >> shift & 255) / 255) ** 2.2);
+  return 0.2126 * linear[0]! + 0.7152 * linear[1]! + 0.0722 * linear[2]! > 0.18 ? "#000" : "#fff";
+}
+
 // After a change between light and dark.
 export function forgetColours(): void {
   read.clear();

@@ -1,7 +1,7 @@
 // Why the head of the waiting queue had to wait.
 
 import "./style.css";
-import { pixel } from "../../colours";
+import { inkOn, pixel } from "../../colours";
 import { type Columns, perChunk } from "../../data/columns";
 import type { Engine } from "../../data/engine";
 import { count } from "../../format";
@@ -41,11 +41,10 @@ class LimitsLane extends StepLane {
   // Neighbours with one limit share a badge: what the head needed and what was free, from least to most.
   private badges(picked: Picked, rank: (part: number, row: number) => number): void {
     this.context.textAlign = "left";
-    this.context.fillStyle = "#000";
     let start = -1, which = -1, need: number[] = [], free: number[] = [];
     const close = (end: number) => {
       if (which < 0 || LIMITS[which] === "none") return;
-      const [name] = NAMES[LIMITS[which]!],
+      const [name, tone] = NAMES[LIMITS[which]!],
         texts = need.length
           ? [
             `${name}: need ${range(need)}, free ${range(free)} blocks`,
@@ -54,7 +53,9 @@ class LimitsLane extends StepLane {
           ]
           : [name];
       const text = texts.find((each) => this.widthOf(each) + 8 < end - start);
-      if (text) this.context.fillText(text, start + 4, 11.5);
+      if (!text) return;
+      this.context.fillStyle = inkOn(pixel(tone));
+      this.context.fillText(text, start + 4, 11.5);
     };
     eachRun(picked, (part, row, x) => {
       const { columns } = this.found.parts[part]!;
