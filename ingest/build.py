@@ -24,7 +24,7 @@ LARGEST_THREADS = 8
 
 
 @contextmanager
-def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterator[duckdb.DuckDBPyConnection]:
+def new_trace(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open an empty trace that takes `target`'s place once the block ends without an error.
 
     After an error, Ctrl-C included, `target` is as it was and nothing else is left behind.
@@ -39,7 +39,7 @@ def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterat
     ours = True
     try:
         try:
-            connection = _open(partial, memory_limit_mb)
+            connection = _open(partial)
         except duckdb.IOException as error:
             ours = not _is_locked(error)
             raise
@@ -111,12 +111,12 @@ def _is_locked(error: duckdb.Error) -> bool:
     return "Could not set lock" in str(error)
 
 
-def _open(path: Path, memory_limit_mb: int) -> duckdb.DuckDBPyConnection:
+def _open(path: Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     try:
         threads = max(2, min(LARGEST_THREADS, len(os.sched_getaffinity(0))))
         connection.execute(f"SET threads = {threads}")
-        connection.execute(f"SET memory_limit = '{memory_limit_mb}MB'")
+        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT_MB}MB'")
         connection.execute(f"SET temp_directory = {_quote(_beside(path, '.tmp'))}")
         connection.execute("SET preserve_insertion_order = true")
         hide_progress(connection)
