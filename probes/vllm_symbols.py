@@ -21,5 +21,6 @@ LORA = "vllm.lora.request:LoRARequest"
 OPENAI = "vllm.entrypoints.openai"
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
 PARALLEL_CONFIG = "vllm.config.parallel:ParallelConfig"
-MODEL_RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner|vllm.v1.worker.gpu.model_runner:GPUModelRunner"
+RUNNER_MODULES = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
+MODEL_RUNNER = "|".join(f"{module}:GPUModelRunner" for module in RUNNER_MODULES)
 INPUT_BATCH = "vllm.v1.worker.gpu_input_batch:InputBatch|vllm.v1.worker.gpu.input_batch:InputBatch"

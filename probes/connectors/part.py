@@ -14,9 +14,6 @@ from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Patches
 from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.vllm_types import BlockPool
 
-STEP_ATTRIBUTE = "_kvtrace_step"
-"""Set on a connector's metadata: (engine's pid, step). It travels to the workers with it."""
-
 UNKNOWN_STEP = 0, -1
 
 TIER_PLACES = "which blocks of the tier"
