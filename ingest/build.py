@@ -14,6 +14,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.schema.trace import create_schema
+from kvtrace.queries.text import quoted
 from kvtrace.queries.trace import hide_progress
 
 STORAGE_VERSION = "v1.5.0"
@@ -117,10 +118,10 @@ def _open(path: Path) -> duckdb.DuckDBPyConnection:
         threads = max(2, min(LARGEST_THREADS, len(os.sched_getaffinity(0))))
         connection.execute(f"SET threads = {threads}")
         connection.execute(f"SET memory_limit = '{MEMORY_LIMIT_MB}MB'")
-        connection.execute(f"SET temp_directory = {_quote(_beside(path, '.tmp'))}")
+        connection.execute(f"SET temp_directory = {quoted(str(_beside(path, '.tmp')))}")
         connection.execute("SET preserve_insertion_order = true")
         hide_progress(connection)
-        connection.execute(f"ATTACH {_quote(path)} AS new_trace {_storage_option()}")
+        connection.execute(f"ATTACH {quoted(str(path))} AS new_trace {_storage_option()}")
         connection.execute("USE new_trace")
     except BaseException:
         connection.close()
@@ -162,10 +163,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _quote(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
 
 
 def _first_line(error: Exception) -> str:
