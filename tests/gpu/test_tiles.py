@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.gpu import has_gpu
-from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, WORKLOAD, gpu_environment, rows, runners_of
-from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace
+from tests.gpu.test_windows import ENGINE, FA4, FLASHINFER, LAYERS, LLAMA_8B, WORKLOAD, gpu_environment, runners_of
+from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu("vllm"), reason="needs a CUDA device, vLLM and CuPy")]
 
@@ -45,8 +45,6 @@ class Kernels(NamedTuple):
     needs: str | None = None
 
 
-FA4 = {"attention_backend": "FLASH_ATTN", "attention_config": {"flash_attn_version": 4}}
-FLASHINFER = {"attention_backend": "FLASHINFER", "attention_config": {"use_trtllm_attention": False}}
 KERNELS = {
     "triton": Kernels({"attention_backend": "TRITON_ATTN"}, 1.0, 1.0, writes_seen=True),
     "fa4": Kernels(FA4, 0.0, 0.0, writes_seen=False, needs="cutlass"),

@@ -20,7 +20,7 @@ from bench.derived_windows import compare
 from kvtrace.format.reader import open_recording
 from kvtrace.probes.device.model import SPACING
 from tests.gpu import has_gpu
-from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
+from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, rows, vllm_environment
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -153,11 +153,6 @@ def runners_of(recorded: Recorded) -> set[str]:
     """The model runners that ran."""
     fired = {hook for process in open_recording(recorded.run).processes for hook in process.fired}
     return {name for name, module in RUNNERS.items() if f"{module}:GPUModelRunner.execute_model" in fired}
-
-
-def rows(recorded: Recorded, sql: str) -> list[tuple[Any, ...]]:
-    columns = recorded.trace.sql(sql, format="arrow").columns
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def test_the_model_runner_that_was_asked_for_ran(recorded: Recorded) -> None:

@@ -57,3 +57,8 @@ def make_trace(tmp_path_factory: pytest.TempPathFactory) -> MakeTrace:
         return write_trace(tmp_path_factory.mktemp("trace") / f"{name}.duckdb", sql)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def base(make_trace: MakeTrace) -> Path:
+    return make_trace(run_sql(), "base")
