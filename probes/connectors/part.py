@@ -103,7 +103,7 @@ class Part:
             setattr(target, name, lambda *args, **kwargs: list(original(*args, **kwargs)))
         self.hook(target, declared, after=lambda _, results, args, kwargs: after(results), off=off)
 
-    def hook_function(self, declared: Hook, before: Before | None = None, after: After | None = None) -> None:
+    def hook_function(self, declared: Hook, before: Before, after: After) -> None:
         """Hook a function of an imported module."""
         module = sys.modules.get(declared.module)
         if module is None:
