@@ -167,7 +167,7 @@ def run_cell(cell: Cell, place: Path, python: list[str] | None, lock: int) -> di
         "seconds": round(time.monotonic() - started_s, 3),
         "warm": python is not None,
     }
-    _write(place / RESULT, result)
+    write_object(place / RESULT, result)
     return result
 
 
@@ -235,7 +235,7 @@ def write_study(matrix: Matrix, directory: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     axes = {axis: list(dict.fromkeys(text_of(cell.axes[axis]) for cell in _by_place(matrix))) for axis in matrix.axes}
     cells = [cell.id for cell in matrix.cells]
-    _write(path, {"name": matrix.name, "axes": axes, "compare": matrix.compare, "cells": cells})
+    write_object(path, {"name": matrix.name, "axes": axes, "compare": matrix.compare, "cells": cells})
 
 
 def _by_place(matrix: Matrix) -> list[Cell]:
@@ -270,8 +270,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
-    """Whole or not at all."""
+def write_object(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")  # shares of a sweep write the same study
     temporary.write_text(json.dumps(value, indent=1) + "\n")
     temporary.replace(path)

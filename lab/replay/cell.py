@@ -36,10 +36,10 @@ from kvtrace.lab.replay.run import Job, finish
 from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
 from kvtrace.lab.replay.timing import TimeModel
 from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workload
+from kvtrace.lab.sweep import RESULT, RUN, write_object
 from kvtrace.lab.workloads import Workload
 from kvtrace.lab.workloads.agents import TOOL_S
 
-RUN, RESULT = "run", "result.json"
 _HARMLESS = {"gpu_memory_utilization"}
 """Arguments of vLLM that a replay leaves out: they change nothing that is predicted."""
 
@@ -262,9 +262,7 @@ def _run_cell(place: Path, source: Source) -> None:
         "cpu_s": round(sum(os.times()[:4]), 3),
         "predicted": True,
     }
-    temporary = (place / RESULT).with_suffix(".tmp")
-    temporary.write_text(json.dumps(result, indent=1) + "\n")
-    temporary.replace(place / RESULT)
+    write_object(place / RESULT, result)
 
 
 def main(path: Path) -> int:
