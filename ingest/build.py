@@ -14,7 +14,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.schema.trace import create_schema
-from kvtrace.queries.text import quoted
+from kvtrace.queries.text import first_line, quoted
 from kvtrace.queries.trace import hide_progress
 
 STORAGE_VERSION = "v1.5.0"
@@ -61,7 +61,7 @@ def new_trace(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             raise KeyboardInterrupt from error
         raise
     except duckdb.Error as error:
-        raise KvtraceError(f"{target} was not made: DuckDB says: {_first_line(error)}") from error
+        raise KvtraceError(f"{target} was not made: DuckDB says: {first_line(error)}") from error
     except OSError as error:
         raise KvtraceError(f"{target} was not made: {error}") from error
     finally:
@@ -101,7 +101,7 @@ def _is_trace(path: Path) -> bool:
     except duckdb.Error as error:
         if _is_locked(error) or isinstance(error, duckdb.ConnectionException):
             raise KvtraceError(
-                f"{path} is open for writing elsewhere; close it there first: {_first_line(error)}"
+                f"{path} is open for writing elsewhere; close it there first: {first_line(error)}"
             ) from error
         return False
     return found is not None
@@ -163,7 +163,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -12,7 +12,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.export.place import is_export
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 from kvtrace.ingest.views import views
-from kvtrace.queries.text import inert, quoted
+from kvtrace.queries.text import first_line, inert, quoted
 from kvtrace.queries.trace import COMPUTED, Trace, spill_directory
 
 VIEWS = {view.name: view.sql for view in views() if not view.stored}
@@ -85,7 +85,7 @@ class LakeTrace(Trace):
             self._fill()
         except duckdb.Error as error:
             self.close()
-            raise KvtraceError(f"{lake.folder} cannot be read as an export: {str(error).splitlines()[0]}") from error
+            raise KvtraceError(f"{lake.folder} cannot be read as an export: {first_line(error)}") from error
         except BaseException:
             self.close()
             raise
