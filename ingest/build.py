@@ -14,6 +14,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.schema.trace import create_schema
+from kvtrace.queries.text import first_line, quoted
 from kvtrace.queries.trace import hide_progress
 
 STORAGE_VERSION = "v1.5.0"
@@ -24,7 +25,7 @@ LARGEST_THREADS = 8
 
 
 @contextmanager
-def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterator[duckdb.DuckDBPyConnection]:
+def new_trace(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open an empty trace that takes `target`'s place once the block ends without an error.
 
     After an error, Ctrl-C included, `target` is as it was and nothing else is left behind.
@@ -39,7 +40,7 @@ def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterat
     ours = True
     try:
         try:
-            connection = _open(partial, memory_limit_mb)
+            connection = _open(partial)
         except duckdb.IOException as error:
             ours = not _is_locked(error)
             raise
@@ -60,7 +61,7 @@ def new_trace(target: Path, *, memory_limit_mb: int = MEMORY_LIMIT_MB) -> Iterat
             raise KeyboardInterrupt from error
         raise
     except duckdb.Error as error:
-        raise KvtraceError(f"{target} was not made: DuckDB says: {_first_line(error)}") from error
+        raise KvtraceError(f"{target} was not made: DuckDB says: {first_line(error)}") from error
     except OSError as error:
         raise KvtraceError(f"{target} was not made: {error}") from error
     finally:
@@ -100,7 +101,7 @@ def _is_trace(path: Path) -> bool:
     except duckdb.Error as error:
         if _is_locked(error) or isinstance(error, duckdb.ConnectionException):
             raise KvtraceError(
-                f"{path} is open for writing elsewhere; close it there first: {_first_line(error)}"
+                f"{path} is open for writing elsewhere; close it there first: {first_line(error)}"
             ) from error
         return False
     return found is not None
@@ -111,16 +112,16 @@ def _is_locked(error: duckdb.Error) -> bool:
     return "Could not set lock" in str(error)
 
 
-def _open(path: Path, memory_limit_mb: int) -> duckdb.DuckDBPyConnection:
+def _open(path: Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     try:
         threads = max(2, min(LARGEST_THREADS, len(os.sched_getaffinity(0))))
         connection.execute(f"SET threads = {threads}")
-        connection.execute(f"SET memory_limit = '{memory_limit_mb}MB'")
-        connection.execute(f"SET temp_directory = {_quote(_beside(path, '.tmp'))}")
+        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT_MB}MB'")
+        connection.execute(f"SET temp_directory = {quoted(str(_beside(path, '.tmp')))}")
         connection.execute("SET preserve_insertion_order = true")
         hide_progress(connection)
-        connection.execute(f"ATTACH {_quote(path)} AS new_trace {_storage_option()}")
+        connection.execute(f"ATTACH {quoted(str(path))} AS new_trace {_storage_option()}")
         connection.execute("USE new_trace")
     except BaseException:
         connection.close()
@@ -162,11 +163,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _quote(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -43,7 +43,7 @@ class ProcessIds:
         strings: Mapping[int, str],
         requests: RequestKeys,
         processes: dict[int, int],
-        owner_of: Callable[[str], int] = lambda _: 0,
+        owner_of: Callable[[str], int],
     ) -> None:
         self.unknown: Counter[str] = Counter()
         self._owner_of = owner_of

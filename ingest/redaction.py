@@ -19,6 +19,7 @@ import pyarrow as pa
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest import build
 from kvtrace.queries import Trace
+from kvtrace.queries.text import quoted
 
 KEY_BYTES = 32
 _TEXT_BYTES = 10
@@ -94,8 +95,7 @@ def redact_trace(trace: Path, target: Path, key: bytes) -> Redacted:
     left_out: list[str] = []
     rows = 0
     with build.new_trace(target) as connection:
-        path = str(trace).replace("'", "''")
-        connection.execute(f"ATTACH '{path}' AS original (READ_ONLY)")
+        connection.execute(f"ATTACH {quoted(str(trace))} AS original (READ_ONLY)")
         connection.execute("SET enable_external_access = false")
         _define_hashes(connection, key)
         own, theirs = _columns(connection, "new_trace"), _columns(connection, "original")
@@ -107,9 +107,9 @@ def redact_trace(trace: Path, target: Path, key: bytes) -> Redacted:
             if table == "run" or not names or not _has_rows(connection, table):
                 continue
             values = [_value(table, name, types[name]) for name in names]
-            quoted = ", ".join(f'"{name}"' for name in names)
+            listed = ", ".join(f'"{name}"' for name in names)
             connection.execute(
-                f'INSERT INTO "{table}" ({quoted}) SELECT {", ".join(values)} FROM original.main."{table}"'
+                f'INSERT INTO "{table}" ({listed}) SELECT {", ".join(values)} FROM original.main."{table}"'
             )
             counts = ", ".join(f'count("{name}")' for name in names)
             found = connection.execute(f'SELECT count(*), {counts} FROM "{table}"').fetchall()[0]
@@ -149,20 +149,20 @@ def is_kept(table: str, column: str) -> bool:
 
 def _value(table: str, column: str, type_: str) -> str:
     """The SQL of a column's value in the new trace."""
-    quoted = f'"{column}"'
+    field = f'"{column}"'
     if type_ == "UBIGINT":
-        return f"keyed_number({quoted})"
+        return f"keyed_number({field})"
     if type_ != "VARCHAR" or is_kept(table, column):
-        return quoted
+        return field
     if (table, column) == ("engine", "scheduler"):  # vLLM's own are no secret
-        return f"CASE WHEN starts_with({quoted}, 'vllm.') THEN {quoted} ELSE keyed_text({quoted}) END"
+        return f"CASE WHEN starts_with({field}, 'vllm.') THEN {field} ELSE keyed_text({field}) END"
     if (table, column) == ("request", "internal_id"):
         # A sample's is `N_` and its parent's, which view request_sample reads.
-        parent = f"regexp_extract({quoted}, '^[0-9]+_(.+)$', 1)"
-        sample = f"regexp_extract({quoted}, '^[0-9]+_') || keyed_text({parent})"
+        parent = f"regexp_extract({field}, '^[0-9]+_(.+)$', 1)"
+        sample = f"regexp_extract({field}, '^[0-9]+_') || keyed_text({parent})"
         known = f"{parent} IN (SELECT internal_id FROM original.main.request)"
-        return f"CASE WHEN {known} THEN {sample} ELSE keyed_text({quoted}) END"
-    return f"keyed_text({quoted})"
+        return f"CASE WHEN {known} THEN {sample} ELSE keyed_text({field}) END"
+    return f"keyed_text({field})"
 
 
 def _copy_facts(connection: duckdb.DuckDBPyConnection, hashed: dict[str, int]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +12,9 @@ from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.manifest import read_facts
 from kvtrace.ingest.guard import naming
-from kvtrace.ingest.importers.importer import Importer, Join, Target
+from kvtrace.ingest.importers.importer import Importer, Join, Progress, Target
 from kvtrace.ingest.importers.options import Options
 from kvtrace.ingest.importers.registry import all_importers
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,7 @@ class Field(NamedTuple):
     @property
     def sql_type(self) -> str:
         """The DuckDB type of the column."""
-        return f"e_{_snake(self.enum.__name__)}" if self.enum else self.type.sql
+        return enum_type(self.enum) if self.enum else self.type.sql
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,13 @@ def _members(field: Field) -> str:
     return f"({','.join(f'{member.name}={member.value}' for member in members)})" if members else ""
 
 
-def _snake(name: str) -> str:
+def enum_type(enum: EnumType) -> str:
+    """The DuckDB type of an enumeration."""
+    return f"e_{snake(enum.__name__)}"
+
+
+def snake(name: str) -> str:
+    """The name of a class as that of a column."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.lab.compare import text_of
+from kvtrace.lab.matrix import text_of
 from kvtrace.lab.summary import MADE, Phase, Result
 from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
 

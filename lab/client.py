@@ -83,7 +83,6 @@ class Client:
         engine: Where to.
         write: Gets what was seen of each request: a line of `client.jsonl`.
         priority: Give earlier jobs precedence, for an engine whose policy looks at priorities.
-        note_tokens: Note when each output token came.
     """
 
     def __init__(
@@ -92,12 +91,10 @@ class Client:
         write: Callable[[dict[str, Any]], None],
         *,
         priority: bool = False,
-        note_tokens: bool = True,
     ) -> None:
         self._engine = engine
         self._write = write
         self._priority = priority
-        self._note_tokens = note_tokens
         self._offset_ns = realtime_offset_ns()
 
     def now_ns(self) -> int:
@@ -173,7 +170,7 @@ class Client:
                 "prompt_tokens": len(request.prompt),
                 "output_tokens": len(output),
                 "cached_tokens": cached,
-                **({"token_ns": times} if self._note_tokens else {}),
+                "token_ns": times,
                 "error": error,
             }
         )

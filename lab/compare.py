@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kvtrace.lab.matrix import text_of
 from kvtrace.lab.summary import Phase, Result
 from kvtrace.queries.statistics import Difference, paired_difference
 
@@ -27,11 +28,6 @@ class Change:
     value: str
     metric: str
     difference: Difference
-
-
-def text_of(value: Any) -> str:
-    """An axis's value as tables show it."""
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def groups(results: Sequence[Result], compare: str) -> dict[tuple[tuple[str, str], ...], list[Result]]:

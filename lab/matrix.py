@@ -74,7 +74,7 @@ class Cell:
     def id(self) -> str:
         """A name that follows from everything above: equal cells have equal ids."""
         text = json.dumps(asdict(self), sort_keys=True)
-        place = "-".join(f"{_short(value)}" for value in self.axes.values()) or "cell"
+        place = "-".join(f"{text_of(value)}" for value in self.axes.values()) or "cell"
         return (
             f"{re.sub(r'[^A-Za-z0-9.]+', '-', place)[:60].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         )
@@ -82,7 +82,7 @@ class Cell:
     @property
     def label(self) -> str:
         """Its place in the matrix, to read."""
-        return ", ".join(f"{axis} {_short(value)}" for axis, value in self.axes.items()) or self.study
+        return ", ".join(f"{axis} {text_of(value)}" for axis, value in self.axes.items()) or self.study
 
     def make_workloads(self) -> list[Workload]:
         """The workload of each phase.
@@ -208,5 +208,6 @@ def _check(cell: Cell) -> None:
         raise KvtraceError(f"no workload of phases {', '.join(cell.phases)} has a parameter {', '.join(lost)}")
 
 
-def _short(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """An axis's value as tables show it."""
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

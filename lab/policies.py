@@ -37,6 +37,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "hf-generate": ("batch",),
 }
 POLICIES = tuple(_OPTIONS)
+TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
+"""The scheduler of policy `ttl-pin`, as vLLM takes it."""
 
 Policy = dict[str, Any]
 """`name`, and options of it."""
@@ -79,8 +81,7 @@ def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
     order = {"scheduling_policy": "priority"} if jobs_go_in_order(policy) else {}
     if name == "ttl-pin":
         options = {"tool_s": TOOL_S, **{key: value for key, value in policy.items() if key not in {"name", "order"}}}
-        scheduler = "kvtrace.lab.ttl_pin.TTLPinScheduler"
-        return {"scheduler_cls": scheduler, "additional_config": {"kvtrace_ttl_pin": options}, **order}
+        return {"scheduler_cls": TTL_PIN, "additional_config": {"kvtrace_ttl_pin": options}, **order}
     if name not in _CONNECTORS:
         return order
     extra: dict[str, Any] = _lmcache_server(policy) if name == "lmcache-mp" else {}

@@ -14,7 +14,8 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab import charts
 from kvtrace.lab.accuracy import Beside, Order, beside, order_of
 from kvtrace.lab.cell import PREDICTED
-from kvtrace.lab.compare import Change, changes, groups, repeated, text_of, unfair
+from kvtrace.lab.compare import Change, changes, groups, repeated, unfair
+from kvtrace.lab.matrix import text_of
 from kvtrace.lab.summary import MADE, MADES, Phase, Result, load_results
 from kvtrace.queries.plotting import draw_bytes
 from kvtrace.queries.statistics import RESAMPLES, RULE

@@ -28,7 +28,7 @@ from typing import Any
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import CELL, FACTS
 from kvtrace.lab.lifetime import die_with_parent
-from kvtrace.lab.matrix import Cell, Matrix
+from kvtrace.lab.matrix import Cell, Matrix, text_of
 from kvtrace.lab.policies import gave_up, policy_label, policy_of
 from kvtrace.lab.warm import started
 
@@ -167,7 +167,7 @@ def run_cell(cell: Cell, place: Path, python: list[str] | None, lock: int) -> di
         "seconds": round(time.monotonic() - started_s, 3),
         "warm": python is not None,
     }
-    _write(place / RESULT, result)
+    write_object(place / RESULT, result)
     return result
 
 
@@ -233,20 +233,16 @@ def write_study(matrix: Matrix, directory: Path) -> None:
     """Write what a report needs of a matrix."""
     path = directory / "studies" / f"{matrix.name}.json"
     path.parent.mkdir(exist_ok=True)
-    axes = {axis: list(dict.fromkeys(_text(cell.axes[axis]) for cell in _by_place(matrix))) for axis in matrix.axes}
+    axes = {axis: list(dict.fromkeys(text_of(cell.axes[axis]) for cell in _by_place(matrix))) for axis in matrix.axes}
     cells = [cell.id for cell in matrix.cells]
-    _write(path, {"name": matrix.name, "axes": axes, "compare": matrix.compare, "cells": cells})
+    write_object(path, {"name": matrix.name, "axes": axes, "compare": matrix.compare, "cells": cells})
 
 
 def _by_place(matrix: Matrix) -> list[Cell]:
     """Cells in the order of the matrix's values, not that of running."""
-    values = {axis: [_text(value) for value in given] for axis, given in matrix.axes.items()}
+    values = {axis: [text_of(value) for value in given] for axis, given in matrix.axes.items()}
     values["policy"] = [policy_label(policy_of(value)) for value in matrix.axes.get("policy", [])]
-    return sorted(matrix.cells, key=lambda cell: [values[axis].index(_text(cell.axes[axis])) for axis in matrix.axes])
-
-
-def _text(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return sorted(matrix.cells, key=lambda cell: [values[axis].index(text_of(cell.axes[axis])) for axis in matrix.axes])
 
 
 def _place(directory: Path, cell: Cell) -> Path:
@@ -274,8 +270,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
-    """Whole or not at all."""
+def write_object(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")  # shares of a sweep write the same study
     temporary.write_text(json.dumps(value, indent=1) + "\n")
     temporary.replace(path)

@@ -17,7 +17,7 @@ from kvtrace.probes.vllm_symbols import BLOCK_POOL, KV_CACHE_MANAGER, SCHEDULER
 from kvtrace.probes.vllm_types import Block, BlockPool, Request, Scheduler
 
 STEP_ATTRIBUTE = "_kvtrace_step"
-"""Set on a SchedulerOutput: (engine's pid, step). It travels to the workers with it."""
+"""Set on a SchedulerOutput and on a connector's metadata: (engine's pid, step). It travels to the workers with them."""
 
 _QUEUES = ("kv_holding_waiting", "waiting", "skipped_waiting")
 """Attributes of the scheduler, in the order in which it looks for a request to admit. It has two of them."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
+from kvtrace.probes.vllm_symbols import RUNNER_MODULES
 
 _CORE = "vllm.v1.engine.core:EngineCore"
-_RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _COPIERS = (
     "vllm.v1.simple_kv_offload.copy_backend:DmaCopyBackend",
     "vllm.v1.simple_kv_offload.disk_backend:DiskBackend",
@@ -56,7 +56,7 @@ def hooks(engines: Engines, ranges: Ranges) -> list[Hook]:
                 before=before_sample,
                 after=after_sample,
             )
-            for module in _RUNNERS
+            for module in RUNNER_MODULES
         ),
         *(Hook(f"{copier}.launch_copy", marks, before=before_copy) for copier in _COPIERS),
         *(Hook(shutdown, "the profile's last steps", before=before_shutdown) for shutdown in _SHUTDOWNS),

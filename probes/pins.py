@@ -131,10 +131,10 @@ class Pins:
         for reason, (numbers, ids) in ended.items():
             self._ended(numbers, ids, reason)
 
-    def hold_request(self, cause: PinCause, request: Request, ttl_ns: int = -1) -> None:
+    def hold_request(self, cause: PinCause, request: Request) -> None:
         """Record that all blocks of a request's block table are held."""
         blocks = block_ids(self._engine, request.request_id)
-        self.start(cause, request.request_id, self._engine.number(request.request_id), blocks, ttl_ns)
+        self.start(cause, request.request_id, self._engine.number(request.request_id), blocks)
 
 
 def block_ids(engine: PinnedEngine, request_id: str) -> list[int]:

@@ -17,10 +17,9 @@ from kvtrace.probes.engine_facts import dp_rank
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
 from kvtrace.probes.nvtx import Ranges
 from kvtrace.probes.optional_attributes import OptionalAttributes
-from kvtrace.probes.vllm_symbols import MODEL_RUNNER, PARALLEL_CONFIG, SCHEDULER_OUTPUT
+from kvtrace.probes.vllm_symbols import MODEL_RUNNER, PARALLEL_CONFIG, RUNNER_MODULES, SCHEDULER_OUTPUT
 from kvtrace.probes.vllm_types import Member, ModelRunner, SchedulerOutput
 
-_RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
 _GRAPHS = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
 _PARALLEL = "vllm.distributed.parallel_state"
 _LAYERS = (
@@ -64,7 +63,7 @@ def _forwards(recorder: Recorder) -> Forwards:
 def hooks(recorder: Recorder, ranges: Ranges | None, wanted: str) -> list[Hook]:
     """Return the hooks on both model runners, for the wanted level. CPU runners inherit the first."""
     worker = _WorkerHooks(recorder, ranges, wanted)
-    found = [hook for module in _RUNNERS for hook in _runner_hooks(module, worker)]
+    found = [hook for module in RUNNER_MODULES for hook in _runner_hooks(module, worker)]
     if wanted == "tile":
         found += BatchOrder(recorder).hooks()
     full_graph = f"{_GRAPHS}.run_fullgraph"

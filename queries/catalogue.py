@@ -32,6 +32,7 @@ from importlib import resources
 
 from kvtrace import sql_header
 from kvtrace.errors import KvtraceError
+from kvtrace.queries.text import quoted
 from kvtrace.sql_header import Column
 
 PARAM_TYPES = ("BIGINT", "BOOLEAN", "DOUBLE", "INTEGER", "VARCHAR")
@@ -107,7 +108,7 @@ class Query:
 
         def literal(use: re.Match[str]) -> str:
             value = values[use[1]]
-            text = "NULL" if value is None else "'" + value.replace("'", "''") + "'"
+            text = "NULL" if value is None else quoted(value)
             return f"CAST({text} AS {types[use[1]]})"
 
         return re.sub(r"\$([a-z]\w*)", literal, self.body)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvtrace.escape import inert
 
-__all__ = ["LONGEST_CELL", "cell", "duration", "inert", "rounded", "size"]
+__all__ = ["LONGEST_CELL", "cell", "duration", "first_line", "inert", "quoted", "rounded", "size"]
 
 LONGEST_CELL = 80
 
@@ -20,6 +20,16 @@ def cell(value: Any, longest: int = LONGEST_CELL) -> str:
         return _number(value)
     text = inert(str(value))
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def first_line(error: object) -> str:
+    """The first line of what another library says."""
+    return inert(str(error).strip().splitlines()[0])
+
+
+def quoted(text: str) -> str:
+    """A text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def rounded(value: float | None, sign: str = "") -> str:

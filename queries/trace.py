@@ -19,7 +19,7 @@ import duckdb
 from kvtrace.errors import KvtraceError, name_below, needs_analysis, needs_extra
 from kvtrace.queries.catalogue import Param, Query, catalogue, find
 from kvtrace.queries.plotting import plot_of
-from kvtrace.queries.text import inert
+from kvtrace.queries.text import first_line, inert
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -328,8 +328,8 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
                 f"{path} is being written by another process ({_lock_holder(error)}); try again when it has ended"
             ) from error
         raise KvtraceError(
-            f"DuckDB {duckdb.__version__} cannot open {path}: {_first_line(error)}. A damaged trace can be made again "
-            "with `kvtrace ingest`; one of a newer DuckDB needs that version"
+            f"DuckDB {duckdb.__version__} cannot open {path}: {first_line(error).rstrip('.')}. A damaged trace can be "
+            "made again with `kvtrace ingest`; one of a newer DuckDB needs that version"
         ) from error
 
 
@@ -393,7 +393,3 @@ def _sql_error(error: duckdb.Error) -> KvtraceError:
     lines = [inert(line)[:_LONGEST_LINE] for line in str(error).splitlines() if line.strip()][:_MOST_LINES]
     advice = "; a trace's SQL can read nothing but the trace" if isinstance(error, duckdb.PermissionException) else ""
     return KvtraceError("\n".join(lines) + advice)
-
-
-def _first_line(error: duckdb.Error) -> str:
-    return inert(str(error).strip().splitlines()[0]).rstrip(".")

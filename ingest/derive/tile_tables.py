@@ -18,10 +18,9 @@ from kvtrace.format.tile_file import HAS_SUM, LISTS_BLOCKS
 from kvtrace.ingest import columns
 from kvtrace.ingest.derive import tile_columns
 from kvtrace.ingest.derive.tile_columns import Array, StepTiles
+from kvtrace.ingest.importers.importer import Progress
 
 DEFAULT_TILES = 20_000_000
-
-Progress = Callable[[str, int, int], None]
 
 
 class TileCounts(NamedTuple):

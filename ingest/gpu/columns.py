@@ -5,7 +5,6 @@ from __future__ import annotations
 from kvtrace.events import EnumType, Field, Type
 
 UBIGINT = Type("ubigint", "", "UBIGINT")
-BOOLEAN = Type("bool", "", "BOOLEAN")
 U8 = Type("u8", "", "UTINYINT")
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from kvtrace.ingest.gpu import enums
-from kvtrace.ingest.gpu.columns import BOOLEAN, U8, UBIGINT, choice
-from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
+from kvtrace.ingest.gpu.columns import U8, UBIGINT, choice
+from kvtrace.ingest.schema.declare import BIGINT, BOOLEAN, DOUBLE, INTEGER, SOURCE_ID, TEXT, Table, column
 
-_SOURCE = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
 _START = column("start_ns", BIGINT, "Start.")
 _END = column("end_ns", BIGINT, "End.")
 _PID = column("pid", INTEGER, "Process id, as the profiler saw it.")
@@ -40,7 +39,7 @@ SOURCE_TABLE = Table(
     "source_table",
     "What each source holds and what was read of it.",
     (
-        _SOURCE,
+        SOURCE_ID,
         column("source_table", TEXT, "The source's table, or kind of record."),
         column("rows", BIGINT, "Rows the source has (an Nsight export: by SQLite's own count)."),
         column("imported", BIGINT, "Rows read; NULL if the table is not one that kvtrace reads."),
@@ -52,7 +51,7 @@ ALIGNMENT = Table(
     "alignment",
     "How a source's times became UNIX time, and how well that explains every reading there is.",
     (
-        _SOURCE,
+        SOURCE_ID,
         choice("method", enums.AlignmentMethod, "What the clocks were compared by."),
         column("applied", BOOLEAN, "This is the alignment that was used; false: a check."),
         column("offset_ns", BIGINT, "UNIX time at `reference_ns` minus `reference_ns`."),
@@ -70,7 +69,7 @@ GPU_ACTIVITY = Table(
     "What a GPU did, as the profiler recorded it: kernels, copies, fills, and CUDA graphs traced as a whole.",
     (
         column("activity_id", BIGINT, "Key (from 1)."),
-        _SOURCE,
+        SOURCE_ID,
         choice("kind", enums.ActivityKind, "What it did."),
         _START,
         _END,
@@ -157,7 +156,7 @@ KERNEL_NAME = Table(
     "The kernels' names, and what they are for by their names (derived).",
     (
         column("kernel_name_id", INTEGER, "Key (from 1)."),
-        _SOURCE,
+        SOURCE_ID,
         column("short_name", TEXT, "The function's name alone."),
         column("demangled_name", TEXT, "The whole demangled name."),
         column("mangled_name", TEXT, "The mangled name, where the profiler kept it."),
@@ -172,7 +171,7 @@ GPU_CALL = Table(
     "Calls of the CUDA runtime and driver.",
     (
         column("call_id", BIGINT, "Key (from 1)."),
-        _SOURCE,
+        SOURCE_ID,
         choice("api", enums.CallApi, "The API."),
         _START,
         _END,
@@ -189,7 +188,7 @@ GPU_SYNC = Table(
     "gpu_sync",
     "Waits for a GPU: for an event, a stream or all of it.",
     (
-        _SOURCE,
+        SOURCE_ID,
         column(
             "sync_type",
             BIGINT,
@@ -210,7 +209,7 @@ GRAPH_NODE = Table(
     "graph_node",
     "CUDA graph nodes as they were created or copied.",
     (
-        _SOURCE,
+        SOURCE_ID,
         column("time_ns", BIGINT, "When."),
         _PID,
         _TID,
@@ -224,7 +223,7 @@ NVTX = Table(
     "nvtx",
     "NVTX ranges and marks, of the program, of libraries and of kvtrace itself (domain `kvtrace`).",
     (
-        _SOURCE,
+        SOURCE_ID,
         choice("kind", enums.NvtxKind, "What it is."),
         _START,
         column("end_ns", BIGINT, "End; NULL for what has none."),
@@ -242,7 +241,7 @@ CPU_OP = Table(
     "cpu_op",
     "What PyTorch's profiler recorded on the host: operators, annotations, Python functions.",
     (
-        _SOURCE,
+        SOURCE_ID,
         column("category", TEXT, "PyTorch's own: cpu_op, user_annotation, python_function, ..."),
         _START,
         _END,
@@ -257,7 +256,7 @@ OS_CALL = Table(
     "os_call",
     "Calls of the operating system's libraries (Nsight's OS runtime trace).",
     (
-        _SOURCE,
+        SOURCE_ID,
         _START,
         _END,
         _PID,
@@ -272,7 +271,7 @@ GPU_METRIC = Table(
     "gpu_metric",
     "Samples of the GPU's counters.",
     (
-        _SOURCE,
+        SOURCE_ID,
         column("time_ns", BIGINT, "When it was sampled."),
         column("type_id", BIGINT, "The sampled GPU and counter set, as the profiler numbers them."),
         column("metric_id", BIGINT, "The counter within it."),
@@ -285,7 +284,7 @@ GPU_DEVICE = Table(
     "gpu_device",
     "The GPUs of the profiled host.",
     (
-        _SOURCE,
+        SOURCE_ID,
         column("gpu_id", BIGINT, "The profiler's number."),
         column("cuda_id", BIGINT, "CUDA's number, where the profiler keeps one."),
         _NAME,
@@ -303,7 +302,7 @@ GPU_VISIBLE_DEVICE = Table(
     "gpu_visible_device",
     "Which GPU a process knows by which number.",
     (
-        _SOURCE,
+        SOURCE_ID,
         _PID,
         column("cuda_id", BIGINT, "CUDA's number in that process."),
         column("gpu_id", BIGINT, "The profiler's number (`gpu_device.gpu_id`)."),
@@ -313,14 +312,14 @@ GPU_VISIBLE_DEVICE = Table(
 GPU_CONTEXT = Table(
     "gpu_context",
     "CUDA contexts.",
-    (_SOURCE, _PID, _DEVICE, _CONTEXT, column("null_stream", BIGINT, "Its default stream.")),
+    (SOURCE_ID, _PID, _DEVICE, _CONTEXT, column("null_stream", BIGINT, "Its default stream.")),
 )
 
 GPU_STREAM = Table(
     "gpu_stream",
     "CUDA streams that were created.",
     (
-        _SOURCE,
+        SOURCE_ID,
         _PID,
         _CONTEXT,
         _STREAM,
@@ -329,26 +328,26 @@ GPU_STREAM = Table(
     ),
 )
 
-PROFILED_PROCESS = Table("profiled_process", "Processes that the profiler names.", (_SOURCE, _PID, _NAME, _HOST))
+PROFILED_PROCESS = Table("profiled_process", "Processes that the profiler names.", (SOURCE_ID, _PID, _NAME, _HOST))
 
 GPU_PROCESS = Table(
     "gpu_process",
     "Processes that used a GPU in a profile, and the recorded process each one is (derived).",
     (
-        _SOURCE,
+        SOURCE_ID,
         _PID,
         column("process_id", INTEGER, "The recorded process (`process.process_id`); NULL if none fits."),
         column("matched_by", TEXT, "pid, or only_one: neither side has another to choose from."),
     ),
 )
 
-PROFILED_THREAD = Table("profiled_thread", "Threads that the profiler names.", (_SOURCE, _PID, _TID, _NAME))
+PROFILED_THREAD = Table("profiled_thread", "Threads that the profiler names.", (SOURCE_ID, _PID, _TID, _NAME))
 
 KV_EVENT = Table(
     "kv_event",
     "KV-cache events that vLLM itself published, one row a block: an independent check of block_event.",
     (
-        _SOURCE,
+        SOURCE_ID,
         column("sequence", BIGINT, "vLLM's sequence number of the batch."),
         column("position", INTEGER, "The event's place in the batch."),
         column("time_ns", BIGINT, "When vLLM made the batch."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtrace.events import Type
-from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
+from kvtrace.ingest.schema.declare import BIGINT, BOOLEAN, DOUBLE, INTEGER, TEXT, Table, column
 
 CLIENT_REQUEST = Table(
     "client_request",
@@ -16,7 +16,7 @@ CLIENT_REQUEST = Table(
         column("workload", TEXT, "That workload's name."),
         column("session", TEXT, "The job."),
         column("turn", INTEGER, "The job's turn, from 0."),
-        column("last", Type("bool", "", "BOOLEAN"), "The job has no further turn."),
+        column("last", BOOLEAN, "The job has no further turn."),
         column("tool", TEXT, "The tool that the job called when the turn had ended; NULL if none."),
         column("tool_ms", DOUBLE, "How long that call was made to take."),
         column("due_ns", BIGINT, "When it was to be sent: the job's arrival, or the end of the tool call before it."),

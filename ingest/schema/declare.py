@@ -10,6 +10,7 @@ TEXT = Type("text", "", "VARCHAR")
 BIGINT = Type("bigint", "", "BIGINT")
 INTEGER = Type("integer", "", "INTEGER")
 DOUBLE = Type("double", "", "DOUBLE")
+BOOLEAN = Type("bool", "", "BOOLEAN")
 
 
 class Table(NamedTuple):
@@ -23,6 +24,9 @@ class Table(NamedTuple):
 def column(name: str, type_: Type, doc: str) -> Field:
     """A column of a derived table."""
     return Field(name, type_, doc)
+
+
+SOURCE_ID = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
 
 
 def event_columns(event: Event) -> tuple[Field, ...]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from kvtrace.events import Type
-from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, column
+from kvtrace.ingest.schema.declare import BIGINT, BOOLEAN, DOUBLE, INTEGER, SOURCE_ID, TEXT, Table, column
 
-BOOLEAN = Type("bool", "", "BOOLEAN")
 _ENGINE = column("engine_id", INTEGER, "The engine.")
-_SOURCE = column("source_id", INTEGER, "The file it was read from (`source.source_id`).")
 
 ENGINE_SOURCE = Table(
     "engine_source",
@@ -28,7 +25,7 @@ ENGINE_SAMPLE = Table(
     "What an imported engine said of itself at a moment (recorded): vLLM's statistics lines, or a CSV made of them.",
     (
         _ENGINE,
-        _SOURCE,
+        SOURCE_ID,
         column("sample", INTEGER, "Its number in the file, from 1."),
         column("step", INTEGER, "The step it follows, where the file has one a step (derived: by their order)."),
         column("part", TEXT, "warmup or benchmark, where the file tells them apart."),

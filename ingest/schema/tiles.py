@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from kvtrace.events import Field, Type
-from kvtrace.ingest.schema.declare import Table
-
-_BIGINT = Type("bigint", "", "BIGINT")
-_INTEGER = Type("integer", "", "INTEGER")
+from kvtrace.events import Field
+from kvtrace.ingest.schema.declare import BIGINT, INTEGER, Table
 
 
 def _table(name: str, doc: str, **fields: str) -> Table:
@@ -19,7 +16,7 @@ def _table(name: str, doc: str, **fields: str) -> Table:
         name,
         doc,
         tuple(
-            Field(column, _BIGINT if column.endswith("_ns") or column in ("slot",) else _INTEGER, text)
+            Field(column, BIGINT if column.endswith("_ns") or column in ("slot",) else INTEGER, text)
             for column, text in (keys | fields).items()
         ),
     )

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 import duckdb
 
-from kvtrace.events import ENUMS, EVENTS, EnumType, Field, FinishReason, Type, _snake
+from kvtrace.events import ENUMS, EVENTS, EnumType, Field, FinishReason, Type, enum_type
 from kvtrace.ingest.discarded import DISCARDED
 from kvtrace.ingest.gpu import schema as gpu
 from kvtrace.ingest.gpu.enums import GPU_ENUMS
 from kvtrace.ingest.schema.client import CLIENT_REQUEST
 from kvtrace.ingest.schema.declare import BIGINT as _BIGINT
+from kvtrace.ingest.schema.declare import BOOLEAN as _BOOLEAN
 from kvtrace.ingest.schema.declare import INTEGER as _INTEGER
 from kvtrace.ingest.schema.declare import TEXT as _TEXT
 from kvtrace.ingest.schema.declare import Table, event_columns
@@ -26,6 +27,7 @@ from kvtrace.ingest.schema.misses import VERDICTS
 from kvtrace.ingest.schema.reuse import REUSE_SIZE
 from kvtrace.ingest.schema.tiles import TILE_TABLES
 from kvtrace.ingest.views import View, views
+from kvtrace.queries.text import quoted
 
 TRACE_VERSION = 12
 """Version of the tables below. Readers refuse a trace of another version and name both."""
@@ -73,9 +75,9 @@ ENGINE = Table(
         _column("max_num_seqs", _INTEGER, "Most running requests."),
         _column("max_model_len", _INTEGER, "Longest sequence."),
         _column("policy", _TEXT, "Scheduling policy."),
-        _column("prefix_caching", Type("bool", "", "BOOLEAN"), "Prefix caching is on."),
-        _column("chunked_prefill", Type("bool", "", "BOOLEAN"), "Chunked prefill is on."),
-        _column("async_scheduling", Type("bool", "", "BOOLEAN"), "Steps are scheduled ahead of their results."),
+        _column("prefix_caching", _BOOLEAN, "Prefix caching is on."),
+        _column("chunked_prefill", _BOOLEAN, "Chunked prefill is on."),
+        _column("async_scheduling", _BOOLEAN, "Steps are scheduled ahead of their results."),
         _column("block_bytes", _BIGINT, "Bytes of KV a block holds over all layers, on one rank; NULL if unknown."),
         _column("connector", _TEXT, "KV connector, if any."),
         _column("tp_size", _INTEGER, "Tensor-parallel size."),
@@ -308,7 +310,7 @@ def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("BEGIN")  # a thousand statements, each of which would write to the file
     for members in ALL_ENUMS:
         labels = ", ".join(f"'{member.name}'" for member in members)
-        connection.execute(f"CREATE TYPE e_{_snake(members.__name__)} AS ENUM ({labels})")
+        connection.execute(f"CREATE TYPE {enum_type(members)} AS ENUM ({labels})")
     for event in EVENTS.values():
         _create_table(connection, event.name, event.doc, event_columns(event))
     for table in TABLES:
@@ -323,21 +325,17 @@ def _create_view(connection: duckdb.DuckDBPyConnection, view: View) -> None:
         connection.execute(f"CREATE TABLE {view.name} AS {view.sql} WITH NO DATA")
     else:
         connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-    connection.execute(f"COMMENT ON {'TABLE' if view.stored else 'VIEW'} {view.name} IS {_quote(view.doc)}")
+    connection.execute(f"COMMENT ON {'TABLE' if view.stored else 'VIEW'} {view.name} IS {quoted(view.doc)}")
     _comment_columns(connection, view.name, {column.name: column.doc for column in view.columns})
 
 
 def _create_table(connection: duckdb.DuckDBPyConnection, name: str, doc: str, fields: tuple[Field, ...]) -> None:
     columns = ", ".join(f'"{field.name}" {field.sql_type}' for field in fields)
     connection.execute(f"CREATE TABLE {name} ({columns})")
-    connection.execute(f"COMMENT ON TABLE {name} IS {_quote(doc)}")
+    connection.execute(f"COMMENT ON TABLE {name} IS {quoted(doc)}")
     _comment_columns(connection, name, {field.name: field.doc for field in fields})
 
 
 def _comment_columns(connection: duckdb.DuckDBPyConnection, table: str, docs: Mapping[str, str]) -> None:
     for name, doc in docs.items():
-        connection.execute(f'COMMENT ON COLUMN {table}."{name}" IS {_quote(doc)}')
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+        connection.execute(f'COMMENT ON COLUMN {table}."{name}" IS {quoted(doc)}')

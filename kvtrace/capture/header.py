@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from kvtrace.events import ENUMS, EVENTS, EnumType, Event
+from kvtrace.events import ENUMS, EVENTS, EnumType, Event, snake
 
 _C_TYPES = {"q": "int64_t", "Q": "uint64_t", "i": "int32_t", "I": "uint32_t", "B": "uint8_t", "?": "uint8_t"}
 _HEAD = """\
@@ -39,7 +39,7 @@ def header() -> str:
 
 
 def _enum(enum: EnumType) -> str:
-    members = "".join(f"    {_snake(enum.__name__)}_{member.name}".upper() + f" = {member.value},\n" for member in enum)
+    members = "".join(f"    {snake(enum.__name__)}_{member.name}".upper() + f" = {member.value},\n" for member in enum)
     return f"enum {{ /* {enum.__name__} */\n{members}}};\n"
 
 
@@ -65,10 +65,6 @@ def _checks(event: Event) -> str:
 
 def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ class Stream:
             size = max(SMALLEST_SEGMENT_BYTES, 1 << (2 * used + layout.SEGMENT_HEADER_BYTES - 1).bit_length())
         return min(size, self.recorder.largest_segment_bytes)
 
-    def _next_segment(self, used: int | None = None) -> mmap.mmap:
+    def _next_segment(self, used: int | None) -> mmap.mmap:
         recorder = self.recorder
         size = self._size_of_next(used)
         recorder.budget.take(size)

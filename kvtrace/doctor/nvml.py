@@ -14,7 +14,6 @@ class Gpu(NamedTuple):
 
     name: str
     memory_bytes: int
-    compute_capability: str
 
 
 class Driver(NamedTuple):
@@ -54,11 +53,10 @@ def read_driver() -> Driver | None:
 
 
 def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
-    handle, memory, major, minor = ctypes.c_void_p(), _Memory(), ctypes.c_int(), ctypes.c_int()
+    handle, memory = ctypes.c_void_p(), _Memory()
     _call(library, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
     _call(library, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-    _call(library, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
-    return Gpu(_text(library, "nvmlDeviceGetName", handle), memory.total, f"{major.value}.{minor.value}")
+    return Gpu(_text(library, "nvmlDeviceGetName", handle), memory.total)
 
 
 def _text(library: ctypes.CDLL, function: str, *arguments: Any) -> str:

@@ -66,7 +66,7 @@ def _summarize(ending: Ending, recording: Recording) -> tuple[list[str], list[st
     disk_bytes = _disk_bytes(ending.run_dir)
     counts = _count(processes, exactly=disk_bytes <= _COUNT_EXACTLY_BYTES)
     versions = sorted({process.vllm_version for process in processes if process.vllm_version})
-    how_many, version = _several(len(processes), "process", "processes"), ", ".join(versions) or "(version unknown)"
+    how_many, version = _in_words(len(processes)), ", ".join(versions) or "(version unknown)"
     lines = [
         f"recorded {how_many} of vLLM {version} in {ending.elapsed_ns / 1e9:,.1f} s; "
         f"the command {_how_it_ended(ending.exit_code)}",
@@ -204,7 +204,7 @@ def _nvtx(processes: Iterable[ProcessRecording]) -> Iterator[str]:
     states = [process.nvtx for process in processes if process.nvtx]
     heard = sum(1 for state in states if state.get("state") == "on")
     if heard:
-        yield f"  NVTX: ranges in domain kvtrace from {_several(heard, 'process', 'processes')}"
+        yield f"  NVTX: ranges in domain kvtrace from {_in_words(heard)}"
     elif states:
         yield f"  NVTX: no ranges: {states[0].get('detail') or 'no profiler listens'}"
 
@@ -217,7 +217,7 @@ def _profile(report: Report | None) -> Iterator[str]:
 def _disabled_hooks(processes: Iterable[ProcessRecording]) -> Iterator[str]:
     for (hook, state, detail), pids in sorted(_hook_states(processes).items()):
         if state == "disabled":
-            where = _several(len(pids), "process", "processes")
+            where = _in_words(len(pids))
             yield f"the hook {hook} failed in {where} ({', '.join(map(str, pids))}) and was switched off: {detail}"
 
 
@@ -270,8 +270,8 @@ def _how_it_ended(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
-def _several(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
+def _in_words(processes: int) -> str:
+    return f"{processes} process{'' if processes == 1 else 'es'}"
 
 
 def _disk_bytes(run_dir: Path) -> int:

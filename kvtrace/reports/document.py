@@ -83,8 +83,7 @@ class Card:
 
     value: Any
     name: str
-    unit: str = ""
-    meaning: str = ""
+    meaning: str
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Listing:
-    """Source text, such as a query's SQL."""
+    """A query's SQL."""
 
     text: str
-    language: str
 
 
 @dataclass(frozen=True)

@@ -140,16 +140,13 @@ def _fact(name: str, value: Any) -> tuple[Html, Html]:
 
 
 def _cards(block: doc.Cards) -> Html:
-    def unit(name: str, text: str) -> str:
-        return f" [{text}]" if text and not name.endswith(text) else ""
-
     return tag(
         "div",
         *(
             tag(
                 "div",
                 tag("b", cell(card.value, doc.LONGEST)),
-                tag("span", _joints(card.name), unit(card.name, card.unit)),
+                tag("span", _joints(card.name)),
                 class_="card",
                 title=card.meaning,
             )

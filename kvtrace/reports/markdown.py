@@ -52,14 +52,14 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
                 )
             )
         case doc.Cards(cards):
-            rows = [(doc.Words(f"{card.name} [{card.unit}]" if card.unit else card.name), card.value) for card in cards]
+            rows = [(doc.Words(card.name), card.value) for card in cards]
             yield _table(doc.Table([doc.Column("number"), doc.Column("value", number=True)], rows))
         case doc.Table():
             yield _table(block)
         case doc.Figure(picture, path, text):
             yield f"![{_escaped(text)}]({path}.{picture.shown})"
-        case doc.Listing(text, language):
-            yield f"```{language}\n{text.rstrip()}\n```"
+        case doc.Listing(text):
+            yield f"```sql\n{text.rstrip()}\n```"
         case doc.Details(summary, blocks):
             yield from [f"<details><summary>{_inline(summary)}</summary>", *_blocks(blocks, level), "</details>"]
         case doc.Panel(blocks):

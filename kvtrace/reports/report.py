@@ -236,7 +236,7 @@ def _how_computed(query: Query, seconds: float) -> doc.Details:
         blocks.append(doc.text_table(("parameter", "type", "value", "meaning"), params))
     blocks += [
         doc.Paragraph([f"SQL, over {', '.join(query.needs)}; it took {seconds:.2f} s:"]),
-        doc.Listing(query.body, "sql"),
+        doc.Listing(query.body),
         doc.Paragraph([doc.Words(f"Again: `kvtrace query {query.name} TRACE --limit 0`")], "hint"),
     ]
     return doc.Details("How each number was computed", blocks)

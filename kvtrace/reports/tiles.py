@@ -20,7 +20,7 @@ def tiles(row: Row) -> Iterator[Card]:
     for column, write, words in _TILES:
         if row[column] is not None:
             text = words(row) if callable(words) else words
-            yield Card(write(row[column]), text, meaning=f"{column} of query run-summary")
+            yield Card(write(row[column]), text, f"{column} of query run-summary")
 
 
 def _share(value: float) -> str:

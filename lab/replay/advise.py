@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.resample import jobs_of
 from kvtrace.lab.replay.session import FITTED, Session
@@ -196,7 +197,7 @@ def questions(session: Session) -> list[Question]:
         asked += _offloads(session)
     if any(request.tool for request in session.recording.requests) and base.scheduler_cls is None:
         changes = ("policy=ttl-pin",)
-        pins = "--scheduler-cls kvtrace.lab.ttl_pin.TTLPinScheduler"
+        pins = f"--scheduler-cls {TTL_PIN}"
         asked.append(Question("TTL pins", changes, pins))
         asked.append(Question("pins, job order", (*changes, "order=jobs"), f"{pins} {_JOB_ORDER}"))
     if base.policy == "fcfs" and len(jobs_of(session.recording)) < len(session.recording.requests):

@@ -28,7 +28,7 @@ from kvtrace.format import layout
 from kvtrace.lab.cell import FACTS, arguments_of, load_cell
 from kvtrace.lab.lifetime import die_with_parent
 from kvtrace.lab.matrix import Cell
-from kvtrace.lab.policies import jobs_go_in_order, policy_label
+from kvtrace.lab.policies import TTL_PIN, jobs_go_in_order, policy_label
 from kvtrace.lab.replay import process
 from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import Recording
@@ -36,10 +36,10 @@ from kvtrace.lab.replay.run import Job, finish
 from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
 from kvtrace.lab.replay.timing import TimeModel
 from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workload
+from kvtrace.lab.sweep import RESULT, RUN, write_object
 from kvtrace.lab.workloads import Workload
 from kvtrace.lab.workloads.agents import TOOL_S
 
-RUN, RESULT = "run", "result.json"
 _HARMLESS = {"gpu_memory_utilization"}
 """Arguments of vLLM that a replay leaves out: they change nothing that is predicted."""
 
@@ -88,8 +88,7 @@ def settings_of(policy: Mapping[str, Any]) -> list[str]:
     if name == "ttl-pin":
         options = {"tool_s": TOOL_S, **policy}
         given = [f"{key}={options[key]}" for key in ("ttl_s", "threshold_s", "unseen_tool_s") if key in options]
-        scheduler = "scheduler_cls=kvtrace.lab.ttl_pin.TTLPinScheduler"
-        return [*order, scheduler, *given, f"tool_s={json.dumps(options['tool_s'])}"]
+        return [*order, f"scheduler_cls={TTL_PIN}", *given, f"tool_s={json.dumps(options['tool_s'])}"]
     if "host_gib" in policy:
         size = int(float(policy["host_gib"]) * (1 << 30))
     if name == "offloading":
@@ -263,9 +262,7 @@ def _run_cell(place: Path, source: Source) -> None:
         "cpu_s": round(sum(os.times()[:4]), 3),
         "predicted": True,
     }
-    temporary = (place / RESULT).with_suffix(".tmp")
-    temporary.write_text(json.dumps(result, indent=1) + "\n")
-    temporary.replace(place / RESULT)
+    write_object(place / RESULT, result)
 
 
 def main(path: Path) -> int:

@@ -288,9 +288,7 @@ def replay_timed(drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[Re
 
 
 class _Timed:
-    def __init__(
-        self, drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[RecordedRequest] | None = None
-    ) -> None:
+    def __init__(self, drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[RecordedRequest] | None) -> None:
         self._drive, self._model, self._stream = drive, model, stream
         recording = drive.recording
         self._numbers = itertools.count()

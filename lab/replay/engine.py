@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest
 from kvtrace.lab.replay.settings import CONNECTORS, Settings
 from kvtrace.lab.shapes import shape_path
+from kvtrace.lab.sweep import read_object
 
 _OF_SETTINGS = (
     "max_num_batched_tokens",
@@ -254,12 +254,8 @@ def vllm_grouping() -> Callable[[Any, dict[str, Any]], list[Any]]:
 
 
 def _model_config(engine: EngineFacts) -> dict[str, Any]:
-    path = Path(engine.model or "") / "config.json"
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found.get("text_config") or found if isinstance(found, dict) else {}
+    found = read_object(Path(engine.model or "") / "config.json")
+    return found.get("text_config") or found
 
 
 def _kv_cache_config(engine: EngineFacts, settings: Settings, groups: list[Any]) -> Any:

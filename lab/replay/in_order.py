@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 class InOrder(set[str]):
     """A set that is iterated in the recorded order. Members that were not recorded follow, by name."""
 
-    def __init__(self, members: Iterable[str], recorded: Sequence[str] = ()) -> None:
+    def __init__(self, members: Iterable[str], recorded: Sequence[str]) -> None:
         super().__init__(members)
         self._places = {member: place for place, member in enumerate(recorded)}
 

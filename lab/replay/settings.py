@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.recording import EngineFacts
 
-TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
 _DRAFTS = "num_speculative_tokens"
 _SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", _DRAFTS)
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "lazy_offload")

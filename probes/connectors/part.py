@@ -14,9 +14,6 @@ from kvtrace.probes.hooks import After, Args, Hook, Kwargs, Patches
 from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.vllm_types import BlockPool
 
-STEP_ATTRIBUTE = "_kvtrace_step"
-"""Set on a connector's metadata: (engine's pid, step). It travels to the workers with it."""
-
 UNKNOWN_STEP = 0, -1
 
 TIER_PLACES = "which blocks of the tier"
@@ -106,7 +103,7 @@ class Part:
             setattr(target, name, lambda *args, **kwargs: list(original(*args, **kwargs)))
         self.hook(target, declared, after=lambda _, results, args, kwargs: after(results), off=off)
 
-    def hook_function(self, declared: Hook, before: Before | None = None, after: After | None = None) -> None:
+    def hook_function(self, declared: Hook, before: Before, after: After) -> None:
         """Hook a function of an imported module."""
         module = sys.modules.get(declared.module)
         if module is None:

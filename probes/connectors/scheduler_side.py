@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from kvtrace.capture._native import Around
 from kvtrace.events import CONNECTOR_LOOKUP, CONNECTOR_NEWS, TRANSFER_BLOCK, ConnectorNews, Direction, PinEnd
 from kvtrace.probes.connectors.adapter import Adapter, Facts, Planned
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part, low_hashes
-from kvtrace.probes.engine import Engine
+from kvtrace.probes.connectors.part import Part, low_hashes
+from kvtrace.probes.engine import STEP_ATTRIBUTE, Engine
 from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, argument
 from kvtrace.probes.pins import Holder
 from kvtrace.probes.vllm_symbols import BLOCK, BLOCK_POOL, CONNECTOR, CONNECTOR_OUTPUT, REQUEST, SCHEDULER_OUTPUT

@@ -8,7 +8,8 @@ from functools import partial
 from kvtrace.capture._native import Calls
 from kvtrace.events import CONNECTOR_CALL, TRANSFER_END, TRANSFER_SUBMIT, Direction, Tier
 from kvtrace.probes.connectors.adapter import Adapter, Facts
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE, Part
+from kvtrace.probes.connectors.part import Part
+from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.hooks import Hook, Need
 from kvtrace.probes.vllm_symbols import CONNECTOR
 

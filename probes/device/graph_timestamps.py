@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RING_BYTES = 8 << 20
+"""Device memory for the ring; it holds at least 16 steps."""
 
 PLACES = 4
 WRITE_START, WRITE_END, ATTENTION_START, ATTENTION_END = range(PLACES)
@@ -108,18 +109,17 @@ class GraphTimestamps:
 
     Args:
         layers: Layers that own a KV cache.
-        ring_bytes: Device memory for the ring; it holds at least 16 steps.
 
     Raises:
         ImportError: CuPy is not installed.
     """
 
-    def __init__(self, layers: int, ring_bytes: int = RING_BYTES) -> None:
+    def __init__(self, layers: int) -> None:
         import torch
 
         self.layers = layers
         self.words = 1 + 2 * WINDOWS * layers
-        self.slots = max(16, ring_bytes // (8 * self.words))
+        self.slots = max(16, RING_BYTES // (8 * self.words))
         device = torch.cuda.current_device()
         with torch.inference_mode(False):
             self.places = torch.zeros(4 * layers, dtype=torch.int64, device=device)

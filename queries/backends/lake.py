@@ -12,7 +12,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.export.place import is_export
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 from kvtrace.ingest.views import views
-from kvtrace.queries.text import inert
+from kvtrace.queries.text import first_line, inert, quoted
 from kvtrace.queries.trace import COMPUTED, Trace, spill_directory
 
 VIEWS = {view.name: view.sql for view in views() if not view.stored}
@@ -81,11 +81,11 @@ class LakeTrace(Trace):
         self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
         try:
             if memory_limit:
-                self._connection.execute(f"SET memory_limit = {_quote(memory_limit)}")
+                self._connection.execute(f"SET memory_limit = {quoted(memory_limit)}")
             self._fill()
         except duckdb.Error as error:
             self.close()
-            raise KvtraceError(f"{lake.folder} cannot be read as an export: {str(error).splitlines()[0]}") from error
+            raise KvtraceError(f"{lake.folder} cannot be read as an export: {first_line(error)}") from error
         except BaseException:
             self.close()
             raise
@@ -103,7 +103,7 @@ class LakeTrace(Trace):
         run = self._connection.execute
         create_schema(self._connection)
         run("SET enable_progress_bar = false")
-        run(f"SET temp_directory = {_quote(spill_directory())}")
+        run(f"SET temp_directory = {quoted(spill_directory())}")
         for view in reversed(VIEWS):
             run(f"DROP VIEW {view}")
         for table, types in columns().items():
@@ -112,7 +112,7 @@ class LakeTrace(Trace):
                 run(f'CREATE VIEW "{table}" AS {self._select(table, types)}')
         for name, view in VIEWS.items():
             run(f"CREATE VIEW {name} AS {view}")
-        run(f"SET allowed_directories = [{_quote(f'{self.path.resolve()}/')}]")
+        run(f"SET allowed_directories = [{quoted(f'{self.path.resolve()}/')}]")
         run("SET enable_external_access = false")
         run("SET lock_configuration = true")
 
@@ -120,13 +120,9 @@ class LakeTrace(Trace):
         files = self.lake.files(table)
         if files is None:
             return f'SELECT 0::BIGINT AS rowid, * FROM "{table} (empty)"'
-        read = f"read_parquet({_quote(str(files.resolve() / '**' / '*.parquet'))}, hive_partitioning = false)"
+        read = f"read_parquet({quoted(str(files.resolve() / '**' / '*.parquet'))}, hive_partitioning = false)"
         cast = ", ".join(f'"{name}"::{type_} AS "{name}"' for name, type_ in types.items())
         return f"SELECT rowid, {cast} FROM {read}"
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _manifest(folder: Path, run: str | None) -> dict[str, Any]:

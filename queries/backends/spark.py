@@ -13,7 +13,7 @@ import pyarrow as pa
 from kvtrace.errors import KvtraceError
 from kvtrace.queries.backends.lake import VIEWS, Lake, LakeTrace, columns
 from kvtrace.queries.backends.translate import steps_to_spark, tables_of
-from kvtrace.queries.text import inert
+from kvtrace.queries.text import first_line
 from kvtrace.queries.trace import BATCH_ROWS, Format, spill_directory
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def spark_session(master: str | None = None) -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         advice = " (Spark needs Java 17 or later)" if "JAVA" in str(error) else ""
-        raise KvtraceError(f"Spark does not start: {_first_line(error)}{advice}") from error
+        raise KvtraceError(f"Spark does not start: {first_line(error)}{advice}") from error
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)
     return session
@@ -188,11 +188,7 @@ def _reason(error: Exception) -> str:
     """Return the first cause: an error that came from a worker through the JVM names only the last call."""
     cause = getattr(error, "java_exception", None)
     if cause is None:
-        return _first_line(error)
+        return first_line(error)
     while (deeper := cause.getCause()) is not None:
         cause = deeper
-    return inert(str(cause.toString()).strip().splitlines()[0])
-
-
-def _first_line(error: Exception) -> str:
-    return inert(str(error).strip().splitlines()[0])
+    return first_line(cause.toString())

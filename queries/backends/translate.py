@@ -17,26 +17,23 @@ from kvtrace.queries.backends.asof import without_asof
 from kvtrace.queries.backends.running import in_stripes
 
 
-def to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -> str:
+def steps_to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -> tuple[list[tuple[str, str]], str]:
     """A SELECT of DuckDB's as Spark 4.3 understands it.
 
     Args:
         sql: The SELECT.
         enums: The members of the columns of its answer that are enums, by name: the answer is sorted in that order.
 
-    Raises:
-        KvtraceError: it has something that has no translation.
-    """
-    return _translated(_parsed(sql), enums)
-
-
-def steps_to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -> tuple[list[tuple[str, str]], str]:
-    """The same in steps: what it first computes AS MATERIALIZED, by name, which Spark would compute at each use.
+    Returns:
+        What it first computes AS MATERIALIZED, by name, which Spark would compute at each use; and the rest.
 
     Raises:
         KvtraceError: it has something that has no translation.
     """
-    tree = _parsed(sql)
+    try:
+        tree = sqlglot.parse_one(sql, read="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        raise KvtraceError(f"this SQL has no translation to Spark: {error}") from error
     first: list[tuple[str, str]] = []
     given = tree.args.get("with_") or exp.With(expressions=[])
     for table in [table for table in given.expressions if table.args.get("materialized")]:
@@ -50,13 +47,6 @@ def steps_to_spark(sql: str, enums: Mapping[str, Sequence[str]] | None = None) -
     if not given.expressions:
         tree.set("with_", None)
     return first, _translated(tree, enums)
-
-
-def _parsed(sql: str) -> exp.Expr:
-    try:
-        return sqlglot.parse_one(sql, read="duckdb")
-    except sqlglot.errors.SqlglotError as error:
-        raise KvtraceError(f"this SQL has no translation to Spark: {error}") from error
 
 
 def _translated(tree: exp.Expr, enums: Mapping[str, Sequence[str]] | None) -> str:

@@ -99,10 +99,10 @@ def by_engine(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, list[dict[s
         yield (f"Engine {engine}: " if len(engines) > 1 else ""), own
 
 
-def worst_of(kind: str, rows: Iterable[dict[str, Any]], column: str) -> Thing:
-    """The request or step of the row with the most in a column."""
+def worst_of(rows: Iterable[dict[str, Any]], column: str) -> Thing:
+    """The request of the row with the most in a column."""
     row = max(rows, key=lambda row: row[column] or 0)
-    return Thing(kind, row[kind], row["engine_id"])
+    return Thing("request", row["request"], row["engine_id"])
 
 
 def total(rows: Iterable[dict[str, Any]], column: str) -> float:

@@ -7,7 +7,7 @@ from kvtrace.queries.plotting import LIMITS, Figure, Frame, label, legend, new_f
 
 
 def plot(frame: Frame) -> Figure:
-    """Stacked bars from 0 to 1; reasons with less than 2% have no number."""
+    """Stacked bars from 0 to 1; reasons with less than 5% have no number."""
     figure = new_figure("What kept the head of the queue waiting", source="step_schedule; the reason is inferred")
     if frame.empty:
         return figure

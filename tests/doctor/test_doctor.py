@@ -150,9 +150,8 @@ def test_neither_secrets_nor_names_of_hosts_and_people_are_told(here: Environmen
 @pytest.mark.gpu
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="there is no NVIDIA driver")
 def test_gpus_are_those_of_nvidia_smi() -> None:
-    fields = "--query-gpu=name,driver_version,compute_cap"
-    command = ["nvidia-smi", fields, "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     driver = nvml.read_driver()
     assert driver is not None
-    assert [f"{gpu.name}, {driver.version}, {gpu.compute_capability}" for gpu in driver.gpus] == lines
+    assert [f"{gpu.name}, {driver.version}" for gpu in driver.gpus] == lines

@@ -25,7 +25,7 @@ from tests.gpu import has_gpu
 from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B
 from tests.record.processes import Output
 from tests.record.test_nsys import TELLS
-from tests.vllm.conftest import HERE, Recorded, ingested, kvtrace, vllm_environment
+from tests.vllm.conftest import HERE, Recorded, ingested, kvtrace, rows, vllm_environment
 
 MARK, RANGE, DOMAIN = 34, 59, 75  # Nsight's numbers of NVTX event types
 WORKLOAD = {"sessions": 8, "turns": 2, "shared_tokens": 400, "output_tokens": 48}
@@ -50,8 +50,7 @@ class Profiled(NamedTuple):
 
     def steps(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of the recording."""
-        columns = self.recorded.trace.sql(sql, format="arrow").columns
-        return list(zip(*(column.to_pylist() for column in columns), strict=True))
+        return rows(self.recorded, sql)
 
     def said(self, kind: int, name: str) -> list[tuple[int, int, int]]:
         """Start, end and payload of kvtrace's ranges or marks of a name, in order."""

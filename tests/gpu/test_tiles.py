@@ -17,8 +17,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.gpu import has_gpu
-from tests.gpu.test_windows import ENGINE, LAYERS, LLAMA_8B, WORKLOAD, gpu_environment, rows, runners_of
-from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace
+from tests.gpu.test_windows import (
+    ENGINE,
+    FA4,
+    FLASHINFER,
+    LAYERS,
+    LLAMA_8B,
+    WORKLOAD,
+    assert_windows_in_order,
+    gpu_environment,
+    runners_of,
+)
+from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu("vllm"), reason="needs a CUDA device, vLLM and CuPy")]
 
@@ -45,8 +55,6 @@ class Kernels(NamedTuple):
     needs: str | None = None
 
 
-FA4 = {"attention_backend": "FLASH_ATTN", "attention_config": {"flash_attn_version": 4}}
-FLASHINFER = {"attention_backend": "FLASHINFER", "attention_config": {"use_trtllm_attention": False}}
 KERNELS = {
     "triton": Kernels({"attention_backend": "TRITON_ATTN"}, 1.0, 1.0, writes_seen=True),
     "fa4": Kernels(FA4, 0.0, 0.0, writes_seen=False, needs="cutlass"),
@@ -161,23 +169,7 @@ def test_written_slots_are_those_of_the_new_tokens(recorded: Recorded) -> None:
 
 
 def test_layers_follow_each_other_and_lie_in_their_step(recorded: Recorded) -> None:
-    overlapping = rows(
-        recorded,
-        """
-        SELECT step, layer, kind FROM (
-            SELECT step, layer, kind, start_ns, end_ns,
-                lead(start_ns) OVER (PARTITION BY step ORDER BY layer, kind) AS next
-            FROM kv_window
-        ) WHERE end_ns < start_ns OR end_ns > next
-        """,
-    )
-    assert overlapping == []
-    outside = rows(
-        recorded,
-        "SELECT w.step FROM kv_window w JOIN step s USING (engine_id, step) "
-        "WHERE w.start_ns < s.start_ns OR w.end_ns > s.update_ns",
-    )
-    assert outside == []
+    assert_windows_in_order(recorded)
 
 
 def test_access_queries_agree_with_the_tables(recorded: Recorded) -> None:

@@ -20,7 +20,7 @@ from bench.derived_windows import compare
 from kvtrace.format.reader import open_recording
 from kvtrace.probes.device.model import SPACING
 from tests.gpu import has_gpu
-from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, vllm_environment
+from tests.vllm.conftest import HERE, Recorded, free_port, ingested, kvtrace, rows, vllm_environment
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -155,11 +155,6 @@ def runners_of(recorded: Recorded) -> set[str]:
     return {name for name, module in RUNNERS.items() if f"{module}:GPUModelRunner.execute_model" in fired}
 
 
-def rows(recorded: Recorded, sql: str) -> list[tuple[Any, ...]]:
-    columns = recorded.trace.sql(sql, format="arrow").columns
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
-
-
 def test_the_model_runner_that_was_asked_for_ran(recorded: Recorded) -> None:
     assert runners_of(recorded) == {recorded.truth["runner"]}
 
@@ -216,26 +211,28 @@ def test_derived_windows_are_close_to_observed_ones(recorded: Recorded) -> None:
         assert all(p50 < within_ns[mode] for p50, _ in far)
 
 
-def test_windows_follow_each_other_layer_by_layer(recorded: Recorded) -> None:
+def assert_windows_in_order(recorded: Recorded) -> None:
     overlapping = rows(
         recorded,
         """
-        SELECT step, layer FROM (
-            SELECT step, layer, start_ns, end_ns, lead(start_ns) OVER (PARTITION BY step ORDER BY layer, kind) AS next
+        SELECT step, layer, kind FROM (
+            SELECT step, layer, kind, start_ns, end_ns,
+                lead(start_ns) OVER (PARTITION BY step ORDER BY layer, kind) AS next
             FROM kv_window
         ) WHERE end_ns < start_ns OR end_ns > next
         """,
     )
     assert overlapping == []
-
-
-def test_windows_lie_between_scheduling_and_results(recorded: Recorded) -> None:
     outside = rows(
         recorded,
         "SELECT w.step FROM kv_window w JOIN step s USING (engine_id, step) "
         "WHERE w.start_ns < s.start_ns OR w.end_ns > s.update_ns",
     )
     assert outside == []
+
+
+def test_windows_follow_each_other_and_lie_between_scheduling_and_results(recorded: Recorded) -> None:
+    assert_windows_in_order(recorded)
 
 
 def test_accesses_cover_every_token_of_every_request(recorded: Recorded) -> None:

@@ -41,12 +41,12 @@ class Live:
 class CacheModel:
     """Runs, records into a trace, and keeps the verdicts by the time of the lookup."""
 
-    def __init__(self, seed: int, blocks: int = 12) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.trace = Events()
         self.expected: dict[int, Verdict] = {}
         self.now = 100
-        self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, blocks + 1))
+        self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, 13))
         self.hash_of: dict[int, tuple[int, Path]] = {}
         self.stored: set[tuple[int, Path]] = set()  # ever
         self.lost: dict[tuple[int, Path], tuple[str, int, int | None]] = {}

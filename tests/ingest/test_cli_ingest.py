@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-CLI = [sys.executable, "-c", "from kvtrace.cli.main import main; main()"]
+from tests.record.processes import KVTRACE
 
 
 def kvtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return subprocess.run([*KVTRACE, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 def test_it_ends_with_rows_and_joins_that_left_some_unmatched(small_run: Path) -> None:

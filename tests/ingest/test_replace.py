@@ -17,9 +17,9 @@ import pytest
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.derive import requests
 from kvtrace.ingest.run import ingest
+from tests.record.processes import KVTRACE
 
 ROOT = Path(__file__).parents[2]
-CLI = [sys.executable, "-c", "from kvtrace.cli.main import main; main()"]
 
 
 def leftovers(trace: Path) -> list[str]:
@@ -83,7 +83,7 @@ def test_an_interrupt_leaves_the_old_trace(generated: Path, small_run: Path, sig
     shutil.copy(ingest(small_run).target, trace)
     before = trace.read_bytes()
     process = subprocess.Popen(
-        [*CLI, "ingest", str(generated)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*KVTRACE, "ingest", str(generated)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     wait_until_partly_written(process, generated)
     process.send_signal(signum)
@@ -96,7 +96,7 @@ def test_an_interrupt_leaves_the_old_trace(generated: Path, small_run: Path, sig
 
 def test_what_a_killed_ingest_left_is_cleared_away_by_the_next(generated: Path) -> None:
     trace = generated / "trace.duckdb"
-    process = subprocess.Popen([*CLI, "ingest", str(generated)])
+    process = subprocess.Popen([*KVTRACE, "ingest", str(generated)])
     wait_until_partly_written(process, generated)
     # WHEN another ingest comes meanwhile, it is told so
     with pytest.raises(KvtraceError, match="being written by another `kvtrace ingest`"):

@@ -17,7 +17,6 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.events import CONNECTOR_CALL, FORWARD, STEP_UPDATE, GraphMode
 from kvtrace.probes import hooks, step_results
 from kvtrace.probes.connectors.adapter import Adapter
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE as METADATA_MARK
 from kvtrace.probes.connectors.worker_side import calls_of
 from kvtrace.probes.engine import STEP_ATTRIBUTE
 from kvtrace.probes.engines import Engines
@@ -209,7 +208,7 @@ def part_of(run: Path) -> Any:
 def metadata(step: Any) -> Any:
     found = SimpleNamespace()
     if step is not None:
-        setattr(found, METADATA_MARK, step)
+        setattr(found, STEP_ATTRIBUTE, step)
     return found
 
 
@@ -240,7 +239,7 @@ def test_a_connector_s_calls_are_recorded_with_their_step(tmp_path: Path, kind: 
     records = records_of(tmp_path, CONNECTOR_CALL)[CONNECTOR_CALL.name]
     assert [record[2:] for record in records] == expected
     assert all(start <= end for start, end, *_ in records)
-    assert told(tmp_path) == [METADATA_MARK]
+    assert told(tmp_path) == [STEP_ATTRIBUTE]
     if kind is Known:
         once = [("load", (1,), {"a": 2}), "before save", ("save", (), {}), ("poll", (), {}), ("poll", (), {})]
         assert adapter.seen == ["attach", *once, "attach", *once, *once]

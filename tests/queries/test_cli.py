@@ -16,10 +16,10 @@ import pyarrow.parquet
 import pytest
 
 from kvtrace.queries import catalogue
+from tests.record.processes import KVTRACE
 
 from .conftest import MakeTrace
 
-MAIN = [sys.executable, "-c", "from kvtrace.cli.main import main; main()"]
 STEPS = """
     INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns, decode_tokens, admission_limit)
     SELECT 1, i, 9007199254740993 + i, 9007199254741993 + i, i, 'none' FROM range(1, 121) t(i);
@@ -31,7 +31,7 @@ HOSTILE = (
 
 def kvtrace(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*MAIN, *map(str, arguments)], input=stdin, capture_output=True, text=True, check=False, timeout=120
+        [*KVTRACE, *map(str, arguments)], input=stdin, capture_output=True, text=True, check=False, timeout=120
     )
 
 
@@ -232,7 +232,7 @@ def test_written_file_is_as_readable_as_any_other(make_trace: MakeTrace, tmp_pat
 @pytest.mark.parametrize("format_", ["table", "csv", "json"])
 def test_closed_pipe_is_quiet(make_trace: MakeTrace, format_: str) -> None:
     sql = "SELECT r AS a, r AS b FROM range(300000) t(r)"
-    command = [*MAIN, "sql", str(make_trace()), sql, "--format", format_, "--limit", "0"]
+    command = [*KVTRACE, "sql", str(make_trace()), sql, "--format", format_, "--limit", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stderr
@@ -248,7 +248,7 @@ def test_ids_cannot_steer_the_terminal(make_trace: MakeTrace, format_: str) -> N
     path = make_trace(HOSTILE)
     ours, theirs = pty.openpty()
     done = subprocess.run(
-        [*MAIN, "sql", str(path), "SELECT external_id FROM request", "--format", format_],
+        [*KVTRACE, "sql", str(path), "SELECT external_id FROM request", "--format", format_],
         stdout=theirs, stderr=subprocess.PIPE, check=False, env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
     )  # fmt: skip
     os.close(theirs)

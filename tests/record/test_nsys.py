@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sqlite3
 import sys
@@ -18,7 +17,7 @@ import pytest
 from kvtrace.errors import KvtraceError
 from kvtrace.launch.nsys import Nsys, find_nsys
 from tests.record.processes import DEADLINE_S, Engine, Output, Run, Script, Start
-from tests.record.test_terminal import CTRL_C, INTERRUPTIBLE, STATUS, Open, terminal  # noqa: F401
+from tests.record.test_terminal import INTERRUPTIBLE, STATUS, Open, interrupt_twice, terminal  # noqa: F401
 
 STANDIN = Path(__file__).with_name("nsys_standin.py")
 IMPORTER = """#!/bin/sh
@@ -264,12 +263,7 @@ def test_ctrl_c_reaches_the_command_once_and_the_terminal_shows_nothing_of_nsys(
     window = terminal("--nsys", "--no-preflight", "-o", "run", sys.executable, script(INTERRUPTIBLE))
     window.read_until(rb"pid \d+\.")
     window.read_until(STATUS.pattern)
-    window.type(CTRL_C)
-    window.read_until(b"<interrupt 1>")
-    window.type(CTRL_C)
-    shown = window.read_until(b"<interrupt 2>")
-    os.kill(int(re.search(rb"pid (\d+)", shown)[1]), 12)
-    code, shown = window.end()
+    code, shown = interrupt_twice(window)
 
     assert code == 7
     assert b"<interrupt 3>" not in shown

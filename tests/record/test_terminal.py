@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.record.processes import Engine, Output, Run, Script
+from tests.record.processes import KVTRACE, Engine, Output, Run, Script
 
 CTRL_C, CTRL_Z = b"\x03", b"\x1a"
 STATUS = re.compile(rb"\x1b7\x1b\[\d+;1H\x1b\[0m\x1b\[2K[^\n]* kvtrace [^\n]*\x1b8")
@@ -55,7 +55,7 @@ def terminal(environment: dict[str, str], tmp_path: Path) -> Iterator[Open]:
     started: list[Terminal] = []
 
     def start(*arguments: str, **changes: str) -> Terminal:
-        command = [sys.executable, "-c", "from kvtrace.cli.main import main; main()", "record", *arguments]
+        command = [*KVTRACE, "record", *arguments]
         started.append(Terminal(command, {**environment, **changes}, str(tmp_path)))
         return started[-1]
 
@@ -92,15 +92,20 @@ INTERRUPTIBLE = """
 """
 
 
-def test_ctrl_c_reaches_the_command_once_and_kvtrace_waits_for_it(terminal: Open, script: Script) -> None:
-    window = terminal("--no-preflight", "-o", "run", sys.executable, script(INTERRUPTIBLE))
-    window.read_until(rb"pid \d+\.")
+def interrupt_twice(window: Terminal) -> tuple[int, bytes]:
+    """Press Ctrl-C twice in a window that runs `INTERRUPTIBLE`, then let it end; returns what `Terminal.end` does."""
     window.type(CTRL_C)
     window.read_until(b"<interrupt 1>")
     window.type(CTRL_C)
     shown = window.read_until(b"<interrupt 2>")
     os.kill(int(re.search(rb"pid (\d+)", shown)[1]), 12)
-    code, shown = window.end()
+    return window.end()
+
+
+def test_ctrl_c_reaches_the_command_once_and_kvtrace_waits_for_it(terminal: Open, script: Script) -> None:
+    window = terminal("--no-preflight", "-o", "run", sys.executable, script(INTERRUPTIBLE))
+    window.read_until(rb"pid \d+\.")
+    code, shown = interrupt_twice(window)
 
     assert code == 7
     assert b"<interrupt 3>" not in shown
@@ -180,7 +185,7 @@ def test_no_status_line_where_stderr_is_not_a_terminal(record: Run) -> None:
 def test_ctrl_z_stops_both_and_fg_goes_on(shell: Terminal, engine: Engine) -> None:
     source = "step(10); print('wait' + 'ing', flush=True); print('got', sys.stdin.readline().upper())"
     command = shlex.join(engine(source))
-    kvtrace = shlex.join([sys.executable, "-c", "from kvtrace.cli.main import main; main()", "record", "-o", "run"])
+    kvtrace = shlex.join([*KVTRACE, "record", "-o", "run"])
     shell.type(f"{kvtrace} -- {command}\n".encode())
     shell.read_until(b"waiting")
     shell.read_until(COUNTS)

@@ -15,13 +15,11 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>|`[a](http://evi
 """Id that a client may send: markup of HTML, Markdown, terminals and templates."""
 
 
-def run_sql(
-    *, sessions: int = 10, turns: int = 4, slower_ms: float = 0.0, blocks: int = 100, prompt: int = 0, tag: str = "s"
-) -> str:
+def run_sql(*, sessions: int = 10, turns: int = 4, slower_ms: float = 0.0, blocks: int = 100, tag: str = "s") -> str:
     """A run of `sessions` x `turns` requests, one step each. Request k arrives at k * 100 ms.
 
     Its first token comes after 10 + k ms, and `slower_ms` more; it ends 90 ms after that with 10 tokens, so tpot is
-    10 ms. Its prompt has 100 + k tokens and `prompt` more, of which k are found in the prefix cache.
+    10 ms. Its prompt has 100 + k tokens, of which k are found in the prefix cache.
     """
     text = tag.replace("'", "''")
     return f"""
@@ -34,7 +32,7 @@ def run_sql(
         ns AS arrival_ns, ns AS queued_ns, ns + 1000000 AS scheduled_ns,
         ns + ((10 + i + {slower_ms}) * 1000000)::BIGINT AS first_token_ns,
         ns + ((100 + i + {slower_ms}) * 1000000)::BIGINT AS finished_ns,
-        100 + i + {prompt} AS prompt_tokens, 10 AS output_tokens, 0 AS preemptions
+        100 + i AS prompt_tokens, 10 AS output_tokens, 0 AS preemptions
     FROM k;
     INSERT INTO step_schedule BY NAME SELECT
         1 AS engine_id, i + 1 AS step, ns AS start_ns, ns + 1000 AS scheduled_ns, 1 AS running, 0 AS waiting,
@@ -59,3 +57,8 @@ def make_trace(tmp_path_factory: pytest.TempPathFactory) -> MakeTrace:
         return write_trace(tmp_path_factory.mktemp("trace") / f"{name}.duckdb", sql)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def base(make_trace: MakeTrace) -> Path:
+    return make_trace(run_sql(), "base")

@@ -21,11 +21,6 @@ from .conftest import HOSTILE, MakeTrace, run_sql
 
 
 @pytest.fixture(scope="module")
-def base(make_trace: MakeTrace) -> Path:
-    return make_trace(run_sql(), "base")
-
-
-@pytest.fixture(scope="module")
 def slower(make_trace: MakeTrace) -> Path:
     return make_trace(run_sql(slower_ms=25, blocks=80), "slower")
 

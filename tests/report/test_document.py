@@ -45,7 +45,7 @@ def everywhere(text: str) -> Document:
         Paragraph([text, Words(text)], "hint"),
         Items([text, Words(text)], "warning"),
         Facts([(text, text), (text, Code(text))]),
-        Cards([Card(text, text, text, text)]),
+        Cards([Card(text, text, text)]),
         Panel([table]),
         Details(text, [Paragraph([text])]),
     ]
@@ -90,7 +90,7 @@ def test_a_recorded_value_is_one_cell_of_a_markdown_table(text: str) -> None:
 
 def test_numbers_stand_to_the_right_and_the_best_is_bold() -> None:
     table = text_table(["name", "n"], [("a", Cell(1, "best")), ("b", None)])
-    document = Document("t", "", [table, Listing("SELECT '<b>'", "sql")], "")
+    document = Document("t", "", [table, Listing("SELECT '<b>'")], "")
     assert "|---|---:|\n| `a` | **1** |\n| `b` | - |" in markdown(document)
     assert '<td class="s">a</td><td class="n best">1</td>' in page(document)
     assert "<pre>SELECT '&lt;b&gt;'</pre>" in page(document)

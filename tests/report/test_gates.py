@@ -21,11 +21,6 @@ BY_TURN = "UPDATE request SET {} = {} + (request % 5) * {} * 1000000;"
 
 
 @pytest.fixture(scope="module")
-def base(make_trace: MakeTrace) -> Path:
-    return make_trace(run_sql(), "base")
-
-
-@pytest.fixture(scope="module")
 def again(make_trace: MakeTrace) -> list[Path]:
     """A recorded twice more: first tokens come 1 ms later, and as before."""
     return [make_trace(run_sql(slower_ms=1), "again"), make_trace(run_sql(), "again")]

@@ -35,7 +35,7 @@ CHATS = Load(
     step_ns=2_600_000,
     token_ns=21_000,
 )
-TURNS = 4
+SESSIONS, TURNS = 10, 4
 TABLES = (
     *("request_arrival", "request_owner", "request_queued", "request_event", "prefix_lookup", "block_event"),
     *("step_schedule", "step_request", "step_update"),
@@ -50,9 +50,9 @@ def content_hash(number: int) -> int:
 class Engine:
     """Events of an engine as rows of tables. Its requests are numbered after those of the engines before it."""
 
-    def __init__(self, engine_id: int, sessions: int, blocks: int) -> None:
-        self.engine_id, self.before = engine_id, (engine_id - 1) * sessions * TURNS
-        self.records = Tile(range(1, blocks + 1), {}, sessions, engine_id, CHATS).run().records
+    def __init__(self, engine_id: int, blocks: int) -> None:
+        self.engine_id, self.before = engine_id, (engine_id - 1) * SESSIONS * TURNS
+        self.records = Tile(range(1, blocks + 1), {}, SESSIONS, engine_id, CHATS).run().records
         queued = [EVENTS["request_queued"].record(*row) for _, *row in self.records["request_queued"]]
         self.chats = {row.request: (row.session - 1, row.turn) for row in queued}
 
@@ -91,21 +91,21 @@ class Engine:
         return bool(value) if field.type is BOOL else value
 
 
-def create_trace(path: Path, engines: int = 1, sessions: int = 10, blocks: int = 88) -> Path:
+def create_trace(path: Path, engines: int = 1, blocks: int = 88) -> Path:
     """Write a trace of `engines` simulated engines; with 0 engines, one in which nothing was recorded."""
-    path.write_bytes(_trace(engines, sessions, blocks))
+    path.write_bytes(_trace(engines, blocks))
     return path
 
 
 @cache
-def _trace(engines: int, sessions: int, blocks: int) -> bytes:
+def _trace(engines: int, blocks: int) -> bytes:
     """The file, made once: many tests change a copy of the same one."""
     with tempfile.TemporaryDirectory() as folder:
-        return _write_trace(Path(folder) / "trace.duckdb", engines, sessions, blocks).read_bytes()
+        return _write_trace(Path(folder) / "trace.duckdb", engines, blocks).read_bytes()
 
 
-def _write_trace(path: Path, engines: int, sessions: int, blocks: int) -> Path:
-    made = [Engine(engine_id, sessions, blocks) for engine_id in range(1, engines + 1)]
+def _write_trace(path: Path, engines: int, blocks: int) -> Path:
+    made = [Engine(engine_id, blocks) for engine_id in range(1, engines + 1)]
     with duckdb.connect(str(path)) as connection:
         create_schema(connection)
         insert(connection, "run", [{"key": key, "value": value} for key, value in _run_facts(engines).items()])

@@ -14,12 +14,8 @@ from kvtrace.viewer.columns import unpack
 from kvtrace.viewer.source import Source
 
 from .exported import ROOM, Exported
+from .pages import rows
 from .simulate import EPOCH_NS, create_trace, insert
-
-
-def ask(trace: Path, query: str) -> list[Any]:
-    with duckdb.connect(str(trace), read_only=True) as connection:
-        return connection.sql(query).fetchall()
 
 
 def replay(trace: Path) -> dict[int, list[tuple[int, int, int]]]:
@@ -28,7 +24,7 @@ def replay(trace: Path) -> dict[int, list[tuple[int, int, int]]]:
     owners: dict[int, int] = defaultdict(lambda: -1)
     findable: set[int] = set()
     found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for time_ns, block, op, count, request in ask(
+    for time_ns, block, op, count, request in rows(
         trace, "SELECT time_ns, block_id, op::VARCHAR, ref_count, request FROM block_event ORDER BY rowid"
     ):
         references[block] = count
@@ -89,11 +85,11 @@ def test_a_coarse_level_shows_some_blocks_and_the_last_change_of_each_bin(
     found, truth = read(sink.chunks, tile), replay(trace)
     edges = np.linspace(tile["from_ns"] // 1000, tile["to_ns"] // 1000, 17)
     assert 5 < len(found) <= 64
-    for block, rows in found.items():
-        assert set(rows) <= set(truth[block])
-        bins = [int(np.searchsorted(edges, time, "right")) for time, *_ in rows]
+    for block, moments in found.items():
+        assert set(moments) <= set(truth[block])
+        bins = [int(np.searchsorted(edges, time, "right")) for time, *_ in moments]
         assert len(bins) == len(set(bins))
-        assert rows[-1] == truth[block][-1]
+        assert moments[-1] == truth[block][-1]
 
 
 def test_a_reset_of_the_prefix_cache_empties_every_free_block(tmp_path: Path) -> None:
@@ -103,4 +99,4 @@ def test_a_reset_of_the_prefix_cache_empties_every_free_block(tmp_path: Path) ->
         insert(connection, "block_event", [{"engine_id": 1, "time_ns": last + 10_000, "op": "reset", "pool": 0}])
     exported = Exported(path)
     found = read(exported.chunks, exported.engine["blocks"]["levels"][-1][0])
-    assert {rows[-1][1] for rows in found.values()} == {0}
+    assert {moments[-1][1] for moments in found.values()} == {0}

@@ -4,7 +4,6 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -16,21 +15,17 @@ from kvtrace.viewer import requests, steps
 from kvtrace.viewer.chunks import MemorySink
 
 from .exported import Exported
+from .pages import rows
 from .simulate import create_trace, insert
-
-
-def ask(trace: Path, query: str) -> list[tuple[Any, ...]]:
-    with duckdb.connect(str(trace), read_only=True) as connection:
-        return connection.sql(query).fetchall()
 
 
 def replay_free_cached(trace: Path) -> list[int]:
     """Free blocks that are findable after each `schedule`, followed block by block."""
-    events = ask(trace, "SELECT time_ns, block_id, op::VARCHAR, ref_count FROM block_event ORDER BY rowid")
+    events = rows(trace, "SELECT time_ns, block_id, op::VARCHAR, ref_count FROM block_event ORDER BY rowid")
     references: dict[int, int] = defaultdict(int)
     findable: set[int] = set()
     expected, position = [], 0
-    for (scheduled_ns,) in ask(trace, "SELECT scheduled_ns FROM step_schedule ORDER BY step"):
+    for (scheduled_ns,) in rows(trace, "SELECT scheduled_ns FROM step_schedule ORDER BY step"):
         while position < len(events) and events[position][0] <= scheduled_ns:
             _, block, op, references_after = events[position]
             position += 1
@@ -49,20 +44,20 @@ def replay_free_cached(trace: Path) -> list[int]:
 def test_every_step_is_in_the_page_as_it_is_in_the_trace(trace: Path) -> None:
     exported = Exported(trace)
     names = ["step", "end_ns", "duration_ns", "decode_tokens", "resumed_tokens", "running", "waiting", "used_blocks"]
-    expected = ask(trace, f"SELECT {', '.join(names)} FROM step ORDER BY step")
+    expected = rows(trace, f"SELECT {', '.join(names)} FROM step ORDER BY step")
     found = zip(*(exported.steps[name] for name in names), strict=True)
     assert [(step, end + exported.origin, *rest) for step, end, *rest in found] == expected
 
 
 def test_a_steps_bar_is_the_time_it_added(trace: Path) -> None:
     exported = Exported(trace)
-    expected = ask(trace, "SELECT end_ns - interval_ns FROM step ORDER BY step")
+    expected = rows(trace, "SELECT end_ns - interval_ns FROM step ORDER BY step")
     assert [(start + exported.origin,) for start in exported.steps["start_ns"]] == expected
 
 
 def test_a_step_tells_the_tokens_that_its_admissions_found_in_the_cache(trace: Path) -> None:
     columns = Exported(trace).steps
-    expected = ask(
+    expected = rows(
         trace,
         """SELECT s.step, coalesce(sum(local_cached_tokens), 0)::INT FROM step s
         LEFT JOIN request_event e ON e.step = s.step AND op IN ('schedule', 'resume')
@@ -112,7 +107,7 @@ def test_many_steps_also_come_as_bars_that_show_the_largest_step_and_sum_what_ha
     assert [reference["first"] for reference in details] == [1, 501, 1001]
     columns, per_bar = exported.read(overview), part["per_bar"]
     assert (sum(columns["steps"]), len(columns["steps"]), per_bar) == (1240, 96, 13)
-    bars = ask(
+    bars = rows(
         trace,
         f"""
         SELECT max(scheduled_tokens), max(waiting), max(used_blocks), sum(preempted_requests)::INT
@@ -123,7 +118,7 @@ def test_many_steps_also_come_as_bars_that_show_the_largest_step_and_sum_what_ha
     tokens = [sum(each) for each in zip(*(columns[f"{phase}_tokens"] for phase in phases), strict=True)]
     names = ("waiting", "used_blocks", "preempted_requests")
     assert list(zip(tokens, *(columns[name] for name in names), strict=True)) == bars
-    assert (sum(columns["evicted_blocks"]),) == ask(trace, "SELECT count(*) FROM block_event WHERE op = 'evict'")[0]
+    assert (sum(columns["evicted_blocks"]),) == rows(trace, "SELECT count(*) FROM block_event WHERE op = 'evict'")[0]
 
 
 def test_requests_shares_are_cut_as_the_steps_are(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +126,7 @@ def test_requests_shares_are_cut_as_the_steps_are(trace: Path, monkeypatch: pyte
     exported = Exported(trace)
     columns = exported.read(exported.engine["shares"])
     names = ("step", "request", "scheduled_tokens")
-    expected = ask(trace, f"SELECT {', '.join(names)} FROM step_request ORDER BY step, request")
+    expected = rows(trace, f"SELECT {', '.join(names)} FROM step_request ORDER BY step, request")
     assert list(zip(*(columns[name] for name in names), strict=True)) == expected
     assert [(each["first"], each["last"]) for each in exported.engine["shares"]] == [
         (1, 500),
@@ -145,11 +140,11 @@ def test_of_many_requests_an_overview_has_the_longest(trace: Path, monkeypatch: 
     monkeypatch.setattr(requests, "_LONGEST", requests._LONGEST.replace("LIMIT 2000", "LIMIT 5"))
     exported = Exported(trace)
     overview, details = exported.engine["requests"]["levels"]
-    longest = ask(trace, "SELECT request FROM request ORDER BY finished_ns - queued_ns DESC LIMIT 5")
+    longest = rows(trace, "SELECT request FROM request ORDER BY finished_ns - queued_ns DESC LIMIT 5")
     assert sorted(exported.read(overview)["request"]) == sorted(request for (request,) in longest)
     assert [reference["rows"] for reference in details] == [15, 15, 10]
     assert sorted(exported.requests["request"]) == [
-        row for (row,) in ask(trace, "SELECT request FROM request ORDER BY 1")
+        row for (row,) in rows(trace, "SELECT request FROM request ORDER BY 1")
     ]
 
 
@@ -188,7 +183,7 @@ def test_lanes_last_from_queue_to_end_without_a_gap(trace: Path) -> None:
     lanes = defaultdict(list)
     for row, start, length in zip(segments["row"], segments["start_ns"], segments["duration_ns"], strict=True):
         lanes[names[row]].append((start + exported.origin, start + exported.origin + length))
-    for request, queued, finished in ask(trace, "SELECT request, queued_ns, finished_ns FROM request"):
+    for request, queued, finished in rows(trace, "SELECT request, queued_ns, finished_ns FROM request"):
         lane = lanes[request]
         assert (lane[0][0], lane[-1][1]) == (queued, finished)
         assert all(before[1] == after[0] for before, after in pairwise(lane))
@@ -214,7 +209,7 @@ def test_resumed_time_ends_with_the_last_step_that_recomputed(trace: Path) -> No
         WHERE r.phase = 'resumed' AND NOT EXISTS (
             SELECT 1 FROM step_request n WHERE n.request = r.request AND n.phase = 'resumed' AND n.step = r.step + 1)
     """
-    assert found <= set(ask(trace, ends)) | set(ask(trace, preempted_again))
+    assert found <= set(rows(trace, ends)) | set(rows(trace, preempted_again))
     assert len(found) >= 10
 
 
@@ -234,8 +229,8 @@ def test_a_preemption_tells_whom_it_was_for_and_how_many_blocks_others_got(trace
     freed: dict[tuple[int, int], set[int]] = defaultdict(set)
     gainer: dict[tuple[int, int], int] = {}
     taken: dict[tuple[int, int], set[int]] = defaultdict(set)
-    victims = set(ask(trace, "SELECT request, step FROM request_event WHERE op = 'preempt'"))
-    for block, step, op, request in ask(
+    victims = set(rows(trace, "SELECT request, step FROM request_event WHERE op = 'preempt'"))
+    for block, step, op, request in rows(
         trace, "SELECT block_id, step, op::VARCHAR, request FROM block_event ORDER BY rowid"
     ):
         if op == "free" and (request, step) in victims:
@@ -262,7 +257,7 @@ def test_a_request_tells_what_it_waited_for_at_the_head_of_the_queue(trace: Path
         for request, steps, step in zip(requests["request"], requests["head_steps"], requests["wait_step"], strict=True)
         if steps is not None
     }
-    expected = ask(
+    expected = rows(
         trace,
         """SELECT limit_request, count(*), min(step) FROM step
         WHERE admission_limit <> 'none' GROUP BY limit_request""",
@@ -273,7 +268,7 @@ def test_a_request_tells_what_it_waited_for_at_the_head_of_the_queue(trace: Path
 def test_a_tool_gap_lasts_from_a_turns_end_to_the_next_one(trace: Path) -> None:
     exported = Exported(trace)
     columns = exported.requests
-    ends = dict(ask(trace, "SELECT session || '/' || turn, finished_ns FROM request"))
+    ends = dict(rows(trace, "SELECT session || '/' || turn, finished_ns FROM request"))
     for job, turn, gap in zip(columns["session"], columns["turn"], columns["gap_start_ns"], strict=True):
         assert (gap is None) == (turn == 1)
         assert gap is None or gap + exported.origin == ends[f"{job}/{turn - 1}"]
@@ -289,12 +284,12 @@ def test_no_machine_path_of_the_model_is_passed_on(tmp_path: Path) -> None:
 def test_totals_are_those_of_the_trace(trace: Path) -> None:
     totals = Exported(trace).engine["totals"]
     assert totals["requests"] == 40
-    assert (totals["output_tokens"],) == ask(trace, "SELECT sum(output_tokens)::INT FROM request")[0]
-    assert (totals["preemptions"],) == ask(trace, "SELECT sum(preemptions)::INT FROM request")[0]
-    assert (totals["recomputed_tokens"],) == ask(trace, "SELECT sum(resumed_tokens)::INT FROM step")[0]
-    hits = ask(trace, "SELECT sum(local_cached_tokens)::INT, sum(prompt_tokens)::INT FROM request")[0]
+    assert (totals["output_tokens"],) == rows(trace, "SELECT sum(output_tokens)::INT FROM request")[0]
+    assert (totals["preemptions"],) == rows(trace, "SELECT sum(preemptions)::INT FROM request")[0]
+    assert (totals["recomputed_tokens"],) == rows(trace, "SELECT sum(resumed_tokens)::INT FROM step")[0]
+    hits = rows(trace, "SELECT sum(local_cached_tokens)::INT, sum(prompt_tokens)::INT FROM request")[0]
     assert (totals["prefix_hit_tokens"], totals["prefix_queried_tokens"]) == hits
-    external = ask(trace, "SELECT sum(external_cached_tokens)::INT FROM request")[0]
+    external = rows(trace, "SELECT sum(external_cached_tokens)::INT FROM request")[0]
     assert (totals["external_hit_tokens"],) == external
     assert sum(totals["limits"].values()) == totals["steps"]
 

@@ -48,6 +48,11 @@ class Recorded(NamedTuple):
     record_stderr: str
 
 
+def rows(recorded: Recorded, sql: str) -> list[tuple[Any, ...]]:
+    columns = recorded.trace.sql(sql, format="arrow").columns
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:

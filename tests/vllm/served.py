@@ -32,8 +32,8 @@ class Server:
         self.process = process
         self.url = f"http://127.0.0.1:{port}"
 
-    def wait_until_up(self, seconds: float = 180) -> None:
-        deadline = time.monotonic() + seconds
+    def wait_until_up(self) -> None:
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             assert self.process.poll() is None, "the server ended while starting"
             try:

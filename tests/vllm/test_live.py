@@ -8,7 +8,7 @@ from kvtrace.events import FinishReason, Limit
 from kvtrace.live.engine import EngineState
 from kvtrace.live.follow import EngineFollower, Follower
 from kvtrace.live.misses import Verdict
-from tests.vllm.conftest import Recorded
+from tests.vllm.conftest import Recorded, rows
 
 RUNS = ["cached", "uncached", "tensor_parallel", "served"]
 
@@ -24,11 +24,6 @@ def followed(recorded: Recorded) -> EngineFollower:
     assert (follower.problem, follower.ended) == (None, True)
     (engine,) = follower.engines
     return engine
-
-
-def rows(recorded: Recorded, sql: str) -> list[tuple]:
-    columns = recorded.trace.sql(sql, format="arrow").columns
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def test_counts_equal_vllms_own_counters(recorded: Recorded) -> None:

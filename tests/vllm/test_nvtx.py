@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.vllm.conftest import HERE, Recorded, vllm_environment
+from tests.vllm.conftest import HERE, Recorded, rows, vllm_environment
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("nvtx") is None, reason="the package nvtx is not installed"),
@@ -105,13 +105,8 @@ def heard(
     return Heard({pid: heard for pid, heard in calls.items() if heard}, flushed, recorded)
 
 
-def rows(heard: Heard, sql: str) -> list[tuple]:
-    columns = heard.recorded.trace.sql(sql, format="arrow").columns
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
-
-
 def engine(heard: Heard) -> list[Call]:
-    [(pid,)] = rows(heard, "SELECT pid FROM process WHERE roles LIKE '%engine%'")
+    [(pid,)] = rows(heard.recorded, "SELECT pid FROM process WHERE roles LIKE '%engine%'")
     return heard.calls[pid]
 
 
@@ -120,7 +115,7 @@ def named(calls: list[Call], name: str) -> list[Call]:
 
 
 def test_only_the_processes_that_record_steps_speak(heard: Heard) -> None:
-    recording = rows(heard, "SELECT pid FROM process WHERE roles LIKE '%engine%' OR roles LIKE '%worker%'")
+    recording = rows(heard.recorded, "SELECT pid FROM process WHERE roles LIKE '%engine%' OR roles LIKE '%worker%'")
     assert set(heard.calls) == {pid for (pid,) in recording}
 
 
@@ -136,7 +131,7 @@ def test_each_process_asks_the_profiler_last_of_all_for_what_it_holds(heard: Hea
 def test_a_range_for_every_recorded_step_from_its_scheduling_to_its_results(heard: Heard) -> None:
     ranges = named(engine(heard), "step")
     recorded = rows(
-        heard,
+        heard.recorded,
         "SELECT s.step, s.start_ns - c.offset_ns, s.scheduled_ns - c.offset_ns, s.end_ns - c.offset_ns FROM step s, "
         "(SELECT any_value(offset_ns) AS offset_ns FROM clock) c ORDER BY step",
     )
@@ -152,10 +147,12 @@ def test_a_range_for_every_recorded_step_from_its_scheduling_to_its_results(hear
 
 
 def test_a_range_for_every_recorded_forward_pass_and_sampling(heard: Heard) -> None:
-    recorded = rows(heard, "SELECT p.pid, f.step FROM forward f JOIN process p USING (process_id) ORDER BY ALL")
+    recorded = rows(
+        heard.recorded, "SELECT p.pid, f.step FROM forward f JOIN process p USING (process_id) ORDER BY ALL"
+    )
     said = sorted((pid, call.payload) for pid, calls in heard.calls.items() for call in named(calls, "forward"))
     assert said == recorded
-    with_tokens = {step for (step,) in rows(heard, "SELECT step FROM step WHERE scheduled_tokens > 0")}
+    with_tokens = {step for (step,) in rows(heard.recorded, "SELECT step FROM step WHERE scheduled_tokens > 0")}
     for calls in heard.calls.values():
         if named(calls, "forward"):
             assert {call.payload for call in named(calls, "sample")} == with_tokens
@@ -170,7 +167,7 @@ def test_the_workers_ranges_lie_in_their_step_where_they_share_its_thread(heard:
 
 
 def test_preemption_marks_are_the_recorded_preemptions(heard: Heard) -> None:
-    recorded = rows(heard, "SELECT step FROM request_event WHERE op = 'preempt' ORDER BY time_ns")
+    recorded = rows(heard.recorded, "SELECT step FROM request_event WHERE op = 'preempt' ORDER BY time_ns")
     marks = named(engine(heard), "preemption")
     assert [(call.payload,) for call in marks] == recorded
     assert recorded, "the workload is meant to preempt"
@@ -178,7 +175,7 @@ def test_preemption_marks_are_the_recorded_preemptions(heard: Heard) -> None:
 
 
 def test_eviction_marks_count_the_recorded_evictions_of_their_step(heard: Heard) -> None:
-    recorded = rows(heard, "SELECT step, count(*) FROM block_event WHERE op = 'evict' GROUP BY step")
+    recorded = rows(heard.recorded, "SELECT step, count(*) FROM block_event WHERE op = 'evict' GROUP BY step")
     marks = Counter()
     for call in named(engine(heard), "eviction"):
         [(_, step)] = call.inside
@@ -226,4 +223,4 @@ def test_offload_marks_count_the_blocks_that_vllm_hands_to_its_copiers(listener:
 
 
 def test_hooks_for_nvtx_did_not_fail(heard: Heard) -> None:
-    assert rows(heard, "SELECT * FROM hook WHERE state = 'disabled'") == []
+    assert rows(heard.recorded, "SELECT * FROM hook WHERE state = 'disabled'") == []

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.agreement import compare
-from tests.vllm.conftest import Recorded
+from tests.vllm.conftest import Recorded, rows
 
 RUNS = ["cached", "uncached", "tensor_parallel", "served", "subclassed"]
 
@@ -15,11 +15,6 @@ RUNS = ["cached", "uncached", "tensor_parallel", "served", "subclassed"]
 @pytest.fixture(params=RUNS)
 def recorded(request: pytest.FixtureRequest) -> Recorded:
     return request.getfixturevalue(request.param)
-
-
-def rows(recorded: Recorded, sql: str) -> list[tuple]:
-    columns = recorded.trace.sql(sql, format="arrow").columns
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def hashes(recorded: Recorded, op: str) -> Counter[int]:

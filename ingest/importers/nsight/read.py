@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -181,7 +181,7 @@ class _Stream:
             pieces = iter(self._pieces())
             ahead = deque(pool.submit(self._read, piece) for piece in islice(pieces, AHEAD))
             while ahead:
-                batches = _result(ahead.popleft())
+                batches = ahead.popleft().result()
                 ahead.extend(pool.submit(self._read, piece) for piece in islice(pieces, 1))
                 for batch in batches:
                     yield self._keyed(batch)
@@ -229,7 +229,3 @@ class _Stream:
             statement.set_sql_query(self.values.select(piece))
             stream, _ = statement.execute_query()
             return [self.values.translate(batch, piece) for batch in pa.RecordBatchReader.from_stream(stream)]
-
-
-def _result(future: Future[list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-    return future.result()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from kvtrace.events import EnumType
+from kvtrace.events import EnumType, enum_type
 from kvtrace.ingest.gpu.enums import CallApi, CopyKind, MemoryKind, NvtxKind
 
 
@@ -53,12 +53,10 @@ def _read(alias: str, *columns: str, kind: Kind = Kind.integer) -> Read:
     return Read(alias, columns or (alias,), kind)
 
 
-def _decode(alias: str, members: EnumType, codes: dict[int, str], other: str | None = None) -> str:
+def _decode(alias: str, members: EnumType, codes: dict[int, str], other: str) -> str:
     """SQL that turns the export's code into an enum's value; NULL stays NULL."""
-    type_ = "e_" + "".join(f"_{c.lower()}" if c.isupper() else c for c in members.__name__).lstrip("_")
     cases = " ".join(f"WHEN {code} THEN '{name}'" for code, name in codes.items())
-    default = f" ELSE '{other}'" if other else ""
-    return f"CASE WHEN {alias} IS NULL THEN NULL ELSE CASE {alias} {cases}{default} END END::{type_}"
+    return f"CASE WHEN {alias} IS NULL THEN NULL ELSE CASE {alias} {cases} ELSE '{other}' END END::{enum_type(members)}"
 
 
 _COPY_KINDS = {kind.value: kind.name for kind in CopyKind if kind is not CopyKind.unknown}

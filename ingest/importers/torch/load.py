@@ -32,8 +32,9 @@ _RANKED_PID = re.compile(r"\[(.+?)\]\s*(-?\d+)")
 """How SGLang writes the processes of merged ranks: "[TP00] 84"."""
 
 
-def _schema(text: str, numbers: str, last: str = "name") -> pa.Schema:
-    types: dict[str, pa.DataType] = {text: pa.string(), **dict.fromkeys(numbers.split(), pa.int64()), last: pa.string()}
+def _schema(text: str, numbers: str) -> pa.Schema:
+    names = numbers.split()
+    types: dict[str, pa.DataType] = {text: pa.string(), **dict.fromkeys(names, pa.int64()), "name": pa.string()}
     return pa.schema(types)
 
 

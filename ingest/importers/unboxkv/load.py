@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -12,13 +12,12 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.importers.engines import add_source
+from kvtrace.ingest.importers.importer import Progress
 from kvtrace.ingest.importers.lines import plain_name, read_lines
 from kvtrace.ingest.importers.options import Options
 from kvtrace.ingest.importers.unboxkv.log import LOG_LINE, load_log
 from kvtrace.ingest.importers.unboxkv.pattern import load_patterns
 from kvtrace.ingest.importers.unboxkv.usage import is_steps, is_usage, load_usage
-
-Progress = Callable[[str, int, int], None]
 
 EXPECTED = "expected a file of UnBoxKV-IO: a KV pattern (.json), utilisation or steps (.csv), or a log"
 HEAD_LINES = 200

@@ -6,7 +6,6 @@ The text is searched for what is known; everything else in a log is nobody's bus
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import duckdb
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.append import Appender, nanoseconds, real, whole
 from kvtrace.ingest.importers.engines import ImportedEngine, count_source, new_engine, next_key
+from kvtrace.ingest.importers.importer import Progress
 from kvtrace.ingest.importers.lines import Line, read_lines
 from kvtrace.ingest.importers.options import say
 from kvtrace.ingest.importers.unboxkv.samples import insert_steps, make_step_table
-
-Progress = Callable[[str, int, int], None]
 
 EXPECTED = "expected a log of vLLM"
 LOG_LINE = re.compile(r"Namespace\(|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d |.*Avg prompt throughput: ")

@@ -7,7 +7,6 @@ of its own: it is put at the layer's call, as the tool's authors draw it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -16,12 +15,11 @@ from kvtrace.errors import KvtraceError
 from kvtrace.ingest.append import Appender
 from kvtrace.ingest.derive.requests import insert_tile_windows
 from kvtrace.ingest.importers.engines import ImportedEngine, count_source, new_engine, next_key
+from kvtrace.ingest.importers.importer import Progress
 from kvtrace.ingest.importers.options import TICK_NS, Options, say
 from kvtrace.ingest.importers.unboxkv.pattern_file import Array, Layout, Pattern, Reads, find_layout, read_patterns
 from kvtrace.ingest.importers.unboxkv.pattern_plan import Planner, StepPlan
 from kvtrace.ingest.importers.unboxkv.pattern_tables import PlanTables
-
-Progress = Callable[[str, int, int], None]
 
 ASSUMED_BLOCK_TOKENS = 16
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -12,11 +12,10 @@ import duckdb
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.append import Appender, nanoseconds, real, whole
 from kvtrace.ingest.importers.engines import count_source, new_engine
+from kvtrace.ingest.importers.importer import Progress
 from kvtrace.ingest.importers.lines import LeftOut, Line, read_lines
 from kvtrace.ingest.importers.options import say
 from kvtrace.ingest.importers.unboxkv.samples import insert_steps, make_step_table
-
-Progress = Callable[[str, int, int], None]
 
 EXPECTED = "expected a CSV of UnBoxKV-IO with a header"
 _UNITS_NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}

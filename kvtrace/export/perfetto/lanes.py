@@ -37,7 +37,7 @@ class Lanes:
         gap_ns: Least time between two intervals of a lane.
     """
 
-    def __init__(self, gap_ns: int = 0) -> None:
+    def __init__(self, gap_ns: int) -> None:
         self._gap_ns = gap_ns
         self._tracks: dict[Hashable, _Track] = defaultdict(_Track)
 

@@ -14,7 +14,7 @@ from typing import Any
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import TIER_BLOCK, TRANSFER_BLOCK, TRANSFER_END, TRANSFER_SUBMIT, Direction, Tier, TierOp
 from kvtrace.lab.replay.recording import LOAD
-from kvtrace.probes.connectors.part import STEP_ATTRIBUTE
+from kvtrace.probes.engine import STEP_ATTRIBUTE
 
 
 def low_hash(content: bytes) -> int:

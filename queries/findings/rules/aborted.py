@@ -20,7 +20,7 @@ def find(trace: Trace) -> Iterator[Finding]:
         f"{count(len(gone), 'request')} ended in an abort after {duration(spent)} in the batch, with "
         f"{tokens(total(gone, 'output_tokens'))} generated for nobody."
     )
-    worst = worst_of("request", gone, "total_ms")
+    worst = worst_of(gone, "total_ms")
     remedy = "Clients that time out or disconnect: compare their time-out with the time to first token."
     yield Finding("aborted", text, spent, Basis.recorded, "request-latency", len(gone), remedy, worst)
 

@@ -23,7 +23,7 @@ def find(trace: Trace) -> Iterator[Finding]:
             f"{duration(before / len(known))} a request on average, "
             f"{duration(max(row['frontend_ms'] for row in known))} at most."
         )
-        worst = worst_of("request", known, "frontend_ms")
+        worst = worst_of(known, "frontend_ms")
         remedy = f"The API process is busy or starting: {_BUSY}"
         yield Finding("api_process", text, before, Basis.recorded, "request-latency", len(known), remedy, worst)
 
@@ -36,7 +36,7 @@ def find(trace: Trace) -> Iterator[Finding]:
             f"process handed on the last output {duration(after / len(known))} later on average, "
             f"{duration(max(row['output_ms'] for row in known))} at most."
         )
-        worst = worst_of("request", known, "output_ms")
+        worst = worst_of(known, "output_ms")
         remedy = f"The API process, not the engine, is the bottleneck: {_BUSY}"
         yield Finding("api_process", text, after, Basis.derived, "request-latency", len(known), remedy, worst)
 

@@ -27,7 +27,7 @@ def find(trace: Trace) -> Iterator[Finding]:
                 f"{where}Blocks that {_HOLDERS.get(cause, f'pins of cause {cause} held')}, though no running request "
                 f"used them, would have sufficed for {' and '.join(forced)} of {count(requests, 'request')}."
             )
-            worst = worst_of("request", own, "forced_alone")
+            worst = worst_of(own, "forced_alone")
             yield Finding("pins", text, refused + preempted, Basis.inferred, "pin-forced", len(own), _REMEDY, worst)
 
 

@@ -23,7 +23,7 @@ def find(trace: Trace) -> Iterator[Finding]:
         if any(row["wait_ms"] is not None for row in rows):
             text += f"{', and' if again else ';'} the requests waited {duration(waited)} to go on"
         text += "."
-        worst = worst_of("request", rows, "wait_ms")
+        worst = worst_of(rows, "wait_ms")
         remedy = "More KV blocks or a smaller --max-num-seqs. `preemption-ledger` has each one's price."
         yield Finding("preemption", text, waited, Basis.recorded, "preemptions", len(rows), remedy, worst)
 

@@ -10,12 +10,12 @@ from typing import Any
 TICKS = 7
 
 
-def block_bytes(block_tokens: int, width: int, element: int = 2) -> int:
+def block_bytes(block_tokens: int, width: int, element: int) -> int:
     """Bytes of K of a block: `width` elements a token."""
     return block_tokens * width * element
 
 
-def write_record(slot: int, block_tokens: int, width: int, element: int = 2, ticks: int = TICKS) -> list[int]:
+def write_record(slot: int, block_tokens: int, width: int, element: int) -> list[int]:
     """The row of a token: first and last byte of its K, of its V, and how long it took."""
     size = block_bytes(block_tokens, width, element)
     block, place = divmod(slot, block_tokens)
@@ -24,7 +24,7 @@ def write_record(slot: int, block_tokens: int, width: int, element: int = 2, tic
     k_end = block * size + (width // group - 1) * block_tokens * 16 + place * 16 + (group - 1) * element
     v = block * size + place * element
     v_end = block * size + (width - 1) * block_tokens * element + place * element
-    return [k, k_end, v, v_end, ticks]
+    return [k, k_end, v, v_end, TICKS]
 
 
 def read_lists(tables: Sequence[Sequence[int]], warps: int, entries: int, *, v: bool) -> list[list[int]]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.settings import (
     ASSUMED_LOAD_GB_PER_S,
     ASSUMED_STORE_GB_PER_S,
-    TTL_PIN,
     changed_settings,
     recorded_settings,
     untold_settings,

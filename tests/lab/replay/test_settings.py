@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.policies.base import Movement, Turn
 from kvtrace.lab.replay.recording import EngineFacts, StepTime
-from kvtrace.lab.replay.settings import TTL_PIN, changed_settings, changes_between, recorded_settings
+from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings
 from kvtrace.lab.replay.tiers.store import Store
 from kvtrace.lab.replay.timing import Work, fit
 

@@ -48,13 +48,9 @@ FAST = (
 )  # fmt: skip
 
 
-def jobs(count: int = 6, turns: int = 4) -> list[Job]:
-    tools = ["grep", "find", "grep", ""]
+def jobs(count: int) -> list[Job]:
     return [
-        Job(
-            f"job-{n}",
-            [Turn([0] * (200 + 7 * n), 10, tools[t % 4] if t < turns - 1 else "", 0.5) for t in range(turns)],
-        )
+        Job(f"job-{n}", [Turn([0] * (200 + 7 * n), 10, tool, 0.5) for tool in ("grep", "find", "grep", "")])
         for n in range(count)
     ]
 

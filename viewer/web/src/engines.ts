@@ -36,7 +36,7 @@ export function chooseEngines(wanted: string): void {
   view.engines = runsOf().flatMap((run, number) =>
     run.engines.flatMap((contents, index) => {
       if (chosen[number] !== ALL && Number(chosen[number]) !== index) return [];
-      const engine = new Engine(run, number, contents, index, engineTitle(run, contents));
+      const engine = new Engine(run, contents, index, engineTitle(run, contents));
       if (several) engine.shift = run.first_ns ?? 0;
       else if (chosen[number] !== ALL) engine.shift = contents.span_ns?.[0] ?? 0; // its clock may be no other engine's
       return [engine];

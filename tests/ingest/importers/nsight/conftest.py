@@ -74,15 +74,8 @@ class SmallExport:
         row |= {"globalPid": global_tid(0), "demangledName": self.string(name), "shortName": self.string(name[:8])}
         return self.rows("CUPTI_ACTIVITY_KIND_KERNEL", [row | more])
 
-    def kvtrace_domain(self, domain: int = 3) -> SmallExport:
-        row = {
-            "start": 0,
-            "end": None,
-            "eventType": 75,
-            "text": "kvtrace",
-            "globalTid": global_tid(),
-            "domainId": domain,
-        }
+    def kvtrace_domain(self) -> SmallExport:
+        row = {"start": 0, "end": None, "eventType": 75, "text": "kvtrace", "globalTid": global_tid(), "domainId": 3}
         return self.rows("NVTX_EVENTS", [row | {"textId": None, "int64Value": None}])
 
     def range(

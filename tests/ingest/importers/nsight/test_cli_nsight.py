@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.ingest.test_cli_ingest import kvtrace
+
 from .conftest import SmallExport
-
-CLI = [sys.executable, "-c", "from kvtrace.cli.main import main; main()"]
-
-
-def kvtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

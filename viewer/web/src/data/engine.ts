@@ -21,7 +21,6 @@ export class Engine {
 
   constructor(
     readonly run: RunContents,
-    readonly runIndex: number,
     readonly contents: EngineContents,
     readonly index: number,
     readonly title: string,
