@@ -123,6 +123,8 @@ def test_the_column_that_rows_are_sorted_by_is_shown(make_trace: MakeTrace) -> N
     for order in ("tpot", "tpot_ms"):
         shown = on_terminal(80, f"query request-latency {path} --order {order}").split("Left out:")[0]
         assert "tpot" in shown.splitlines()[1].split()
+    shown = on_terminal(80, f"query request-latency {path} --order total_ms").split("Left out:")[0]
+    assert shown.splitlines()[1].split().count("total") == 1
 
 
 def test_units_of_people_on_a_terminal_alone(make_trace: MakeTrace) -> None:
