@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay.policies import prefetch_class
 from kvtrace.lab.replay.recording import EngineFacts
 
 TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
@@ -252,6 +253,7 @@ def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefe
     elif name in _TIER_NUMBERS:
         tier[key] = _number(change, value)
     elif name == "prefetch":
+        prefetch_class(value)  # a wrong one is told before the recording is replayed
         prefetch["name"] = value
     else:
         prefetch[key] = _number(change, value)

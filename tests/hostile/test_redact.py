@@ -75,7 +75,7 @@ def test_no_identifier_is_left_in_the_file(tmp_path: Path) -> None:
 
 
 def test_sentences_of_a_recording_name_requests_by_their_hashes(tmp_path: Path) -> None:
-    """GIVEN a recording whose misses are blamed on other requests WHEN redacted THEN only the hashes of these are named."""
+    """GIVEN a recording whose misses are blamed on other requests WHEN redacted THEN they are named by hashes."""
     with tarfile.open(RECORDINGS / "agents-small.tar.xz") as file:
         file.extractall(tmp_path, filter="data")
     trace, target = ingest(tmp_path / "agents-small").target, tmp_path / "out.duckdb"
