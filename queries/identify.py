@@ -93,6 +93,8 @@ def _request(trace: Trace, text: str) -> int:
 
 
 def _ambiguous(text: str, found: Sequence[dict[str, Any]]) -> str:
-    lines = [f"  {row['request']}  {label(row)}  {inert(str(row['internal_id']))}" for row in found[:_MOST]]
+    named = [(str(row["request"]), label(row), inert(str(row["internal_id"]))) for row in found[:_MOST]]
+    width, longest = (max(len(row[place]) for row in named) for place in (0, 1))
+    lines = [f"  {number:>{width}}  {name:{longest}}  {internal}" for number, name, internal in named]
     more = [f"  and {len(found) - _MOST} more"] if len(found) > _MOST else []
     return "\n".join([f"{len(found)} requests are meant by {inert(text)!r}; name one by its number:", *lines, *more])

@@ -50,7 +50,8 @@ WITH looked_up AS (
     LEFT JOIN looked_up l ON l.engine_id = s.engine_id AND l.step = s.step AND l.request = s.limit_request
     WHERE admission_limit = 'kv_insufficient' AND limit_need_blocks IS NOT NULL
     UNION ALL
-    SELECT engine_id, 'preempted', request, step, time_ns, NULL, NULL FROM request_event WHERE op = 'preempt'
+    -- Just before it: from then on until they are freed, the request's own blocks are those of one that waits.
+    SELECT engine_id, 'preempted', request, step, time_ns - 1, NULL, NULL FROM request_event WHERE op = 'preempt'
 ), moment AS (
     SELECT DISTINCT engine_id, time_ns FROM event
 ), edge AS NOT MATERIALIZED (

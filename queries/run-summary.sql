@@ -29,7 +29,7 @@
 -- column: mean_used_share [ratio] derived | Mean share of the KV blocks in use.
 -- column: max_used_share [ratio] derived | Largest share of an engine's KV blocks in use after a step.
 -- column: preemptions recorded | Preemptions.
--- column: evictions recorded | Blocks whose cached content was evicted; NULL without block events.
+-- column: evictions [blocks] recorded | Blocks whose cached content was evicted; NULL without block events.
 -- column: recomputed_tokens [tokens] recorded | Tokens computed again after preemptions.
 -- column: dropped_records recorded | Records lost because recording had stopped; 0: none.
 -- column: discarded_records recorded | Records that a flight recorder discarded (table discarded); 0: the run is whole.

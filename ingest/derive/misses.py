@@ -43,6 +43,7 @@ WITH judged AS (
             WHEN f.somewhere THEN 'not_used'
             WHEN k.other IS NOT NULL THEN 'different_key'
             WHEN m.engine_id IN (SELECT process_id FROM discarded) THEN 'unknown'
+            WHEN m.engine_id NOT IN (SELECT engine_id FROM block_event WHERE engine_id IS NOT NULL) THEN 'unknown'
             WHEN begun > m.hit_tokens AND begun < (m.block::BIGINT + 1) * m.block_tokens THEN 'part_of_block'
             ELSE 'never_stored'
         END AS verdict
@@ -96,6 +97,7 @@ SELECT n.engine_id, n.time_ns, n.step, n.request, n.resumed, n.verdict, n.querie
         WHEN 'reading_skipped' THEN 'The request asked not to read the prefix cache, as prompt log probabilities do.'
         WHEN 'unknown' THEN CASE
             WHEN n.block_hash IS NULL THEN format('The hash of block {} was not recorded.', n.block)
+            WHEN n.engine_id NOT IN (SELECT process_id FROM discarded) THEN 'What happened to blocks was not recorded.'
             ELSE 'Nobody stored it in the part of the recording that was kept; before that, nobody knows.' END
         WHEN 'shorter_than_block' THEN CASE
             WHEN n.block = 0 THEN format('Its {} tokens are fewer than a block of {}.', queried_tokens, block_tokens)

@@ -39,6 +39,10 @@ def recognise(path: Path) -> Importer:
     """
     head = read_head(path)
     found = [importer for importer in all_importers().values() if importer.recognises(path, head)]
+    if not found and head[8:12] == b"DUCK":  # DuckDB's magic
+        raise KvtraceError(
+            f"{path} is a DuckDB file, such as a trace that is made already; ingest makes them of recordings"
+        )
     if len(found) != 1:
         options = ", ".join(each.option for each in found or all_importers().values())
         what = "could be several kinds of file" if found else "is a file, not a run directory, and of no known kind"

@@ -135,7 +135,7 @@ def compare(
 
 def _print_groups(trace: Path, by: str, skip_requests: int) -> None:
     with needs_analysis():
-        from kvtrace.cli.terminal import print_table
+        from kvtrace.cli.terminal import print_fitting
         from kvtrace.queries.text import inert
         from kvtrace.reports.groups import compare_groups
 
@@ -152,7 +152,7 @@ def _print_groups(trace: Path, by: str, skip_requests: int) -> None:
     ]
     right = [False, False, False, True, True, False, True, True, True, True]
     with quiet_pipe() as stdout:
-        print_table([names], cells, right, stdout)
+        print_fitting(names, cells, right, [0, 1, 2, 4, 5, 7, 8, 9, 3, 6], stdout)
 
 
 def _print_gates(judgements: Sequence[Judgement], stdout: TextIO) -> None:
@@ -163,7 +163,7 @@ def _print_gates(judgements: Sequence[Judgement], stdout: TextIO) -> None:
 
 
 def _print(comparison: Comparison, stdout: TextIO) -> None:
-    from kvtrace.cli.terminal import print_table
+    from kvtrace.cli.terminal import print_fitting
     from kvtrace.queries.text import inert
     from kvtrace.reports.side_by_side import READING, heading, lines
 
@@ -179,6 +179,7 @@ def _print(comparison: Comparison, stdout: TextIO) -> None:
         values = ["metric", "unit", "better", "A", letter]
         names = [*values, "difference", "change", "95% interval", "pairs", f"{letter} is"]
         rows = [line.cells for line in lines(comparison, other)]
-        print_table([names], rows, [False] * 3 + [True] * 6 + [False], stdout)
+        right = [False] * 3 + [True] * 6 + [False]
+        print_fitting(names, rows, right, [0, 3, 4, 9, 1, 6, 7, 5, 8, 2], stdout)
     typer.echo(f"\n{READING}", file=stdout)
     sys.stdout.flush()

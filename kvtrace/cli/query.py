@@ -117,7 +117,7 @@ def query(
         reader = opened.query(found.name, format="batches", **params)
         if order:
             ordered, reader = sorted_by(reader, order)
-            layout = replace(layout, key=(ordered, *layout.key))  # what it is sorted by is shown
+            layout = replace(layout, key=tuple(dict.fromkeys((ordered, *layout.key))))  # what it is sorted by is shown
         write_result(reader, kind, output, limit, units, layout)
     return None
 

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.cli.output import FormatOption, JsonOption, OutputOption, chosen_format, write_result
+from kvtrace.cli.output import (
+    ColumnsOption,
+    FormatOption,
+    JsonOption,
+    Layout,
+    OutputOption,
+    VerticalOption,
+    WideOption,
+    chosen_format,
+    split_columns,
+    write_result,
+)
 from kvtrace.errors import KvtraceError, needs_analysis
 
 if TYPE_CHECKING:
@@ -33,6 +44,9 @@ BytesOption = Annotated[
 ]
 PlotOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the curve as .png, .svg or .pdf.")]
 
+_KEY = "size_of", "size_blocks", "lru_miss_ratio", "belady_miss_ratio", "recorded_miss_ratio", "size_bytes"
+"""The columns that matter most."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
@@ -48,7 +62,10 @@ def reuse(
     plot: PlotOption = None,
     format: FormatOption = None,  # noqa: A002 - the option's name
     output: OutputOption = None,
+    columns: ColumnsOption = None,
     as_json: JsonOption = False,
+    wide: WideOption = False,
+    vertical: VerticalOption = False,
 ) -> None:
     """Compute the prefix cache's miss ratio at other sizes.
 
@@ -67,7 +84,8 @@ def reuse(
         if plot is not None:
             _draw(frame, plot)
     table = pa.Table.from_pandas(frame, preserve_index=False)  # NaN becomes NULL
-    write_result(table.to_reader(), kind, output, 0, UNITS)
+    layout = Layout(_KEY, split_columns(columns), wide, vertical, origin_ns=0)
+    write_result(table.to_reader(), kind, output, 0, UNITS, layout)
     _name_unreached(frame)
 
 

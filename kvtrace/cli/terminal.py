@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, TextIO
 
+import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.padding import Padding
@@ -51,6 +53,40 @@ def print_table(
             console.print(Text(line(head), style="bold"), soft_wrap=True)
     console.print(Text((" " * GAP).join("-" * own for own in widths), style="dim"), soft_wrap=True)
     file.writelines(line(row) + "\n" for row in rows)
+
+
+def print_fitting(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], order: Sequence[int], file: TextIO
+) -> None:
+    """Print rows of text as a table, on a terminal only the columns that fit; stderr says which are left out.
+
+    Args:
+        heads: The columns' heads.
+        rows: A text a column each.
+        right: For each column: its texts go to the right, as numbers do.
+        order: The columns' places, the most important first.
+        file: Where to.
+    """
+    shown = set(order)
+    if file.isatty():
+        left = width_of(file) + GAP
+        needed = [max(map(cell_len, column)) + GAP for column in zip(heads, *rows, strict=True)]
+        shown.clear()
+        for place in order:
+            if needed[place] <= left:
+                shown.add(place)
+                left -= needed[place]
+    places = sorted(shown)
+    print_table(
+        [[heads[place] for place in places]],
+        [[row[place] for place in places] for row in rows],
+        [right[place] for place in places],
+        file,
+    )
+    if left_out := [head for place, head in enumerate(heads) if place not in shown]:
+        file.flush()
+        text = f"Left out: {', '.join(left_out)} (a wider terminal or a pipe shows them)"
+        typer.echo(fill(text, width_of(file)), err=True)
 
 
 def width_of(file: TextIO) -> int:

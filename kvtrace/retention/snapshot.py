@@ -53,7 +53,9 @@ def snapshot(run_dir: Path, copy: Path) -> Path:
         partial.rename(copy)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise KvtraceError(f"Cannot freeze {run_dir} in {copy}: {error.strerror or error}") from error
+        raise KvtraceError(
+            f"Cannot copy {run_dir} to {copy}: {error.strerror or error}. Use -o to name another."
+        ) from error
     return copy
 
 

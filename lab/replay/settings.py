@@ -10,6 +10,7 @@ from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
+from kvtrace.lab.replay.policies import prefetch_class
 from kvtrace.lab.replay.recording import EngineFacts
 
 _DRAFTS = "num_speculative_tokens"
@@ -252,6 +253,7 @@ def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefe
     elif name in _TIER_NUMBERS:
         tier[key] = _number(change, value)
     elif name == "prefetch":
+        prefetch_class(value)  # a wrong one is told before the recording is replayed
         prefetch["name"] = value
     else:
         prefetch[key] = _number(change, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from typer.testing import CliRunner
 from kvtrace.cli.main import app
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.redaction import is_kept, redact_trace
+from kvtrace.ingest.run import ingest
 from kvtrace.queries import Trace, catalogue
 from tests.hostile.conftest import secret
 from tests.hostile.marked import make_marked
 from tests.traces import write_trace
 
 QUERIES = Path(__file__).parents[1] / "queries"
+RECORDINGS = Path(__file__).parents[2] / "examples" / "recordings"
 KEY = b"0123456789abcdef0123456789abcdef"
 TIED = (("kv-fragmentation",), ("pass-throughput", "prefix-phases"), ("handover-stages",))
 """Queries whose ties, in the traces together, break by text or by chance, or that join what has one number in many of
@@ -69,6 +72,28 @@ def test_no_identifier_is_left_in_the_file(tmp_path: Path) -> None:
     }  # fmt: skip
     assert facts["vllm_version"] == secret("run", "vllm_version")
     assert hashes != [(7,)]
+
+
+def test_sentences_of_a_recording_name_requests_by_their_hashes(tmp_path: Path) -> None:
+    """GIVEN a recording whose misses are blamed on other requests WHEN redacted THEN they are named by hashes."""
+    with tarfile.open(RECORDINGS / "agents-small.tar.xz") as file:
+        file.extractall(tmp_path, filter="data")
+    trace, target = ingest(tmp_path / "agents-small").target, tmp_path / "out.duckdb"
+    redact_trace(trace, target, KEY)
+    names = "SELECT DISTINCT unnest([external_id, internal_id, session]) FROM request"
+    with Trace(trace) as original, Trace(target) as redacted:
+        ids = [name for (name,) in original.sql(names, "relation").fetchall()]
+        sentences = [why for (why,) in redacted.sql("SELECT why FROM prefix_miss", "relation").fetchall()]
+        blamed = redacted.sql(
+            "SELECT count(*), count(*) FILTER (contains(why, 'equest ' || q.external_id)) "
+            "FROM prefix_miss m JOIN request q ON q.request = m.other_request",
+            "relation",
+        ).fetchall()
+    assert len(ids) > 100
+    assert not [name for name in ids for why in sentences if name in why]
+    assert blamed[0][0] == blamed[0][1] > 10
+    data = target.read_bytes()
+    assert not [name for name in ids if name.encode() in data]
 
 
 @pytest.mark.parametrize("name", sorted(catalogue()))

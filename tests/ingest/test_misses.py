@@ -55,6 +55,13 @@ def test_what_a_flight_recorder_let_go_is_not_called_never_stored(events: Events
     )
 
 
+def test_without_block_events_nothing_is_called_never_stored(events: Events) -> None:
+    # GIVEN a recording whose file of block events was damaged and left out
+    events.connection.execute("DELETE FROM block_event")
+    events.lookup(50, 2, 50, 16, chain=(102, 103))
+    assert verdicts(events, "verdict, why") == [("unknown", "What happened to blocks was not recorded.")]
+
+
 def test_a_block_evicted_before_is_told_from_one_evicted_after(events: Events) -> None:
     events.block(40, "evict", 2, 102, 3)
     events.block(40, "evict", 3, 103, 3)

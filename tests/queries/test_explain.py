@@ -84,6 +84,14 @@ def test_an_id_of_several_requests_lists_them(make_trace: MakeTrace, text: str, 
     assert [line.split()[0] for line in str(error.value).splitlines()[1:]] == list(candidates)
 
 
+def test_candidates_stand_in_columns(make_trace: MakeTrace) -> None:
+    more = "INSERT INTO request (request, engine_id, internal_id, session, turn) VALUES "
+    more += "(8, 1, 'x-8', 'talk', 8), (10, 1, 'x-10', 'talk', 10);"
+    with Trace(make_trace(TRACE + more)) as trace, pytest.raises(KvtraceError, match="2 requests are meant") as error:
+        identify(trace, "talk")
+    assert str(error.value).splitlines()[1:] == ["   8  talk/8   x-8", "  10  talk/10  x-10"]
+
+
 @pytest.mark.parametrize("text", ["cmpl-z", "99", "", "step:x"])
 def test_an_id_of_nothing_is_an_error(make_trace: MakeTrace, text: str) -> None:
     with Trace(make_trace(TRACE)) as trace, pytest.raises(KvtraceError):

@@ -123,6 +123,25 @@ def test_the_column_that_rows_are_sorted_by_is_shown(make_trace: MakeTrace) -> N
     for order in ("tpot", "tpot_ms"):
         shown = on_terminal(80, f"query request-latency {path} --order {order}").split("Left out:")[0]
         assert "tpot" in shown.splitlines()[1].split()
+    shown = on_terminal(80, f"query request-latency {path} --order total_ms").split("Left out:")[0]
+    assert shown.splitlines()[1].split().count("total") == 1
+
+
+def test_comparisons_and_cache_sizes_fit_and_keep_their_answer(tmp_path: Path) -> None:
+    create_trace(tmp_path / "a.duckdb")
+    trace = tmp_path / "a.duckdb"
+    commands = f"compare {trace} {trace}", f"compare {trace} --by warmth", f"reuse {trace}"
+    printed = on_terminal(80, *commands)
+    compared, by_warmth, sizes = printed.split("@")[1:]
+    for table in compared, by_warmth, sizes:
+        rule = next(line for line in table.splitlines() if line.startswith("----"))
+        assert cell_len(rule) <= 80
+    assert "95% interval" in " ".join(compared.split("Left out:")[1].split())
+    assert "B is" in compared.split("Left out:")[0]
+    assert "lru_miss_ratio" in sizes.split("Left out:")[0]
+    whole = kvtrace("compare", trace, trace).stdout
+    assert "95% interval" in whole
+    assert "Left out:" not in whole
 
 
 def test_units_of_people_on_a_terminal_alone(make_trace: MakeTrace) -> None:

@@ -146,6 +146,9 @@ def test_what_cannot_be_frozen_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(KvtraceError, match="taken exists"):
         snapshot(tmp_path, tmp_path / "taken")
+    (tmp_path / "file").touch()
+    with pytest.raises(KvtraceError, match=r"Cannot copy .* to .*/file/copy: Not a directory\. Use -o to name another"):
+        snapshot(tmp_path, tmp_path / "file" / "copy")
     assert not list(tmp_path.glob(".*"))
 
 

@@ -23,18 +23,25 @@ PREFETCH: dict[str, type[Prefetch]] = {
 }
 
 
-def prefetch_policy(name: str, options: Mapping[str, Any]) -> Prefetch:
-    """Make the policy of a name in `PREFETCH`, or of a class such as `my_package.module.MyPolicy`.
+def prefetch_class(name: str) -> type[Prefetch]:
+    """Return the class of a name in `PREFETCH`, or one such as `my_package.module.MyPolicy`.
 
     Raises:
         KvtraceError: There is no such policy.
     """
-    kind: Any = PREFETCH.get(name)
-    if kind is None:
-        module, _, attribute = name.rpartition(".")
-        try:
-            kind = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError):
-            raise KvtraceError(f"prefetch={name}: expected {', '.join(PREFETCH)}, or a class", 2) from None
-    made: Prefetch = kind(options)
-    return made
+    if name in PREFETCH:
+        return PREFETCH[name]
+    module, _, attribute = name.rpartition(".")
+    known = f"expected {', '.join(PREFETCH)}, or a class such as my_package.module.MyPolicy"
+    if not module:
+        raise KvtraceError(f"prefetch={name}: {known}", 2)
+    try:
+        found: type[Prefetch] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise KvtraceError(f"prefetch={name}: {error}; {known}, in a folder of PYTHONPATH", 2) from None
+    return found
+
+
+def prefetch_policy(name: str, options: Mapping[str, Any]) -> Prefetch:
+    """Make the policy of that name, see `prefetch_class`."""
+    return prefetch_class(name)(options)

@@ -24,11 +24,15 @@ def find(trace: Trace) -> Iterator[Finding]:
         lost, missed = total(rows, "avoidable_tokens"), total(rows, "recomputed_tokens")
         if not queried:
             continue
-        never = total((row for row in rows if row["verdict"] == "never_stored"), "recomputed_tokens")
+        never, unknown = (
+            total((row for row in rows if row["verdict"] == verdict), "recomputed_tokens")
+            for verdict in ("never_stored", "unknown")
+        )
         cost_ms = total(rows, "avoidable_ms")
         text = f"{where}{percent(hits / queried)} of the prompt tokens came from the prefix cache."
         if missed:
-            text += f" {percent(never / missed)} of the rest was never stored before."
+            also = f"; of {percent(unknown / missed)} that is not known" if unknown else ""
+            text += f" {percent(never / missed)} of the rest was never stored before{also}."
         begun = [row for row in rows if row["verdict"] == "part_of_block"]
         if (shared := total(begun, "known_tokens")) / queried >= _SMALL:
             text += (

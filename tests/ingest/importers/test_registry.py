@@ -13,6 +13,7 @@ import pytest
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.importers.registry import recognise, with_table
 from kvtrace.ingest.sources import Sources
+from tests.traces import write_trace
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -81,6 +82,12 @@ def test_the_content_says_what_a_file_is(name: str, content: bytes, kind: str | 
             recognise(path)
     else:
         assert recognise(path).kind == kind
+
+
+def test_a_trace_is_told_from_what_a_trace_is_made_of(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "trace.duckdb")
+    with pytest.raises(KvtraceError, match="such as a trace that is made already"):
+        recognise(path)
 
 
 def test_a_kind_that_nobody_reads_is_refused() -> None:

@@ -70,6 +70,7 @@ def test_a_tier_takes_what_its_kind_implies() -> None:
         ["tier=host", "tier_load_gb_per_s=0"],
         ["tier_evict=lru"],
         ["tier=tape"],
+        ["tier=host", "prefetch=no_such_module.Policy"],
     ],
 )
 def test_a_tier_that_makes_no_sense_is_refused(changes: list[str]) -> None:

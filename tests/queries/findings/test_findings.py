@@ -34,6 +34,12 @@ def test_the_prefix_cache_lost_what_was_used_again(make_trace: MakeTrace) -> Non
     assert (finding.cost_ms, finding.evidence, finding.rows) == (6, "prefix-miss-summary", 3)
 
 
+def test_what_was_stored_before_the_retained_part_is_not_known(make_trace: MakeTrace) -> None:
+    more = "UPDATE prefix_miss SET verdict = 'unknown' WHERE verdict = 'never_stored';"
+    [finding] = found_in(make_trace, "prefix-miss-summary", "prefix_cache", more)
+    assert "0% of the rest was never stored before; of 24% that is not known." in finding.text
+
+
 def test_a_cache_that_loses_nothing_is_not_the_problem(make_trace: MakeTrace) -> None:
     more = "UPDATE prefix_miss SET avoidable_tokens = 0, avoidable_ns = 0;"
     [finding] = found_in(make_trace, "prefix-miss-summary", "prefix_cache", more)
