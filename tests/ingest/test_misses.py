@@ -178,6 +178,7 @@ def test_hashes_finer_than_blocks_are_those_at_their_ends() -> None:
 def test_a_beginning_shorter_than_a_block_is_shared() -> None:
     # GIVEN requests of one engine that found nothing, in blocks of 16, and hashes of their first 4 and 8 tokens
     events = Events()
+    events.block(1, "allocate", 9)
     heads = {1: (71, 72), 2: (71, 73), 3: (81, 82), 4: (71, 72), 5: (71, 72)}
     for number, (four, eight) in heads.items():
         events.lookup(10 * number, number, 40, 0, chain=(100 * number, 100 * number + 1), resumed=number == 5)
@@ -199,6 +200,7 @@ def test_a_beginning_shorter_than_a_block_is_shared() -> None:
 
 def test_hashes_finer_than_blocks_tell_of_a_part_of_any_block() -> None:
     events = Events()
+    events.block(1, "allocate", 9)
     events.connection.execute("UPDATE engine SET hash_block_tokens = 4")
     for request, hit, first, chain in (
         (1, 0, 0, range(1, 11)),
