@@ -157,13 +157,15 @@ def recording_warnings(
         if process.stopped:
             warnings.append(f"{name}: recording stopped early ({process.stopped}); {dropped} records were dropped")
         changed = overwritten.get(number, 0)
+        where = ", ".join(stream.event for stream in streams if stream.process_id == number and stream.torn)
         if torn > changed:
             warnings.append(
-                f"{name}: {torn - changed} torn records were left out: the process died while it wrote them"
+                f"{name}: {torn - changed} torn records of {where} were left out: the process died while it wrote them"
             )
         if changed:
             warnings.append(
-                f"{name}: {changed} records were left out: something overwrote their bytes after they were recorded"
+                f"{name}: {changed} records of {where} were left out: something overwrote their bytes after they were "
+                "recorded"
             )
         warnings.extend(f"{name}: segment {missing} is missing" for missing in process.missing_segments())
     return warnings

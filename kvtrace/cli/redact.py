@@ -38,6 +38,8 @@ def redact(trace: TraceArgument, output: OutputOption, key_file: KeyOption = Non
     """
     with needs_analysis():
         from kvtrace.ingest.redaction import KEY_BYTES, redact_trace
+        from kvtrace.queries.trace import trace_file
+    trace = trace_file(trace)
     if trace.is_dir():
         raise KvtraceError(f"{trace} is a directory; only traces are redacted: kvtrace ingest {trace}, then its trace")
     if output.exists() and not force:

@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from kvtrace.errors import KvtraceError
 from kvtrace.export.columns import Counted
-from kvtrace.export.place import failing_clearly, is_export, write_manifest
+from kvtrace.export.place import MANIFEST, failing_clearly, is_export, write_manifest
 from kvtrace.export.tables import facts, run_id, tables
 from kvtrace.queries import Trace
 from kvtrace.queries.writers import parquet_schema, simplified
@@ -92,6 +92,8 @@ def export_parquet(
 def _check_run(folder: Path, manifest: Path, identity: str, *, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise KvtraceError(f"{folder} exists and is no directory; choose another name")
+    if is_export(folder / MANIFEST):
+        raise KvtraceError(f"{folder} holds an export of another kind; choose another name")
     there = [manifest] if manifest.exists() else sorted(folder.glob(f"table=*/run={identity}"))
     if there and not force:
         raise KvtraceError(

@@ -39,6 +39,15 @@ def test_what_does_not_go_together_is_refused(trace: Path, arguments: tuple[str,
     assert "Traceback" not in done.stderr
 
 
+def test_parquet_is_not_mixed_with_an_export_of_another_kind(trace: Path, tmp_path: Path) -> None:
+    assert run(trace, "--csv", tmp_path / "out").returncode == 0
+    before = sorted(tmp_path.rglob("*"))
+    done = run(trace, "--parquet", tmp_path / "out", "--force")
+    assert done.returncode == 1
+    assert "holds an export of another kind" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_without_perfettos_schema_it_says_what_to_install(trace: Path, tmp_path: Path) -> None:
     script = (
         "import sys; sys.modules['perfetto'] = None; from kvtrace.cli.main import main; "

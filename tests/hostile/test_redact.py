@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import stat
 import tarfile
 from collections.abc import Sequence
@@ -195,6 +196,10 @@ def test_the_command(tied: dict[str, Path], tmp_path: Path) -> None:
     assert "is the trace itself" in str(refused.exception)
     refused = CliRunner().invoke(app, ["redact", str(tmp_path), "-o", str(tmp_path / "c.duckdb")])
     assert "only traces are redacted" in str(refused.exception)
+    (tmp_path / "run").mkdir()
+    shutil.copy(tied["prefix-phases"], tmp_path / "run" / "trace.duckdb")
+    done = CliRunner().invoke(app, ["redact", str(tmp_path / "run"), "-o", str(tmp_path / "d.duckdb")])
+    assert done.exit_code == 0, done.exception
     (tmp_path / "short").write_text("abc\n")
     refused = CliRunner().invoke(
         app,

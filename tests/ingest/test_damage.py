@@ -55,12 +55,14 @@ class TestTornRecords:
         summary = ingest(small_run)
         assert block_counts(summary) == (99, 1)
         assert query(summary.target)("SELECT count(*) FROM block_event WHERE block_id = 40") == [(0,)]
-        assert any("1 records were left out: something overwrote" in warning for warning in summary.warnings)
+        assert any(
+            "1 records of block_event were left out: something overwrote" in warning for warning in summary.warnings
+        )
 
     def test_the_last_one_half_written_is_blamed_on_the_process(self, small_run: Path, segment: Path) -> None:
         patch(segment, FIRST + 100 * RECORD, b"\7" * 9)
         (warning,) = ingest(small_run).warnings
-        assert warning.endswith("1 torn records were left out: the process died while it wrote them")
+        assert warning.endswith("1 torn records of block_event were left out: the process died while it wrote them")
 
     @pytest.mark.parametrize(
         ("slot", "content"),
@@ -318,7 +320,9 @@ class TestSkipDamaged:
         patch(segment, FIRST + 7 * RECORD, struct.pack("<q", 1 << 62))
         summary = ingest(small_run, skip_damaged=True)
         assert block_counts(summary) == (99, 1)
-        assert any("1 records were left out: something overwrote" in warning for warning in summary.warnings)
+        assert any(
+            "1 records of block_event were left out: something overwrote" in warning for warning in summary.warnings
+        )
 
     def test_a_line_of_the_journal(self, small_run: Path, process_dir: Callable, left: Callable) -> None:
         path = process_dir(small_run) / layout.JOURNAL
