@@ -31,6 +31,8 @@ ANALYSIS := $(if $(wildcard $(READY)),$(READY),$(VENV)-analysis/.ready)
 SOURCES := $(VENV)/vllm-sources
 # What tests of hooks and of rewriting kernels read.
 TESTED  := 0.26.0 0.29.0 flashinfer-0.6.14 flashinfer-0.7.2
+# Two engines that never rest: beside other tests their handovers take too long.
+PAIRS   := tests/vllm/test_handover.py
 # For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
 # dependencies, and the tests that are run on each.
 READ     := 0.20.2 0.26.0 0.33.0
@@ -64,7 +66,10 @@ demo: $(READY)
 test: $(READY) $(SOURCES)/.ready $(VENV)/.nixl
 	@echo "== tests (a good part of them on real vLLM engines)"
 	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 \
-	KVTRACE_FLASHINFER_SOURCES=$(SOURCES)/flashinfer-0.6.14:$(SOURCES)/flashinfer-0.7.2 $(BIN)/python -m pytest -n $(JOBS)
+	KVTRACE_FLASHINFER_SOURCES=$(SOURCES)/flashinfer-0.6.14:$(SOURCES)/flashinfer-0.7.2 \
+	$(BIN)/python -m pytest -n $(JOBS) --deselect $(PAIRS)
+	@echo "== the pair of a prefill and a decode engine, which needs both cores"
+	$(BIN)/python -m pytest -n 0 $(PAIRS)
 
 check: lint types test
 

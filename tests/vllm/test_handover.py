@@ -62,6 +62,8 @@ def pair(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
         legs = {}
         for python, (name, role) in zip((warm_python, another), roles.items(), strict=True):
             connector = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"}
+            # A busy machine takes longer for a handshake than the 30 s after which blocks are given up.
+            connector["kv_connector_extra_config"] = {"kv_lease_duration": 600}
             environment = vllm_environment(
                 VLLM_NIXL_SIDE_CHANNEL_PORT=str(free_port()), VLLM_CPU_OMP_THREADS_BIND="nobind"
             )
@@ -113,10 +115,12 @@ def test_the_stages_of_each_handover_add_up_to_its_latency(pair: Pair, stages: d
         assert abs(row["residual_ms"]) <= 0.01 * row["latency_ms"]
         assert 0 < row["latency_ms"] < pair.ttft_ms[name]
         assert row["uncertainty_ms"] == 0
-        assert row["release_ms"] > -0.1, "NIXL's end is in whole microseconds, and it notifies before it tells"
+        # NIXL's end is in whole microseconds, and it notifies before it tells. Its time counts the processor's cycles,
+        # and was seen 0.03% off.
+        assert row["release_ms"] > -0.1 - row["nixl_ms"] * 0.001
         assert (row["reads"], row["failed_reads"]) == (1, 0)
         assert row["wire_least_ms"] <= row["wire_ms"]
-        # NIXL's own time begins within the posting. It counts the processor's cycles, and was seen 0.03% off.
+        # NIXL's own time begins within the posting.
         assert 0 < row["nixl_post_ms"] <= row["posting_ms"] * 1.001
         assert row["nixl_post_ms"] <= row["nixl_ms"] + 0.002
         assert 0 <= row["nixl_ms"] <= (row["posting_ms"] + row["wire_ms"]) * 1.001 + 0.002
