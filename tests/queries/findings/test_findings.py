@@ -156,13 +156,10 @@ def test_an_incomplete_recording_comes_first(make_trace: MakeTrace) -> None:
 
 
 def test_damage_that_was_left_out_comes_first(make_trace: MakeTrace) -> None:
-    sql = (TRACES / "prefix-miss-summary" / "trace.sql").read_text()
-    sql += (
-        "INSERT INTO run VALUES ('warnings', 'left out: a is damaged\nb: 3 values mean nothing\nleft out: c is empty');"
-    )
-    with Trace(make_trace(sql)) as trace:
-        first = find_findings(trace)[0]
-    assert first.text == "2 damaged parts of the recording left out: every figure is of what was whole."
+    said = "left out: a is damaged\nb: 3 values mean nothing\nleft out: c is empty"
+    more = f"UPDATE run SET value = NULL WHERE key = 'warnings'; INSERT INTO run VALUES ('warnings', '{said}');"
+    found = found_in(make_trace, "run-summary", "incomplete", more)
+    assert found[1].text == "2 damaged parts of the recording left out: every figure is of what was whole."
 
 
 def test_the_most_expensive_come_first_and_there_are_few(make_trace: MakeTrace) -> None:
