@@ -47,7 +47,10 @@ def main(config: dict[str, Any]) -> None:
 
     one, two = (LoRARequest(f"adapter-{number}", number, config["adapter"]) for number in (1, 2))
     ask({"adapter": None, "another-adapter": None, "same-adapter": None}, [one, two, one])
-    grammar = StructuredOutputsParams(regex="(ab|cd){1,200}e{3,100}")
+    words = (
+        f"{number * 7919 % 100_003:05}" for number in range(8000)
+    )  # so many take longer to compile than to schedule
+    grammar = StructuredOutputsParams(regex="|".join(words))
     ask({"grammar": grammar, "plain": None}, [None, None])
     for case, token in (("first", 91), ("second", 92), ("third", 93)):
         tags = SamplingParams(max_tokens=1, extra_args={"kvtrace_session": case})
