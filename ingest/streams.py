@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import duckdb
@@ -15,9 +15,7 @@ from kvtrace.ingest import capture
 from kvtrace.ingest.derive import tile_columns, tile_tables
 from kvtrace.ingest.derive.owners import Owners
 from kvtrace.ingest.ids import ProcessIds, RequestKeys, process_of_pid
-
-Progress = Callable[[str, int, int], None]
-"""Called with the activity, the records done, and an estimate of all records."""
+from kvtrace.ingest.importers.importer import Progress
 
 
 class StreamCount(NamedTuple):

@@ -604,7 +604,7 @@ REQUEST_HEAD = Event(
     "The beginning of a request that found nothing in the GPU prefix cache, where blocks have 128 tokens or more: "
     "hashes of its first 32, 64, 128 tokens and so on, below a block. What requests share there is in no block hash.",
     (
-        Field("step", I32, "The step that admitted it."),
+        STEP,
         REQ,
         Field("tokens", I32, "First tokens that the hash stands for."),
         Field("head_hash", HASH, "Equal for equal tokens under equal keys within one engine."),

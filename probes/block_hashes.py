@@ -92,11 +92,10 @@ class Chains:
 
     def _record_keys(self, step: int, number: int, request: Request) -> bool:
         """Record the keys, if there are any; whether the tokens have hashes without them."""
-        lora, salt, items = request.lora_request, request.cache_salt, request.mm_features
+        adapter, salt, items = _adapter_of(request), request.cache_salt, request.mm_features
         embeds = request.prompt_embeds is not None
-        if not (lora or salt or items or embeds):
+        if not (adapter or salt or items or embeds):
             return False
-        adapter = (lora.lora_name, lora.lora_path) if lora else None
         places = [(item.identifier, item.mm_position.offset) for item in items or ()]
         name = self._recorder.intern(str(adapter[0])) if adapter else 0
         self._emit_key(
@@ -114,22 +113,21 @@ class Chains:
         """Record hashes of the first tokens, each head twice as long as the one before, up to less than a block."""
         if request.prompt_embeds is not None or request.mm_features:
             return
-        lora = request.lora_request
-        keys = repr((lora and (lora.lora_name, lora.lora_path), request.cache_salt)).encode()
-        digest = hashlib.blake2b(keys, digest_size=8, key=self._secret)
+        digest = self._digest((_adapter_of(request), request.cache_salt))
         tokens = array("q", request.all_token_ids[: engine.hash_block_size - 1])
         end, hashed = LEAST_HEAD_TOKENS, 0
         while end <= len(tokens):
             digest.update(tokens[hashed:end].tobytes())
-            head = int.from_bytes(digest.digest(), "big") or 1
-            self._emit_head(step=engine.step, request=number, tokens=end, head_hash=head)
+            self._emit_head(step=engine.step, request=number, tokens=end, head_hash=_number(digest.digest()))
             end, hashed = 2 * end, end
 
     def _identity(self, key: object) -> int:
         if not key:
             return 0
-        digest = hashlib.blake2b(repr(key).encode(), digest_size=8, key=self._secret).digest()
-        return int.from_bytes(digest, "big") or 1
+        return _number(self._digest(key).digest())
+
+    def _digest(self, key: object) -> hashlib.blake2b:
+        return hashlib.blake2b(repr(key).encode(), digest_size=8, key=self._secret)
 
     def _without_keys(self, engine: Engine, request: Request, first: int) -> list[bytes]:
         """The chain from `first` on as it would be without keys, continued from the last block seen before."""
@@ -147,3 +145,14 @@ class Chains:
         chain: list[bytes] = request._block_hasher(stand_in)
         known.update(zip(hashes[start:], chain, strict=True))
         return chain[first - start :]
+
+
+def _adapter_of(request: Request) -> tuple[str, str] | None:
+    """The name and path of its LoRA adapter."""
+    lora = request.lora_request
+    return (lora.lora_name, lora.lora_path) if lora else None
+
+
+def _number(digest: bytes) -> int:
+    """A digest as a column's value; 0 would be NULL."""
+    return int.from_bytes(digest, "big") or 1

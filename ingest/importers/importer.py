@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import duckdb
 
 Progress = Callable[[str, int, int], None]
+"""Called with the activity, what is done, and an estimate of all of it."""
+
 Join = tuple[str, int, int]
 """A join's name, its matched and its unmatched rows."""
 

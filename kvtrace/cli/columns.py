@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,29 @@ def bare_names(names: Sequence[str]) -> list[str]:
     """The columns' names without the unit at their ends, where no two become alike."""
     short = [_SUFFIX.sub("", name) for name in names]
     return [name if short.count(bare) > 1 else bare for name, bare in zip(names, short, strict=True)]
+
+
+def places_that_fit(
+    order: Iterable[int], needs: Callable[[int], int], width: int, passed_over: Container[int]
+) -> list[int]:
+    """The columns that fit beside each other, from left to right.
+
+    Args:
+        order: The columns' places, the most important first.
+        needs: Cells that a column takes.
+        width: Cells of the terminal.
+        passed_over: Columns behind which others are still tried if they do not fit.
+    """
+    chosen: list[int] = []
+    used = -GAP
+    for place in order:
+        until = used + GAP + needs(place)
+        if until <= width:
+            chosen.append(place)
+            used = until
+        elif place not in passed_over:
+            break
+    return sorted(chosen)
 
 
 @dataclass(frozen=True)
@@ -116,19 +139,10 @@ class Columns:
         first = [ENGINE, *key] if not self._is_only_engine(ENGINE) else key
         wanted = [self.names.index(name) for name in first if name in self.names]
         others = [place for place in range(len(self.names)) if place not in wanted]
-        chosen: list[int] = []
-        used = -GAP
-        for place in sorted(
+        order = sorted(
             [*wanted, *others], key=lambda each: each in self.empty or self._is_only_engine(self.names[each])
-        ):
-            needs = self._least(place) + GAP
-            if used + needs > width:
-                if place in wanted:
-                    continue
-                break
-            chosen.append(place)
-            used += needs
-        return sorted(chosen)
+        )
+        return places_that_fit(order, self._least, width, wanted)
 
     def _is_only_engine(self, name: str) -> bool:
         return name == ENGINE in self.names and len({*self.cells[self.names.index(name)]}) <= 1

@@ -21,8 +21,8 @@ from kvtrace.ingest.importers.registry import all_importers, recognise
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from kvtrace.ingest.importers.importer import Progress
     from kvtrace.ingest.run import Summary
-    from kvtrace.ingest.streams import Progress
 
 
 Run = Annotated[

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, TextIO, cast
 
 import typer
@@ -224,7 +223,7 @@ def _write(result: Limited, format_: Format, file: TextIO, units: Mapping[str, s
 def _write_table(result: Limited, file: TextIO, units: Mapping[str, str], layout: Layout) -> None:
     """A table: on a terminal with people's units, and as wide as it is; elsewhere with all columns as they are."""
     from kvtrace.cli.columns import Columns
-    from kvtrace.cli.terminal import print_rows, print_table, width_of
+    from kvtrace.cli.terminal import print_rows, print_table, tell_left_out, width_of
 
     rows = [row for batch in result for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
     width = width_of(file) if file.isatty() else None
@@ -240,10 +239,8 @@ def _write_table(result: Limited, file: TextIO, units: Mapping[str, str], layout
     widths = None if width is None or fits else columns.fit(shown, width)
     right = [place not in columns.texts for place in shown]
     print_table(heads, [*zip(*(columns.cells[place] for place in shown), strict=True)], right, file, widths)
-    if width and (left_out := [name for place, name in enumerate(columns.heads) if place not in shown]):
-        typer.echo(
-            fill(f"Left out: {', '.join(left_out)} (--wide, --columns A,B or --vertical shows them)", width), err=True
-        )
+    if width:
+        tell_left_out(columns.heads, shown, "--wide, --columns A,B or --vertical shows them", file)
     return None
 
 

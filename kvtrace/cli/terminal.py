@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvtrace.cli.columns import GAP
+from kvtrace.cli.columns import GAP, places_that_fit
 
 if TYPE_CHECKING:
     from kvtrace.queries import Query
@@ -67,26 +67,24 @@ def print_fitting(
         order: The columns' places, the most important first.
         file: Where to.
     """
-    shown = set(order)
+    shown = sorted(order)
     if file.isatty():
-        left = width_of(file) + GAP
-        needed = [max(map(cell_len, column)) + GAP for column in zip(heads, *rows, strict=True)]
-        shown.clear()
-        for place in order:
-            if needed[place] <= left:
-                shown.add(place)
-                left -= needed[place]
-    places = sorted(shown)
+        needed = [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
+        shown = places_that_fit(order, needed.__getitem__, width_of(file), order)
     print_table(
-        [[heads[place] for place in places]],
-        [[row[place] for place in places] for row in rows],
-        [right[place] for place in places],
+        [[heads[place] for place in shown]],
+        [[row[place] for place in shown] for row in rows],
+        [right[place] for place in shown],
         file,
     )
+    tell_left_out(heads, shown, "a wider terminal or a pipe shows them", file)
+
+
+def tell_left_out(heads: Sequence[str], shown: Sequence[int], advice: str, file: TextIO) -> None:
+    """Say on stderr which columns a terminal's table left out, and how to see them."""
     if left_out := [head for place, head in enumerate(heads) if place not in shown]:
         file.flush()
-        text = f"Left out: {', '.join(left_out)} (a wider terminal or a pipe shows them)"
-        typer.echo(fill(text, width_of(file)), err=True)
+        typer.echo(fill(f"Left out: {', '.join(left_out)} ({advice})", width_of(file)), err=True)
 
 
 def width_of(file: TextIO) -> int:
