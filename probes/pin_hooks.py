@@ -13,6 +13,7 @@ from kvtrace.probes.vllm_types import Request
 
 _FAILED = "that a load failed"
 _STREAMING = "WAITING_FOR_STREAMING_REQ"
+_ERROR = "FINISHED_ERROR"  # of a request that still loads: that failed, and it is not computed instead
 
 
 def hooks(engines: Engines) -> list[Hook]:
@@ -33,7 +34,7 @@ def hooks(engines: Engines) -> list[Hook]:
             f"{SCHEDULER}._free_blocks",
             "the end of delayed frees",
             after=pins.after_free_blocks,
-            needs=(request,),
+            needs=(Need(REQUEST, "request_id status"),),
             off=pins.unfollow(PinCause.delayed_free),
         ),
         Hook(
@@ -94,9 +95,11 @@ class _PinHooks:
         engine, request = self._found(args, kwargs)
         if engine is None or request.request_id not in args[0].requests:
             return
-        if engine.pins.is_open(PinCause.delayed_free, request.request_id):  # by a subclass's call of its parent's
+        # Its load holds its blocks on; or a subclass called its parent's.
+        if any(
+            engine.pins.is_open(cause, request.request_id) for cause in (PinCause.async_load, PinCause.delayed_free)
+        ):
             return
-        engine.pins.end(PinCause.async_load, request.request_id, PinEnd.aborted)
         engine.pins.hold_request(PinCause.delayed_free, request)
 
     def after_free_blocks(self, _: None, __: object, args: Args, kwargs: Kwargs) -> None:
@@ -104,7 +107,8 @@ class _PinHooks:
         if engine is None or not engine.pins.opened:
             return
         request = argument(args, kwargs, 1, "request")
-        engine.pins.end(PinCause.async_load, request.request_id, PinEnd.aborted)
+        ended_by = PinEnd.failed if request.status.name == _ERROR else PinEnd.aborted
+        engine.pins.end(PinCause.async_load, request.request_id, ended_by)
         engine.pins.end(PinCause.delayed_free, request.request_id, PinEnd.saved)
 
     def before_fence(self, args: Args, kwargs: Kwargs) -> int:

@@ -111,6 +111,10 @@ class _Request:
             facts.append(("sample", f"{row['sample']:,} of {self._name(row['parent'])}"))
         if not self.samples:
             facts.append(("ended by", row["finish_reason"] or "not in this recording"))
+        for load in self._own("failed-loads"):
+            begun = "" if load["transfers"] else ", before anything was transferred"
+            then = "so it ended" if load["outcome"] == "ended" else "and was done without"
+            facts.append(("load failed", f"after {duration(load['load_ms'])}{begun}; {then}"))
         return Section(f"Request {self.request}: {label(row)}", tuple(facts))
 
     def _find_samples(self) -> list[Row]:

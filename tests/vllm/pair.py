@@ -31,8 +31,11 @@ class Leg:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             return dict(json.loads(line))
-        self._errors.seek(0)
-        raise AssertionError(f"{self.run.name} ended:\n{self._errors.read()[-4000:]}")
+        raise AssertionError(f"{self.run.name} ended:\n{self.said()}")
+
+    def said(self) -> str:
+        """The end of what the engine wrote to its log."""
+        return self.run.with_suffix(".log").read_text()[-4000:]
 
     def send(self, asked: object) -> None:
         """Write a line to the engine's program."""

@@ -147,6 +147,16 @@ def test_what_was_computed_for_clients_that_left(make_trace: MakeTrace) -> None:
     assert finding.text == "1 request ended in an abort after 50 ms in the batch, with 5 tokens generated for nobody."
 
 
+def test_loads_that_failed(make_trace: MakeTrace) -> None:
+    here, there = found_in(make_trace, "failed-loads", "failed_loads")
+    assert here.text == (
+        "Engine 1: Loads of KV of 2 requests failed, 1 before any transfer; they had waited 12 ms for it. 1 request "
+        "ended with an error for that."
+    )
+    assert (here.cost_ms, here.rows, str(here.worst)) == (12, 2, "request:2")
+    assert there.text == "Engine 2: The load of KV of 1 request failed; it had waited 4 ms for it."
+
+
 def test_an_incomplete_recording_comes_first(make_trace: MakeTrace) -> None:
     sql = (TRACES / "run-summary" / "trace.sql").read_text()
     with Trace(make_trace(sql)) as trace:
