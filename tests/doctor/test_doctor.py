@@ -40,6 +40,13 @@ def test_the_installed_vllm_can_be_recorded(here: Environment) -> None:
     )
 
 
+def test_a_vllm_that_cannot_serve_is_told(here: Environment) -> None:
+    """As the registry's CPU build cannot: its command ends with an error, `--version` as well as `serve`."""
+    done = subprocess.run([Path(here.python).with_name("vllm"), "--version"], capture_output=True, check=False)
+    told = any("vllm serve cannot start here" in detail for detail in here.checks()["vLLM"]["details"])
+    assert told == (done.returncode != 0)
+
+
 def test_neither_vllm_nor_torch_is_imported() -> None:
     script = (
         "import sys; sys.argv = ['kvtrace', 'doctor', '--json']\n"
