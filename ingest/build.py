@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -61,12 +62,16 @@ def new_trace(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             raise KeyboardInterrupt from error
         raise
     except duckdb.Error as error:
-        raise KvtraceError(f"{target} was not made: DuckDB says: {first_line(error)}") from error
+        raise KvtraceError(f"{target} was not made: DuckDB says: {first_line(error)}{_advice(error)}") from error
     except OSError as error:
-        raise KvtraceError(f"{target} was not made: {error}") from error
+        raise KvtraceError(f"{target} was not made: {error}{_advice(error)}") from error
     finally:
         if ours:
             _remove(partial)
+
+
+def _advice(error: Exception) -> str:
+    return "; choose another place for the trace with -o" if os.strerror(errno.ENOSPC) in str(error) else ""
 
 
 def check_replaceable(target: Path) -> None:

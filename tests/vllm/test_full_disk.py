@@ -33,6 +33,10 @@ def test_the_engine_goes_on_and_every_lost_record_is_counted(
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("prompt tokens") == 4
     assert "No space left on device" in done.stderr
+    there = kvtrace("ingest", run)
+    assert there.returncode == 1
+    assert "No space left on device" in there.stderr
+    assert there.stderr.endswith("choose another place for the trace with -o")
     assert kvtrace("ingest", run, "-o", tmp_path / "t.duckdb").returncode == 0
     import kvtrace as package
 
