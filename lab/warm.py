@@ -5,8 +5,9 @@
     python -m kvtrace.lab.warm run SOCKET -m MODULE ARGUMENTS
 
 The forked process is what `python PROGRAM ARGUMENTS` would be after its imports: it has loaded no plugin of vLLM's and
-made no engine. On a CPU vLLM starts its own processes by fork there, too, which is safe as long as nothing has run a
-thread before; on a GPU it decides for itself, as ever.
+made no engine. On a GPU vLLM decides for itself, as ever. On a CPU it starts its own processes by fork, too, which is
+safe as long as nothing has run a thread before. And these wait for each other in naps, not in loops of `sched_yield`:
+on two cores, with Linux 6.18, such loops kept others from running for up to seconds.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from kvtrace.lab.lifetime import die_with_parent
 
 _LOOK_S = 0.05
 _PATIENCE_S = 10.0
+_NAP_S = 20e-6
 _MODULES = (
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
@@ -68,6 +70,8 @@ def _preload() -> None:
         # There vLLM asks for spawn, which would import everything again: the modules below take this function by name.
         utilities: Any = import_module("vllm.utils.system_utils")
         utilities.get_mp_context = partial(multiprocessing.get_context, "fork")
+        queues: Any = import_module("vllm.distributed.device_communicators.shm_broadcast")
+        queues.sched_yield = partial(time.sleep, _NAP_S)
     for name in _MODULES:
         with suppress(ImportError):
             import_module(name)

@@ -10,22 +10,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from functools import partial
 
 
 def main(engine: dict[str, object]) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what vLLM and its processes print is not in between
     from vllm import LLM, SamplingParams
-    from vllm.distributed.device_communicators import shm_broadcast
     from vllm.platforms.cpu import CpuPlatform
 
     # NIXL's workers all take the last core: two engines would starve each other there.
     CpuPlatform.discover_numa_topology = classmethod(lambda _: [])
-    # NIXL has a thread that never rests. On two cores, with Linux 6.18, that thread and one that spins with sched_yield
-    # kept all others waiting for seconds, the kernel's own threads too, and handshakes timed out.
-    shm_broadcast.sched_yield = partial(time.sleep, 20e-6)
     offline = LLM(**engine)
     llm = offline.llm_engine
 
