@@ -36,7 +36,8 @@
 -- column: nixl_ms [ms] derived | By NIXL's telemetry, from the beginning of posting to the end of the last read.
 -- column: nixl_post_ms [ms] recorded | By NIXL's telemetry, posting, all reads together.
 -- column: release_ms [ms] derived | From the end on the wire until the prefill engine had found the notification: until
---     then it keeps the blocks. By two clocks, uncertainty_ms apart.
+--     then it keeps the blocks. Below 0: NIXL had notified it, and did not know yet that it was done. By two clocks,
+--     uncertainty_ms apart.
 -- column: uncertainty_ms [ms] derived | How far the two engines' clocks may be apart; 0 on one host, NULL if not known.
 -- column: reads [transfers] recorded | Transfer handles.
 -- column: failed_reads [transfers] recorded | Of these, those that failed.

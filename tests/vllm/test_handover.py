@@ -149,9 +149,9 @@ def test_the_stages_of_each_handover_add_up_to_its_latency(pair: Pair, stages: d
         assert abs(row["residual_ms"]) <= 0.01 * row["latency_ms"]
         assert 0 < row["latency_ms"] < pair.router.ttft_ms[name]
         assert row["uncertainty_ms"] == 0
-        # NIXL's end is in whole microseconds, and it notifies before it tells. Its time counts the processor's cycles,
-        # and was seen 0.03% off.
-        assert row["release_ms"] > -0.1 - row["nixl_ms"] * 0.001
+        # NIXL's end is in whole microseconds, and it notifies before it tells: anywhere in its own time, if other
+        # processes run in between. That counts the processor's cycles, and was seen 0.03% off.
+        assert row["release_ms"] > -0.1 - row["nixl_ms"] * 1.001
         assert (row["reads"], row["failed_reads"]) == (1, 0)
         assert row["wire_least_ms"] <= row["wire_ms"]
         # NIXL's own time begins within the posting.
