@@ -287,6 +287,15 @@ def replay_timed(drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[Re
     _Timed(drive, model, loop, stream).run()
 
 
+@dataclass
+class _Reset:
+    """A reset of the prefix cache: behind all requests that came before it, as vLLM refuses one while requests run."""
+
+    recorded_ns: int
+    due_ns: int
+    earlier: int  # requests that arrived before it and have not ended
+
+
 class _Timed:
     def __init__(self, drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[RecordedRequest] | None) -> None:
         self._drive, self._model, self._stream = drive, model, stream
@@ -294,12 +303,14 @@ class _Timed:
         self._numbers = itertools.count()
         self._due: list[tuple[int, int, RecordedRequest]] = []
         self._aborts: list[tuple[int, int, RecordedRequest]] = []
-        self._resets = deque(recording.resets_ns)
+        self._held: list[tuple[int, RecordedRequest]] = []  # that come after a reset which is to come
+        self._closed = loop.kind == "closed"
         self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
         self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
         self._open = 0
         self._zero = self._frontend_ns = 0
         self._rate = loop.rate
+        self._resets: deque[_Reset] = deque()
         if stream is not None:
             self._zero = drive.clock.now_ns
             self._draw()
@@ -311,6 +322,10 @@ class _Timed:
         # vLLM takes a request in between two steps; what it takes an idle engine to do so is the frontend's share.
         handover = sorted(request.queued_ns - request.arrival_ns for request in recording.requests)
         self._frontend_ns = max(0, handover[len(handover) // 10])
+        for reset_ns in recording.resets_ns:
+            due_ns = self._zero + round((reset_ns - self._zero) / loop.rate) if loop.kind != "batch" else self._zero
+            earlier = sum(request.arrival_ns < reset_ns for request in recording.requests)
+            self._resets.append(_Reset(reset_ns, due_ns, earlier))
         if loop.kind == "batch":
             self._plan_batches(recording)
             return
@@ -343,9 +358,25 @@ class _Timed:
                 self._arrive(now + gap + offset, request)
 
     def _arrive(self, moment: int, request: RecordedRequest) -> None:
-        heapq.heappush(self._due, (moment, next(self._numbers), request))
+        if self._closed and self._resets and request.arrival_ns >= self._resets[0].recorded_ns:
+            self._held.append((moment, request))
+        else:
+            heapq.heappush(self._due, (moment, next(self._numbers), request))
+
+    def _reset(self, now: int) -> None:
+        """Empty the prefix cache if that is due. In a closed loop what follows comes as much later as this does."""
+        while self._resets and self._resets[0].due_ns <= now and not self._resets[0].earlier:
+            late = now - self._resets.popleft().due_ns
+            self._drive.scheduler.reset_prefix_cache()
+            if self._closed:
+                for reset in self._resets:
+                    reset.due_ns += late
+                held, self._held = self._held, []
+                for moment, request in held:
+                    self._arrive(moment + late, request)
 
     def _take_in(self, now: int) -> None:
+        self._reset(now)
         while self._due and self._due[0][0] + self._frontend_ns <= now:
             moment, _, request = heapq.heappop(self._due)
             self._drive.add(request, moment)
@@ -355,9 +386,6 @@ class _Timed:
                 after = request.finished_ns - request.arrival_ns
                 heapq.heappush(self._aborts, (moment + after, next(self._numbers), request))
         self._abort(now)
-        while self._resets and self._resets[0] <= now:
-            self._resets.popleft()
-            self._drive.scheduler.reset_prefix_cache()
 
     def _abort(self, now: int) -> None:
         while self._aborts and self._aborts[0][0] <= now:
@@ -367,6 +395,8 @@ class _Timed:
                 self._ended(self._drive.ended(request.internal_id), now)
 
     def _ended(self, request: RecordedRequest, now: int) -> None:
+        for reset in self._resets:
+            reset.earlier -= request.arrival_ns < reset.recorded_ns
         for gap, follower in self._followers.pop(request.number, ()):
             self._arrive(now + gap, follower)
         self._open -= 1
@@ -379,7 +409,7 @@ class _Timed:
         leap = drive.leap(ahead)
         running: deque[tuple[int, Any, list[str]]] = deque()
         now, done, launched, stuck, prefills = self._zero, 0, 0, 0, 0
-        while self._due or running or scheduler.has_requests():
+        while self._due or self._held or running or scheduler.has_requests():
             clock.set(now)
             self._take_in(now)
             if leap is not None and len(running) == ahead - 1 and leap.begin(running[0][1] if running else None):
@@ -404,7 +434,9 @@ class _Timed:
                     now += self._model.overhead_ns if total else 0
                     continue
             elif not running:
-                now = max(now, self._due[0][0] + self._frontend_ns)
+                if not self._due:  # what was to end before the reset never came
+                    self._resets[0].earlier = 0
+                now = max(now, self._next_event())
                 continue
             finished, output, tokens = running.popleft()
             now = max(now, finished, launched)
@@ -450,4 +482,4 @@ class _Timed:
     def _next_event(self) -> int:
         """When the next request arrives or the cache is reset."""
         arrival = self._due[0][0] + self._frontend_ns if self._due else _NEVER
-        return min(arrival, self._resets[0]) if self._resets else arrival
+        return min(arrival, self._resets[0].due_ns) if self._resets and not self._resets[0].earlier else arrival

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import kvtrace as package
+from kvtrace.lab.replay import timing
+from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.replay.run import Job, Replayed, replay
+from kvtrace.lab.replay.settings import recorded_settings
 from tests.lab.replay.conftest import kvtrace
 
 
@@ -48,6 +56,34 @@ def test_a_larger_pool_keeps_what_the_recorded_one_evicted(demo: Path, tmp_path:
         assert facts["replay_time"] == "fitted"
     again = replayed(demo, "--set", "num_gpu_blocks=4x")
     assert again["outcomes"] == answer["outcomes"]  # the same every time
+
+
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_a_reset_comes_between_the_same_requests_however_long_steps_take(
+    demo: Path, tmp_path: Path, factor: float
+) -> None:
+    """A reset at its recorded time would be lost where requests take longer: vLLM refuses one while they run."""
+    recording = read_recording(demo)
+    reset_ns = max(request.finished_ns or 0 for request in recording.requests if request.turn in (0, 1)) + 1
+    assert reset_ns < min(request.arrival_ns for request in recording.requests if request.turn == 2)
+    reset = replace(recording, resets_ns=[reset_ns])
+    model = timing.fit(recording.steps)
+    decode, mixed = ([factor * each for each in part] for part in (model.decode, model.mixed))
+    model = replace(model, decode=decode, mixed=mixed, overhead_ns=round(factor * model.overhead_ns))
+    settings = recorded_settings(recording.engine)
+    # In an open loop the next requests are there before the others have ended, if these take longer.
+    kinds = ["closed", "batch", *(("open",) if factor < 1 else ())]
+    jobs = [Job(kind, settings, model, Loop(kind, 1.0), tmp_path / f"{kind}.duckdb") for kind in kinds]
+    for done in replay(reset, jobs, at_once=2):
+        assert isinstance(done, Replayed), done
+    for job in jobs:
+        with package.open(job.target) as trace:
+            resets = trace.sql("SELECT time_ns FROM block_event WHERE op = 'reset' ORDER BY time_ns")
+            ends = trace.sql("SELECT turn, queued_ns, finished_ns FROM request")
+        assert len(resets) == 1, job.name
+        [at] = resets["time_ns"]
+        assert (ends[ends.turn < 2].finished_ns < at).all()
+        assert (ends[ends.turn >= 2].queued_ns > at).all()
 
 
 def test_priorities_samples_stops_aborts_and_tenants_are_repeated(served_mix: Path, tmp_path: Path) -> None:
