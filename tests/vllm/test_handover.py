@@ -204,7 +204,7 @@ def test_reads_are_transfers_with_blocks_of_both_engines(pair: Pair) -> None:
 
 
 def test_a_load_that_never_began_is_told(pair: Pair) -> None:
-    """VLLM waits 5 s for an engine that is not there, then ends the request with an error."""
+    """An engine that is not there: after 5 s vLLM gives it up and ends the request with an error."""
     from kvtrace.queries.explain import explain
     from kvtrace.queries.findings import find_findings
     from kvtrace.queries.identify import Subject
