@@ -57,8 +57,8 @@ ENABLED_WORD, PUBLISHED_WORD, OPENED_WORD, LOST_WORD = 68, 69, 70, 71
 CONTROL_WORDS = 80
 
 # The programs' times of a layer: of its cache write, then of its attention.
-WINDOW_WAYS, WAY_WORDS = 1, 16
-"""Lines of memory a layer, a power of two; sixteen have not run on a GPU yet."""
+WINDOW_WAYS, WAY_WORDS = 16, 16
+"""Lines of memory a layer, a power of two, and words of a line."""
 WINDOW_WORDS = WINDOW_WAYS * WAY_WORDS
 WRITE_WINDOW, ATTENTION_WINDOW = 0, 2
 FIRST, LAST = 0, 1

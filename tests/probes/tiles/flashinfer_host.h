@@ -1,13 +1,15 @@
 // What kvtrace.cuh has from CUDA, for a CPU: 32 threads are a warp, and the test turns the clock.
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
 #include <vector>
 #define KVT_INLINE inline
 namespace kvt {
-inline u64 facts = 0, clock_ns = 0;
+inline Facts facts{};
+inline u64 clock_ns = 0;
 template <typename T> T* at(u64 address) { return reinterpret_cast<T*>(address); }
 inline u64 load(u64 address) { return *at<u64>(address); }
 inline u32 now() { return static_cast<u32>(clock_ns); }
@@ -15,6 +17,10 @@ inline u64 add(u64 address, u64 amount) { u64 before = load(address); *at<u64>(a
 inline u64 whole_now() { return clock_ns; }
 inline void raise(u64 address, u64 word) { if (word > load(address)) *at<u64>(address) = word; }
 inline void put(u64 address, u64 word) { *at<u64>(address) = word; }
+inline void put_two(u64 address, u32 word) {
+  if (address % 4) std::abort();  // as a GPU would
+  *at<u32>(address) = word;
+}
 inline void put_block(u64 address, int block) { *at<int>(address) = block; }
 inline void put_ticks(u64 address, u32 ticks) { *at<std::uint8_t>(address) = static_cast<std::uint8_t>(ticks); }
 inline void put_pair(u64 address, u32 ticks) { *at<std::uint16_t>(address) = static_cast<std::uint16_t>(ticks); }

@@ -18,7 +18,10 @@ struct Variant {};
 }  // namespace kvt
 
 extern "C" {
-void set_facts(unsigned long long address) { kvt::facts = address; }
+void set_facts(unsigned long long address) {
+  std::memcpy(&kvt::facts, reinterpret_cast<void*>(address), sizeof(kvt::facts.words));
+  kvt::facts.address = address;
+}
 
 // Runs a program of tiles `low` to `high`; `passed`: ns before each of its marks, in their order: K of the last tile,
 // then K of the next before V of each.
@@ -72,8 +75,8 @@ void run_forward(unsigned long long key, const int* indices, const int* indptr, 
     kvt::clock_ns += *passed++;
     for (auto& program : programs) kvt::forward_key(program);
     kvt::clock_ns += *passed++;
-    for (auto& program : programs) kvt::forward_value(program);
+    for (auto& program : programs) kvt::forward_value<512>(program);
   }
-  for (unsigned lane = 0; lane < 64; ++lane) kvt::leave<false>(cache, count, kvt::Thread{lane % 32, lane / 32, 0});
+  for (unsigned lane = 0; lane < 64; ++lane) kvt::leave<false>(programs[lane], kvt::Thread{lane % 32, lane / 32, 0});
 }
 }

@@ -227,7 +227,7 @@ def test_a_program_that_goes_forward_begins_before_it_loads_and_tells_of_each_pr
     text = rewrite.forward(FORWARD)
     calls = [
         "kvt::enter<", "load_q_global_smem<KTraits>", "kvt::begin_forward<", "#pragma unroll 1", "for (", "compute_qk",
-        "update_mdo_states", "kvt::forward_key(", "produce(", "compute_sfm_v<KTraits>", "kvt::forward_value(",
+        "update_mdo_states", "kvt::forward_key(", "produce(", "compute_sfm_v<KTraits>", "kvt::forward_value<",
         "kvt::leave<", "write(o_frag)", "kvt::prepare(stream);",
     ]  # fmt: skip
     places = [text.index(call) for call in calls]
@@ -355,6 +355,12 @@ class Machine:
             self.page, self.tile, program.row, program.head, program.query_block, begin, length, program.tokens,
             program.tiles, ctypes.c_uint64(program.start_ns), passed,
         )  # fmt: skip
+
+    def window(self, layer: int) -> tuple[int, int]:
+        """First start and last end of a layer's attention, over the lines of its window."""
+        words = self.windows.reshape(2, layout.WINDOW_WAYS, layout.WAY_WORDS)[layer].max(axis=0)
+        first, last = (int(words[layout.ATTENTION_WINDOW + word]) for word in (layout.FIRST, layout.LAST))
+        return first ^ (1 << 64) - 1, last
 
     def row_of(self, program: Program) -> int:
         """The row of the batch that a program's row is."""
@@ -534,9 +540,7 @@ def test_a_program_without_tiles_or_with_a_part_between_blocks_writes_nothing(co
     assert not machine.windows.any()
     machine.run_forward(program._replace(high=1, passed_ns=[100, 100]), 8, 92)  # as a sliding window would have it
     assert int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]]) == 0
-    words = machine.windows.reshape(2, layout.WINDOW_WORDS)[1]
-    first, last = (int(words[layout.ATTENTION_WINDOW + word]) for word in (layout.FIRST, layout.LAST))
-    assert (first ^ (1 << 64) - 1, last) == (5000, 5200)
+    assert machine.window(1) == (5000, 5200)
 
 
 @settings(deadline=None, max_examples=30)
@@ -564,10 +568,8 @@ def test_windows_are_kept_without_a_ring_and_by_heads_that_are_left_out(code: ct
     for start, head in ((5000, 0), (4000, 3), (6000, 1)):
         machine.run(Program(1, 0, head, 0, 100, 0, 2, start, [100, 100, 100, 100]))
     machine.run(Program(2, 0, 0, 0, 100, 0, 2, 1, [9000] * 4))
-    words = machine.windows.reshape(2, layout.WINDOW_WORDS)
-    assert not words[0].any()
-    first, last = (int(words[1][layout.ATTENTION_WINDOW + word]) for word in (layout.FIRST, layout.LAST))
-    assert (first ^ (1 << 64) - 1, last) == (4000, 6400)
+    assert not machine.windows[: layout.WINDOW_WORDS].any()
+    assert machine.window(1) == (4000, 6400)
 
 
 def test_kernels_without_pages_and_pages_that_fit_no_record_write_nothing(code: ctypes.CDLL) -> None:

@@ -11,9 +11,12 @@ Its first thread stamps behind the barriers that follow the products, when no wa
 Parts begin at a block, not at a multiple of a tile. So a tile of several blocks is recorded as these, with the same
 times.
 
-A compiled library outlives the process and serves others, so no address is a constant of it: it has one word for the
-address of the facts (`FACTS`), which is filled before its first launch. A kernel is not told its layer: it looks up the
-address of the layer's K in a table whose hash has no collisions.
+A compiled library outlives the process and serves others, so no address is a constant of its code: each of its sources
+has constant memory for the facts (`FACTS`), which is filled before the first launch. A kernel is not told its layer: it
+looks up the address of the layer's K in a table whose hash has no collisions.
+
+A decode's program takes some ten microseconds, and a load from memory 0.3. So no load at its begin waits for another
+one, and the reservation is on its way while block ids are summed up.
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ from kvtrace.probes.device.tiles import layout
 
 FACTS = ("control", "windows", "heads", "layers", "factor", "shift", "pages_before", "rows_before")
 """Words that kernels read: addresses of the ring's control words and of the windows (0: none), the heads to record as
-bits, and the table of layers with its hash. The last two are a step's. vLLM has decodes and prefills of a batch read by
-two kernels, whose pages lie in one list, and each counts its rows from 0. The first `pages_before` are the decodes', so
-a row whose pages begin there or behind has `rows_before` more before it."""
+bits, and the table of layers with its hash. Kernels have these from constant memory. In the words' own place the first
+two become 0 when nothing is to be written any more, and the last two are a step's: vLLM has decodes and prefills of a
+batch read by two kernels, whose pages lie in one list, and each counts its rows from 0. The first `pages_before` are the
+decodes', so a row whose pages begin there or behind has `rows_before` more before it."""
 
 SYMBOL = "kvt_facts"
 """The function of a compiled library that takes the facts' address."""
@@ -73,7 +77,7 @@ _NAMES = {
 
 HEADER = (
     "// Written by kvtrace: what the rewritten headers beside it call.\n#pragma once\n"
-    "#include <type_traits>\n#include <utility>\n\nnamespace kvt {\n\n"
+    "#include <cstddef>\n#include <type_traits>\n#include <utility>\n\nnamespace kvt {\n\n"
     "typedef unsigned int u32;\ntypedef unsigned long long u64;\n\n"
     + "".join(f"constexpr u64 {name} = {value}ull;\n" for name, value in sorted(_NAMES.items()))
     + r"""
@@ -84,10 +88,15 @@ struct Program {
 };
 
 // The same for a program that goes forward: the address of its next block, the last time of K, the ticks to it, the
-// blocks that are left, and the blocks of a tile.
+// blocks that are left, the blocks of a tile, and its window (0: none).
 struct Forward {
   u64 address, start;
-  u32 time, ticks, left, blocks;
+  u32 time, ticks, left, blocks, window;
+};
+
+// The facts as they were before the first launch, and where they are.
+struct Facts {
+  u64 words[FACT_ROWS_BEFORE + 1], address;
 };
 
 }  // namespace kvt
@@ -98,16 +107,20 @@ struct Forward {
 
 namespace kvt {
 
-inline u64 host_facts = 0;     // one in a library
-static __device__ u64 facts;   // one in each of its sources
+inline u64 host_facts = 0;          // one in a library
+static __constant__ Facts facts;    // one in each of its sources
 
-// Before a launch: tells the device where the facts are, unless a graph is being captured.
+// Before a launch: tells the device the facts, unless a graph is being captured.
 static inline void prepare(cudaStream_t stream) {
-  static bool done = false;
+  static u64 told = 0;
   cudaStreamCaptureStatus status;
-  if (done || !host_facts) return;
+  if (told == host_facts) return;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone) return;
-  done = cudaMemcpyToSymbol(facts, &host_facts, sizeof(host_facts)) == cudaSuccess;
+  constexpr size_t words = offsetof(Facts, address);
+  if (cudaMemcpyToSymbolAsync(facts, reinterpret_cast<const void*>(host_facts), words, 0, cudaMemcpyDeviceToDevice,
+                              stream) == cudaSuccess &&
+      cudaMemcpyToSymbolAsync(facts, &host_facts, sizeof(u64), words, cudaMemcpyHostToDevice, stream) == cudaSuccess)
+    told = host_facts;
 }
 
 KVT_INLINE u64 load(u64 address) {
@@ -143,6 +156,10 @@ KVT_INLINE void put(u64 address, u64 word) {
   asm volatile("st.global.b64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
 }
 
+KVT_INLINE void put_two(u64 address, u32 word) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(word) : "memory");
+}
+
 KVT_INLINE void put_block(u64 address, int block) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(block) : "memory");
 }
@@ -173,18 +190,46 @@ extern "C" __attribute__((weak, visibility("default"))) void kvt_facts(unsigned 
 
 namespace kvt {
 
-// What the layer whose K has this address is told, or -1: it is not recorded.
-KVT_INLINE long long what_of(u64 words, u64 key) {
-  const u64 factor = load(words + 8 * FACT_FACTOR), shift = load(words + 8 * FACT_SHIFT);
-  const u64 entry = load(words + 8 * FACT_LAYERS) + 16 * (key * factor >> shift);
-  return load(entry) == key ? static_cast<long long>(load(entry + 8)) : -1;
+// What a program finds out at its begin. `what`: what its layer is told, or -1: it is not recorded.
+struct Found {
+  long long what;
+  u64 windows, control, tile_room, program_room, tile_memory, program_memory, pages_before, rows_before;
+};
+
+KVT_INLINE u64 word_of(u64 fact) { return load(facts.address + 8 * fact); }
+
+// What the layer whose K has this address is told, and whether windows are kept still.
+KVT_INLINE void look_up(u64 key, Found& found) {
+  const u64 entry = facts.words[FACT_LAYERS] + 16 * (key * facts.words[FACT_FACTOR] >> facts.words[FACT_SHIFT]);
+  const u64 known = load(entry), what = load(entry + 8);
+  found.windows = word_of(FACT_WINDOWS);
+  found.what = known == key ? static_cast<long long>(what) : -1;
 }
 
-// The address of a word of a layer's attention window, on this multiprocessor's line; 0: no windows are kept.
-KVT_INLINE u64 window_of(u64 words, long long what, u64 word) {
-  const u64 windows = load(words + 8 * FACT_WINDOWS);
-  const u64 way = multiprocessor() & (WINDOW_WAYS - 1);
-  return windows ? windows + 8 * ((what & 0xff) * WINDOW_WORDS + way * WAY_WORDS + ATTENTION_WINDOW + word) : 0;
+// The same, and the ring's state.
+KVT_INLINE void look_up_all(u64 key, Found& found) {
+  const u64 control = facts.words[FACT_CONTROL];
+  found.control = found.tile_room = found.program_room = 0;
+  if (control) {
+    found.control = word_of(FACT_CONTROL);
+    found.tile_room = load(control + 8 * (ROOM_WORD + TILES));
+    found.program_room = load(control + 8 * (ROOM_WORD + PROGRAMS));
+    found.tile_memory = load(control + 8 * (ADDRESS_WORD + TILES));
+    found.program_memory = load(control + 8 * (ADDRESS_WORD + PROGRAMS));
+    found.pages_before = word_of(FACT_PAGES_BEFORE);
+    found.rows_before = word_of(FACT_ROWS_BEFORE);
+  }
+  look_up(key, found);
+}
+
+// The number of a layer's attention window, from 1 on, on this multiprocessor's line; 0: no windows are kept.
+KVT_INLINE u32 window_of(const Found& found) {
+  const u32 way = multiprocessor() & (WINDOW_WAYS - 1);
+  return found.windows ? 1 + (found.what & 0xff) * WINDOW_WORDS + way * WAY_WORDS + ATTENTION_WINDOW : 0;
+}
+
+KVT_INLINE void raise_window(u32 window, u64 which, u64 word) {
+  if (window) raise(facts.words[FACT_WINDOWS] + 8 * (window - 1 + which), word);
 }
 
 struct Place {
@@ -193,56 +238,55 @@ struct Place {
 };
 
 // Reserves a program's record and its tiles, and writes the record: the first warp of those that multiply does.
-// `order`: flags that tell the tile's size and the order. Returns the address of the tiles in the first thread, else 0.
+// `unit`: tokens of a block or of a tile, whichever are fewer; `units`: those of a tile. `order`: flags that tell the
+// tile's size and the order. Returns the address of the tiles in the first thread, else 0.
 template <typename Id>
-KVT_INLINE u64 begin_record(u64 words, long long what, const Id* pages, int page, int tile, int low, int high,
+KVT_INLINE u64 begin_record(const Found& found, const Id* pages, int page, int unit, int units, int low, int high,
                             int thread, const Place& place, u32 start, u64 order) {
-  const u64 control = load(words + 8 * FACT_CONTROL);
-  if (!control) return 0;
-  const u64 room = load(control + 8 * (ROOM_WORD + TILES)) * (load(words + 8 * FACT_HEADS) >> place.head & 1);
-  const u64 programs = load(control + 8 * (ROOM_WORD + PROGRAMS));
-  if (!room || !programs) return 0;
-  const u64 tile_memory = load(control + 8 * (ADDRESS_WORD + TILES));
-  const u64 program_memory = load(control + 8 * (ADDRESS_WORD + PROGRAMS));
-  const u64 pages_before = load(words + 8 * FACT_PAGES_BEFORE), rows_before = load(words + 8 * FACT_ROWS_BEFORE);
-  const u32 row = place.row + (static_cast<u64>(place.first_page) >= pages_before ? rows_before : 0);
-  pages += place.first_page;
-  const int tiles = high - low, unit = tile < page ? tile : page, before = low * (tile / unit);
-  const int blocks = tiles * (tile / unit), known = (place.tokens + unit - 1) / unit - before;
-  const int inside = known < 0 ? 0 : known < blocks ? known : blocks;
+  const u64 room = facts.words[FACT_HEADS] >> place.head & 1 ? found.tile_room : 0;
+  if (!found.control || !room || !found.program_room) return 0;
+  const long long what = found.what;
+  const u32 row = place.row + (static_cast<u64>(place.first_page) >= found.pages_before ? found.rows_before : 0);
+  const int tiles = high - low, before = low * units, blocks = tiles * units;
   const bool sums = (what >> 8 & 0xff) == place.head + 1, lists = (what >> 16 & 0xff) == place.head + 1;
-
-  u32 total = 0;
-  if (sums)
-    for (int index = thread; index < inside; index += 32)
-      total += static_cast<u32>(pages[(before + index) * unit / page]) * (2 * (before + index) + 1);
-  total = sum_of_warp(total);
-
   const u64 slots = (tiles + 1 & ~1) + (lists ? 2ull * blocks : 0);
   u64 pair = 0;
-  if (thread == 0) pair = add(control + 8 * CURSOR_WORD, slots + (1ull << TILE_BITS));
+  if (thread == 0) pair = add(found.control + 8 * CURSOR_WORD, slots + (1ull << TILE_BITS));
+
+  pages += place.first_page;
+  int inside = 0;
+  u32 total = 0;
+  if (sums || lists) {
+    const int known = (place.tokens + unit - 1) / unit - before;
+    inside = known < 0 ? 0 : known < blocks ? known : blocks;
+  }
+  if (sums) {
+    for (int index = thread; index < inside; index += 32)
+      total += static_cast<u32>(pages[(before + index) * unit / page]) * (2 * (before + index) + 1);
+    total = sum_of_warp(total);
+  }
+
   pair = of_first_lane(pair);
   const u64 first = pair & TILE_MASK, number = pair >> TILE_BITS;
-  if (first + slots > room || number >= programs) return 0;
+  if (first + slots > room || number >= found.program_room) return 0;
   if (thread == 0) {
     const u64 flags = order | (page / 16 << 6) | (sums ? HAS_SUM : 0) | (lists ? HAS_SUM | LISTS_BLOCKS : 0);
-    const u64 record = program_memory + 24 * number;
+    const u64 record = found.program_memory + 24 * number;
     put(record, start | static_cast<u64>(total) << 32);
     put(record + 8, (row & 0xffffull) | (place.query_block & 0xffffull) << 16 | (what & 0xffull) << 32 |
                         (place.head & 0xffull) << 40 | (low & 0xffffull) << 48);
-    put(record + 16, ((tile_memory >> 1) + first & 0xffffffffull) | (tiles & 0xffffull) << 32 | flags << 48);
+    put(record + 16, ((found.tile_memory >> 1) + first & 0xffffffffull) | (tiles & 0xffffull) << 32 | flags << 48);
   }
   if (lists)  // behind the tiles, at an even place
     for (int index = thread; index < blocks; index += 32)
-      put_block(tile_memory + 2 * (first + (tiles + 1 & ~1)) + 4 * index,
+      put_block(found.tile_memory + 2 * (first + (tiles + 1 & ~1)) + 4 * index,
                 index < inside ? static_cast<int>(pages[(before + index) * unit / page]) : -1);
-  return thread == 0 ? tile_memory + 2 * first : 0;
+  return thread == 0 ? found.tile_memory + 2 * first : 0;
 }
 
-// Whether a program's tiles fit records: of a tile and a block, one is a multiple of the other.
-KVT_INLINE bool fits(int page, int tile, int low, int high) {
-  const int larger = tile < page ? page : tile, smaller = tile < page ? tile : page;
-  return larger % smaller == 0 && page % 16 == 0 && page < 16 * 512 && low < high && high - low < 1 << 16;
+// Whether a program's blocks and its number of tiles fit records.
+KVT_INLINE bool fits(int page, int low, int high) {
+  return page % 16 == 0 && page < 16 * 512 && low < high && high - low < 1 << 16;
 }
 
 KVT_INLINE u32 ticks_since(u32 time) {
@@ -293,18 +337,17 @@ KVT_INLINE void end(const Params&, Variant&, int) {}
 template <bool OTHER_ORDER, typename Params, typename Variant>
 KVT_INLINE void begin(const Params& params, Recording<Variant>& variant, int high, int low, int thread, int tile) {
   if constexpr (Paged<Params>::value && !OTHER_ORDER) {
-    const u64 words = facts;
-    if (thread >= 32 || !words) return;
-    const long long what = what_of(words, reinterpret_cast<u64>(params.K_ptr));
-    if (what < 0) return;
-    if (thread == 0)
-      if (const u64 word = window_of(words, what, FIRST)) raise(word, ~whole_now());
-    const int page = static_cast<int>(static_cast<u32>(params.page_size));
-    if (!fits(page, tile, low, high)) return;
+    if (thread >= 32 || !facts.address) return;
+    Found found;
+    look_up_all(reinterpret_cast<u64>(params.K_ptr), found);
+    if (found.what < 0) return;
+    if (thread == 0) raise_window(window_of(found), FIRST, ~whole_now());
+    const int page = static_cast<int>(static_cast<u32>(params.page_size)), unit = tile < page ? tile : page;
+    if (!fits(page, low, high) || (tile < page ? page : tile) % unit) return;
     Program& program = variant.kvt_program;
     program.times[0] = program.times[1] = now();
-    program.address = begin_record(words, what, params.kv_indices, page, tile, low, high, thread, variant.kvt_place,
-                                   program.times[0], (tile / 16 << 2) | FROM_END);
+    program.address = begin_record(found, params.kv_indices, page, unit, tile / unit, low, high, thread,
+                                   variant.kvt_place, program.times[0], (tile / 16 << 2) | FROM_END);
   }
 }
 
@@ -321,11 +364,10 @@ KVT_INLINE void value(Recording<Variant>& variant) {
 template <typename Params, typename Variant>
 KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int thread) {
   if constexpr (Paged<Params>::value) {
-    const u64 words = facts;
-    if (thread != 0 || !words) return;
-    const long long what = what_of(words, reinterpret_cast<u64>(params.K_ptr));
-    if (what < 0) return;
-    if (const u64 word = window_of(words, what, LAST)) raise(word, whole_now());
+    if (thread != 0 || !facts.address) return;
+    Found found;
+    look_up(reinterpret_cast<u64>(params.K_ptr), found);
+    if (found.what >= 0) raise_window(window_of(found), LAST, whole_now());
   }
 }
 
@@ -333,7 +375,7 @@ KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int threa
 template <bool OTHER_ORDER, typename Cache, typename Thread>
 KVT_INLINE void enter(Forward& program, const Cache&, const Thread& thread) {
   program = Forward{};
-  if (!OTHER_ORDER && facts && !(thread.x | thread.y | thread.z)) program.start = whole_now();
+  if (!OTHER_ORDER && facts.address && !(thread.x | thread.y | thread.z)) program.start = whole_now();
 }
 
 // It knows its tiles, which begin at any block: it takes part in the window, and has its record written, block by block
@@ -341,47 +383,56 @@ KVT_INLINE void enter(Forward& program, const Cache&, const Thread& thread) {
 template <bool OTHER_ORDER, typename Cache, typename Thread>
 KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 begin,
                               u32 length, u32 tokens, u32 count, u32 tile, const Thread& thread) {
-  const u64 words = facts;
-  if (OTHER_ORDER || thread.y || thread.z || !words || !count) return;
-  const long long what = what_of(words, reinterpret_cast<u64>(cache.k_data));
-  if (what < 0) return;
-  if (thread.x == 0)
-    if (const u64 word = window_of(words, what, FIRST)) raise(word, ~program.start);
+  if (OTHER_ORDER || thread.y || thread.z || !facts.address || !count) return;
+  Found found;
+  look_up_all(reinterpret_cast<u64>(cache.k_data), found);
+  const int first_page = static_cast<int>(cache.indptr[row]);
+  if (found.what < 0) return;
+  program.window = window_of(found);
+  if (thread.x == 0) raise_window(program.window, FIRST, ~program.start);
+  // Divisions are as slow as loads here; sizes are powers of two.
   const u32 page = cache.page_size, unit = tile < page ? tile : page;
+  u32 bits = 4;
+  while (1u << bits < unit) ++bits;
   const u32 read = count * tile < length ? count * tile : length;
-  const u32 low = begin / unit, high = low + (read + unit - 1) / unit;
-  if (begin % unit || unit & (unit - 1) || !fits(page, tile, low, high)) return;
-  u64 code = 0;
-  while (16u << code < unit) ++code;
-  const Place place{row, head, query_block, static_cast<int>(cache.indptr[row]), static_cast<int>(tokens)};
+  const u32 low = begin >> bits, high = low + (read + unit - 1 >> bits);
+  if (1u << bits != unit || (begin | page | tile) & (unit - 1) || !fits(page, low, high)) return;
+  const Place place{row, head, query_block, first_page, static_cast<int>(tokens)};
   program.time = static_cast<u32>(program.start);
   program.left = high - low;
-  program.blocks = tile / unit;
-  program.address =
-      begin_record(words, what, cache.indices, page, unit, low, high, thread.x, place, program.time, code << 2);
+  program.blocks = tile >> bits;
+  program.address = begin_record(found, cache.indices, page, unit, 1, low, high, thread.x, place, program.time,
+                                 static_cast<u64>(bits - 4) << 2);
 }
 
+// Every thread counts, and the one that has an address stores: without branches, which would keep the compiler from
+// mixing a tile's instructions.
 KVT_INLINE void forward_key(Forward& program) {
-  if (!program.address) return;
   program.ticks = ticks_since(program.time);
   program.time += program.ticks << TICK_SHIFT;
 }
 
+template <int TILE>
 KVT_INLINE void forward_value(Forward& program) {
-  if (!program.address) return;
-  const u32 ticks = ticks_since(program.time);
-  for (u32 block = 0; block < program.blocks && program.left; ++block, --program.left, program.address += 2)
-    put_pair(program.address, (block ? 0 : program.ticks) | ticks << 8);
+  const u32 value = ticks_since(program.time) << 8, blocks = program.blocks < program.left ? program.blocks : program.left;
+  if (program.blocks == 1) {
+    if (program.address) put_pair(program.address, program.ticks | value);
+  } else {  // a tile begins at an even place, and behind the last one of a program is room for another
+    u32 pair = value << 16 | value | program.ticks;
+#pragma unroll
+    for (u32 block = 0; block < TILE / 16; block += 2) {
+      if (program.address && block < blocks) put_two(program.address + 2 * block, pair);
+      pair = value << 16 | value;
+    }
+  }
+  program.left -= blocks;
+  program.address += program.address ? 2 * blocks : 0;
 }
 
-// All of a program's tiles have been multiplied; `count`: how many those are.
-template <bool OTHER_ORDER, typename Cache, typename Thread>
-KVT_INLINE void leave(const Cache& cache, u32 count, const Thread& thread) {
-  const u64 words = facts;
-  if (OTHER_ORDER || thread.x | thread.y | thread.z || !words || !count) return;
-  const long long what = what_of(words, reinterpret_cast<u64>(cache.k_data));
-  if (what < 0) return;
-  if (const u64 word = window_of(words, what, LAST)) raise(word, whole_now());
+// All of a program's tiles have been multiplied.
+template <bool OTHER_ORDER, typename Thread>
+KVT_INLINE void leave(const Forward& program, const Thread& thread) {
+  if (!OTHER_ORDER && !(thread.x | thread.y | thread.z)) raise_window(program.window, LAST, whole_now());
 }
 
 }  // namespace kvt

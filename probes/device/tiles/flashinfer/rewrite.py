@@ -117,8 +117,8 @@ def forward(source: str) -> str:
         (_statement(code, begin + loads[0].start()), starts),
         (_statement(code, loop), f"kvt::begin_forward<{other}>(kvt_forward, {', '.join(_ITERATIONS)});\n"),
         (_behind_barrier(code, opening, closing, "update_mdo_states"), " kvt::forward_key(kvt_forward);"),
-        (_behind_barrier(code, opening, closing, "compute_sfm_v"), " kvt::forward_value(kvt_forward);"),
-        (_behind_barrier(code, closing, end), f" kvt::leave<{other}>(paged_kv, num_iterations, tid);"),
+        (_behind_barrier(code, opening, closing, "compute_sfm_v"), " kvt::forward_value<CTA_TILE_KV>(kvt_forward);"),
+        (_behind_barrier(code, closing, end), f" kvt::leave<{other}>(kvt_forward, tid);"),
     ]
     return _edited(source, [*edits, _prepared(code), _included(code, f"hopper/{RECORDER_HEADER}")])
 
