@@ -38,11 +38,12 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 
 def inserted(before: str, after: str) -> Counter[str]:
-    """The calls that rewriting inserted; without them the text is what it was."""
+    """The calls that rewriting inserted; without them, and the blocks a multiprocessor, the text is what it was."""
     calls = "begin|key|value|end|prepare|Forward|enter|forward|leave"
     text = re.sub(rf"kvt::({calls})[^;]*;|variant\.kvt_at[^;]*;", "", after)
     text = text.replace("kvt::Recording<AttentionVariant>", "AttentionVariant")
     text = re.sub(rf'#include "(hopper/)?{rewrite.RECORDER_HEADER}"\n', "", text)
+    text = text.replace("__launch_bounds__(KTraits::NUM_THREADS, 2)", "__launch_bounds__(KTraits::NUM_THREADS)")
     assert "".join(text.split()) == "".join(before.split())
     return Counter(re.findall(r"(?:kvt::|variant\.kvt_)(\w+)", after))
 
@@ -216,7 +217,9 @@ __device__ void BatchPrefillWithPagedKVCacheDevice(const Params params, const di
   block.sync();
   write(o_frag);
 }
-void kernel() { BatchPrefillWithPagedKVCacheDevice<KTraits>(params); }
+__global__ __launch_bounds__(KTraits::NUM_THREADS) void BatchPrefillWithPagedKVCacheKernel(const Params params) {
+  BatchPrefillWithPagedKVCacheDevice<KTraits>(params);
+}
 cudaError_t BatchPrefillWithPagedKVCacheDispatched(Params params, float* tmp_s, cudaStream_t stream) {
   return launched(params, stream);
 }
@@ -232,6 +235,7 @@ def test_a_program_that_goes_forward_begins_before_it_loads_and_tells_of_each_pr
     ]  # fmt: skip
     places = [text.index(call) for call in calls]
     assert places == sorted(places)
+    assert "__launch_bounds__(KTraits::NUM_THREADS, 2) void" in text
     assert text.count("kvt::") == 7 + len(re.findall(r"kvt::Forward kvt_forward;", text)) - 1
     assert text.index('#include "hopper/kvtrace.cuh"') < text.index('#include "mask.cuh"')
 
@@ -271,6 +275,7 @@ def test_order_of_coordinates_and_comments_do_not_matter() -> None:
         (rewrite.forward, FORWARD, "update_mdo_states<", "update_states<", "does not call update_mdo_states"),
         (rewrite.forward, FORWARD, "  }\n  block.sync();", "  }\n", "no barrier behind its loop"),
         (rewrite.forward, FORWARD, "block . sync ( );", "", "no barrier behind compute_sfm_v"),
+        (rewrite.forward, FORWARD, "__launch_bounds__(KTraits::NUM_THREADS) ", "", "has no bounds"),
         (rewrite.forward, FORWARD, "cudaStream_t stream)", "cudaStream_t on)", "takes no stream"),
     ],
 )

@@ -30,9 +30,11 @@ from kvtrace.probes.device.tiles import layout
 FACTS = ("control", "windows", "heads", "layers", "factor", "shift", "pages_before", "rows_before")
 """Words that kernels read: addresses of the ring's control words and of the windows (0: none), the heads to record as
 bits, and the table of layers with its hash. Kernels have these from constant memory. In the words' own place the first
-two become 0 when nothing is to be written any more, and the last two are a step's: vLLM has decodes and prefills of a
-batch read by two kernels, whose pages lie in one list, and each counts its rows from 0. The first `pages_before` are the
-decodes', so a row whose pages begin there or behind has `rows_before` more before it."""
+two become 0 when nothing is to be written any more, and the last two are a step's.
+
+vLLM has decodes and prefills of a batch read by two kernels, whose pages lie in one list, and each counts its rows from
+0. The first `pages_before` are the decodes', so a row whose pages begin there or behind has `rows_before` more before
+it."""
 
 SYMBOL = "kvt_facts"
 """The function of a compiled library that takes the facts' address."""
@@ -414,7 +416,8 @@ KVT_INLINE void forward_key(Forward& program) {
 
 template <int TILE>
 KVT_INLINE void forward_value(Forward& program) {
-  const u32 value = ticks_since(program.time) << 8, blocks = program.blocks < program.left ? program.blocks : program.left;
+  const u32 value = ticks_since(program.time) << 8;
+  const u32 blocks = program.blocks < program.left ? program.blocks : program.left;
   if (program.blocks == 1) {
     if (program.address) put_pair(program.address, program.ticks | value);
   } else {  // a tile begins at an even place, and behind the last one of a program is room for another

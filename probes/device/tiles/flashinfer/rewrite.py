@@ -31,7 +31,7 @@ _MULTIPLY = "mma_f16"
 _TILES = ("mainloop_params", "variant", "kv_tile_idx_count", "swa_begin_kv_tile_idx", "thread_idx", "CTA_KV")
 _RELEASES = {"pipeline_k": "key", "pipeline_v": "value"}
 
-_FORWARD = "BatchPrefillWithPagedKVCacheDevice"
+_FORWARD, _BOUNDED = "BatchPrefillWithPagedKVCacheDevice", "BatchPrefillWithPagedKVCacheKernel"
 _ITERATIONS = (
     "paged_kv", "request_idx", "kv_head_idx", "qo_tile_idx", "chunk_start", "chunk_size", "kv_len", "num_iterations",
     "CTA_TILE_KV", "tid",
@@ -119,8 +119,24 @@ def forward(source: str) -> str:
         (_behind_barrier(code, opening, closing, "update_mdo_states"), " kvt::forward_key(kvt_forward);"),
         (_behind_barrier(code, opening, closing, "compute_sfm_v"), " kvt::forward_value<CTA_TILE_KV>(kvt_forward);"),
         (_behind_barrier(code, closing, end), f" kvt::leave<{other}>(kvt_forward, tid);"),
+        _two_blocks(code),
     ]
     return _edited(source, [*edits, _prepared(code), _included(code, f"hopper/{RECORDER_HEADER}")])
+
+
+def _two_blocks(code: str) -> tuple[int, str]:
+    """Make the edit that asks for registers for two thread blocks a multiprocessor, as FlashInfer sizes its tiles.
+
+    Its own kernel takes that many. With what is inserted the compiler finds a form for three, and blocks are spread
+    unevenly over the multiprocessors then: a layer's decodes of 32 sequences took 41 us instead of 36 on an H100.
+
+    Raises:
+        MismatchError: The kernel has no bounds.
+    """
+    found = re.search(rf"__launch_bounds__\s*\(\s*[\w:]+\s*(\))\s*void\s+{_BOUNDED}\b", code)
+    if found is None:
+        raise MismatchError(f"{_BOUNDED} has no bounds of one number of threads")
+    return found.start(1), ", 2"
 
 
 def _behind_barrier(code: str, begin: int, end: int, call: str | None = None) -> int:
