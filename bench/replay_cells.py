@@ -1,10 +1,13 @@
 """Replay's predictions of measured cells beside what was measured, and how many pairs of cells they order rightly.
 
-    python -m bench.replay_cells CELLS --base TRACE [--base TRACE ...] [--repeat TRACE]
+    python -m bench.replay_cells CELLS --base NAME [--base NAME ...] [--draws N] [--repeat TRACE]
 
 CELLS is a folder of `kvtrace lab run` (`OUT/cells`), whose cells have a trace (`run/trace.duckdb`). Each cell is
 predicted from the base of its own rate, with the cell's policy and sizes, closed loop and fitted times, and
-a base from bases of lower rates. A repetition of a cell tells the noise: pairs of cells that differ by no more than it
+a base from bases of lower rates. With `--draws`, each figure is the mean of N replays with other draws of step times,
+and beside it stands their 95% interval: where a measured one lies in it, two runs of the same would differ by as much.
+
+A repetition of a cell tells the noise: pairs of cells that differ by no more than it
 are left out of the order.
 """
 
@@ -20,14 +23,16 @@ from typing import NamedTuple
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import timing
 from kvtrace.lab.replay.cell import settings_of
-from kvtrace.lab.replay.check import Outcome, outcome
+from kvtrace.lab.replay.check import outcome
 from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import read_recording
-from kvtrace.lab.replay.run import Job, replay
+from kvtrace.lab.replay.resample import figures, over_draws
+from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings
+from kvtrace.queries.statistics import Interval
 
-JOB, TTFT_P50 = ("job", 0), ("ttft", 1)
-"""A latency of `Outcome.latency_ms`, and the place of its figure: 0 the mean, 1 the median."""
+GOALS = {"hit_share": 0.01, "evictions": 0.03, "job_mean": 0.10, "ttft_p50": 0.15}
+"""Errors that are aimed at: of a hit share in its own unit, of the others relative."""
 
 
 class Cell(NamedTuple):
@@ -65,8 +70,15 @@ def changes_of(cell: Cell) -> list[str]:
     return [f"num_gpu_blocks={engine.blocks + 1}", *sizes, *settings_of({"name": cell.policy, **cell.options})]
 
 
-def predict(base: Cell, cells: list[Cell]) -> list[Outcome]:
-    """Outcomes of cells, predicted from one recording. Cells of another rate have their jobs arrive as much faster."""
+class Predicted(NamedTuple):
+    """Figures of a cell: of one replay, or the means of draws, with their 95% intervals."""
+
+    figures: dict[str, float]
+    intervals: dict[str, Interval | None]
+
+
+def predict(base: Cell, cells: list[Cell], draws: int) -> list[Predicted]:
+    """Predict cells from one recording. Cells of another rate have their jobs arrive as much faster."""
     recording = read_recording(base.trace)
     settings, model = recorded_settings(recording.engine), timing.fit(recording.steps)
     jobs = []
@@ -75,34 +87,64 @@ def predict(base: Cell, cells: list[Cell]) -> list[Outcome]:
         jobs.append(
             Job(cell.name, changed, model, Loop("closed", cell.rate / base.rate), Path("none"), figures_only=True)
         )
+    if draws:
+        spreads = over_draws(recording, jobs, draws, at_once=2)
+        return [
+            Predicted(
+                {key: spread.mean for key, spread in spreads[job.name].items()},
+                {key: spread.interval for key, spread in spreads[job.name].items()},
+            )
+            for job in jobs
+        ]
+    return [Predicted(figures(_done(each).outcome), {}) for each in replay(recording, jobs, at_once=2)]
+
+
+def _done(replayed: Replayed | KvtraceError) -> Replayed:
+    if isinstance(replayed, KvtraceError):
+        raise replayed
+    return replayed
+
+
+def row(cell: Cell, predicted: Predicted, measured: dict[str, float]) -> str:
+    """A cell's line: predicted / measured, and the interval of draws in brackets."""
+    texts = []
+    for key in GOALS:
+        mine, real, interval = predicted.figures[key], measured[key], predicted.intervals.get(key)
+        scale, form = (100, ",.1f") if key == "hit_share" else (1, ",.0f")
+        text = f"{mine * scale:{form}}"
+        if interval and interval.high - interval.low > 0.002 * abs(mine):
+            text += f" [{interval.low * scale:{form}} {interval.high * scale:{form}}]"
+        off = "" if key == "hit_share" or not real else f" ({mine / real - 1:+.0%})"
+        texts.append(f"{text} / {real * scale:{form}}{off}")
+    return f"{cell.name[:44]:44} " + " | ".join(f"{text:>38}" for text in texts)
+
+
+def goals_met(pairs: list[tuple[Predicted, dict[str, float]]]) -> list[str]:
+    """How many cells each figure is within its goal for, and how many more are within the spread of draws."""
     found = []
-    for done in replay(recording, jobs, at_once=2):
-        if isinstance(done, KvtraceError):
-            raise done
-        found.append(done.outcome)
+    for key, goal in GOALS.items():
+        near = spread = 0
+        for mine, real in pairs:
+            error = abs(mine.figures[key] - real[key]) / (1 if key == "hit_share" else real[key] or 1)
+            interval = mine.intervals.get(key)
+            if error <= goal:
+                near += 1
+            elif interval and interval.low <= real[key] <= interval.high:
+                spread += 1
+        unit = "pp" if key == "hit_share" else "%"
+        found.append(f"{key}: {near} of {len(pairs)} within {goal * 100:g} {unit}, {spread} more within the spread")
     return found
 
 
-def row(cell: Cell, predicted: Outcome, measured: Outcome) -> str:
-    texts = [
-        f"{predicted.hit_share:.1%} / {measured.hit_share:.1%}",
-        f"{predicted.evictions:,} / {measured.evictions:,}",
-    ]
-    for key, place in (JOB, TTFT_P50):
-        mine, real = predicted.latency_ms[key][place], measured.latency_ms[key][place]
-        texts.append(f"{mine:,.0f} / {real:,.0f} ({mine / real - 1:+.0%})")
-    return f"{cell.name[:44]:44} {texts[0]:>15} {texts[1]:>17} {texts[2]:>24} {texts[3]:>22}"
-
-
-def print_order(pairs: list[tuple[Outcome, Outcome]], noise: float) -> None:
+def print_order(pairs: list[tuple[Predicted, dict[str, float]]], noise: float) -> None:
     """Share of pairs of cells whose mean job times replay orders as measured."""
     for least in sorted({noise, 0.02, 0.04}):
         right = asked = 0
         for (mine, real), (other_mine, other_real) in itertools.combinations(pairs, 2):
-            ratio = real.latency_ms["job"][0] / other_real.latency_ms["job"][0]
+            ratio = real["job_mean"] / other_real["job_mean"]
             if max(ratio, 1 / ratio) - 1 > least:
                 asked += 1
-                right += (mine.latency_ms["job"][0] > other_mine.latency_ms["job"][0]) == (ratio > 1)
+                right += (mine.figures["job_mean"] > other_mine.figures["job_mean"]) == (ratio > 1)
         print(f"order of job times: {right} of {asked} pairs that differ by more than {least:.1%}")
 
 
@@ -110,29 +152,31 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", type=Path)
     parser.add_argument("--base", action="append", required=True, help="name of a cell to predict from; one a rate")
+    parser.add_argument("--draws", type=int, default=0, help="replays of each cell with other draws of step times")
     parser.add_argument("--repeat", type=Path, help="trace of a second recording of one of the cells")
     parser.add_argument("--repeat-of", help="which cell that is")
     options = parser.parse_args(arguments)
     cells = read_cells(options.cells)
     bases = [cell for cell in cells if any(cell.name.startswith(name) for name in options.base)]
-    print(f"{'predicted / measured':44} {'hit share':>15} {'evictions':>17} {'mean job, ms':>24} {'p50 TTFT, ms':>22}")
+    titles = ("hit share, %", "evictions", "mean job, ms", "p50 TTFT, ms")
+    print(f"{'predicted / measured':44} " + " | ".join(f"{title:>38}" for title in titles))
     pairs = []
     for base in bases:
         asked = [cell for cell in cells if cell.rate == base.rate or (cell in bases and cell.rate > base.rate)]
-        for cell, predicted in zip(asked, predict(base, asked), strict=True):
-            measured = outcome(cell.trace)
+        for cell, predicted in zip(asked, predict(base, asked, options.draws), strict=True):
+            measured = figures(outcome(cell.trace))
             remark = " (base)" if cell is base else f" (from {base.rate:g}/s)" if cell.rate != base.rate else ""
             print(row(cell, predicted, measured) + remark)
             if not remark:
                 pairs.append((predicted, measured))
+    for line in goals_met(pairs):
+        print(line)
     noise = 0.0
     if options.repeat:
-        mine = outcome(options.repeat).latency_ms["job"][0]
-        real = next(outcome(cell.trace) for cell in cells if cell.name.startswith(options.repeat_of)).latency_ms["job"][
-            0
-        ]
-        noise = abs(mine / real - 1)
-        print(f"a repetition of {options.repeat_of}: mean job time {mine / real - 1:+.1%}")
+        mine = figures(outcome(options.repeat))["job_mean"]
+        real = next(figures(outcome(cell.trace)) for cell in cells if cell.name.startswith(options.repeat_of))
+        noise = abs(mine / real["job_mean"] - 1)
+        print(f"a repetition of {options.repeat_of}: mean job time {mine / real['job_mean'] - 1:+.1%}")
     print_order(pairs, noise)
 
 

@@ -16,8 +16,13 @@ from kvtrace.errors import KvtraceError, needs_analysis
 if TYPE_CHECKING:
     from kvtrace.lab.replay.advise import Advice
     from kvtrace.lab.replay.check import Agreement, Outcome
+    from kvtrace.lab.replay.recording import Recording
+    from kvtrace.lab.replay.resample import Spread
+    from kvtrace.lab.replay.run import Job
     from kvtrace.lab.replay.session import Session
     from kvtrace.reports.document import Block, Section
+
+    Spreads = dict[str, dict[str, Spread]]
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="The trace of a recording.")]
 EngineOption = Annotated[int | None, typer.Option(metavar="ID", help="Which engine, where the trace has several.")]
@@ -60,11 +65,20 @@ RateOption = Annotated[str, typer.Option(metavar="FACTOR", help="Factor on the a
 SeedsOption = Annotated[
     int, typer.Option(metavar="N", min=0, help="Replay N resamples of the jobs, too: 95% intervals of the figures.")
 ]
+DrawsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Replay N times with step times that vary as the recording's do, too: by how much two runs of the same "
+        "would differ.",
+    ),
+]
 WorkloadOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Which workload of a matrix.", show_default=False)
 ]
 _AT_ONCE = 2
-"""Replays of resamples side by side."""
+"""Repeated replays side by side."""
 
 _LOOPS = ("auto", "open", "closed", "batch")
 
@@ -87,6 +101,7 @@ def replay(
     rate: RateOption = "1x",
     engine: EngineOption = None,
     seeds: SeedsOption = 0,
+    draws: DrawsOption = 0,
     workload: WorkloadOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -104,32 +119,28 @@ def replay(
         raise KvtraceError(f"--time {time}: expected auto, recorded or fitted", 2)
     factor = _factor(rate)
     with needs_analysis():
-        from kvtrace.lab.replay.resample import lines, over_seeds
         from kvtrace.lab.replay.session import FITTED, Session
-        from kvtrace.lab.replay.unrecorded import spreads_to_json
         from kvtrace.lab.replay.workload import is_request_trace, is_workload
     if is_workload(trace) or is_request_trace(trace):
         if check or recorded or time == "recorded":
             raise KvtraceError(f"{trace} was never recorded: there is nothing to check, and no recorded times", 2)
-        _replay_unrecorded(trace, output, set_ or [], time_from, _loop(loop), factor, seeds, workload, as_json)
+        repeats = {"seeds": seeds, "draws": draws}
+        _replay_unrecorded(trace, output, set_ or [], time_from, _loop(loop), factor, repeats, workload, as_json)
         return
     with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
         session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
-        changed = bool(set_ or factor != 1 or time == "fitted" or time_from or seeds) and not check
+        changed = bool(set_ or factor != 1 or time == "fitted" or time_from or seeds or draws) and not check
         if changed and time == "recorded":
             raise KvtraceError("recorded times only hold for the recorded settings; leave out --time recorded", 2)
         what_if = session.what_if("what if", set_ or [], factor, output) if changed else None
         results = session.run([what_if] if what_if else [], exact_to=None if changed else output)
-        spreads = None
-        if seeds and what_if:
-            spreads = over_seeds(session.recording, [session.what_if(FITTED, []), what_if], seeds, _AT_ONCE)
+        jobs = [session.what_if(FITTED, []), what_if] if what_if else []
+        spreads = _repeated(session.recording, jobs, seeds, draws)
         if as_json:
-            told = session.to_json(results)
-            typer.echo(json.dumps(told | ({"over_seeds": spreads_to_json(spreads)} if spreads else {}), indent=1))
+            typer.echo(json.dumps(session.to_json(results) | _to_json(spreads), indent=1))
         else:
             _print_check(session, results)
-            for line in lines(spreads, seeds) if spreads else []:
-                typer.echo(line)
+            _print_spreads(spreads, seeds, draws)
     _print_written(output)
 
 
@@ -140,11 +151,10 @@ def _replay_unrecorded(
     time_from: Path | None,
     loop: str,
     rate: float,
-    seeds: int,
+    repeats: dict[str, int],
     workload: str | None,
     as_json: bool,
 ) -> None:
-    from kvtrace.lab.replay.resample import lines, over_seeds
     from kvtrace.lab.replay.unrecorded import BASE, Unrecorded
 
     if time_from is None:
@@ -158,15 +168,44 @@ def _replay_unrecorded(
         if changed:
             jobs.append(made.what_if("what if", changes, rate, output))
         results = made.run(jobs)
-        spreads = over_seeds(made.recording, jobs, seeds, _AT_ONCE) if seeds else None
+        spreads = _repeated(made.recording, jobs, **repeats)
         if as_json:
-            typer.echo(json.dumps(made.to_json(results, spreads), indent=1))
+            typer.echo(json.dumps(made.to_json(results) | _to_json(spreads), indent=1))
         else:
             for warning in results["warnings"]:
                 typer.echo(f"warning: {warning}", err=True)
-            for line in [*made.table(results), *(lines(spreads, seeds) if spreads else [])]:
+            for line in made.table(results):
                 typer.echo(line)
+            _print_spreads(spreads, **repeats)
     _print_written(output)
+
+
+def _repeated(recording: Recording, jobs: Sequence[Job], seeds: int, draws: int) -> dict[str, Spreads]:
+    """Replay jobs with other jobs of the recording drawn, and with other times of steps, where that is asked for."""
+    from kvtrace.lab.replay.resample import over_draws, over_seeds
+
+    found = {}
+    if seeds and jobs:
+        found["over_seeds"] = over_seeds(recording, jobs, seeds, _AT_ONCE)
+    if draws and jobs:
+        found["over_draws"] = over_draws(recording, jobs, draws, _AT_ONCE)
+    return found
+
+
+def _to_json(spreads: dict[str, Spreads]) -> dict[str, Any]:
+    return {
+        over: {name: {figure: each.to_json() for figure, each in found.items()} for name, found in by_name.items()}
+        for over, by_name in spreads.items()
+    }
+
+
+def _print_spreads(spreads: dict[str, Spreads], seeds: int, draws: int) -> None:
+    from kvtrace.lab.replay.resample import lines
+
+    titles = {"over_seeds": f"{seeds} resamples of the jobs", "over_draws": f"{draws} draws of step times"}
+    for over, found in spreads.items():
+        for line in lines(found, titles[over]):
+            typer.echo(line)
 
 
 def _print_written(output: Path | None) -> None:

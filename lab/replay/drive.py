@@ -199,6 +199,7 @@ def replay_recorded(drive: Drive) -> None:
     events += [(moment, next(numbers), _RESET, None) for moment in recording.resets_ns]
     events.sort()
     running: dict[int, tuple[Any, list[str]]] = {}
+    _pin_on_time(drive)
     for moment, _, kind, what in events:
         drive.clock.set(moment)
         if kind == _QUEUED:
@@ -212,6 +213,19 @@ def replay_recorded(drive: Drive) -> None:
             running[what.step] = output, tokens
         elif what.step in running:
             drive.results(*running.pop(what.step), what.step)
+
+
+def _pin_on_time(drive: Drive) -> None:
+    """Have pins begin when they did, up to milliseconds after a step's results: that may be a step at their end."""
+    pin, times = getattr(drive.scheduler, "pin_request", None), drive.recording.pinned_ns
+    if pin is None or not times:
+        return
+
+    def pin_on_time(request: Any, seconds: float) -> None:
+        drive.clock.set(times.get(request.request_id, 0))
+        pin(request, seconds)
+
+    drive.scheduler.pin_request = pin_on_time
 
 
 @dataclass

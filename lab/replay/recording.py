@@ -138,6 +138,7 @@ class Recording:
 
     Attributes:
         resets_ns: When the prefix cache was emptied.
+        pinned_ns: When each request's blocks were pinned for some time after its end, by its internal id.
         transfers: With a KV connector: the step with whose results the workers reported each transfer's end, by the
             connector's own number of the transfer, of a load with `LOAD`.
         ended: By step, the internal ids of ended requests in the order in which the connector was told of them.
@@ -153,6 +154,7 @@ class Recording:
     command: str | None
     warnings: list[str]
     transfers: dict[int, int] = field(default_factory=dict)
+    pinned_ns: dict[str, int] = field(default_factory=dict)
     ended: dict[int, list[str]] = field(default_factory=dict)
     loaded: dict[int, list[str]] = field(default_factory=dict)
 
@@ -198,6 +200,12 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
         if engine.connector:
             recording.transfers = _transfers(trace, engine)
             _read_news(trace, recording)
+        pins = _rows(
+            trace,
+            "SELECT internal_id, min(time_ns) FROM pin_start JOIN request USING (request, engine_id) "
+            f"WHERE cause = 'ttl' AND engine_id = {engine.engine_id} GROUP BY internal_id",
+        )
+        recording.pinned_ns = dict(pins)
     return recording
 
 

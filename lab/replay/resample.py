@@ -1,6 +1,8 @@
-"""Jobs drawn with replacement, so that figures of replays get intervals; the arrival process stays as it is.
+"""Replays that are repeated with something else drawn, so that their figures get intervals.
 
-`over_seeds` is what `kvtrace replay --seeds` calls; anything that replays what-ifs can.
+`over_seeds` draws jobs with replacement; the arrival process stays as it is. `over_draws` keeps the jobs and draws what
+varies by itself from run to run: times of steps. `kvtrace replay --seeds` and `--draws` call them; anything that
+replays what-ifs can.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ _ALL_BITS = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds.
+    """A figure over seeds or draws.
 
     Attributes:
         mean: Its mean.
-        interval: 95% interval of the figure; None below `FEWEST_UNITS` seeds.
-        change: Mean of (figure - base's figure) / base's figure, seed by seed; for shares, of the difference.
+        interval: 95% interval of the figure; None below `FEWEST_UNITS` of them.
+        change: Mean of (figure - base's figure) / base's figure, one by one; for shares, of the difference.
         change_interval: 95% interval of that.
     """
 
@@ -148,7 +150,44 @@ def over_seeds(recording: Recording, jobs: Sequence[Job], seeds: int, at_once: i
             assert done.trace is not None
             values[job.name].append(figures(outcome(done.trace)))
             done.trace.unlink(missing_ok=True)
-    base = values[jobs[0].name]
+    return _all_spreads(values)
+
+
+def over_draws(recording: Recording, jobs: Sequence[Job], draws: int, at_once: int = 1) -> dict[str, dict[str, Spread]]:
+    """Replay with step times as other runs of the same might have them; by name of each job, the spread of its figures.
+
+    Which prefix is evicted first hangs on milliseconds where memory is short, so that two runs of the same differ. A
+    prediction without its spread is one draw.
+
+    Args:
+        recording: What is replayed.
+        jobs: Replays with predicted times; the first is the base that changes are told of, draw by draw.
+        draws: How many.
+        at_once: How many replays run side by side.
+
+    Raises:
+        KvtraceError: There are too few draws for an interval, or a replay failed.
+    """
+    from kvtrace.lab.replay.run import replay
+
+    if draws < FEWEST_UNITS:
+        raise KvtraceError(f"{draws} draws: an interval needs at least {FEWEST_UNITS}", 2)
+    drawn = [
+        replace(job, model=job.model.draw(number, draws), figures_only=True)
+        for number in range(draws)
+        for job in jobs
+        if job.model is not None
+    ]
+    values: dict[str, list[dict[str, float]]] = {job.name: [] for job in jobs}
+    for job, done in zip(drawn, replay(recording, drawn, at_once), strict=True):
+        if isinstance(done, KvtraceError):
+            raise done
+        values[job.name].append(figures(done.outcome))
+    return _all_spreads(values)
+
+
+def _all_spreads(values: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Spread]]:
+    base = next(iter(values.values()))
     return {name: _spreads(each, base if each is not base else None) for name, each in values.items()}
 
 
@@ -156,7 +195,7 @@ def _spreads(values: list[dict[str, float]], base: list[dict[str, float]] | None
     found = {}
     for name in values[0]:
         series = [each[name] for each in values if name in each]
-        mean, interval = sum(series) / len(series), replicate_interval(series)
+        mean, interval = sum(series) / len(series), _not_negative(replicate_interval(series))
         if base is None:
             found[name] = Spread(mean, interval)
             continue
@@ -167,9 +206,13 @@ def _spreads(values: list[dict[str, float]], base: list[dict[str, float]] | None
     return found
 
 
-def lines(spreads: dict[str, dict[str, Spread]], seeds: int) -> list[str]:
-    """Spreads as lines of text."""
-    found = [f"{seeds} resamples of the jobs: mean, 95% interval; change against {next(iter(spreads))}, 95% interval"]
+def _not_negative(interval: Interval | None) -> Interval | None:
+    return replace(interval, low=max(interval.low, 0.0)) if interval else None
+
+
+def lines(spreads: dict[str, dict[str, Spread]], over: str) -> list[str]:
+    """Spreads as lines of text; `over` says of what."""
+    found = [f"{over}: mean, 95% interval; change against {next(iter(spreads))}, 95% interval"]
     shown = ("hit_share", "tokens_per_s", "ttft_mean", "ttft_p50", "request_mean", "job_mean")
     for job, by_figure in spreads.items():
         for name in shown:

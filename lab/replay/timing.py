@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,8 @@ class TimeModel:
         least_ns: Time that such a step takes at least, from its start: its launch, and what the device is behind.
         launches_ns: Recorded launch times in their order; their mean is `launch_ns`. Launching is host work that varies
             by itself, with long spells of slow launches, so that a median delay is not that of a mean launch.
+        paces: Recorded over predicted times of steps in their order, where no launches were recorded; outliers are 1.
+        varied: Steps take a pace each, in turn, instead of the predicted time.
         residuals: On steps that the fit did not see.
         stalls: Share of the measured time that outliers took beyond what the model says. Replays leave it out.
     """
@@ -69,6 +71,22 @@ class TimeModel:
     launch_ns: int = 0
     least_ns: int = 0
     launches_ns: list[int] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
+    varied: bool = False
+    _steps: int = field(default=0, init=False, repr=False, compare=False)
+
+    def draw(self, number: int, of: int) -> TimeModel:
+        """The times of another run like the recorded one: what varies by itself begins elsewhere in its recorded order.
+
+        That is launches of steps with prefill or, without asynchronous scheduling, how far steps are off their
+        predicted times.
+
+        Args:
+            number: Which draw, from 0 on. With launches, 0 is the model itself.
+            of: How many there are; their beginnings are spread evenly.
+        """
+        launches, paces = (_from(values, number * len(values) // of) for values in (self.launches_ns, self.paces))
+        return replace(self, launches_ns=launches, paces=paces, varied=not launches and bool(paces))
 
     def launch(self, number: int) -> int:
         """Predicted time to launch the given step with prefill of a run, counted from 0, ns."""
@@ -86,7 +104,11 @@ class TimeModel:
         earliest = start_ns
         if work.prefill_tokens:
             earliest += self.least_ns + (0 if launch_ns is None else launch_ns - self.launch_ns)
-        return max(earliest, max(start_ns, free_ns) + self.step_ns(work))
+        takes_ns = self.step_ns(work)
+        if self.varied:
+            takes_ns = int(takes_ns * self.paces[self._steps % len(self.paces)])
+            self._steps += 1
+        return max(earliest, max(start_ns, free_ns) + takes_ns)
 
     def step_ns(self, work: Work) -> int:
         """Predicted time from a step's start to its results."""
@@ -98,7 +120,13 @@ class TimeModel:
 
     def to_json(self) -> dict[str, Any]:
         """The model as JSON."""
-        return {**asdict(self), "residuals": [each._asdict() for each in self.residuals]}
+        told = {key: value for key, value in asdict(self).items() if key not in ("paces", "varied", "_steps")}
+        return {**told, "residuals": [each._asdict() for each in self.residuals]}
+
+
+def _from(values: list[Any], first: int) -> list[Any]:
+    """The values from one on, then those before it."""
+    return values[first:] + values[:first]
 
 
 def fit(steps: Sequence[StepTime]) -> TimeModel:
@@ -123,7 +151,7 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
     prefills = work[:, 1] > 0
     shortest_ns = _shortest(samples, launch_ns)
     residuals, fitted = [], []
-    predicted = np.zeros(len(time))
+    predicted, paces = np.zeros(len(time)), np.ones(len(time))
     for kind, chosen in (("decode", ~prefills), ("with prefill", prefills)):
         least_ns = shortest_ns if kind == "with prefill" else 0
         seen, unseen = chosen & ~held_out, chosen & held_out
@@ -132,7 +160,9 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         coefficients, limit = _above(least_ns, work[chosen], time[chosen], work, time)
         fitted.append([float(each) for each in coefficients])
         of_kind = np.maximum(np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients, least_ns)
-        predicted[chosen] = np.where(time[chosen] - of_kind > limit, of_kind, time[chosen])
+        outlier = time[chosen] - of_kind > limit
+        predicted[chosen] = np.where(outlier, of_kind, time[chosen])
+        paces[chosen] = np.where(outlier, 1, time[chosen] / np.maximum(of_kind, 1))
     return TimeModel(
         decode=fitted[0],
         mixed=fitted[1],
@@ -142,6 +172,7 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         launch_ns=launch_ns,
         least_ns=shortest_ns,
         launches_ns=launches_ns,
+        paces=[] if launches_ns else [float(each) for each in paces],
     )
 
 

@@ -11,7 +11,6 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import check
 from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.drive import Loop
-from kvtrace.lab.replay.resample import Spread
 from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.session import Session
 from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings
@@ -109,7 +108,7 @@ class Unrecorded:
         )
         return found
 
-    def to_json(self, results: dict[str, Any], spreads: dict[str, dict[str, Spread]] | None) -> dict[str, Any]:
+    def to_json(self, results: dict[str, Any]) -> dict[str, Any]:
         """The results as JSON."""
         return {
             "never_recorded": True,
@@ -122,10 +121,4 @@ class Unrecorded:
             },
             "expected_errors": results["errors"],
             "warnings": results["warnings"],
-            **({"over_seeds": spreads_to_json(spreads)} if spreads else {}),
         }
-
-
-def spreads_to_json(spreads: dict[str, dict[str, Spread]]) -> dict[str, Any]:
-    """Spreads by name and figure as JSON."""
-    return {name: {figure: each.to_json() for figure, each in found.items()} for name, found in spreads.items()}

@@ -25,10 +25,16 @@ FROM prefix_miss m JOIN request r USING (request) WHERE m.engine_id = {engine} O
 """
 
 
+_PINS = """
+SELECT r.internal_id, min(p.time_ns) AS time_ns FROM pin_start p JOIN request r USING (request)
+WHERE p.cause = 'ttl' AND {where} GROUP BY r.internal_id ORDER BY r.internal_id
+"""
+
+
 class Repeated(NamedTuple):
     """A recording, and its replay with recorded times.
 
-    `misses` are the verdicts on both's lookups, with what they say of them.
+    `misses` are the verdicts on both's lookups, with what they say of them, and `pins` when TTL pins began.
     """
 
     recorded: Outcome
@@ -36,6 +42,7 @@ class Repeated(NamedTuple):
     agreement: Agreement
     warnings: list[str]
     misses: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    pins: tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
     def check(self) -> None:
         """Hits, evictions, preemptions and verdicts on misses are equal, and so are 99.9% of the steps."""
@@ -47,6 +54,9 @@ class Repeated(NamedTuple):
                 assert replayed["verdict"] == "never_stored"
             else:
                 assert replayed == recorded
+        for recorded, replayed in zip(*self.pins, strict=True):
+            assert replayed["internal_id"] == recorded["internal_id"]
+            assert abs(replayed["time_ns"] - recorded["time_ns"]) < 1000  # it ends that much later
 
 
 def repeated(trace: Path, engine_id: int | None, folder: Path, recorded: Sequence[str] = ()) -> Repeated:
@@ -59,13 +69,18 @@ def repeated(trace: Path, engine_id: int | None, folder: Path, recorded: Sequenc
     if isinstance(done, KvtraceError):
         raise done
     agreement = check.agreement(trace, done.trace, number)
-    misses = _misses(trace, str(number)), _misses(done.trace, "m.engine_id")
-    return Repeated(check.outcome(trace, number), check.outcome(done.trace), agreement, done.warnings, misses)
+    misses = (
+        _rows(trace, _MISSES.format(engine=str(number))),
+        _rows(done.trace, _MISSES.format(engine="m.engine_id")),
+    )
+    pins = _rows(trace, _PINS.format(where=f"p.engine_id = {number}")), _rows(done.trace, _PINS.format(where="true"))
+    return Repeated(check.outcome(trace, number), check.outcome(done.trace), agreement, done.warnings, misses, pins)
 
 
-def _misses(path: Path, engine: str) -> list[dict[str, Any]]:
+def _rows(path: Path | None, sql: str) -> list[dict[str, Any]]:
+    assert path is not None
     with Trace(path) as trace:
-        rows: list[dict[str, Any]] = trace.sql(_MISSES.format(engine=engine), format="arrow").to_pylist()
+        rows: list[dict[str, Any]] = trace.sql(sql, format="arrow").to_pylist()
     return rows
 
 

@@ -133,7 +133,23 @@ class OffloadingCopies(Copies):
 
 
 class SimpleCpuCopies(Copies):
-    """Of vLLM's SimpleCPUOffloadConnector."""
+    """Of vLLM's SimpleCPUOffloadConnector.
+
+    Its worker keeps the stores that are not over in a set of numbers, and tells of those that end with one step in the
+    set's order, in which the scheduler's side releases their blocks. The order follows from what was added and removed
+    before, so with recorded times the same set is kept here.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._pending: set[int] = set()
+
+    def __call__(self, output: Any, step: int = 0) -> Any:
+        """Return the worker's report with the results of a step, or None."""
+        told = output.kv_connector_metadata
+        if told is not None and told.store_event >= 0:  # not before the results of the step before
+            self._pending.add(told.store_event)
+        return super().__call__(output, step)
 
     def _take_up(self, told: Any) -> None:
         if told.need_flush:  # before the worker begins others
@@ -147,5 +163,9 @@ class SimpleCpuCopies(Copies):
     def _report(self, done: list[Copy]) -> Any:
         from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata
 
-        stored = {copy.number: 1 for copy in done if copy.is_store}
-        return SimpleCPUOffloadWorkerMetadata(stored) if stored else None
+        ended = [copy.number for copy in done if copy.is_store]
+        if self._reported is not None:
+            ended = [number for number in self._pending if number in ended]
+            for number in ended:  # one by one: a set that loses several at once may be laid out anew
+                self._pending.discard(number)
+        return SimpleCPUOffloadWorkerMetadata(dict.fromkeys(ended, 1)) if ended else None

@@ -186,6 +186,38 @@ def test_a_recording_of_a_few_steps_has_no_time_model() -> None:
         fit(_steps()[:5])
 
 
+def test_a_draw_has_the_recorded_noise_from_another_step_on() -> None:
+    steps = [
+        step._replace(update_ns=step.update_ns + (7919 * number % 31) * 1_500)
+        for number, step in enumerate(_steps())
+        if step.update_ns is not None
+    ]
+    model, work = fit(steps), Work(4, 0, 800, 0)
+    assert {model.end_ns(0, 0, work) for _ in steps} == {model.step_ns(work)}
+    draws = [model.draw(number, 8) for number in range(8)]
+    times = [[draw.end_ns(0, 0, work) for _ in steps] for draw in draws]
+    assert all(sorted(each) == sorted(times[0]) for each in times)
+    assert len({tuple(each) for each in times}) == 8
+    assert sum(times[0]) == pytest.approx(len(steps) * model.step_ns(work), rel=0.02)
+    assert max(times[0]) > 1.015 * min(times[0])
+    assert model.draw(0, 8).end_ns(0, 0, work) == times[0][0]  # the one before has not moved on
+
+
+def test_a_draw_of_steps_ahead_has_the_recorded_launches_from_another_one_on() -> None:
+    steps = [
+        step._replace(update_ns=step.update_ns + number * 5_000)
+        for number, step in enumerate(_steps_ahead())
+        if step.update_ns is not None
+    ]
+    model = fit(steps)
+    launches = [model.launch(number) for number in range(len(model.launches_ns))]
+    assert len(set(launches)) > 8
+    draw = model.draw(3, 8)
+    first = 3 * len(launches) // 8
+    assert [draw.launch(number) for number in range(len(launches))] == launches[first:] + launches[:first]
+    assert draw.end_ns(0, 0, Work(1, 0, 0, 0)) == model.end_ns(0, 0, Work(1, 0, 0, 0))
+
+
 def _steps_ahead() -> list[StepTime]:
     """Steps scheduled ahead: 6 ms a decode step, 25 us a prefill token on the device, 30 ms to launch a prefill."""
     steps, results, free = [], [0, 0], 0

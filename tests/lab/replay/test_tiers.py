@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -174,3 +176,48 @@ def _with_path(folder: str, changes: list[str]) -> dict[str, Any]:
 
     sys.path.insert(0, folder)
     return replayed(changes)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_stores_that_end_with_one_step_are_told_in_the_workers_order(seed: int) -> None:
+    """Each step stores or not, and its store ends some steps later. vLLM's worker keeps a set of those that run."""
+    from kvtrace.lab.replay.tiers.copies import SimpleCpuCopies
+
+    numbers = random.Random(seed)
+    steps = [(numbers.random() < 0.7, numbers.randrange(9)) for _ in range(400)]
+    number, stores = 0, []
+    for stored, _ in steps:
+        stores.append(number if stored else -1)
+        number += stored
+    ends = {
+        store: step + later for step, (store, (_, later)) in enumerate(zip(stores, steps, strict=True)) if store >= 0
+    }
+    pending: set[int] = set()
+    expected = []
+    for step, store in enumerate(stores):
+        if store >= 0:
+            pending.add(store)
+        over = [each for each in pending if ends[each] <= step]
+        for each in over:
+            pending.discard(each)
+        expected.append(over)
+
+    clock = SimpleNamespace(now_ns=0)
+    copies = SimpleCpuCopies(1 << 20, 50.0, 50.0, 0, clock, ends)
+    outputs = [
+        SimpleNamespace(
+            kv_connector_metadata=SimpleNamespace(
+                need_flush=False, load_event=-1, store_event=store, store_gpu_blocks=[1, 2]
+            )
+        )
+        for store in stores
+    ]
+    told: list[list[int]] = []
+    copies.begin(outputs[0])
+    for step, output in enumerate(outputs):
+        if step + 1 < len(outputs):  # launched before the results of the step before it come
+            copies.begin(outputs[step + 1])
+        report = copies(output, step)
+        told.append(list(report.kv_connector_worker_meta.completed_store_events) if report else [])
+    assert told == expected
+    assert any(each != sorted(each) for each in told)

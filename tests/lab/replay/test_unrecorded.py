@@ -159,6 +159,26 @@ def test_what_was_predicted_stays_so(demo: Path, predicted: Path) -> None:
     assert "5 of 5 cells are predicted already" in kvtrace(*arguments).stdout
 
 
+def test_draws_of_step_times_tell_how_far_two_runs_of_the_same_differ(demo: Path) -> None:
+    done = kvtrace("replay", demo, "--set", "num_gpu_blocks=2x", "--draws", "8", "--json")
+    told = json.loads(done.stdout)
+    assert "paces" not in told["time_model"]
+    spreads = told["over_draws"]
+    assert list(spreads) == ["fitted", "what if"]
+    hits = spreads["what if"]["hit_share"]
+    assert 0 < hits["change_interval"][0] <= hits["change"] + 1e-9
+    for name in spreads:
+        low, high = spreads[name]["job_mean"]["interval"]
+        single = told["outcomes"][name]["latency_ms"]["job"][0]
+        assert 0 < low < high < 2 * low
+        assert 0.7 * low < single < 1.3 * high  # the model itself is near its own draws
+    assert "8 draws of step times: mean" in kvtrace("replay", demo, "--draws", "8").stdout
+
+
+def test_too_few_draws_are_refused(demo: Path) -> None:
+    assert "needs at least 8" in kvtrace("replay", demo, "--draws", "3", code=1).stderr
+
+
 def test_resampled_jobs_give_intervals(demo: Path) -> None:
     done = kvtrace("replay", demo, "--set", "num_gpu_blocks=2x", "--seeds", "8", "--json")
     spread = json.loads(done.stdout)["over_seeds"]["what if"]["hit_share"]
