@@ -22,12 +22,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import process, timing
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.drive import Drive, Loop, loop_of, replay_timed
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, read_recording
-from kvtrace.lab.replay.run import Job, replay
+from kvtrace.lab.replay.run import Job, replay_all
 from kvtrace.lab.replay.settings import recorded_settings
 
 H100 = timing.TimeModel(
@@ -186,11 +185,10 @@ def recorded(trace: Path, repeats: int) -> None:
                 Job(name, settings, used, arriving, Path(folder, f"{n}.duckdb"), figures_only=figures)
                 for n in range(repeats)
             ]
-            runs = []
-            for done in replay(recording, jobs):
-                if isinstance(done, KvtraceError):
-                    raise done
-                runs.append({"steps": done.steps, "seconds": done.seconds, "virtual_s": done.virtual_s})
+            runs = [
+                {"steps": done.steps, "seconds": done.seconds, "virtual_s": done.virtual_s}
+                for done in replay_all(recording, jobs)
+            ]
             print_speed(name, runs)
 
 

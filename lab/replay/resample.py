@@ -132,7 +132,7 @@ def over_seeds(recording: Recording, jobs: Sequence[Job], seeds: int, at_once: i
         KvtraceError: There are too few jobs or seeds for an interval, or a replay failed.
     """
     from kvtrace.lab.replay.check import outcome
-    from kvtrace.lab.replay.run import replay
+    from kvtrace.lab.replay.run import replay_all
 
     known = len(jobs_of(recording))
     if min(seeds, known) < FEWEST_UNITS:
@@ -144,9 +144,7 @@ def over_seeds(recording: Recording, jobs: Sequence[Job], seeds: int, at_once: i
             for seed in range(1, seeds + 1)
             for number, job in enumerate(jobs)
         ]
-        for job, done in zip(seeded, replay(recording, seeded, at_once), strict=True):
-            if isinstance(done, KvtraceError):
-                raise done
+        for job, done in zip(seeded, replay_all(recording, seeded, at_once), strict=True):
             assert done.trace is not None
             values[job.name].append(figures(outcome(done.trace)))
             done.trace.unlink(missing_ok=True)
@@ -168,22 +166,20 @@ def over_draws(recording: Recording, jobs: Sequence[Job], draws: int, at_once: i
     Raises:
         KvtraceError: There are too few draws for an interval, or a replay failed.
     """
-    from kvtrace.lab.replay.run import replay
+    from kvtrace.lab.replay.run import replay_all
 
     if draws < FEWEST_UNITS:
         raise KvtraceError(f"{draws} draws: an interval needs at least {FEWEST_UNITS}", 2)
-    drawn = [
-        replace(job, model=job.model.draw(number, draws), figures_only=True)
-        for number in range(draws)
-        for job in jobs
-        if job.model is not None
-    ]
+    drawn = [_drawn(job, number, draws) for number in range(draws) for job in jobs]
     values: dict[str, list[dict[str, float]]] = {job.name: [] for job in jobs}
-    for job, done in zip(drawn, replay(recording, drawn, at_once), strict=True):
-        if isinstance(done, KvtraceError):
-            raise done
+    for job, done in zip(drawn, replay_all(recording, drawn, at_once), strict=True):
         values[job.name].append(figures(done.outcome))
     return _all_spreads(values)
+
+
+def _drawn(job: Job, number: int, of: int) -> Job:
+    assert job.model is not None  # recorded times are what they are
+    return replace(job, model=job.model.draw(number, of), figures_only=True)
 
 
 def _all_spreads(values: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Spread]]:

@@ -107,6 +107,20 @@ def replay(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[
         return [finish(recording, job, done.stderr) for job in jobs]
 
 
+def replay_all(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[Replayed]:
+    """Run replays of one recording, all of which are needed; otherwise like `replay`.
+
+    Raises:
+        KvtraceError: One failed.
+    """
+    found = []
+    for done in replay(recording, jobs, at_once):
+        if isinstance(done, KvtraceError):
+            raise done
+        found.append(done)
+    return found
+
+
 def finish(recording: Recording, job: Job, stderr: str = "") -> Replayed | KvtraceError:
     """Ingest a replay whose process has ended, or say why there is none; `stderr` is what that process wrote."""
     from kvtrace.ingest.run import ingest

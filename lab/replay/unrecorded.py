@@ -7,11 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import check
 from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.drive import Loop
-from kvtrace.lab.replay.run import Job, Replayed, replay
+from kvtrace.lab.replay.run import Job, replay_all
 from kvtrace.lab.replay.session import Session
 from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings
 from kvtrace.lab.replay.workload import (
@@ -72,10 +71,7 @@ class Unrecorded:
         """
         checked = self.other.run([])
         outcomes, warnings = {}, list(checked["warnings"])
-        for job, done in zip(jobs, replay(self.recording, jobs, len(jobs)), strict=True):
-            if isinstance(done, KvtraceError):
-                raise done
-            assert isinstance(done, Replayed)
+        for job, done in zip(jobs, replay_all(self.recording, jobs, len(jobs)), strict=True):
             outcomes[job.name] = check.outcome(job.target)
             warnings += done.warnings
         return {"outcomes": outcomes, "errors": checked["errors"], "warnings": list(dict.fromkeys(warnings))}

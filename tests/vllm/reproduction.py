@@ -69,10 +69,7 @@ def repeated(trace: Path, engine_id: int | None, folder: Path, recorded: Sequenc
     if isinstance(done, KvtraceError):
         raise done
     agreement = check.agreement(trace, done.trace, number)
-    misses = (
-        _rows(trace, _MISSES.format(engine=str(number))),
-        _rows(done.trace, _MISSES.format(engine="m.engine_id")),
-    )
+    misses = _rows(trace, _MISSES.format(engine=number)), _rows(done.trace, _MISSES.format(engine="m.engine_id"))
     pins = _rows(trace, _PINS.format(where=f"p.engine_id = {number}")), _rows(done.trace, _PINS.format(where="true"))
     return Repeated(check.outcome(trace, number), check.outcome(done.trace), agreement, done.warnings, misses, pins)
 

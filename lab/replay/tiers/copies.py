@@ -147,8 +147,8 @@ class SimpleCpuCopies(Copies):
     def __call__(self, output: Any, step: int = 0) -> Any:
         """Return the worker's report with the results of a step, or None."""
         told = output.kv_connector_metadata
-        if told is not None and told.store_event >= 0:  # not before the results of the step before
-            self._pending.add(told.store_event)
+        if self._reported is not None and told is not None and told.store_event >= 0:
+            self._pending.add(told.store_event)  # not before the results of the step before
         return super().__call__(output, step)
 
     def _take_up(self, told: Any) -> None:

@@ -17,11 +17,10 @@ inline u64 add(u64 address, u64 amount) { u64 before = load(address); *at<u64>(a
 inline u64 whole_now() { return clock_ns; }
 inline void raise(u64 address, u64 word) { if (word > load(address)) *at<u64>(address) = word; }
 inline void put(u64 address, u64 word) { *at<u64>(address) = word; }
-inline void put_two(u64 address, u32 word) {
+inline void put_half(u64 address, u32 half) {
   if (address % 4) std::abort();  // as a GPU would
-  *at<u32>(address) = word;
+  *at<u32>(address) = half;
 }
-inline void put_block(u64 address, int block) { *at<int>(address) = block; }
 inline void put_ticks(u64 address, u32 ticks) { *at<std::uint8_t>(address) = static_cast<std::uint8_t>(ticks); }
 inline void put_pair(u64 address, u32 ticks) { *at<std::uint16_t>(address) = static_cast<std::uint16_t>(ticks); }
 inline u32 multiprocessor() { return 5; }

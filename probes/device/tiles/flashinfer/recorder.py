@@ -158,12 +158,8 @@ KVT_INLINE void put(u64 address, u64 word) {
   asm volatile("st.global.b64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
 }
 
-KVT_INLINE void put_two(u64 address, u32 word) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(word) : "memory");
-}
-
-KVT_INLINE void put_block(u64 address, int block) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(block) : "memory");
+KVT_INLINE void put_half(u64 address, u32 half) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(half) : "memory");
 }
 
 KVT_INLINE void put_ticks(u64 address, u32 ticks) {
@@ -281,8 +277,8 @@ KVT_INLINE u64 begin_record(const Found& found, const Id* pages, int page, int u
   }
   if (lists)  // behind the tiles, at an even place
     for (int index = thread; index < blocks; index += 32)
-      put_block(found.tile_memory + 2 * (first + (tiles + 1 & ~1)) + 4 * index,
-                index < inside ? static_cast<int>(pages[(before + index) * unit / page]) : -1);
+      put_half(found.tile_memory + 2 * (first + (tiles + 1 & ~1)) + 4 * index,
+               index < inside ? static_cast<u32>(pages[(before + index) * unit / page]) : ~0u);
   return thread == 0 ? found.tile_memory + 2 * first : 0;
 }
 
@@ -407,8 +403,7 @@ KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32
                                  static_cast<u64>(bits - 4) << 2);
 }
 
-// Every thread counts, and the one that has an address stores: without branches, which would keep the compiler from
-// mixing a tile's instructions.
+// Every thread counts, and the one that has an address stores.
 KVT_INLINE void forward_key(Forward& program) {
   program.ticks = ticks_since(program.time);
   program.time += program.ticks << TICK_SHIFT;
@@ -424,7 +419,7 @@ KVT_INLINE void forward_value(Forward& program) {
     u32 pair = value << 16 | value | program.ticks;
 #pragma unroll
     for (u32 block = 0; block < TILE / 16; block += 2) {
-      if (program.address && block < blocks) put_two(program.address + 2 * block, pair);
+      if (program.address && block < blocks) put_half(program.address + 2 * block, pair);
       pair = value << 16 | value;
     }
   }
