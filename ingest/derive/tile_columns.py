@@ -58,6 +58,8 @@ assert (PROGRAM.itemsize, 2, WRITE.itemsize) == SECTION_BYTES
 
 Array = NDArray[Any]
 
+_LAYERS, _WORD, _BEFORE_NS = 256, (1 << 32) - 1, 3 << 30
+
 
 class StepTiles(NamedTuple):
     """Words that GPU programs wrote in a step, as they lie in the file."""
@@ -72,10 +74,28 @@ class StepTiles(NamedTuple):
         """Time at which the step was opened, CLOCK_MONOTONIC."""
         return self.chunk.opened_gpu_ns + self.chunk.offset_ns
 
-    def since_opened(self, start: Array) -> Array:
-        """Low words of the global timer as CLOCK_MONOTONIC ns. A step is shorter than their 4.3 s."""
-        passed = start - np.uint32(self.chunk.opened_gpu_ns & 0xFFFFFFFF)
-        return passed.astype(np.int64) + self.opened_ns
+    def started_ns(self, records: Array) -> Array:
+        """Tell when programs or writes of the step began, CLOCK_MONOTONIC ns.
+
+        They have the low word of the global timer, which comes round every 4.3 s, and a step in which kernels are
+        compiled takes longer. So each layer is put behind the one before it, up to 3.2 s later, and its records around
+        its first one.
+        """
+        first, at = np.zeros(_LAYERS, np.uint32), np.zeros(_LAYERS, np.int64)
+        there = np.zeros(_LAYERS, bool)
+        for section in (self.writes, self.programs):
+            first[section["layer"][::-1]] = section["start"][::-1]  # of a layer's records the first one stays
+            there[section["layer"]] = True
+        word, passed = self.chunk.opened_gpu_ns & _WORD, 0
+        for number, layer in enumerate(np.flatnonzero(there)):
+            gap = (int(first[layer]) - word) & _WORD
+            if number and gap >= _BEFORE_NS:  # layers that take turns, in parts of a batch
+                gap -= _WORD + 1
+            word, passed = int(first[layer]), passed + gap
+            at[layer] = passed
+        layers = records["layer"]
+        around: Array = (records["start"] - first[layers]).view(np.int32)
+        return at[layers] + around + self.opened_ns
 
 
 class TileTimes(NamedTuple):
@@ -197,7 +217,7 @@ def times(step: StepTiles) -> TileTimes:
     number = np.arange(counts.sum())
     at = (programs["at"] - np.uint32(step.chunk.tile_origin)).astype(np.int64)
     ticks = step.ticks.reshape(-1).view("<u2")[number + np.repeat(at - begins, counts)]
-    start = step.since_opened(programs["start"])
+    start = step.started_ns(programs)
 
     def since_start(ticks: Array) -> Array:
         """Times from the ticks between each and the one before it in its program."""

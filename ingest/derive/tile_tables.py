@@ -150,7 +150,7 @@ def _tables(step: StepTiles, owner: Owner) -> Iterator[tuple[str, dict[str, Arra
         | {
             "program": np.arange(len(programs), dtype=np.int32),
             "tile_tokens": tile_columns.tile_tokens(programs).astype(np.int32),
-            "start_ns": step.since_opened(programs["start"]) + owner.offset_ns,
+            "start_ns": step.started_ns(programs) + owner.offset_ns,
             "end_ns": (times.v_ns[ends] if len(programs) else np.zeros(0, np.int64)) + owner.offset_ns,
         },
     )
@@ -183,7 +183,7 @@ def _block_list(step: StepTiles, listed: tile_columns.BlockIds) -> dict[str, Arr
 
 def _writes(step: StepTiles, offset_ns: int) -> dict[str, Array]:
     writes = step.writes
-    start = step.since_opened(writes["start"]) + offset_ns
+    start = step.started_ns(writes) + offset_ns
     k_ns = start + writes["k_ticks"].astype(np.int64) * tile_columns.TICK_NS
     return {
         "layer": writes["layer"].astype(np.int32),
