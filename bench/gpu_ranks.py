@@ -1,11 +1,12 @@
-"""On two GPUs: are ranks told apart? Records an engine at TP=2 and two engines at DP=2, and checks every stream.
+"""On two GPUs: are ranks told apart? Records engines at TP=2, DP=2 and DCP=2, and checks every stream.
 
-    python bench/gpu_ranks.py MODEL_DIR [--kinds tp2,dp2] [--level layer|tile|host] [--keep DIR]
+    python bench/gpu_ranks.py MODEL_DIR [--kinds tp2,dp2,dcp2] [--level layer|tile|host] [--keep DIR]
     python bench/gpu_ranks.py --check DIR       # recordings brought from a machine without DuckDB
 
 Prints a table of checks a kind: what was found, what vLLM's own outputs or the configuration say, and the verdict;
 exits with 1 if one failed. Sessions of three turns share a prefix; at DP=2 each session belongs to one engine, and two
-requests with one client id run in both. `--level tile` uses Triton's attention: each rank also lists its blocks.
+requests with one client id run in both. At DCP=2 the ranks share each sequence's KV, and the model has one KV head, as
+vLLM demands. `--level tile` uses Triton's attention: each rank also lists its blocks.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ ENGINE = {
 KINDS: dict[str, dict[str, Any]] = {
     "tp2": {"tensor_parallel_size": 2, "num_gpu_blocks_override": 40},
     "dp2": {"data_parallel_size": 2, "num_gpu_blocks_override": 26},
+    "dcp2": {
+        "tensor_parallel_size": 2,
+        "decode_context_parallel_size": 2,
+        "num_gpu_blocks_override": 20,
+        "hf_overrides": {"num_key_value_heads": 1},
+    },
 }
 
 
@@ -118,7 +125,7 @@ def check(kind: str, folder: Path) -> bool:
         return list(zip(*(column.to_pylist() for column in trace.sql(sql, format="arrow").columns), strict=True))
 
     checks = list(common(rows, answers, kind))
-    checks += tensor_parallel(rows) if kind == "tp2" else data_parallel(rows, answers)
+    checks += data_parallel(rows, answers) if kind == "dp2" else tensor_parallel(rows)
     print(f"\n{kind}")
     for line in checks:
         verdict = {True: "ok", False: "WRONG", None: ""}[line.passed]
@@ -142,7 +149,7 @@ def common(rows: Any, answers: list[dict[str, Any]], kind: str) -> Iterator[Chec
     engines = size if kind == "dp2" else 1
     yield equal("engines", rows("SELECT count(*) FROM engine")[0][0], engines)
     workers = rows("SELECT dp_rank, tp_rank, pp_rank FROM process WHERE contains(roles, 'worker') ORDER BY ALL")
-    expected = [(0, rank, 0) for rank in range(size)] if kind == "tp2" else [(rank, 0, 0) for rank in range(size)]
+    expected = [(rank, 0, 0) if kind == "dp2" else (0, rank, 0) for rank in range(size)]
     yield equal("workers' ranks (DP, TP, PP)", workers, expected)
     for key in ("prompt_tokens", "output_tokens"):
         total = sum(answer[key] for answer in answers)
