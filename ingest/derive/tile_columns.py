@@ -94,8 +94,9 @@ class StepTiles(NamedTuple):
             word, passed = int(first[layer]), passed + gap
             at[layer] = passed
         layers = records["layer"]
-        around: Array = (records["start"] - first[layers]).view(np.int32)
-        return at[layers] + around + self.opened_ns
+        around = (records["start"] - first[layers]).view(np.int32)
+        started: Array = at[layers] + around + self.opened_ns
+        return started
 
 
 class TileTimes(NamedTuple):

@@ -31,7 +31,7 @@ from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import TTL_PIN, jobs_go_in_order, policy_label
 from kvtrace.lab.replay import process
 from kvtrace.lab.replay.drive import Loop
-from kvtrace.lab.replay.recording import Recording
+from kvtrace.lab.replay.recording import EngineFacts, Recording
 from kvtrace.lab.replay.run import Job, finish
 from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
 from kvtrace.lab.replay.timing import TimeModel
@@ -167,8 +167,7 @@ def _predict(place: Path, source: Source) -> None:
     window = _write_records(place, workload, recording)
     notes = [warning for warning in done.warnings if warning != NEVER_RECORDED]
     if copies := _copies(settings):
-        measured = source.like.engine.load_gb_per_s is not None
-        notes.append(f"host copies at {copies} GB/s, " + ("as measured" if measured else "which nobody measured"))
+        notes.append(f"host copies at {copies} GB/s, {_measured(source.like.engine)}")
     facts = {
         "software": {"python": platform.python_version(), "vllm": done.vllm_version, "kvtrace": __version__},
         "device": source.name,
@@ -189,6 +188,15 @@ def _copies(settings: Settings) -> str:
     if settings.tier:
         return f"{settings.tier['load_gb_per_s']:.3g} and {settings.tier['store_gb_per_s']:.3g}"
     return f"{settings.load_gb_per_s:.3g} and {settings.store_gb_per_s:.3g}" if settings.cpu_bytes_to_use else ""
+
+
+def _measured(engine: EngineFacts) -> str:
+    """Tell which of the bandwidths come from a recording."""
+    if engine.load_gb_per_s is None and engine.store_gb_per_s is None:
+        return "which nobody measured"
+    if engine.load_gb_per_s is None or engine.store_gb_per_s is None:
+        return "of which nobody measured those " + ("from" if engine.load_gb_per_s is None else "to") + " the host"
+    return "as measured"
 
 
 def _write_records(place: Path, workload: Workload, recording: Recording) -> tuple[int, int]:

@@ -28,6 +28,7 @@ class EngineFacts:
         told: Further settings, by the names of `engine.settings`; empty in recordings of earlier kvtraces.
         load_gb_per_s: Bandwidth that a worker's copies from the host achieved, GB/s; None without any.
         store_gb_per_s: The same of copies to the host.
+        copies_by: The connector that made these copies.
         copy_begin_us: Host time that loading a block adds to a step, us: in the scheduler, and to begin its copy.
         connector_lookup_us: Host time that asking the connector about a waiting request adds to a step, us.
     """
@@ -55,6 +56,7 @@ class EngineFacts:
     store_gb_per_s: float | None = None
     copy_begin_us: float | None = None
     connector_lookup_us: float | None = None
+    copies_by: str | None = None
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -339,18 +341,20 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
             f"{path} does not say how large engine {number}'s cache and steps are; it cannot be replayed"
         )
     policy, scheduler, caching, chunked, ahead, connector, tp_size, settings = rest
+    load, store = _rates(trace, number)
+    begin_us, lookup_us = _host_times(trace, number) if connector else (None, None)
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
-        scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), *_rates(trace, number),
-        *(_host_times(trace, number) if connector else ()),
+        scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), load, store, begin_us, lookup_us,
+        copies_by=connector,
     )  # fmt: skip
 
 
-def _rates(trace: Trace, engine_id: int) -> list[float | None]:
+def _rates(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:
     """Bandwidths of a worker's copies from the host, and to it, GB/s; None where none was recorded."""
     rows = _rows(trace, f"SELECT direction, bytes_per_s FROM transfer_rate WHERE engine_id = {engine_id}")
     found = {direction: rate / 1e9 for direction, rate in rows if rate}
-    return [found.get("load"), found.get("store")]
+    return found.get("load"), found.get("store")
 
 
 _HOST_TIMES = """

@@ -18,7 +18,7 @@ from kvtrace.lab.replay.settings import (
     changes_between,
     recorded_settings,
     untold_settings,
-    with_rates,
+    with_copies_of,
 )
 
 EXACT, FITTED = "repeated", "fitted"
@@ -54,9 +54,9 @@ class Session:
         self.recording.warnings += untold_settings(engine, self.base)
         self.own_model = timing.fit(self.recording.steps)
         self.model = timing.fit(other.steps) if other else self.own_model
-        copies = engine if other is None or other.engine.load_gb_per_s is None else other.engine
-        self._changed = changed_settings(engine, with_rates(recorded_settings(engine), copies), told)
-        self.rates_recorded = copies.load_gb_per_s is not None
+        self._engine = with_copies_of(engine, other.engine) if other else engine
+        self._changed = changed_settings(self._engine, recorded_settings(self._engine), told)
+        self.rates_recorded = self._engine.load_gb_per_s is not None
         if self.own_model.stalls > _MOST_STALLS:
             self.recording.warnings.append(
                 f"{self.own_model.stalls:.0%} of the steps' time are outliers, such as stalls of a busy machine; "
@@ -67,7 +67,7 @@ class Session:
 
     def what_if(self, name: str, changes: Sequence[str], rate: float = 1.0, target: Path | None = None) -> Job:
         """A replay with changed settings. It is written to `target`, or to be looked at only."""
-        settings = changed_settings(self.recording.engine, self._changed, changes)
+        settings = changed_settings(self._engine, self._changed, changes)
         facts: dict[str, Any] = {"replay_changes": changes_between(self.base, settings)}
         if self._time_from:
             facts["replay_time"] = f"fitted to {self._time_from.name}"

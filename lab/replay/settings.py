@@ -23,6 +23,8 @@ _OFFLOAD = (
     "cpu_bytes_to_use", "connector", "offload_gb_per_s", "load_gb_per_s", "store_gb_per_s", "copy_begin_us",
     "connector_lookup_us",
 )  # fmt: skip
+_COPIES = ("load_gb_per_s", "store_gb_per_s", "copy_begin_us", "connector_lookup_us")
+"""Of an engine and of settings: bandwidths of copies, and the host times of the connector that made them."""
 CONNECTORS = {"offloading": "OffloadingConnector", "simple-cpu-offload": "SimpleCPUOffloadConnector"}
 TIERS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -123,14 +125,15 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
         num_speculative_tokens=engine.num_speculative_tokens,
     )
-    return with_rates(settings, engine)
-
-
-def with_rates(settings: Settings, engine: EngineFacts) -> Settings:
-    """The settings with the bandwidths of an engine's copies and the host times of its connector, if it had one."""
-    names = ("load_gb_per_s", "store_gb_per_s", "copy_begin_us", "connector_lookup_us")
-    recorded: dict[str, Any] = {name: getattr(engine, name) for name in names}
+    recorded: dict[str, Any] = {name: getattr(engine, name) for name in _COPIES}
     return replace(settings, **{name: value for name, value in recorded.items() if value is not None})
+
+
+def with_copies_of(engine: EngineFacts, other: EngineFacts) -> EngineFacts:
+    """The engine with what another one's copies took, if any of them were recorded."""
+    if other.load_gb_per_s is None and other.store_gb_per_s is None:
+        return engine
+    return replace(engine, copies_by=other.copies_by, **{name: getattr(other, name) for name in _COPIES})
 
 
 def _connector_options(engine: EngineFacts) -> dict[str, Any]:
@@ -262,7 +265,8 @@ def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefe
 def _whole_tier(tier: dict[str, Any], base: Settings, engine: EngineFacts) -> dict[str, Any]:
     """The tier with what its name implies where nothing was given; empty without one.
 
-    A tier in host memory copies as fast as the recording's connector did; LMCache as LMCache did.
+    A tier in host memory copies as fast as the recording's connector did; LMCache as LMCache did, where that was
+    recorded.
     """
     before = base.tier
     name = tier.get("name", "none" if not tier else None)
@@ -273,7 +277,8 @@ def _whole_tier(tier: dict[str, Any], base: Settings, engine: EngineFacts) -> di
     if before and before["name"] != name:  # another kind: only what was given beside it
         tier = {key: value for key, value in tier.items() if value != before.get(key)}
     rates = {"load_gb_per_s": base.load_gb_per_s, "store_gb_per_s": base.store_gb_per_s}
-    own = rates if name == "lmcache" and (engine.connector or "").startswith("LMCache") else {}
+    by_lmcache = name == "lmcache" and (engine.copies_by or "").startswith("LMCache")
+    own = {rate: rates[rate] for rate in rates if by_lmcache and getattr(engine, rate) is not None}
     return {**_TIER_DEFAULTS, **rates, **TIERS[name], **own, **tier, "name": name}
 
 

@@ -19,8 +19,9 @@ from kvtrace.lab.replay.settings import (
     changed_settings,
     recorded_settings,
     untold_settings,
-    with_rates,
+    with_copies_of,
 )
+from kvtrace.lab.replay.workload import engine_like
 from tests.traces import write_trace
 
 ENGINE = {
@@ -85,9 +86,30 @@ def test_copies_are_as_fast_as_recorded_ones(tmp_path: Path) -> None:
         changed_settings(replace(moved, block_bytes=1), base, [f"tier={name}"]).tier for name in ("host", "disk")
     )
     assert (host["load_gb_per_s"], host["store_gb_per_s"], disk["load_gb_per_s"]) == (40, 30, 5)
-    still = recorded_settings(read_recording(trace(tmp_path)).engine)
-    assert (still.load_gb_per_s, still.store_gb_per_s) == (ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S)
-    assert with_rates(still, moved) == replace(still, load_gb_per_s=40, store_gb_per_s=30)
+    still = read_recording(trace(tmp_path)).engine
+    assumed = recorded_settings(still)
+    assert (assumed.load_gb_per_s, assumed.store_gb_per_s) == (ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S)
+    taken = recorded_settings(with_copies_of(still, moved))
+    assert taken == replace(assumed, load_gb_per_s=40, store_gb_per_s=30)
+    assert with_copies_of(moved, still) == moved
+
+
+@pytest.mark.parametrize("direction", ["load", "store"])
+def test_lmcache_is_as_fast_as_it_was_recorded_to_be(tmp_path: Path, direction: str) -> None:
+    """Also for an engine of the lab with no connector of its own; a direction that did not copy is as assumed."""
+    (tmp_path / "moved").mkdir()
+    rate = f"INSERT INTO transfer_rate VALUES (1, '{direction}', 'host', 9, 9, 9, 2e10)"
+    moved = read_recording(trace(tmp_path / "moved", rate, connector="LMCacheConnectorV1")).engine
+    plain = replace(read_recording(trace(tmp_path)).engine, block_bytes=1)
+    assumed, offloads = {"load": 50.0, "store": 6.0}, replace(moved, copies_by="OffloadingConnector")
+    for engine, expected in (
+        (engine_like(replace(moved, block_bytes=1)), {**assumed, direction: 20.0}),
+        (with_copies_of(plain, moved), {**assumed, direction: 20.0}),
+        (with_copies_of(plain, offloads), assumed),
+        (plain, assumed),
+    ):
+        tier = changed_settings(engine, recorded_settings(engine), ["tier=lmcache"]).tier
+        assert {each: tier[f"{each}_gb_per_s"] for each in assumed} == expected
 
 
 def test_drafts_are_by_the_tokens_before_them(tmp_path: Path) -> None:
