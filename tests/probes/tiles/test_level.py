@@ -15,7 +15,7 @@ import torch
 from kvtrace.capture.tile_options import TileOptions
 from kvtrace.probes.device.drain_thread import DrainSchedule
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
-from kvtrace.probes.device.tiles.kernels import install, unfit
+from kvtrace.probes.device.tiles.kernels import install, keep_windows, unfit, untried
 from kvtrace.probes.device.tiles.launch import Current
 from kvtrace.probes.device.tiles.level import TileRecorder, _told
 
@@ -95,11 +95,22 @@ def layers_of(name: str, version: int | None) -> list[Any]:
     [
         ("TritonAttentionImpl", None, 9, None),
         ("FlashAttentionImpl", 4, 9, None),
-        ("FlashAttentionImpl", 4, 10, "for Hopper only: start vLLM with --attention-backend TRITON_ATTN"),
+        (
+            "FlashAttentionImpl",
+            4,
+            10,
+            "not run on such a GPU yet: KVTRACE_UNTRIED_KERNELS=1 tries it: start.*TRITON_ATTN",
+        ),
+        (
+            "FlashAttentionImpl",
+            4,
+            12,
+            "cannot be rewritten for this GPU: start vLLM with --attention-backend TRITON_ATTN",
+        ),
         ("FlashAttentionImpl", 3, 9, "FlashAttention 3.*--attention-config '{\"flash_attn_version\": 4}'"),
         ("FlashAttentionImpl", 2, 8, "FlashAttention 2.*attention_backend='TRITON_ATTN'\\)$"),
         ("FlashInferImpl", None, 9, None),
-        ("FlashInferImpl", None, 10, "FlashInfer's kernels can be rewritten for Hopper only: start.*TRITON_ATTN"),
+        ("FlashInferImpl", None, 10, "FlashInfer's kernels cannot be rewritten for this GPU: start.*TRITON_ATTN"),
         ("CutlassMLAImpl", None, 10, "CutlassMLAImpl, whose kernels cannot be rewritten.*TRITON_ATTN"),
     ],
 )
@@ -109,6 +120,36 @@ def test_kernels_that_cannot_record_are_told_with_those_that_can(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
     why = unfit(layers_of(name, version))
     assert (why is None) if advice is None else re.search(advice, why or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "capability", "asked", "runs", "told"),
+    [
+        ("FlashAttentionImpl", 4, 10, "1", True, True),
+        ("FlashAttentionImpl", 4, 10, "0", False, True),
+        ("FlashAttentionImpl", 4, 10, None, False, True),
+        ("FlashAttentionImpl", 4, 9, "1", True, False),
+        ("FlashAttentionImpl", 4, 12, "1", False, False),
+        ("FlashAttentionImpl", 2, 8, "1", False, False),
+        ("TritonAttentionImpl", None, 10, None, True, False),
+    ],
+)
+def test_kernels_that_never_ran_on_a_gpu_run_where_somebody_asks_and_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    version: int | None,
+    capability: int,
+    asked: str | None,
+    runs: bool,
+    told: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
+    monkeypatch.delenv("KVTRACE_UNTRIED_KERNELS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("KVTRACE_UNTRIED_KERNELS", asked)
+    layers = layers_of(name, version)
+    assert (unfit(layers) is None, keep_windows(layers)) == (runs, runs)
+    assert bool(untried(layers)) == told
 
 
 @pytest.mark.parametrize(
