@@ -15,7 +15,7 @@ TRITON, FA4 = "TRITON_ATTN", 4
 FLASHINFER = "FlashInferImpl"
 TRIED: Mapping[str | int, tuple[int, ...]] = {FA4: (9,), FLASHINFER: (9,)}
 """The GPUs on which rewritten kernels have run and been found right, by their compute capability's major number."""
-COMPILED: Mapping[str | int, tuple[int, ...]] = {FA4: (10,), FLASHINFER: ()}
+COMPILED: Mapping[str | int, tuple[int, ...]] = {FA4: (10,), FLASHINFER: (8, 10)}
 """Those for which they have only been compiled."""
 MOST_LAYERS = 256
 """Kernels are told their layer in eight bits."""
@@ -48,8 +48,8 @@ def unfit(layers: Layers) -> str | None:
         return None
     advice = f"start vLLM with --attention-backend {TRITON} (or attention_backend='{TRITON}')"
     if backend == FLASHINFER:
-        why = _not_on(FLASHINFER, "FlashInfer's kernels", major) or _unfit_flashinfer(layers)
-        return why and f"{why}: {advice}{_OR_NO_XQA if why == _XQA else ''}"
+        why = _not_on(FLASHINFER, "FlashInfer's kernels", major) or _unfit_flashinfer(layers, major)
+        return why and f"{why}: {advice}{_OR_NO_CUBINS if why == _CUBINS else ''}"
     if version == FA4:
         why = _not_on(FA4, "FlashAttention 4's kernel", major)
         return why and f"{why}: {advice}"
@@ -74,7 +74,7 @@ def _not_on(kernels: str | int, name: str, major: int) -> str | None:
         return f"{name} cannot be rewritten for this GPU"
     if os.environ.get(UNTRIED_KERNELS_VARIABLE) == "1":
         return None
-    return f"{name}, rewritten, has not run on such a GPU yet: {UNTRIED_KERNELS_VARIABLE}=1 tries it"
+    return f"{name}, once rewritten, never ran on such a GPU, and {UNTRIED_KERNELS_VARIABLE}=1 tries that"
 
 
 def untried(layers: Layers) -> str:
@@ -87,21 +87,22 @@ def untried(layers: Layers) -> str:
     )
 
 
-_FLASHINFER_BLOCKS = (16, 32)
-_XQA = "FlashInfer decodes with XQA, whose kernels cannot be rewritten"
-_OR_NO_XQA = " or --attention-config '{\"use_trtllm_attention\": false}'"
+_HOPPER = 9
+_CUBINS = "FlashInfer reads with XQA or trtllm-gen, whose kernels cannot be rewritten"
+_OR_NO_CUBINS = " or --attention-config '{\"use_trtllm_attention\": false}'"
 
 
-def _unfit_flashinfer(layers: Layers) -> str | None:
+def _unfit_flashinfer(layers: Layers, major: int) -> str | None:
     """Say which of FlashInfer's kernels the layers run that cannot be rewritten.
 
-    Others serve FP8 caches and attention sinks. `fa2`, which decodes, begins anywhere in a sliding window. A tile of
-    `fa3` has 96 tokens, or 32 with large heads.
+    Others serve FP8 caches and attention sinks. `fa2`, which decodes, begins anywhere in a sliding window. On Hopper
+    `fa3` reads prompts, whose tiles have 96 tokens, or 32 with large heads.
     """
+    fitting = (16, 32) if major == _HOPPER else (16, 32, 64)
     for _, layer in layers:
         implementation: Any = layer.impl
         if getattr(implementation, "supports_xqa_or_trtllm_gen_decode", False):
-            return _XQA
+            return _CUBINS
         if not str(getattr(implementation, "kv_cache_dtype", "auto")).startswith(("auto", "float16", "bfloat16")):
             return "FlashInfer's kernels can be rewritten for caches of 16 bits only"
         if getattr(implementation, "sinks", None) is not None:
@@ -110,8 +111,9 @@ def _unfit_flashinfer(layers: Layers) -> str | None:
             return "FlashInfer's kernels with a sliding window cannot be rewritten"
         if getattr(implementation, "dcp_world_size", 1) > 1:
             return "FlashInfer's kernels cannot be rewritten where GPUs share a sequence (DCP)"
-        if (tokens := _block_tokens(layer)) not in (None, *_FLASHINFER_BLOCKS):
-            return f"blocks of {tokens} tokens do not fit the tiles of FlashInfer's kernels, those of 16 and 32 do"
+        if (tokens := _block_tokens(layer)) not in (None, *fitting):
+            others = ", ".join(map(str, fitting))
+            return f"blocks of {tokens} tokens do not fit the tiles of FlashInfer's kernels, those of {others} do"
     return None
 
 
