@@ -1,9 +1,10 @@
-"""Compiles FlashAttention 4's kernel for a GPU, as it is and rewritten, without one, and prints facts of the PTX.
+"""Compiles FlashAttention 4's kernel for a GPU, as it is and rewritten, without one, and prints facts of the code.
 
     python compiled_fa4.py VLLM_FOLDER sm_90a|sm_100a
 
 A JSON object a form of the arguments and an output (tiles, windows or both): counts of what the PTX has before and
-after rewriting. The exit code is 3 where vLLM's own kernel does not compile: the packages are of another version.
+after rewriting, and the machine code's registers and stack. The exit code is 3 where vLLM's own kernel does not
+compile: the packages are of another version.
 """
 
 import importlib
@@ -11,11 +12,14 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import types
+from importlib.util import find_spec
 from pathlib import Path
 
+TOOLS = Path(find_spec("triton").origin).parent / "backends/nvidia/bin"
 FORMS = {
     "pages of 16": {},
     "pages of a tile": {"page": 128},
@@ -55,8 +59,8 @@ def stand_in(folder: Path, major: int, multiprocessors: int) -> types.ModuleType
     return importlib.import_module("vllm.vllm_flash_attn.cute.interface")
 
 
-def compiled(interface: types.ModuleType, major: int, product: str, form: dict) -> str:
-    """The PTX of the one kernel with products that a launch compiles."""
+def compiled(interface: types.ModuleType, major: int, product: str, form: dict) -> tuple[str, list[int]]:
+    """The PTX of the one kernel with products that a launch compiles, and what its machine code takes."""
     import torch
 
     spec = interface._make_compile_only_tensor_spec
@@ -93,12 +97,23 @@ def compiled(interface: types.ModuleType, major: int, product: str, form: dict) 
         )
     finally:
         interface.cute.compile = compile_
-    [text] = [text for kernel in found if product in (text := kernel.__ptx__ or "")]
-    return text
+    [kernel] = [kernel for kernel in found if product in (kernel.__ptx__ or "")]
+    return kernel.__ptx__, taken(kernel.__cubin__)
+
+
+def taken(code: bytes) -> list[int]:
+    """Registers of a thread, and bytes of its stack."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        command = [TOOLS / "cuobjdump", "-res-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+    [found] = re.findall(r"REG:(\d+) STACK:(\d+)", said.stdout + said.stderr)
+    return [int(number) for number in found]
 
 
 def around(text: str) -> list[str]:
-    """What is before and behind each timer read of a tile: products since the one before, and what ends them."""
+    """The surroundings of each timer read of a tile: products since the one before, and what ends them."""
     found = re.findall(r"tcgen05\.mma|tcgen05\.commit|%globaltimer_lo", text)
     timers = [place for place, name in enumerate(found) if name == "%globaltimer_lo"]
     return [
@@ -130,13 +145,23 @@ def main():
         assert installed.kinds == {"read"}, installed.problems
         current.what = 5
         for name, form in forms.items() if output != "both" else list(forms.items())[:1]:
-            after = compiled(interface, major, product, form)
+            own, took = before[name]
+            after, takes = compiled(interface, major, product, form)
             assert not failures, failures
-            counts = {text: (before[name].count(text), after.count(text)) for text in COUNTED}
+            counts = {text: (own.count(text), after.count(text)) for text in COUNTED}
             numbers = {int(number) for number in re.findall(r"\b\d{10,}\b", after)}
             there = [not numbers.isdisjoint(range(first, first + 1024)) for first in (CONTROL, WINDOWS)]
             print(
-                json.dumps({"form": name, "output": output, "memory": there, "around": around(after), **counts}),
+                json.dumps(
+                    {
+                        "form": name,
+                        "output": output,
+                        "memory": there,
+                        "around": around(after),
+                        "taken": [took, takes],
+                        **counts,
+                    }
+                ),
                 flush=True,
             )
         installed.undo()
@@ -144,6 +169,11 @@ def main():
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        given = {"CUTE_DSL_ARCH": sys.argv[2], "CUTE_DSL_KEEP_PTX": "1", "CUTE_DSL_DUMP_DIR": folder}
+        given = {
+            "CUTE_DSL_ARCH": sys.argv[2],
+            "CUTE_DSL_KEEP_PTX": "1",
+            "CUTE_DSL_KEEP_CUBIN": "1",
+            "CUTE_DSL_DUMP_DIR": folder,
+        }
         os.environ.update(given, FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED="0")
         main()

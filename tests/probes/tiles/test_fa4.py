@@ -72,8 +72,8 @@ class WithoutOurs(ast.NodeTransformer):
 
 @pytest.mark.parametrize("gpu", ["sm_90a", "sm_100a"])
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(folder: Path, gpu: str) -> None:
-    if None in map(importlib.util.find_spec, ("cutlass", "quack", "torch")):
-        pytest.skip("needs nvidia-cutlass-dsl and quack-kernels")
+    if None in map(importlib.util.find_spec, ("cutlass", "quack", "torch", "triton")):
+        pytest.skip("needs nvidia-cutlass-dsl, quack-kernels and Triton")
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), gpu]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode == 3:
@@ -92,6 +92,7 @@ def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_
         assert fact["atom.relaxed"] == fact["redux.sync"] == [0, int(tiles)], fact
         assert fact["%globaltimer;"] == fact["red.relaxed"] == [0, 2 * windows], fact
         assert fact[PRODUCT[gpu]][0] > 0, fact
+        assert fact["taken"][0] == fact["taken"][1], fact
         for same in SAME:
             assert fact[same][0] == fact[same][1], fact
         if gpu == "sm_100a" and tiles:

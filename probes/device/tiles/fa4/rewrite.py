@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kvtrace.probes.device.tiles.source import MismatchError, holder_of, names, parameters
 
 KEY, VALUE = "kvt_key", "kvt_value"
-"""What is called for each tile, when its K or its V is given back."""
+"""The calls for each tile, when its K or its V is given back."""
 
 
 class Form(NamedTuple):
