@@ -510,7 +510,7 @@ def forward_programs(draw: st.DrawFn, page: int, tile: int) -> list[tuple[Progra
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.data(), st.sampled_from([(16, 128), (32, 64), (64, 64), (16, 16), (64, 32), (16, 512)]))
+@given(st.data(), st.sampled_from([(16, 128), (32, 64), (64, 64), (64, 128), (16, 16), (64, 32), (16, 512)]))
 def test_programs_that_go_forward_write_the_blocks_of_their_part(
     code: ctypes.CDLL, data: st.DataObject, sizes: tuple[int, int]
 ) -> None:

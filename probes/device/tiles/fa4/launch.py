@@ -138,7 +138,10 @@ def install(current: Current, kinds: frozenset[str], failed: Callable[[str], Non
     done.unseen["write"] = "cache writes are not recorded: a compiled kernel of vLLM's makes them"
     if "read" not in kinds:
         return done
-    form = rewrite.FORMS[torch.cuda.get_device_capability()[0]]
+    form = rewrite.FORMS.get(torch.cuda.get_device_capability()[0])
+    if form is None:
+        done.problems.append("FlashAttention 4 has another kernel for this GPU")
+        return done
     try:
         interface, module = importlib.import_module(INTERFACE), importlib.import_module(f"{PACKAGE}.{form.module}")
         source = rewrite.attention(inspect.getsource(module), form)

@@ -187,8 +187,8 @@ def kvt_begin(self, thread: Int32, low: Int32, high: Int32, tokens: Int32, row: 
     """Begin a program: it takes part in its layer's window, and has its record written.
 
     Args:
-        self: The kernel's object. What begins with `kvt_` is a constant of the compilation. Without an address in
-            `kvt_control` or `kvt_windows`, what would write there is left out.
+        self: The kernel's object. `kvt_control`, `kvt_windows`, `kvt_heads`, and the tokens of a tile and of a page are
+            constants of the compilation; of the first two, 0 leaves out what they are for.
         thread: The number of the thread among those of which the first one stamps.
         low: First tile.
         high: Behind the last tile. A program without any reads one all the same.
