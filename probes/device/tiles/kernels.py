@@ -42,10 +42,10 @@ def version_of(layers: Layers) -> int | None:
 
 def unfit(layers: Layers) -> str | None:
     """Say why the kernels of the model's layers cannot record tiles, if they cannot."""
-    major = _gpu()
     backend, version = backend_of(layers), version_of(layers)
     if backend.startswith("Triton"):
         return None
+    major = _gpu()
     advice = f"start vLLM with --attention-backend {TRITON} (or attention_backend='{TRITON}')"
     if backend == FLASHINFER:
         why = _not_on(FLASHINFER, "FlashInfer's kernels", major) or _unfit_flashinfer(layers, major)
