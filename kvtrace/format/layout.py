@@ -27,6 +27,9 @@ RUN_DIR_VARIABLE = "KVTRACE_RUN_DIR"
 KV_LEVEL_VARIABLE = "KVTRACE_KV_LEVEL"
 """Environment variable that tells them how deep to look: `host`, `layer` or `tile`."""
 
+UNTRIED_KERNELS_VARIABLE = "KVTRACE_UNTRIED_KERNELS"
+"""Environment variable that allows (`1`) rewritten kernels that have been compiled for a GPU, but never run on one."""
+
 NVTX_VARIABLE = "KVTRACE_NVTX"
 """Environment variable that turns NVTX ranges on (`1`) even if no profiler is detected."""
 

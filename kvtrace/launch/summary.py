@@ -163,6 +163,8 @@ def _devices(processes: Iterable[ProcessRecording]) -> Iterator[str]:
         device = process.device
         if why := device.get("fallback"):
             yield f"  GPU: {why}"
+        if untried := device.get("untried"):
+            yield f"  GPU: {untried}"
         match device.get("state"):
             case "recording" if device.get("level") == "tile":
                 yield f"  GPU: {device.get('name')}, {_tiles(process)} of {len(process.layers)} layers"

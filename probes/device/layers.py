@@ -89,6 +89,7 @@ class LayerRecorder:
             level="layer",
             name=torch.cuda.get_device_name(),
             backend=backend_of(layers),
+            untried=kernels.untried(layers) if self._kinds else "",
             memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
         )
         at_end(self.finish)

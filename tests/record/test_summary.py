@@ -119,15 +119,15 @@ def test_a_vllm_beyond_the_checked_ones_is_told_in_one_line(run: Path, version: 
 
 def test_tiles_and_what_their_kernels_cannot_record_are_told(run: Path) -> None:
     source = """
-recorder.note("device", state="recording", level="tile", name="H100", unseen={unseen!r})
+recorder.note("device", state="recording", level="tile", name="H100", unseen={unseen!r}, untried={untried!r})
 recorder.note("tiles", tiles=2_000_000, steps=300, bytes=8e6)
 step(1)
 """
-    record(run, source.format(unseen=""))
-    record(run, source.format(unseen="cache writes are not recorded: why"))
+    record(run, source.format(unseen="", untried=""))
+    record(run, source.format(unseen="cache writes are not recorded: why", untried="never ran before"))
     lines = [line.strip() for line in summary(run).splitlines() if "GPU:" in line]
     tiles = "GPU: H100, 2,000,000 tiles in 300 steps, 8 MB of 0 layers"
-    assert sorted(lines) == sorted([tiles, tiles, "GPU: cache writes are not recorded: why"])
+    assert sorted(lines) == sorted([tiles, tiles, "GPU: never ran before", "GPU: cache writes are not recorded: why"])
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kvtrace.format.layout import UNTRIED_KERNELS_VARIABLE
 from kvtrace.probes.device.model import Layers, backend_of, cache_facts
 from kvtrace.probes.device.tiles.launch import Current, Installed
 
 TRITON, FA4 = "TRITON_ATTN", 4
 FLASHINFER = "FlashInferImpl"
-HOPPER = 9
+TRIED: Mapping[str | int, tuple[int, ...]] = {FA4: (9,), FLASHINFER: (9,)}
+"""The GPUs on which rewritten kernels have run and been found right, by their compute capability's major number."""
+COMPILED: Mapping[str | int, tuple[int, ...]] = {FA4: (10,), FLASHINFER: (8, 10)}
+"""Those for which they have only been compiled."""
 MOST_LAYERS = 256
 """Kernels are told their layer in eight bits."""
 LISTS_SHIFT = 16
@@ -37,41 +42,67 @@ def version_of(layers: Layers) -> int | None:
 
 def unfit(layers: Layers) -> str | None:
     """Say why the kernels of the model's layers cannot record tiles, if they cannot."""
-    import torch
-
     backend, version = backend_of(layers), version_of(layers)
     if backend.startswith("Triton"):
         return None
+    major = _gpu()
     advice = f"start vLLM with --attention-backend {TRITON} (or attention_backend='{TRITON}')"
-    hopper = torch.cuda.get_device_capability()[0] == HOPPER
     if backend == FLASHINFER:
-        why = _unfit_flashinfer(layers) if hopper else "FlashInfer's kernels can be rewritten for Hopper only"
-        return why and f"{why}: {advice}{_OR_NO_XQA if why == _XQA else ''}"
-    if version == FA4 and hopper:
-        return None
+        why = _not_on(FLASHINFER, "FlashInfer's kernels", major) or _unfit_flashinfer(layers, major)
+        return why and f"{why}: {advice}{_OR_NO_CUBINS if why == _CUBINS else ''}"
     if version == FA4:
-        return f"FlashAttention 4's kernel can be rewritten for Hopper only: {advice}"
-    if version is not None and hopper:
+        why = _not_on(FA4, "FlashAttention 4's kernel", major)
+        return why and f"{why}: {advice}"
+    if version is not None and major in TRIED[FA4]:
         advice += f" or --attention-config '{{\"flash_attn_version\": {FA4}}}'"
     kernels = f"{backend} (FlashAttention {version})" if version is not None else backend
     return f"the attention backend is {kernels}, whose kernels cannot be rewritten: {advice}"
 
 
-_FLASHINFER_BLOCKS = (16, 32)
-_XQA = "FlashInfer decodes with XQA, whose kernels cannot be rewritten"
-_OR_NO_XQA = " or --attention-config '{\"use_trtllm_attention\": false}'"
+def _gpu() -> int:
+    import torch
+
+    major, _ = torch.cuda.get_device_capability()
+    return int(major)
 
 
-def _unfit_flashinfer(layers: Layers) -> str | None:
-    """Say which of FlashInfer's kernels on Hopper the layers run that cannot be rewritten.
+def _not_on(kernels: str | int, name: str, major: int) -> str | None:
+    """Say why rewritten kernels are not to run on a GPU."""
+    if major in TRIED[kernels]:
+        return None
+    if major not in COMPILED[kernels]:
+        return f"{name} cannot be rewritten for this GPU"
+    if os.environ.get(UNTRIED_KERNELS_VARIABLE) == "1":
+        return None
+    return f"{name}, once rewritten, never ran on such a GPU, and {UNTRIED_KERNELS_VARIABLE}=1 tries that"
 
-    Others serve FP8 caches and attention sinks. `fa2`, which decodes, begins anywhere in a sliding window. A tile of
-    `fa3` has 96 tokens, or 32 with large heads.
+
+def untried(layers: Layers) -> str:
+    """Say what is not known of the layers' rewritten kernels on this GPU; nothing where they have run on one."""
+    kernels = FLASHINFER if backend_of(layers) == FLASHINFER else version_of(layers)
+    if kernels is None or _gpu() not in COMPILED.get(kernels, ()):
+        return ""
+    return (
+        f"rewritten kernels that had never run on such a GPU before ({UNTRIED_KERNELS_VARIABLE}=1): check what they say"
+    )
+
+
+_HOPPER = 9
+_CUBINS = "FlashInfer reads with XQA or trtllm-gen, whose kernels cannot be rewritten"
+_OR_NO_CUBINS = " or --attention-config '{\"use_trtllm_attention\": false}'"
+
+
+def _unfit_flashinfer(layers: Layers, major: int) -> str | None:
+    """Say which of FlashInfer's kernels the layers run that cannot be rewritten.
+
+    Others serve FP8 caches and attention sinks. `fa2`, which decodes, begins anywhere in a sliding window. On Hopper
+    `fa3` reads prompts, whose tiles have 96 tokens, or 32 with large heads.
     """
+    fitting = (16, 32) if major == _HOPPER else (16, 32, 64)
     for _, layer in layers:
         implementation: Any = layer.impl
         if getattr(implementation, "supports_xqa_or_trtllm_gen_decode", False):
-            return _XQA
+            return _CUBINS
         if not str(getattr(implementation, "kv_cache_dtype", "auto")).startswith(("auto", "float16", "bfloat16")):
             return "FlashInfer's kernels can be rewritten for caches of 16 bits only"
         if getattr(implementation, "sinks", None) is not None:
@@ -80,8 +111,9 @@ def _unfit_flashinfer(layers: Layers) -> str | None:
             return "FlashInfer's kernels with a sliding window cannot be rewritten"
         if getattr(implementation, "dcp_world_size", 1) > 1:
             return "FlashInfer's kernels cannot be rewritten where GPUs share a sequence (DCP)"
-        if (tokens := _block_tokens(layer)) not in (None, *_FLASHINFER_BLOCKS):
-            return f"blocks of {tokens} tokens do not fit the tiles of FlashInfer's kernels, those of 16 and 32 do"
+        if (tokens := _block_tokens(layer)) not in (None, *fitting):
+            others = ", ".join(map(str, fitting))
+            return f"blocks of {tokens} tokens do not fit the tiles of FlashInfer's kernels, those of {others} do"
     return None
 
 

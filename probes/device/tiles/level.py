@@ -10,7 +10,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import TileOptions, from_environment
 from kvtrace.probes.device.at_exit import at_end
 from kvtrace.probes.device.model import Layers, backend_of, cache_facts, first_of_groups, kv_layers
-from kvtrace.probes.device.tiles.kernels import LISTS_SHIFT, WINDOWS, follow, install, unfit
+from kvtrace.probes.device.tiles.kernels import LISTS_SHIFT, WINDOWS, follow, install, unfit, untried
 from kvtrace.probes.vllm_types import ModelRunner
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class TileRecorder:
             name=torch.cuda.get_device_name(),
             backend=backend_of(layers),
             unseen="; ".join(unseen.values()),
+            untried=untried(layers),
             memory_bytes=torch.cuda.get_device_properties(runner.device).total_memory,
             ring_bytes=ring_bytes,
         )

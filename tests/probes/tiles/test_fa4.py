@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import types
@@ -26,15 +27,25 @@ from tests.probes.tiles.versions import version_folders
 SCRIPT = Path(__file__).with_name("compiled_fa4.py")
 CUTE = "vllm/vllm_flash_attn/cute"
 FOLDERS = [folder for folder in version_folders() if (folder / CUTE / "flash_fwd_sm90.py").exists()]
-INSERTED = {"kvt_inputs": 1, "kvt_prepare": 1, "kvt_begin": 1, "kvt_end": 1, "kvt_key": 3, "kvt_value": 3}
-"""A tile is finished in the loop, plain or overlapped, and in the halves before and behind an overlapped loop."""
+HOPPER, BLACKWELL = rewrite.HOPPER, rewrite.BLACKWELL
+INSERTED = {
+    HOPPER: {"kvt_inputs": 1, "kvt_prepare": 1, "kvt_begin": 1, "kvt_end": 1, "kvt_key": 3, "kvt_value": 3},
+    BLACKWELL: {"kvt_inputs": 1, "kvt_prepare": 1, "kvt_begin": 1, "kvt_end": 1, "kvt_key": 2, "kvt_value": 2},
+}
+"""On Hopper a tile is finished in the loop, plain or overlapped, and in the halves around an overlapped loop.
+On Blackwell the first K is multiplied before the loop, and the last V behind it."""
+BOTH = pytest.mark.parametrize("form", [HOPPER, BLACKWELL], ids=["hopper", "blackwell"])
 
 
 @pytest.fixture(params=FOLDERS or ["none"], ids=lambda folder: getattr(folder, "name", folder))
-def source(request: pytest.FixtureRequest) -> str:
+def folder(request: pytest.FixtureRequest) -> Path:
     if request.param == "none":
         pytest.skip("needs the sources of a vLLM for GPUs: KVTRACE_VLLM_SOURCES")
-    return (request.param / CUTE / "flash_fwd_sm90.py").read_text()
+    return request.param
+
+
+def source_of(folder: Path, form: rewrite.Form) -> str:
+    return (folder / CUTE / f"{form.module}.py").read_text()
 
 
 def methods(source: str, name: str) -> dict[str, ast.FunctionDef]:
@@ -59,41 +70,80 @@ class WithoutOurs(ast.NodeTransformer):
     visit_Assign = _visit  # noqa: N815
 
 
-@pytest.mark.parametrize("folder", FOLDERS or ["none"], ids=lambda folder: getattr(folder, "name", folder))
-def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(folder) -> None:
-    if folder == "none" or None in map(importlib.util.find_spec, ("cutlass", "quack", "torch")):
-        pytest.skip("needs the sources of a vLLM for GPUs, nvidia-cutlass-dsl and quack-kernels")
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+@pytest.mark.parametrize("gpu", ["sm_90a", "sm_100a"])
+def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(folder: Path, gpu: str) -> None:
+    if None in map(importlib.util.find_spec, ("cutlass", "quack", "torch", "triton")):
+        pytest.skip("needs nvidia-cutlass-dsl, quack-kernels and Triton")
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), gpu]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    if done.returncode == 3:
+        pytest.skip(f"vLLM's own kernel needs other versions of the packages: {done.stdout}")
     assert done.returncode == 0, done.stderr[-3000:]
     facts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert Counter(fact["output"] for fact in facts) == {"tiles": 5, "windows": 5, "both": 1}
+    forms = 6 if gpu == "sm_100a" else 5
+    assert Counter(fact["output"] for fact in facts) == {"tiles": forms, "windows": forms, "both": 1}
     for fact in facts:
         tiles, windows = fact["output"] != "windows", fact["output"] != "tiles"
-        marks = 8 if "window" in fact["form"] else 6  # K and V: once outside the loops, and once in each loop
+        # K and V: on Hopper once outside the loops, and once in each loop
+        marks = 4 if gpu == "sm_100a" else 8 if "window" in fact["form"] else 6
         assert fact["memory"] == [tiles, windows], fact
         assert fact["%globaltimer_lo"] == [0, (1 + marks) * tiles], fact
         assert fact["st.global.u8"] == [0, marks * tiles], fact
         assert fact["atom.relaxed"] == fact["redux.sync"] == [0, int(tiles)], fact
         assert fact["%globaltimer;"] == fact["red.relaxed"] == [0, 2 * windows], fact
-        for same in ("wgmma.mma_async", "cp.async.cg", "bra.uni"):
+        assert fact[PRODUCT[gpu]][0] > 0, fact
+        assert fact["taken"][0] == fact["taken"][1], fact
+        for same in SAME:
             assert fact[same][0] == fact[same][1], fact
+        if gpu == "sm_100a" and tiles:
+            assert fact["around"] == ["product", "commit"] * marks, fact
 
 
-def test_only_calls_are_inserted(source: str) -> None:
-    own, ours = methods(source, rewrite.KERNEL), methods(rewrite.attention(source), rewrite.RECORDING)
+PRODUCT = {"sm_90a": "wgmma.mma_async", "sm_100a": "tcgen05.mma"}
+SAME = (
+    "wgmma.mma_async", "tcgen05.mma", "tcgen05.commit", "tcgen05.ld", "cp.async.cg", "cp.async.bulk",
+    "mbarrier.try_wait", "bra.uni",
+)  # fmt: skip
+"""Instructions of the kernel's own: products and their ends, copies, waits, branches."""
+
+
+@BOTH
+def test_only_calls_are_inserted(folder: Path, form: rewrite.Form) -> None:
+    source = source_of(folder, form)
+    own, ours = methods(source, form.kernel), methods(rewrite.attention(source, form), form.recording)
     counter = WithoutOurs()
     for name, method in ours.items():
         assert ast.dump(counter.visit(method)) == ast.dump(own[name]), name
-    assert counter.taken == INSERTED
+    assert counter.taken == INSERTED[form]
 
 
-def test_programs_begin_before_they_wait_for_their_queries_and_end_before_they_store(source: str) -> None:
-    text = ast.unparse(methods(rewrite.attention(source), rewrite.RECORDING)["mma"])
+def test_programs_begin_before_they_wait_for_their_queries_and_end_before_they_store(folder: Path) -> None:
+    text = ast.unparse(methods(rewrite.attention(source_of(folder, HOPPER)), HOPPER.recording)["mma"])
     end, stores = text.index("kvt_end(self, tidx)"), text.index("self.epilogue(")
     prepare, loop = text.index("kvt_prepare(self)"), text.index("while work_tile.is_valid_tile")
     begin, wait = text.index("kvt_begin(self, tidx, n_block_min, n_block_max"), text.index("pipeline_q.consumer_wait")
     assert prepare < loop < begin < wait < end < stores
+
+
+def test_on_blackwell_one_warp_stamps_and_another_sees_the_last_product(folder: Path) -> None:
+    ours = methods(rewrite.attention(source_of(folder, BLACKWELL), BLACKWELL), BLACKWELL.recording)
+    calls = re.findall(r"kvt_\w+|(?:pipeline_(?:q|kv)\.|gemm_.i\[stage\]\()(?:consumer_\w+)?", ast.unparse(ours["mma"]))
+    query, wait, give = (
+        "pipeline_q.consumer_wait_w_index_phase",
+        "pipeline_kv.consumer_wait",
+        "pipeline_kv.consumer_release",
+    )
+    assert calls == [
+        "kvt_prepare", "kvt_begin", query, wait, "gemm_Si[stage](", "kvt_key", give,
+        wait, "gemm_Pi[stage](", "kvt_value", give, wait, "gemm_Si[stage](", "kvt_key", give,
+        "pipeline_q.consumer_release_w_index", wait, "gemm_Pi[stage](", "kvt_value", give,
+    ]  # fmt: skip
+    text = ast.unparse(ours["correction_loop"])
+    wait_of_last, end = (
+        text.index("pipeline_o_acc.consumer_wait"),
+        text.index("kvt_end(self, tidx, stage + 1 == self.q_stage)"),
+    )
+    assert wait_of_last < end < text.index("self.correction_epilogue(")
 
 
 KERNEL = """
@@ -120,11 +170,53 @@ class FlashAttentionForwardSm90:
 """
 
 
+BLACKWELLS = """
+class FlashAttentionForwardSm100:
+    @cute.jit
+    def correction(self, pipeline_o_acc):
+        tidx = thread()
+        for group in cutlass.range_constexpr(self.q_stage):
+            pipeline_o_acc.consumer_wait_w_index_phase(group, 0)
+            self.store()
+
+    @cute.jit
+    def products(self, sK, sV, pipeline_q, pipeline_kv):
+        work = scheduler.first()
+        while work.is_valid:
+            block, head, row, split = work.tile_idx
+            lengths = SeqlenInfoCls(row)
+            low, high = info.get_n_block_min_max(lengths, block)
+            if low < high:
+                for group in cutlass.range_constexpr(self.q_stage):
+                    pipeline_q.consumer_wait_w_index_phase(group, 0)
+                    multiply(sK[0])
+                pipeline_kv.consumer_release(0)
+                for i in cutlass.range(high - low):
+                    multiply(sV[0])
+                    pipeline_kv.consumer_release(0)
+                    multiply(sK[1])
+                    pipeline_kv.consumer_release(0)
+                multiply(sV[1])
+                pipeline_kv.consumer_release(0)
+            work = scheduler.next()
+
+    @cute.kernel
+    def kernel(self, mK, mPageTable, aux_data):
+        self.products()
+"""
+
+
 def test_names_and_order_of_methods_do_not_matter() -> None:
     text = rewrite.attention(KERNEL)
     assert "kvt_begin(self, tidx, low, high, lengths.seqlen_k, row, head, block)" in text
     assert "kvt_end(self, tidx)\n            self.store(mO)" in text
     assert text.count("kvt_key(self)") == text.count("kvt_value(self)") == 1
+    text = rewrite.attention(BLACKWELLS, BLACKWELL)
+    assert "kvt_begin(self, cute.arch.lane_idx(), low, high, lengths.seqlen_k, row, head, block)" in text
+    assert "kvt_end(self, tidx, group + 1 == self.q_stage)\n            self.store()" in text
+    assert re.findall(r"multiply\((\w+)|kvt_(key|value)", text) == [
+        ("sK", ""), ("", "key"), ("sV", ""), ("", "value"), ("sK", ""), ("", "key"), ("sV", ""), ("", "value"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -134,6 +226,11 @@ def test_names_and_order_of_methods_do_not_matter() -> None:
         ("@cute.kernel", "@cute.jit", "0 entry points"),
         ("mPageTable, aux_data", "aux_data", "no parameter mPageTable"),
         ("pipeline_q.consumer_wait(0)", "pass", "0 methods that wait for Q"),
+        (
+            "pipeline_q.consumer_wait(0)",
+            "if late: pipeline_q.consumer_wait(0)",
+            "not in the loop over work tiles itself",
+        ),
         ("pipeline_q, mO", "pipeline_q, out", "no parameter mO"),
         ("self.store(mO)", "self.store(out)", "0 statements store the output"),
         ("work.tile_idx", "work.place", "0 assignments"),
@@ -148,6 +245,32 @@ def test_another_form_is_told(text: str, instead: str, why: str) -> None:
         rewrite.attention(KERNEL.replace(text, instead))
 
 
+@pytest.mark.parametrize(
+    ("text", "instead", "why"),
+    [
+        ("@cute.kernel", "@cute.jit", "0 entry points"),
+        ("pipeline_q.consumer_wait_w_index_phase(group, 0)", "pass", "0 methods that wait for Q"),
+        ("sK, sV, pipeline_q", "sK, pipeline_q", "no parameter sV"),
+        ("multiply(sV[0])", "pass", "neither K nor V has been read"),
+        ("multiply(sV[1])", "multiply(sV[1], sK[0])", "by one statement"),
+        ("multiply(sV[1])", "multiply(sK[1])", "3 times with K and 1 times with V"),
+        ("work = scheduler.next()", "pipeline_kv.consumer_release(0)", "5 times, 2 times with K and 2 times with V"),
+        ("pipeline_o_acc.consumer_wait_w_index_phase(group, 0)", "pass", "0 methods wait for the last product"),
+        ("pipeline_o_acc.consumer_wait_w", "if late: pipeline_o_acc.consumer_wait_w", "not in a loop"),
+        (
+            "for group in cutlass.range_constexpr(self.q_stage):\n            pip",
+            "for group in both:\n            pip",
+            "groups",
+        ),
+        ("tidx = thread()", "pass", "does not know its threads"),
+    ],
+)
+def test_another_form_of_blackwells_is_told(text: str, instead: str, why: str) -> None:
+    assert text in BLACKWELLS
+    with pytest.raises(MismatchError, match=why):
+        rewrite.attention(BLACKWELLS.replace(text, instead), BLACKWELL)
+
+
 class Interface(types.ModuleType):
     """The module with `_flash_attn_fwd`: says which class and cache a launch found, and with which scalars."""
 
@@ -160,6 +283,8 @@ class Interface(types.ModuleType):
             kernel, cache = self.FlashAttentionForwardSm90, self._flash_attn_fwd.compile_cache
             if fails == kernel:
                 raise TypeError("no such argument")
+            if isinstance(kernel, Recording) and "another" not in kwargs:
+                kernel.kvt_made = True
             cache.setdefault(kernel, len(cache))
             self.launches.append((kernel, aux_scalars))
             return "out"
@@ -167,6 +292,12 @@ class Interface(types.ModuleType):
         forward.compile_cache = {}  # type: ignore[attr-defined]
         self.own_cache = forward.compile_cache  # type: ignore[attr-defined]
         self._flash_attn_fwd: Any = forward
+
+
+class Recording(str):
+    """Stands for the class that records."""
+
+    kvt_made = False
 
 
 class Cache:
@@ -180,7 +311,12 @@ class Cache:
 def launched() -> tuple[Interface, Current, list[str]]:
     interface, current, failures = Interface(), Current("control", -1), []
     forward = RecordingForward(
-        interface, lambda tokens: f"recording {tokens}", lambda n: ("scalar", n), current, failures.append
+        interface,
+        HOPPER.kernel,
+        lambda tokens: Recording(f"recording {tokens}"),
+        lambda n: ("scalar", n),
+        current,
+        failures.append,
     )
     interface._flash_attn_fwd = forward
     return interface, current, failures
@@ -224,6 +360,17 @@ def test_what_cannot_be_recorded_runs_as_before_and_is_told_once(launched, token
     assert interface.launches == [("own", None)] * 2
     assert len(failures) == 1
     assert why in failures[0]
+
+
+def test_another_kernel_than_the_rewritten_one_is_noticed_at_its_first_launch(launched) -> None:
+    """Blackwell's heads of 256 have a class of their own."""
+    interface, current, failures = launched
+    current.what = 5
+    for _ in range(2):
+        assert interface._flash_attn_fwd("q", Cache(), "v", page_table="table", another=True) == "out"
+    assert current.launched == set()
+    assert failures == ["FlashAttention 4 launches another kernel"]
+    assert interface.launches[1] == ("own", None)
 
 
 def program(tiles: int, flags: int, at: int) -> bytes:

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 FOLDERS = [Path(text) for text in os.environ.get("KVTRACE_FLASHINFER_SOURCES", "").split(":") if text]
 ATTENTION = Path("flashinfer/data/include/flashinfer/attention")
 HOPPER = ATTENTION / "hopper"
-NVCC = shutil.which("nvcc")
+NVCC, PTXAS = shutil.which("nvcc"), shutil.which("ptxas")
 
 
 @pytest.fixture(params=FOLDERS or ["none"], ids=lambda folder: getattr(folder, "name", folder))
@@ -74,7 +74,7 @@ template cudaError_t BatchPrefillWithPagedKVCacheDispatched<128, 128, MaskMode::
                                                             Params>(Params&, bool, cudaStream_t);
 }
 """
-DECODE = """
+FORWARD_BEGIN = """
 #include <flashinfer/attention/default_prefill_params.cuh>
 #include <flashinfer/attention/prefill.cuh>
 #include <flashinfer/attention/variants.cuh>
@@ -82,11 +82,15 @@ namespace flashinfer {
 using Number = nv_bfloat16;
 using Params = BatchPrefillPagedParams<Number, Number, Number, int>;
 using Variant = DefaultAttention<false, false, false, false>;
+"""
+READS = """
 template cudaError_t BatchPrefillWithPagedKVCacheDispatched<SAME_STRIDES 16, 128, 128, PosEncodingMode::kNone, false,
                                                             MaskMode::kNone, Variant, Params>(
     Params, Number*, float*, bool, cudaStream_t);
-}
 """
+DECODE = FORWARD_BEGIN + READS + "}"
+BOTH = FORWARD_BEGIN + READS + READS.replace(" 16,", " 64,").replace("MaskMode::kNone", "MaskMode::kCausal") + "}"
+"""On other GPUs than Hopper, prompts are read by `fa2`, too."""
 CURAND = """#pragma once
 struct curandState_t {};
 __device__ void curand_init(unsigned long long, unsigned long long, unsigned long long, curandState_t*);
@@ -111,14 +115,17 @@ COUNTED = (
 )
 
 
-def compiled(instance: str, data: Path, headers: Path, work: Path) -> dict[str, int]:
-    """Count in the PTX of kernels with pages of any size, bfloat16, heads of 128."""
+def compiled(instance: str, gpu: str, data: Path, headers: Path, work: Path) -> tuple[dict[str, int], list[int]]:
+    """Compile kernels with pages of any size, bfloat16, heads of 128.
+
+    Returns counts of words in the PTX, and the registers of each of `fa2`'s kernels that read tiles.
+    """
     (work / "stub").mkdir(parents=True)
     (work / "stub" / "curand_kernel.h").write_text(CURAND)
     strided = "bool SAME_KV_STRIDES" in (data / "include/flashinfer/attention/prefill.cuh").read_text()
     (work / "instance.cu").write_text(instance.replace("SAME_STRIDES", "true," if strided else ""))
     includes = [headers, data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
-    command = [NVCC, "-ptx", "-std=c++17", "-O3", "-gencode=arch=compute_90a,code=compute_90a", "-w"]
+    command = [NVCC, "-ptx", "-std=c++17", "-O3", f"-gencode=arch=compute_{gpu},code=compute_{gpu}", "-w"]
     command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", "--expt-relaxed-constexpr", "-use_fast_math"]
     command += [f"-I{each}" for each in (*data.glob("cccl/*"), *data.glob("cccl/*/include")) if each.is_dir()]
     command += [f"-isystem={each}" for each in includes]  # as FlashInfer names them
@@ -131,19 +138,31 @@ def compiled(instance: str, data: Path, headers: Path, work: Path) -> dict[str, 
     )
     assert done.returncode == 0, done.stderr[-3000:]
     ptx = (work / "out.ptx").read_text()
-    return {word: ptx.count(word) for word in COUNTED}
+    command = [PTXAS, "-v", f"-arch=sm_{gpu}", "-o", str(work / "out.cubin"), str(work / "out.ptx")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stderr
+    used = re.findall(rf"entry function '\w*{rewrite._BOUNDED}\w*' for(?:.*\n){{3}}.*Used (\d+) registers", said)
+    return {word: ptx.count(word) for word in COUNTED}, [int(registers) for registers in used]
 
 
-@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize("instance", [PREFILL, DECODE], ids=["fa3", "fa2"])
+def blocks(registers: int) -> int:
+    """Count the thread blocks of 128 for which a multiprocessor has registers."""
+    return 65536 // (128 * -(-registers // 8) * 8)
+
+
+@pytest.mark.skipif(NVCC is None or PTXAS is None, reason="needs nvcc and ptxas")
+@pytest.mark.parametrize(
+    ("instance", "gpu"),
+    [(PREFILL, "90a"), (DECODE, "90a"), (BOTH, "100a"), (BOTH, "80")],
+    ids=["fa3", "fa2", "fa2-blackwell", "fa2-ampere"],
+)
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
-    folder: Path, tmp_path: Path, instance: str
+    folder: Path, tmp_path: Path, instance: str, gpu: str
 ) -> None:
     data = folder / "flashinfer/data"
     places = {"CACHE_DIR": tmp_path / "cache", "WORKSPACE_DIR": tmp_path, "INCLUDE_DIR": data / "include"}
     overlay = Overlay(SimpleNamespace(**{f"FLASHINFER_{name}": place for name, place in places.items()}))
-    own = compiled(instance, data, data / "include", tmp_path / "own")
-    ours = compiled(instance, data, overlay.folder / "include", tmp_path / "ours")
+    own, own_registers = compiled(instance, gpu, data, data / "include", tmp_path / "own")
+    ours, our_registers = compiled(instance, gpu, data, overlay.folder / "include", tmp_path / "ours")
     added = {word: ours[word] - own[word] for word in COUNTED if ours[word] != own[word]}
     marks = ours["st.global.u8"]
     if instance is PREFILL:
@@ -154,13 +173,16 @@ def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_
         }  # fmt: skip
         assert own["wgmma.mma_async"] > 0 < own["cp.async.cg"]
     else:
-        kernels = 4  # of tiles of 64, 128, 256 and 512 tokens
+        kernels = 4 * instance.count("template ")  # of tiles of 1, 2, 4 and 8 times 64 tokens, or 16
         assert added.pop("st.global.u16") >= kernels
         assert added == {
             "%globaltimer_lo": 2 * kernels, "%globaltimer;": 2 * kernels, "red.relaxed": 2 * kernels,
             "atom.relaxed": kernels, "redux.sync": kernels,
         }  # fmt: skip
         assert own["mma.sync"] > 0 < own["cp.async.cg"]
+        assert len(own_registers) == len(our_registers) == kernels
+        for one, other in zip(own_registers, our_registers, strict=True):
+            assert blocks(other) >= min(2, blocks(one))  # FlashInfer sizes tiles for two
 
 
 KERNEL = """
@@ -488,7 +510,7 @@ def forward_programs(draw: st.DrawFn, page: int, tile: int) -> list[tuple[Progra
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.data(), st.sampled_from([(16, 128), (32, 64), (64, 64), (16, 16), (64, 32), (16, 512)]))
+@given(st.data(), st.sampled_from([(16, 128), (32, 64), (64, 64), (64, 128), (16, 16), (64, 32), (16, 512)]))
 def test_programs_that_go_forward_write_the_blocks_of_their_part(
     code: ctypes.CDLL, data: st.DataObject, sizes: tuple[int, int]
 ) -> None:

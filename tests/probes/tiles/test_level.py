@@ -15,7 +15,7 @@ import torch
 from kvtrace.capture.tile_options import TileOptions
 from kvtrace.probes.device.drain_thread import DrainSchedule
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
-from kvtrace.probes.device.tiles.kernels import install, unfit
+from kvtrace.probes.device.tiles.kernels import install, keep_windows, unfit, untried
 from kvtrace.probes.device.tiles.launch import Current
 from kvtrace.probes.device.tiles.level import TileRecorder, _told
 
@@ -95,11 +95,24 @@ def layers_of(name: str, version: int | None) -> list[Any]:
     [
         ("TritonAttentionImpl", None, 9, None),
         ("FlashAttentionImpl", 4, 9, None),
-        ("FlashAttentionImpl", 4, 10, "for Hopper only: start vLLM with --attention-backend TRITON_ATTN"),
+        (
+            "FlashAttentionImpl",
+            4,
+            10,
+            "never ran on such a GPU, and KVTRACE_UNTRIED_KERNELS=1 tries that: start.*TRITON_ATTN",
+        ),
+        (
+            "FlashAttentionImpl",
+            4,
+            12,
+            "cannot be rewritten for this GPU: start vLLM with --attention-backend TRITON_ATTN",
+        ),
         ("FlashAttentionImpl", 3, 9, "FlashAttention 3.*--attention-config '{\"flash_attn_version\": 4}'"),
         ("FlashAttentionImpl", 2, 8, "FlashAttention 2.*attention_backend='TRITON_ATTN'\\)$"),
         ("FlashInferImpl", None, 9, None),
-        ("FlashInferImpl", None, 10, "FlashInfer's kernels can be rewritten for Hopper only: start.*TRITON_ATTN"),
+        ("FlashInferImpl", None, 10, "FlashInfer's kernels, once rewritten, never ran on such a GPU.*TRITON_ATTN"),
+        ("FlashInferImpl", None, 8, "KVTRACE_UNTRIED_KERNELS=1"),
+        ("FlashInferImpl", None, 12, "FlashInfer's kernels cannot be rewritten for this GPU: start.*TRITON_ATTN"),
         ("CutlassMLAImpl", None, 10, "CutlassMLAImpl, whose kernels cannot be rewritten.*TRITON_ATTN"),
     ],
 )
@@ -112,22 +125,60 @@ def test_kernels_that_cannot_record_are_told_with_those_that_can(
 
 
 @pytest.mark.parametrize(
-    ("facts", "why"),
+    ("name", "version", "capability", "asked", "runs", "told"),
     [
-        ({"window_left": -1, "kv_cache_dtype": "auto", "sinks": None, "dcp_world_size": 1}, None),
-        ({"supports_xqa_or_trtllm_gen_decode": True}, "decodes with XQA.* or --attention-config '{\"use_trtllm_atten"),
-        ({"kv_cache_dtype": "fp8_e4m3"}, "16 bits only: start vLLM with --attention-backend TRITON_ATTN"),
-        ({"sinks": [1.0]}, "with attention sinks"),
-        ({"window_left": 4095}, "with a sliding window"),
-        ({"dcp_world_size": 2}, "where GPUs share a sequence"),
-        ({"num_kv_heads": 8, "head_size": 64}, None),
-        ({"num_kv_heads": 4, "head_size": 64}, "blocks of 64 tokens do not fit"),
+        ("FlashAttentionImpl", 4, 10, "1", True, True),
+        ("FlashAttentionImpl", 4, 10, "0", False, True),
+        ("FlashAttentionImpl", 4, 10, None, False, True),
+        ("FlashAttentionImpl", 4, 9, "1", True, False),
+        ("FlashAttentionImpl", 4, 12, "1", False, False),
+        ("FlashAttentionImpl", 2, 8, "1", False, False),
+        ("TritonAttentionImpl", None, 10, None, True, False),
+        ("FlashInferImpl", None, 10, "1", True, True),
+        ("FlashInferImpl", None, 8, "1", True, True),
+        ("FlashInferImpl", None, 10, None, False, True),
+        ("FlashInferImpl", None, 9, None, True, False),
     ],
 )
-def test_what_flashinfer_runs_on_hopper_decides_if_its_kernels_record(
-    monkeypatch: pytest.MonkeyPatch, facts: dict[str, object], why: str | None
+def test_kernels_that_never_ran_on_a_gpu_run_where_somebody_asks_and_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    version: int | None,
+    capability: int,
+    asked: str | None,
+    runs: bool,
+    told: bool,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
+    monkeypatch.delenv("KVTRACE_UNTRIED_KERNELS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("KVTRACE_UNTRIED_KERNELS", asked)
+    layers = layers_of(name, version)
+    assert (unfit(layers) is None, keep_windows(layers)) == (runs, runs)
+    assert bool(untried(layers)) == told
+
+
+@pytest.mark.parametrize(
+    ("major", "facts", "why"),
+    [
+        (9, {"window_left": -1, "kv_cache_dtype": "auto", "sinks": None, "dcp_world_size": 1}, None),
+        (9, {"supports_xqa_or_trtllm_gen_decode": True}, "reads with XQA.* or --attention-config '{\"use_trtllm_atten"),
+        (9, {"kv_cache_dtype": "fp8_e4m3"}, "16 bits only: start vLLM with --attention-backend TRITON_ATTN"),
+        (9, {"sinks": [1.0]}, "with attention sinks"),
+        (9, {"window_left": 4095}, "with a sliding window"),
+        (9, {"dcp_world_size": 2}, "where GPUs share a sequence"),
+        (9, {"num_kv_heads": 8, "head_size": 64}, None),
+        (9, {"num_kv_heads": 4, "head_size": 64}, "blocks of 64 tokens do not fit"),
+        (10, {"num_kv_heads": 4, "head_size": 64}, None),
+        (8, {"num_kv_heads": 2, "head_size": 64}, "blocks of 128 tokens do not fit.*16, 32, 64 do"),
+        (10, {"supports_xqa_or_trtllm_gen_decode": True}, 'or trtllm-gen.*{"use_trtllm_attention": false}'),
+    ],
+)
+def test_what_flashinfer_runs_decides_if_its_kernels_record(
+    monkeypatch: pytest.MonkeyPatch, major: int, facts: dict[str, object], why: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (major, 0))
+    monkeypatch.setenv("KVTRACE_UNTRIED_KERNELS", "1")
     layers = layers_of("FlashInferImpl", None)
     vars(layers[0][1].impl).update(facts)
     layers[0][1].kv_cache = torch.zeros(3, 8, 32, 2 * 64)

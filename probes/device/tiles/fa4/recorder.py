@@ -1,10 +1,17 @@
-"""Calls that rewriting adds to FlashAttention 4's kernel, in the CuTe DSL. `tiles/layout.py` says what they write.
+"""Calls that rewriting adds to FlashAttention 4's kernels, in the CuTe DSL. `tiles/layout.py` says what they write.
 
-What the times mean. Warps are specialised: producers copy tiles into shared memory, ahead of the consumers that
-multiply them. The first thread of the consumers stamps. A tile's K time is when the product with its K is complete, and
-its V time when that with its V is: then its shared memory is given back to the producers. When a copy was issued is not
-recorded. A program goes from its last tile to its first, and multiplies the next tile's K before a tile's V. So both
-times count from those of the tile before (`FROM_END`).
+What the times mean. Warps are specialised: producers copy tiles into shared memory, ahead of the warps that multiply
+them. The first thread of those stamps, where a tile's shared memory is given back to the producers. When a copy was
+issued is not recorded. A program goes from its last tile to its first, and both times count from those of the tile
+before (`FROM_END`).
+
+On Hopper the warps that multiply wait for their products. So a tile's K time is when the product with its K is
+complete, and its V time when that with its V is. The next tile's K is multiplied before a tile's V.
+
+On Blackwell one warp issues a program's products, and waits for none of them: the tensor cores give the memory back
+themselves. So a tile's K time is when its K is in shared memory and the products with it have been issued. For V it is
+the same, behind the softmax of the tile's scores. Other warps wait for the last product, and their first thread ends
+the program's part in the window.
 
 Only one thread has an address to write to. All others, and all threads in a step that is not recorded, have 0: the
 added instructions are predicated on it, so nothing branches while products are under way.
@@ -167,7 +174,7 @@ def kvt_inputs(kernel, aux_data, page_table):
 
 
 def kvt_prepare(kernel):
-    """Make room for what consumers keep in registers: an address, and of K and of V the count and the last time."""
+    """Make room for what those that stamp keep in registers: an address, and of K and V the count and the last time."""
     if not kernel.kvt_control:
         return
     kernel.kvt_address = cute.make_rmem_tensor((1,), Int64)
@@ -180,9 +187,9 @@ def kvt_begin(self, thread: Int32, low: Int32, high: Int32, tokens: Int32, row: 
     """Begin a program: it takes part in its layer's window, and has its record written.
 
     Args:
-        self: The kernel's object. `kvt_control`, `kvt_windows`, `kvt_heads` and `kvt_page_tokens` are constants of the
-            compilation; of the first two, 0 leaves out what they are for.
-        thread: The number of the thread among the consumers.
+        self: The kernel's object. `kvt_control`, `kvt_windows`, `kvt_heads`, and the tokens of a tile and of a page are
+            constants of the compilation; of the first two, 0 leaves out what they are for.
+        thread: The number of the thread among those of which the first one stamps.
         low: First tile.
         high: Behind the last tile. A program without any reads one all the same.
         tokens: The sequence's length.
@@ -197,9 +204,9 @@ def kvt_begin(self, thread: Int32, low: Int32, high: Int32, tokens: Int32, row: 
 
 
 @cute.jit
-def kvt_end(self, thread: Int32):
-    """End a program: all its tiles have been multiplied."""
-    if const_expr(self.kvt_windows != 0):
+def kvt_end(self, thread: Int32, last: cutlass.Constexpr = True):
+    """End a program: all its tiles have been multiplied, if this is the last group of its queries."""
+    if const_expr(self.kvt_windows != 0 and last):
         _raise_to_now(_word_of(self, _LAST), thread, False)
 
 
@@ -212,7 +219,7 @@ def _word_of(self, word: int) -> Int64:
 @cute.jit
 def _begin_record(self, thread, low, high, tokens, row, head, query_block):
     """Reserve a program's record and its tiles, and write the record."""
-    tile, page = const_expr(self.tile_n), const_expr(self.kvt_page_tokens)
+    tile, page = const_expr(self.kvt_tile_tokens), const_expr(self.kvt_page_tokens)
     unit = const_expr(min(tile, page))
     start = _now(thread)
     last = cutlass.max(high - 1, 0)
@@ -274,7 +281,7 @@ def _begin_record(self, thread, low, high, tokens, row, head, query_block):
 
 @cute.jit
 def kvt_key(self):
-    """Record that a tile's K has been multiplied."""
+    """Record that a tile's K is given back."""
     if const_expr(self.kvt_control != 0):
         ticks = _mark(self.kvt_address[0], self.kvt_counts[0], self.kvt_times[0], 0)
         self.kvt_counts[0] += 1
@@ -283,7 +290,7 @@ def kvt_key(self):
 
 @cute.jit
 def kvt_value(self):
-    """Record that a tile's V has been multiplied: the second byte of its pair."""
+    """Record that a tile's V is given back: the second byte of its pair."""
     if const_expr(self.kvt_control != 0):
         ticks = _mark(self.kvt_address[0], self.kvt_counts[1], self.kvt_times[1], 1)
         self.kvt_counts[1] += 1
