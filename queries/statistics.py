@@ -200,8 +200,32 @@ def replicate_interval(values: Sequence[float]) -> Interval | None:
     """
     if len(values) < FEWEST_UNITS:
         return None
-    mean, beside = float(np.mean(values)), _student(len(values) - 1) * float(np.std(values, ddof=1))
+    mean, beside = float(np.mean(values)), _beside(values)
     return Interval(mean - beside, mean + beside, len(values))
+
+
+def replicate_difference(base: Sequence[float], other: Sequence[float]) -> Difference:
+    """How far a value of one sample is from a value of another that has nothing in common with it.
+
+    Args:
+        base: Replicates of a figure, as of `replicate_interval`.
+        other: Those of the same figure under another condition.
+
+    Returns:
+        The difference of the means. Its 95% interval is that of two single values, one of each: half-widths of
+        independent samples add as their squares do. It does not shrink with more replicates.
+    """
+    mean = float(np.mean(base))
+    value, units = float(np.mean(other)) - mean, min(len(base), len(other))
+    if units < FEWEST_UNITS:
+        return Difference(mean, value)
+    beside = math.hypot(_beside(base), _beside(other))
+    return Difference(mean, value, interval=Interval(value - beside, value + beside, units))
+
+
+def _beside(values: Sequence[float]) -> float:
+    """Half the width of a sample's 95% interval: Student's quantile times the standard deviation."""
+    return _student(len(values) - 1) * float(np.std(values, ddof=1))
 
 
 def expanded_tail(units: int) -> float:
