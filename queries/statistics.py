@@ -187,13 +187,14 @@ def paired_difference(
     return Difference(first, second - first, len(base), interval(name, base, other, clusters))
 
 
-def replicate_interval(values: Sequence[float]) -> Interval | None:
+def replicate_interval(values: Sequence[float], least: float = -math.inf) -> Interval | None:
     """The 95% interval of a figure by its values in bootstrap samples that were drawn elsewhere: replays of drawn jobs.
 
     Student's quantile times the samples' standard deviation around their mean, for samples too few to have percentiles.
 
     Args:
         values: The figure in each sample.
+        least: What it can never be below.
 
     Returns:
         The interval; None below `FEWEST_UNITS` samples.
@@ -201,7 +202,7 @@ def replicate_interval(values: Sequence[float]) -> Interval | None:
     if len(values) < FEWEST_UNITS:
         return None
     mean, beside = float(np.mean(values)), _beside(values)
-    return Interval(mean - beside, mean + beside, len(values))
+    return Interval(max(mean - beside, least), mean + beside, len(values))
 
 
 def replicate_difference(base: Sequence[float], other: Sequence[float]) -> Difference:

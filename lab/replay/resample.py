@@ -213,7 +213,7 @@ def _spreads(
     found = {}
     for name in values[0]:
         series = [each[name] for each in values if name in each]
-        mean, interval = sum(series) / len(series), _not_negative(replicate_interval(series))
+        mean, interval = sum(series) / len(series), replicate_interval(series, least=0.0)
         if base is None:
             found[name] = Spread(mean, interval)
             continue
@@ -239,10 +239,6 @@ def _change_of_runs(name: str, base: list[float], values: list[float]) -> _Chang
         return None, None
     span = found.interval
     return found.value / scale, span and replace(span, low=span.low / scale, high=span.high / scale)
-
-
-def _not_negative(interval: Interval | None) -> Interval | None:
-    return replace(interval, low=max(interval.low, 0.0)) if interval else None
 
 
 def lines(spreads: dict[str, dict[str, Spread]], over: str) -> list[str]:
