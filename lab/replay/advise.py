@@ -216,7 +216,7 @@ class Advice:
 
     @property
     def drawn_title(self) -> str:
-        """What that table has."""
+        """Heading of that table."""
         return f"{self.draws} draws of step times: predicted change, and what two runs differ by (95%)"
 
     @property
