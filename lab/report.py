@@ -299,7 +299,11 @@ def _span(values: Sequence[float | None]) -> str | float | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return known[0] if known else None
-    return f"{rounded(fmean(known))} ({rounded(min(known))} to {rounded(max(known))})"
+    return _between(fmean(known), min(known), max(known))
+
+
+def _between(mean: float, low: float, high: float) -> str:
+    return f"{rounded(mean)} ({rounded(low)} to {rounded(high)})"
 
 
 def _repeats(results: Sequence[Result]) -> Iterator[Part]:
@@ -345,9 +349,8 @@ def _draws(results: Sequence[Result]) -> Iterator[Part]:
 
 
 def _drawn(phase: Phase, name: str) -> str | None:
-    """A figure over draws, as `_span` writes it over repeats."""
     spread = phase.spread(name)
-    return f"{rounded(spread.mean)} ({rounded(spread.low)} to {rounded(spread.high)})" if spread else None
+    return _between(*spread) if spread else None
 
 
 _MOST_TURNS = 8
@@ -400,7 +403,7 @@ def _comparison(results: Sequence[Result], compare: str, values: list[str]) -> I
         return
     head = [*found[0].group, "workload", compare, "of", "jobs", values[0]]
     head += ["difference", "95% interval", "share", "verdict"]
-    unclear = _within_runs(results, compare, values)
+    of_runs = _directions_of_runs(results, compare, values)
     reading = (
         f"Mean difference over the jobs that both completed, pair by pair, with a 95% interval of {RESAMPLES:,} "
         f"bootstrap samples. {RULE}. TTFT is a job's mean over its turns. An interval that has 0 in it tells nothing "
@@ -411,7 +414,9 @@ def _comparison(results: Sequence[Result], compare: str, values: list[str]) -> I
     rows = []
     for change in found:
         verdict = change.difference.direction or "too few pairs"
-        if verdict in ("higher", "lower") and _place_of(change, DRAWN[change.metric]) in unclear:
+        if verdict in ("higher", "lower") and of_runs.get(_place_of(change, DRAWN[change.metric]), {verdict}) != {
+            verdict
+        }:
             verdict += f", {_CHANCE}"
         before, after = _change(change)
         rows.append([*before, _METRICS[change.metric], change.difference.pairs, *after, verdict])
@@ -440,10 +445,12 @@ def _comparison_of_runs(results: Sequence[Result], compare: str, values: list[st
     yield f"Against {values[0]}, between two runs", [Paragraph([reading], "hint"), _table(head, rows, numbers)]
 
 
-def _within_runs(results: Sequence[Result], compare: str, values: list[str]) -> set[Any]:
-    """Places of differences that are within what two runs differ by, in some repeat."""
-    found = changes_of_runs(results, compare, values)
-    return {_place_of(change, change.metric) for change in found if change.difference.direction == "unclear"}
+def _directions_of_runs(results: Sequence[Result], compare: str, values: list[str]) -> dict[Any, set[str]]:
+    """Directions of differences between two runs, by place; one a repeat."""
+    found: dict[Any, set[str]] = {}
+    for change in changes_of_runs(results, compare, values):
+        found.setdefault(_place_of(change, change.metric), set()).add(change.difference.direction)
+    return found
 
 
 def _place_of(change: Change, metric: str) -> tuple[Any, ...]:

@@ -411,6 +411,22 @@ def test_a_predicted_difference_is_held_against_what_two_runs_differ_by(tmp_path
     assert jobs["2.0", "JCT (s)"] == "lower, within what two runs differ by"
 
 
+def test_a_difference_that_draws_turn_round_is_marked(tmp_path: Path) -> None:
+    directory = drawn(tmp_path)
+    [path] = [each for each in directory.glob("cells/priority-*/facts.json") if '"rate": 1.0' in cell_of(each)]
+    told = json.loads(path.read_text())
+    told["predicted"]["draws"] = [{"jct_s_mean": 0.5 + 0.001 * number} for number in range(8)]  # fcfs has 0.3
+    path.write_text(json.dumps(told))
+    [row] = [
+        each for each in table(written(directory), "Against fcfs") if (each["rate"], each["of"]) == ("1.0", "JCT (s)")
+    ]
+    assert row["verdict"] == "lower, within what two runs differ by"
+
+
+def cell_of(path: Path) -> str:
+    return path.with_name("cell.json").read_text()
+
+
 def test_cells_that_were_not_drawn_have_no_table_of_draws(tmp_path: Path) -> None:
     text = written(both_made(tmp_path))
     assert "### Draws" not in text
