@@ -423,6 +423,23 @@ def test_a_difference_that_draws_turn_round_is_marked(tmp_path: Path) -> None:
     assert row["verdict"] == "lower, within what two runs differ by"
 
 
+def test_draws_of_repeats_are_compared_repeat_by_repeat(tmp_path: Path) -> None:
+    """Repeats have other requests, so a difference between them is not one of runs."""
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    for repeat, base in enumerate((0.3, 3.0)):
+        for policy, more in (("fcfs", 0.0), ("priority", 0.1)):
+            draws = [{"jct_s_mean": base + more + 0.001 * (number - 3.5)} for number in range(8)]
+            facts = {"predicted": {"time_from": "h100.duckdb", "notes": [], "draws": draws}}
+            sweep.cell(job("a", 0, 10, 50), policy=policy, repeat=repeat, predicted=True, facts=facts)
+    text = written(sweep.close())
+    rows = table(text, "Against fcfs, between two runs")
+    assert [(row["repeat"], row["fcfs"], row["difference"], row["verdict"]) for row in rows] == [
+        ("0", "0.3", "0.1", "higher"),
+        ("1", "3", "0.1", "higher"),
+    ]
+    assert [row["repeat"] for row in table(text, "Draws")] == ["0", "1", "0", "1"]
+
+
 def cell_of(path: Path) -> str:
     return path.with_name("cell.json").read_text()
 
