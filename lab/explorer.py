@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import policy_label
-from kvtrace.lab.summary import Result, load_results
+from kvtrace.lab.summary import Phase, Result, load_results
 
 FIGURES = {
     "output_tokens_per_s": "output tok/s",
@@ -107,9 +107,18 @@ def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:
             "rate": phase.workload["parameters"].get("rate"),
             "cache": cache,
             "figures": {name: phase.figures.get(name) for name in FIGURES},
+            **_drawn(phase),
         }
     if not result.phases:
         yield {**common, "workload": "+".join(cell.phases), "figures": {}}
+
+
+def _drawn(phase: Phase) -> dict[str, Any]:
+    """How many draws of step times a predicted run has, and the figures' mean, low and high over them."""
+    if not phase.draws:
+        return {}
+    spreads = {name: phase.spread(name) for name in FIGURES if name in phase.draws}
+    return {"draws": max(map(len, phase.draws.values())), "spreads": spreads}
 
 
 def _page(result: Result, target: Path, make_page: MakePage) -> str | None:

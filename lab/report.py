@@ -14,7 +14,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab import charts
 from kvtrace.lab.accuracy import Beside, Order, beside, order_of
 from kvtrace.lab.cell import PREDICTED
-from kvtrace.lab.compare import Change, changes, groups, repeated, unfair
+from kvtrace.lab.compare import DRAWN, Change, changes, changes_of_runs, groups, repeated, unfair
 from kvtrace.lab.matrix import text_of
 from kvtrace.lab.summary import MADE, MADES, Phase, Result, load_results
 from kvtrace.queries.plotting import draw_bytes
@@ -106,7 +106,9 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
         *_fairness(mine, compare),
         *_cells(mine, list(values), compare),
         *_repeats(ok),
+        *_draws(ok),
         *(_comparison(ok, compare, values[compare]) if compare else []),
+        *(_comparison_of_runs(ok, compare, values[compare]) if compare else []),
         *_turns(ok),
         *_cold_and_warm(ok),
         *_orders(ok),
@@ -169,6 +171,9 @@ def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
     if len(others) < len(pairs):
         text += f"; of the {len(others)} without the measured cell's own step times: {_mean_error(others)}"
     text += "."
+    if drawn := [pair for pair in pairs if pair.within_draws is not None]:
+        within = sum(bool(pair.within_draws) for pair in drawn)
+        text += f" Of the {len(drawn)} with draws, {within} are measured within what two runs differ by."
     order = order_of(pairs, compare) if compare else Order(0, 0, 0, 0)
     if order.pairs:
         text += (
@@ -243,9 +248,12 @@ def _cells(results: Sequence[Result], axes: list[str], compare: str | None) -> I
             rows.append([*head, *(["-"] if phases else []), *(["failed"] * len(columns))])
     numbers = [COLUMNS[name][0] for name in columns]
     names = [*axes, *(["repeat"] if repeats else []), *(["phase"] if phases else []), *numbers]
+    drawn = all(phase.draws for result in results for phase in result.phases)
     once = (
         "Bold marks the best number of a comparison. Each cell ran once: cells that do the same work differ, too, and "
         "how much is not known without repeats."
+        if not drawn
+        else "Bold marks the best number of a comparison, also where two runs of the same differ by more: see Draws."
     )
     notes = [Paragraph([once], "hint")] if best and not repeats else []
     yield "Cells", [*notes, _table(names, rows, numbers)]
@@ -291,7 +299,11 @@ def _span(values: Sequence[float | None]) -> str | float | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return known[0] if known else None
-    return f"{rounded(fmean(known))} ({rounded(min(known))} to {rounded(max(known))})"
+    return _between(fmean(known), min(known), max(known))
+
+
+def _between(mean: float, low: float, high: float) -> str:
+    return f"{rounded(mean)} ({rounded(low)} to {rounded(high)})"
 
 
 def _repeats(results: Sequence[Result]) -> Iterator[Part]:
@@ -307,6 +319,38 @@ def _repeats(results: Sequence[Result]) -> Iterator[Part]:
     reading = "Mean of the repeats of each cell, with the lowest and the highest of them in parentheses."
     head = [*_axes_of(results), "workload", "repeats", *headings]
     yield "Repeats", [Paragraph([reading], "hint"), _table(head, rows, ["repeats", *headings])]
+
+
+def _draws(results: Sequence[Result]) -> Iterator[Part]:
+    """Figures of each predicted cell over its draws of step times."""
+    drawn = [(result, phase) for result in results for phase in result.phases if phase.draws]
+    if not drawn:
+        return
+    repeats = any(result.cell.repeat for result, _ in drawn)
+    columns = ["makespan_s", "jct_s_mean", "ttft_ms_mean", "cached_share", "preemptions", "evicted_blocks"]
+    rows = [
+        [
+            *(text_of(value) for axis, value in result.cell.axes.items() if axis != "repeat"),
+            *([str(result.cell.repeat)] if repeats else []),
+            phase.workload["name"],
+            max(len(values) for values in phase.draws.values()),
+            *(_drawn(phase, name) for name in columns),
+        ]
+        for result, phase in drawn
+    ]
+    headings = [COLUMNS[name][0] for name in columns]
+    reading = (
+        "Predicted, not measured: mean over replays of each cell with step times that vary as the recording's do, and "
+        "its 95% interval. Two runs of the same cell would differ by as much. In other tables, a predicted cell's "
+        "figures are those of one replay, with the times that are expected of its steps."
+    )
+    head = [*_axes_of(results), *(["repeat"] if repeats else []), "workload", "draws", *headings]
+    yield "Draws", [Paragraph([reading], "hint"), _table(head, rows, ["draws", *headings])]
+
+
+def _drawn(phase: Phase, name: str) -> str | None:
+    spread = phase.spread(name)
+    return _between(*spread) if spread else None
 
 
 _MOST_TURNS = 8
@@ -359,6 +403,7 @@ def _comparison(results: Sequence[Result], compare: str, values: list[str]) -> I
         return
     head = [*found[0].group, "workload", compare, "of", "jobs", values[0]]
     head += ["difference", "95% interval", "share", "verdict"]
+    of_runs = _directions_of_runs(results, compare, values)
     reading = (
         f"Mean difference over the jobs that both completed, pair by pair, with a 95% interval of {RESAMPLES:,} "
         f"bootstrap samples. {RULE}. TTFT is a job's mean over its turns. An interval that has 0 in it tells nothing "
@@ -366,27 +411,66 @@ def _comparison(results: Sequence[Result], compare: str, values: list[str]) -> I
         "between two runs: repeats tell more than the interval does."
     )
     numbers = ("jobs", values[0], "difference", "95% interval", "share")
-    yield (
-        f"Against {values[0]}",
-        [Paragraph([reading], "hint"), _table(head, [_change(change) for change in found], numbers)],
+    rows = []
+    for change in found:
+        verdict = change.difference.direction or "too few pairs"
+        if verdict in ("higher", "lower") and of_runs.get(_place_of(change, DRAWN[change.metric]), {verdict}) != {
+            verdict
+        }:
+            verdict += f", {_CHANCE}"
+        before, after = _change(change)
+        rows.append([*before, _METRICS[change.metric], change.difference.pairs, *after, verdict])
+    yield f"Against {values[0]}", [Paragraph([reading], "hint"), _table(head, rows, numbers)]
+
+
+_CHANCE = "within what two runs differ by"
+
+
+def _comparison_of_runs(results: Sequence[Result], compare: str, values: list[str]) -> Iterator[Part]:
+    """Each value of the compared axis against the first one, by draws of predicted cells."""
+    found = list(changes_of_runs(results, compare, values))
+    if not found:
+        return
+    rows = []
+    for change in found:
+        before, after = _change(change)
+        verdict = _CHANCE if change.difference.direction == "unclear" else change.difference.direction
+        rows.append([*before, COLUMNS[change.metric][0], *after, verdict])
+    reading = (
+        "Predicted, not measured: difference of the means over draws of step times. The 95% interval is that of the "
+        "difference between one run of each. With 0 in it, two runs of the same may differ by as much."
     )
+    head = [*found[0].group, "workload", compare, "of", values[0], "difference", "95% interval", "share", "verdict"]
+    numbers = (values[0], "difference", "95% interval", "share")
+    yield f"Against {values[0]}, between two runs", [Paragraph([reading], "hint"), _table(head, rows, numbers)]
 
 
-def _change(change: Change) -> list[Any]:
+def _directions_of_runs(results: Sequence[Result], compare: str, values: list[str]) -> dict[Any, set[str]]:
+    """Directions of differences between two runs, by place; one a repeat."""
+    found: dict[Any, set[str]] = {}
+    for change in changes_of_runs(results, compare, values):
+        found.setdefault(_place_of(change, change.metric), set()).add(change.difference.direction)
+    return found
+
+
+def _place_of(change: Change, metric: str) -> tuple[Any, ...]:
+    group = tuple((axis, value) for axis, value in change.group.items() if axis != "repeat")
+    return group, change.phase, change.value, metric
+
+
+def _change(change: Change) -> tuple[list[Any], list[Any]]:
+    """The cells of a change before its metric, and those after it but for the verdict."""
     found = change.difference
     span = found.interval
-    return [
-        *change.group.values(),
-        change.phase,
-        change.value,
-        _METRICS[change.metric],
-        found.pairs,
-        found.base,
-        found.value,
-        f"{rounded(span.low)} to {rounded(span.high)}" if span else "-",
-        f"{100 * found.relative:+.1f}%" if found.base else "-",
-        found.direction or "too few pairs",
-    ]
+    return (
+        [*change.group.values(), change.phase, change.value],
+        [
+            found.base,
+            found.value,
+            f"{rounded(span.low)} to {rounded(span.high)}" if span else "-",
+            f"{100 * found.relative:+.1f}%" if found.base else "-",
+        ],
+    )
 
 
 def _cold_and_warm(results: Sequence[Result]) -> Iterator[Part]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.jsonlines import read_json_lines
 from kvtrace.ingest.run import ingest
-from kvtrace.lab.cell import FACTS, PREDICTED, load_cell
+from kvtrace.lab.cell import DRAWS, FACTS, PREDICTED, load_cell
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.sweep import RESULT, RUN, read_object
-from kvtrace.queries.statistics import value_of
+from kvtrace.queries.statistics import replicate_interval, value_of
 from kvtrace.queries.trace import TRACE_NAME
 
 MADE, MADES = "made", ("measured", "predicted")
@@ -39,6 +39,14 @@ FROM (SELECT scheduled_tokens::DOUBLE AS tokens, interval_ns / 1e6 AS ms FROM st
 """
 
 
+class Spread(NamedTuple):
+    """A predicted figure over draws of step times: its mean, and between what two runs of the same would lie (95%)."""
+
+    mean: float
+    low: float
+    high: float
+
+
 @dataclass
 class Phase:
     """One workload on the engine.
@@ -52,6 +60,7 @@ class Phase:
         turns_ms: Mean latency of the first turn, the second and so on, ms: of jobs that completed all of them, up to
             the turn that half of the jobs completed.
         shape: How latencies grow with the turns, inferred by the query turn-growth; None where it cannot be told.
+        draws: Of a predicted cell, figures in each replay with other step times; empty without any.
     """
 
     workload: dict[str, Any]
@@ -61,6 +70,13 @@ class Phase:
     ttft_ms: dict[str, float]
     turns_ms: list[float] = field(default_factory=list)
     shape: str | None = None
+    draws: dict[str, list[float]] = field(default_factory=dict)
+
+    def spread(self, name: str) -> Spread | None:
+        """A figure over the draws; None without any."""
+        values = self.draws.get(name, [])
+        found = replicate_interval(values, least=0.0)
+        return Spread(value_of("mean", values), found.low, found.high) if found else None
 
 
 @dataclass
@@ -121,6 +137,9 @@ def load_result(place: Path) -> Result:
         _phase(workload, [record for record in records if record["phase"] == workload["phase"]])
         for workload in workloads
     ]
+    drawn: list[dict[str, float]] = facts.get("predicted", {}).get(DRAWS, [])
+    for phase in result.phases:  # a predicted cell has one
+        phase.draws = {name: [each[name] for each in drawn if name in each] for name in (drawn[0] if drawn else ())}
     if cell.policy["name"] == "hf-generate":
         return result
     try:

@@ -187,21 +187,46 @@ def paired_difference(
     return Difference(first, second - first, len(base), interval(name, base, other, clusters))
 
 
-def replicate_interval(values: Sequence[float]) -> Interval | None:
+def replicate_interval(values: Sequence[float], least: float = -math.inf) -> Interval | None:
     """The 95% interval of a figure by its values in bootstrap samples that were drawn elsewhere: replays of drawn jobs.
 
     Student's quantile times the samples' standard deviation around their mean, for samples too few to have percentiles.
 
     Args:
         values: The figure in each sample.
+        least: What it can never be below.
 
     Returns:
         The interval; None below `FEWEST_UNITS` samples.
     """
     if len(values) < FEWEST_UNITS:
         return None
-    mean, beside = float(np.mean(values)), _student(len(values) - 1) * float(np.std(values, ddof=1))
-    return Interval(mean - beside, mean + beside, len(values))
+    mean, beside = float(np.mean(values)), _beside(values)
+    return Interval(max(mean - beside, least), mean + beside, len(values))
+
+
+def replicate_difference(base: Sequence[float], other: Sequence[float]) -> Difference:
+    """How far a value of one sample is from a value of another that has nothing in common with it.
+
+    Args:
+        base: Replicates of a figure, as of `replicate_interval`.
+        other: Those of the same figure under another condition.
+
+    Returns:
+        The difference of the means. Its 95% interval is that of two single values, one of each: half-widths of
+        independent samples add as their squares do. It does not shrink with more replicates.
+    """
+    mean = float(np.mean(base))
+    value, units = float(np.mean(other)) - mean, min(len(base), len(other))
+    if units < FEWEST_UNITS:
+        return Difference(mean, value)
+    beside = math.hypot(_beside(base), _beside(other))
+    return Difference(mean, value, interval=Interval(value - beside, value + beside, units))
+
+
+def _beside(values: Sequence[float]) -> float:
+    """Half the width of a sample's 95% interval: Student's quantile times the standard deviation."""
+    return _student(len(values) - 1) * float(np.std(values, ddof=1))
 
 
 def expanded_tail(units: int) -> float:

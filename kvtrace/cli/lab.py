@@ -67,6 +67,14 @@ TimeFromOption = Annotated[
         show_default=False,
     ),
 ]
+DrawsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="With --replay: replay each cell N times with step times that vary as the recording's do, too; 8 or more.",
+    ),
+]
 AtOnceOption = Annotated[int, typer.Option("--at-once", min=1, help="With --replay: cells side by side.")]
 
 
@@ -94,6 +102,7 @@ def run(
     dry_run: DryRunOption = False,
     replay: ReplayOption = False,
     time_from: TimeFromOption = None,
+    draws: DrawsOption = 0,
     at_once: AtOnceOption = 2,
 ) -> None:
     """Run and record every cell of the matrices, or predict them.
@@ -116,8 +125,10 @@ def run(
             typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
         return
     if replay:
-        _predict(read, output, retry_failed, part, only or [], time_from, at_once)
+        _predict(read, output, retry_failed, part, only or [], time_from, at_once, draws)
         return
+    if draws:
+        raise KvtraceError("--draws is for --replay; `repeats` of a matrix measures cells again", 2)
     if time_from is not None:
         raise KvtraceError("--time-from is for --replay; a measured cell has its own times", 2)
     judge = _gates(baselines or [], fail_if or [])
@@ -173,6 +184,7 @@ def _predict(
     only: list[str],
     time_from: Path | None,
     at_once: int,
+    draws: int,
 ) -> None:
     with needs_analysis():
         from kvtrace.lab.replay.sweep import predict
@@ -186,6 +198,7 @@ def _predict(
             share=share,
             only=only,
             at_once=at_once,
+            draws=draws,
         )
     except KeyboardInterrupt:
         raise KvtraceError("interrupted; the same command goes on with the cells that have no result", 130) from None

@@ -74,6 +74,15 @@ DrawsOption = Annotated[
         "would differ.",
     ),
 ]
+JudgedDrawsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Replay what gains N times with step times that vary as the recording's do: a gain within what two runs "
+        "differ by is not recommended. 8 or more.",
+    ),
+]
 WorkloadOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Which workload of a matrix.", show_default=False)
 ]
@@ -220,13 +229,14 @@ def advise(
     loop: LoopOption = "auto",
     engine: EngineOption = None,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Replays side by side.")] = 2,
+    draws: JudgedDrawsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Rank what-ifs on a recording by their gain.
 
     Tries the settings an operator would ask for.
     """
-    advice = read_advice(trace, time_from, recorded or (), loop, engine, jobs)
+    advice = read_advice(trace, time_from, recorded or (), loop, engine, jobs, draws)
     if as_json:
         typer.echo(json.dumps(advice.to_json(), indent=1))
         return
@@ -241,24 +251,32 @@ def read_advice(
     loop: str = "auto",
     engine: int | None = None,
     jobs: int = 2,
+    draws: int = 0,
 ) -> Advice:
     """Replay the what-ifs of `kvtrace advise`, whose options these are."""
     with needs_analysis():
         from kvtrace.lab.replay.advise import advise as ask
         from kvtrace.lab.replay.session import Session
     with tempfile.TemporaryDirectory(prefix="kvtrace-advise-") as folder:
-        return ask(Session(trace, Path(folder), engine, _loop(loop), time_from, recorded), jobs)
+        return ask(Session(trace, Path(folder), engine, _loop(loop), time_from, recorded), jobs, draws)
 
 
-def advice_section(trace: Path) -> Section:
+def advice_section(trace: Path, draws: int = 0) -> Section:
     """The section of a report with the advice on its trace."""
-    advice = read_advice(trace)
-    from kvtrace.lab.replay.advise import COLUMNS
-    from kvtrace.reports.document import Code, Column, Items, Section, Table, Words, text_table
+    advice = read_advice(trace, draws=draws)
+    from kvtrace.lab.replay.advise import COLUMNS, DRAWN_COLUMNS
+    from kvtrace.reports.document import Code, Column, Items, Paragraph, Section, Table, Words, text_table
 
-    table = Table([Column(name, number=name != COLUMNS[0]) for name in COLUMNS], advice.rows)
-    options = text_table(("what if", "in vLLM"), [(Words(name), Code(option)) for name, option in advice.options])
-    blocks: list[Block] = [table, Items(advice.notes), *([options] if advice.options else [])]
+    def table(names: Sequence[str], rows: list[list[str]]) -> Table:
+        return Table([Column(name, number=name != names[0]) for name in names], rows)
+
+    blocks: list[Block] = [table(COLUMNS, advice.rows)]
+    if rows := advice.drawn_rows:
+        blocks += [Paragraph([Words(f"{advice.drawn_title}:")]), table(DRAWN_COLUMNS, rows)]
+    blocks.append(Items(advice.notes))
+    if advice.options:
+        options = [(Words(name), Code(option)) for name, option in advice.options]
+        blocks.append(text_table(("what if", "in vLLM"), options))
     return Section(Words("Other settings, predicted"), "advice", blocks)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.errors import needs_analysis
+from kvtrace.errors import KvtraceError, needs_analysis
 from kvtrace.escape import inert_lines
 
 
@@ -29,6 +29,9 @@ def register(app: typer.Typer) -> None:
         advise: Annotated[
             bool, typer.Option("--advise", help="Add the predictions of `kvtrace advise`; needs vLLM and a minute.")
         ] = False,
+        draws: Annotated[
+            int, typer.Option(metavar="N", min=0, help="With --advise: judge gains by N draws of step times.")
+        ] = 0,
         force: Annotated[
             bool, typer.Option("--force", help="Replace a report.html that kvtrace did not make.")
         ] = False,
@@ -37,6 +40,8 @@ def register(app: typer.Typer) -> None:
 
         Writes a page, Markdown, CSV files and plots.
         """
+        if draws and not advise:
+            raise KvtraceError("--draws is for --advise", 2)
         with needs_analysis():
             from kvtrace.reports.report import write_report
 
@@ -44,7 +49,7 @@ def register(app: typer.Typer) -> None:
             if advise:
                 from kvtrace.cli.replay import advice_section
 
-                sections.append(advice_section(trace))
+                sections.append(advice_section(trace, draws))
             made = write_report(trace, output, rows, sections, force=force)
         plots = sum(item.picture is not None for item in made.answered)
         typer.echo(

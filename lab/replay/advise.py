@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.check import Outcome
-from kvtrace.lab.replay.resample import jobs_of
+from kvtrace.lab.replay.resample import Spread, check_draws, jobs_of, over_draws
+from kvtrace.lab.replay.run import Job
 from kvtrace.lab.replay.session import FITTED, Session
 from kvtrace.lab.replay.settings import Settings
+from kvtrace.queries.statistics import Interval
 
 _LEAST_GAIN = 0.02
 """A smaller gain than this, or than the error of the check, is none."""
@@ -38,6 +41,27 @@ class Question(NamedTuple):
     host_bytes: int = 0
 
 
+class Drawn(NamedTuple):
+    """A gain over draws of step times.
+
+    Attributes:
+        gain: Of the means; positive is better.
+        interval: 95% interval of the gain of one run over another: two runs of the same are as far apart by themselves.
+    """
+
+    gain: float
+    interval: Interval
+
+    @property
+    def half_width(self) -> float:
+        """By how much two runs differ by themselves."""
+        return self.interval.high - self.gain
+
+    def confirms(self, gain: float) -> bool:
+        """A run of each would differ in the direction of that gain, whatever their step times."""
+        return self.interval.low > 0 if gain > 0 else self.interval.high < 0
+
+
 @dataclass
 class Answer:
     """Prediction of a what-if.
@@ -46,7 +70,10 @@ class Answer:
         memory_bytes: KV memory on the device that it takes more; None if the trace does not tell a block's bytes.
         gains: By key of `FIGURES`, shares of the fitted replay with the recorded settings (`hit_share`: a difference);
             positive is better.
-        helps: The mean time of requests or their mean TTFT gains more than its expected error.
+        helps: The mean time of requests or their mean TTFT gains more than its expected error and, where it was drawn,
+            more than two runs differ by.
+        drawn: By key of `FIGURES`, gains over draws; None where none were asked for or no gain is larger than its
+            expected error.
     """
 
     question: Question
@@ -54,6 +81,13 @@ class Answer:
     memory_bytes: int | None
     gains: dict[str, float]
     helps: bool
+    drawn: dict[str, Drawn] | None = None
+
+    def by_chance(self, figure: str) -> bool:
+        """Two runs differ by as much as this figure changes, as far as it was drawn."""
+        if self.drawn is None or not self.gains[figure]:
+            return False
+        return figure not in self.drawn or not self.drawn[figure].confirms(self.gains[figure])
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON."""
@@ -68,20 +102,58 @@ class Answer:
             "evictions": self.outcome.evictions,
             "preemptions": self.outcome.preemptions,
             "helps": self.helps,
+            **({"over_draws": self._drawn_to_json(self.drawn)} if self.drawn else {}),
         }
 
-    def cells(self, errors: dict[str, float]) -> list[str]:
-        """The answer as a table's row. Gains within their expected error are in parentheses."""
-        change = {**self.gains, "request": -self.gains["request"], "ttft": -self.gains["ttft"]}
+    def _drawn_to_json(self, drawn: dict[str, Drawn]) -> dict[str, Any]:
+        return {
+            figure: {"gain": gain, "interval": [span.low, span.high], "told_apart": not self.by_chance(figure)}
+            for figure, (gain, span) in drawn.items()
+        }
+
+    def drawn_cells(self) -> list[str]:
+        """Changes over draws as a table's row, with what two runs differ by."""
         texts = []
-        for figure, value in change.items():
-            text = f"{value * 100:+.1f} pp" if figure == "hit_share" else f"{value:+.1%}"
-            text = re.sub(r"^[+-](?=0\.0\D)", "", text)
-            texts.append(text if abs(value) > expected_error(errors, figure) else f"({text})")
+        for figure in FIGURES:
+            each = (self.drawn or {}).get(figure)
+            texts.append(_change(figure, each.gain, each.half_width) if each else "-")
+        return [self.question.name, *texts]
+
+    def cells(self, errors: dict[str, float]) -> list[str]:
+        """The answer as a table's row.
+
+        Changes within what two runs differ by are in square brackets; others that are within their expected error, in
+        parentheses.
+        """
+        texts = []
+        for figure, gain in self.gains.items():
+            text = _change(figure, gain)
+            if self.by_chance(figure):
+                texts.append(f"[{text}]")
+            else:
+                texts.append(text if abs(gain) > expected_error(errors, figure) else f"({text})")
         memory = "?" if self.memory_bytes is None else _bytes(self.memory_bytes)
         if self.question.host_bytes:
             memory = f"{_bytes(self.question.host_bytes)} host"
         return [self.question.name, *texts, f"{self.outcome.evictions:,}", memory]
+
+
+def _change(figure: str, gain: float, half_width: float | None = None) -> str:
+    """A gain as the figure's change, with what two runs differ by; what becomes less is better in the first two."""
+    value = 100 * (-gain if figure in ("request", "ttft") else gain)
+    text = re.sub(r"^[+-](?=0\.0$)", "", f"{value:+.1f}")
+    unit = " pp" if figure == "hit_share" else "%"
+    return f"{text}{unit}" if half_width is None else f"{text} ±{100 * half_width:.1f}{unit}"
+
+
+def _is_gain(answer: Answer, figure: str, errors: dict[str, float]) -> bool:
+    """A figure gains more than its expected error and, where it was drawn, more than two runs differ by."""
+    least = max(_LEAST_GAIN, expected_error(errors, figure))
+    return answer.gains[figure] > least and not answer.by_chance(figure)
+
+
+def _helps(answer: Answer, errors: dict[str, float]) -> bool:
+    return any(_is_gain(answer, figure, errors) for figure in ("request", "ttft"))
 
 
 def expected_error(errors: dict[str, float], figure: str) -> float:
@@ -98,21 +170,33 @@ def _bytes(count: int) -> str:
 
 COLUMNS = ("what if", "request", "TTFT", "tokens/s", "hits", "evicted", "KV memory")
 _WIDTHS = (17, 9, 9, 9, 11, 9, 15)
+DRAWN_COLUMNS = COLUMNS[:5]
+_DRAWN_WIDTHS = (17, 15, 15, 15, 17)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return f"{first.strip():{widths[0]}}" + "".join(others)
 
 
 @dataclass
 class Advice:
-    """Answers, best first, and the error their figures must be expected to have."""
+    """Answers, best first, and the error their figures must be expected to have.
+
+    `draws` is by how many replays each gain is judged; 0 for none.
+    """
 
     answers: list[Answer]
     errors: dict[str, float]
     identical_steps: float
     failed: dict[str, str]
     warnings: list[str]
+    draws: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The advice as JSON."""
         return {
+            **({"draws": self.draws} if self.draws else {}),
             "answers": [answer.to_json() for answer in self.answers],
             "expected_errors": self.errors,
             "identical_steps": self.identical_steps,
@@ -126,13 +210,19 @@ class Advice:
         return [answer.cells(self.errors) for answer in self.answers]
 
     @property
+    def drawn_rows(self) -> list[list[str]]:
+        """The table of the answers that were drawn, under `DRAWN_COLUMNS`; equal ones once."""
+        return [answer.drawn_cells() for answer in _different(each for each in self.answers if each.drawn)]
+
+    @property
+    def drawn_title(self) -> str:
+        """Heading of that table."""
+        return f"{self.draws} draws of step times: predicted change, and what two runs differ by (95%)"
+
+    @property
     def options(self) -> list[tuple[str, str]]:
         """The what-ifs that help most, and the options of vLLM that make them."""
-        helping: list[Answer] = []
-        for answer in self.answers:
-            # more host memory than is used changes nothing
-            if answer.helps and all(answer.outcome != other.outcome for other in helping):
-                helping.append(answer)
+        helping = _different(answer for answer in self.answers if answer.helps)
         return [(answer.question.name, answer.question.option) for answer in helping[:_MOST_OPTIONS]]
 
     @property
@@ -152,17 +242,29 @@ class Advice:
                 "Offload errs by more: in five cells measured with OffloadingConnector on H100s, jobs were predicted "
                 "3% to 25% too fast."
             )
+        if drawn := [answer for answer in self.answers if answer.drawn]:
+            found.append(
+                f"What gains more than its expected error was replayed {self.draws} times with step times that vary as "
+                "the recording's do, and so were the recorded settings. Changes in square brackets are within what two "
+                "runs differ by: a run of each may come out the other way round."
+            )
+            if chance := [answer.question.name for answer in drawn if not answer.helps]:
+                found.append(
+                    f"Not recommended, as their gains are within what two runs differ by: {', '.join(chance)}."
+                )
         if not self.options:
-            found.append("Nothing here would have helped: no gain is larger than its expected error.")
+            chance_too = " and than what two runs differ by" if drawn else ""
+            found.append(f"Nothing here would have helped: no gain is larger than its expected error{chance_too}.")
         found += [f"Not replayed: {name}: {why}." for name, why in self.failed.items()]
         return [*found, *(f"Warning: {warning}." for warning in self.warnings)]
 
     def text(self) -> list[str]:
         """The advice as lines of at most 80 columns; only an option may be longer."""
         lines = ["predicted change of"]
-        for cells in (COLUMNS, *self.rows):
-            first, *others = (f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
-            lines.append(f"{first.strip():{_WIDTHS[0]}}" + "".join(others))
+        lines += [_line(cells, _WIDTHS) for cells in (COLUMNS, *self.rows)]
+        if drawn := self.drawn_rows:
+            lines += ["", self.drawn_title]
+            lines += [_line(cells, _DRAWN_WIDTHS) for cells in (DRAWN_COLUMNS, *drawn)]
         for note in self.notes:
             lines += ["", *textwrap.wrap(note, 79)]
         if self.options:
@@ -226,12 +328,28 @@ def _offloads(session: Session) -> list[Question]:
     ]
 
 
-def advise(session: Session, at_once: int = 1) -> Advice:
+def _different(answers: Iterable[Answer]) -> list[Answer]:
+    """Those that come out differently: more host memory than is used changes nothing."""
+    found: list[Answer] = []
+    for answer in answers:
+        if all(answer.outcome != other.outcome for other in found):
+            found.append(answer)
+    return found
+
+
+def advise(session: Session, at_once: int = 1, draws: int = 0) -> Advice:
     """Replay all what-ifs and rank them by the mean time of requests.
 
+    Args:
+        session: Of the recording.
+        at_once: How many replays run side by side.
+        draws: Judge gains by so many draws of step times; 0 or 1 for none: a prediction is one draw.
+
     Raises:
-        KvtraceError: The recorded settings cannot be replayed.
+        KvtraceError: The recorded settings cannot be replayed, or there are too few draws.
     """
+    if draws > 1:
+        check_draws(draws)
     asked, refused = [], {}
     for question in questions(session):
         try:
@@ -249,13 +367,51 @@ def advise(session: Session, at_once: int = 1) -> Advice:
         if question.name in results["outcomes"]
     ]
     answers.sort(key=lambda answer: (-answer.gains["request"], answer.memory_bytes or 0, answer.question.host_bytes))
+    if draws > 1:
+        _draw(session, {question.name: job for question, job in asked}, answers, errors, draws, at_once)
     warnings = list(results["warnings"])
     if any(answer.question.host_bytes for answer in answers) and not session.rates_recorded:
         rates = (
             f"{session.base.load_gb_per_s:g} GB/s to the device and {session.base.store_gb_per_s:g} GB/s to the host"
         )
         warnings.append(f"the trace has no transfers, so offload is predicted with copies of {rates}")
-    return Advice(answers, errors, results["agreement"].identical_steps, {**refused, **results["failed"]}, warnings)
+    failed = {**refused, **results["failed"]}
+    drawn = draws if draws > 1 else 0
+    return Advice(answers, errors, results["agreement"].identical_steps, failed, warnings, drawn)
+
+
+def _draw(
+    session: Session,
+    jobs: dict[str, Job],
+    answers: Sequence[Answer],
+    errors: dict[str, float],
+    draws: int,
+    at_once: int,
+) -> None:
+    """Draw what helps, and take back that it does where two runs differ by as much."""
+    helping = [answer for answer in answers if answer.helps]
+    different = _different(helping)
+    if not different:
+        return
+    replayed = [session.fitted(), *(jobs[answer.question.name] for answer in different)]
+    spreads = over_draws(session.recording, replayed, draws, at_once)
+    for answer in helping:
+        [same] = [other for other in different if other.outcome == answer.outcome]
+        answer.drawn = _drawn(spreads[same.question.name])
+        answer.helps = _helps(answer, errors)
+
+
+def _drawn(spreads: dict[str, Spread]) -> dict[str, Drawn]:
+    """Gains by key of `FIGURES`, of spreads against the recorded settings."""
+    found = {}
+    for figure, name in FIGURES.items():
+        spread = spreads.get(name)
+        if spread is not None and spread.change is not None and (span := spread.change_interval) is not None:
+            if figure in ("request", "ttft"):
+                found[figure] = Drawn(-spread.change, Interval(-span.high, -span.low, span.units))
+            else:
+                found[figure] = Drawn(spread.change, span)
+    return found
 
 
 def gains_between(before: Outcome, after: Outcome) -> dict[str, float]:
@@ -287,6 +443,6 @@ def _answer(
         tokens = settings.num_gpu_blocks * settings.block_size - session.base.num_gpu_blocks * engine.block_size
         # another block size keeps the pool's bytes up to one block
         memory = tokens * engine.block_bytes // engine.block_size if settings.block_size == engine.block_size else 0
-    gains = gains_between(fitted, outcome)
-    helps = any(gains[figure] > max(_LEAST_GAIN, expected_error(errors, figure)) for figure in ("request", "ttft"))
-    return Answer(question, outcome, memory, gains, helps)
+    answer = Answer(question, outcome, memory, gains_between(fitted, outcome), helps=False)
+    answer.helps = _helps(answer, errors)
+    return answer

@@ -25,14 +25,16 @@ import duckdb
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
-from kvtrace.lab.cell import FACTS, arguments_of, load_cell
+from kvtrace.lab.cell import DRAWS, FACTS, arguments_of, load_cell
 from kvtrace.lab.lifetime import die_with_parent
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import TTL_PIN, jobs_go_in_order, policy_label
 from kvtrace.lab.replay import process
+from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import EngineFacts, Recording
-from kvtrace.lab.replay.run import Job, finish
+from kvtrace.lab.replay.resample import drawn_job
+from kvtrace.lab.replay.run import Job, Replayed, finish
 from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
 from kvtrace.lab.replay.timing import TimeModel
 from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workload
@@ -68,11 +70,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells to predict: their folders, and the number of the source of each."""
+    """Cells to predict: their folders, and the number of the source of each; draws of step times of each, or 0."""
 
     places: list[tuple[Path, int]]
     sources: list[Source]
     at_once: int
+    draws: int = 0
 
 
 def settings_of(policy: Mapping[str, Any]) -> list[str]:
@@ -148,24 +151,53 @@ def job_of(cell: Cell, source: Source, settings: Settings, place: Path) -> Job:
     )  # fmt: skip
 
 
-def _predict(place: Path, source: Source) -> None:
-    """Replay a cell in a fork and write what a measured cell's process would have written."""
-    cell = load_cell(place)
-    workload, recording, settings = replayable(cell, source)
-    job = job_of(cell, source, settings, place)
-    (place / RUN).mkdir()
-    child = os.fork()  # clocks are replaced there for good
+def _replayed(recording: Recording, job: Job) -> Replayed:
+    """Replay in a fork, as clocks are replaced there for good.
+
+    Raises:
+        KvtraceError: It failed.
+    """
+    child = os.fork()
     if child == 0:
         os._exit(process._run(recording, job))
     os.waitpid(child, 0)
     done = finish(recording, job)
+    Path(job.result).unlink(missing_ok=True)
     if isinstance(done, KvtraceError):
         raise done
-    (place / "replay.json").unlink()
+    return done
+
+
+def figures_of(found: Outcome) -> dict[str, float]:
+    """Figures of a replay without a trace, by the names and in the units of the lab's."""
+    means = {"jct_s": ("job", 1e3), "ttft_ms": ("ttft", 1.0), "tpot_ms": ("tpot", 1.0)}
+    return {
+        "makespan_s": found.span_s,
+        "output_tokens_per_s": found.tokens_per_s,
+        "cached_share": found.hit_share,
+        "preemptions": found.preemptions,
+        "evicted_blocks": found.evictions,
+        **{
+            f"{name}_mean": found.latency_ms[key][0] / unit
+            for name, (key, unit) in means.items()
+            if key in found.latency_ms
+        },
+    }
+
+
+def _predict(place: Path, source: Source, draws: int) -> None:
+    """Replay a cell and write what a measured cell's process would have written."""
+    cell = load_cell(place)
+    workload, recording, settings = replayable(cell, source)
+    job = job_of(cell, source, settings, place)
+    (place / RUN).mkdir()
+    done = _replayed(recording, job)
+    drawn = [_replayed(recording, drawn_job(job, number, draws)) for number in range(draws)]
     shutil.rmtree(place / RUN / layout.PROCESSES)  # several times its trace's size, and made again at will
     (place / RUN / layout.WORKLOAD).write_text(json.dumps([_workload(cell)[1]], indent=1) + "\n")
     window = _write_records(place, workload, recording)
-    notes = [warning for warning in done.warnings if warning != NEVER_RECORDED]
+    warnings = dict.fromkeys(warning for each in (done, *drawn) for warning in each.warnings)
+    notes = [warning for warning in warnings if warning != NEVER_RECORDED]
     if copies := _copies(settings):
         notes.append(f"host copies at {copies} GB/s, {_measured(source.like.engine)}")
     facts = {
@@ -177,6 +209,7 @@ def _predict(place: Path, source: Source) -> None:
             "steps": done.steps,
             "replay_cpu_s": round(done.seconds, 3),
             "notes": notes,
+            **({DRAWS: [figures_of(each.outcome) for each in drawn]} if drawn else {}),
         },
         "phases": [{"workload": workload.name, "start_ns": window[0], "end_ns": window[1]}],
     }
@@ -251,12 +284,12 @@ def _seen(got: dict[str, Any] | None, due_ns: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run_cell(place: Path, source: Source) -> None:
+def _run_cell(place: Path, source: Source, draws: int) -> None:
     """Predict a cell and write its result, last."""
     die_with_parent()
     started_ns, started_s, error = time.time_ns(), time.monotonic(), None
     try:
-        _predict(place, source)
+        _predict(place, source, draws)
     except KvtraceError as failure:
         error = str(failure)
     except Exception as failure:
@@ -297,7 +330,7 @@ def main(path: Path) -> int:
                 with (place / "log.txt").open("wb") as log:
                     os.dup2(log.fileno(), 1)
                     os.dup2(log.fileno(), 2)
-                _run_cell(place, plan.sources[source])
+                _run_cell(place, plan.sources[source], plan.draws)
                 os._exit(0)
             running[child] = place
         child, _ = os.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import RecordedRequest, Recording
-from kvtrace.queries.statistics import FEWEST_UNITS, Interval, replicate_interval
+from kvtrace.queries.statistics import FEWEST_UNITS, Interval, replicate_difference, replicate_interval
 
 if TYPE_CHECKING:
     from kvtrace.lab.replay.check import Outcome
@@ -34,8 +34,10 @@ class Spread:
     Attributes:
         mean: Its mean.
         interval: 95% interval of the figure; None below `FEWEST_UNITS` of them.
-        change: Mean of (figure - base's figure) / base's figure, one by one; for shares, of the difference.
-        change_interval: 95% interval of that.
+        change: (figure - base's figure) / base's figure; for shares, the difference. Over seeds the mean of each
+            seed's, over draws that of the means.
+        change_interval: 95% interval of that. Over draws it is that of two single runs, one of each setting: two runs
+            have no step times in common, so draws are no pairs.
     """
 
     mean: float
@@ -148,7 +150,7 @@ def over_seeds(recording: Recording, jobs: Sequence[Job], seeds: int, at_once: i
             assert done.trace is not None
             values[job.name].append(figures(outcome(done.trace)))
             done.trace.unlink(missing_ok=True)
-    return _all_spreads(values)
+    return _all_spreads(values, _change_by_seed)
 
 
 def over_draws(recording: Recording, jobs: Sequence[Job], draws: int, at_once: int = 1) -> dict[str, dict[str, Spread]]:
@@ -159,7 +161,7 @@ def over_draws(recording: Recording, jobs: Sequence[Job], draws: int, at_once: i
 
     Args:
         recording: What is replayed.
-        jobs: Replays with predicted times; the first is the base that changes are told of, draw by draw.
+        jobs: Replays with predicted times; the first is the base that changes are told of.
         draws: How many.
         at_once: How many replays run side by side.
 
@@ -168,42 +170,75 @@ def over_draws(recording: Recording, jobs: Sequence[Job], draws: int, at_once: i
     """
     from kvtrace.lab.replay.run import replay_all
 
-    if draws < FEWEST_UNITS:
-        raise KvtraceError(f"{draws} draws: an interval needs at least {FEWEST_UNITS}", 2)
-    drawn = [_drawn(job, number, draws) for number in range(draws) for job in jobs]
+    check_draws(draws)
+    drawn = [drawn_job(job, number, draws) for number in range(draws) for job in jobs]
     values: dict[str, list[dict[str, float]]] = {job.name: [] for job in jobs}
     for job, done in zip(drawn, replay_all(recording, drawn, at_once), strict=True):
         values[job.name].append(figures(done.outcome))
-    return _all_spreads(values)
+    return _all_spreads(values, _change_of_runs)
 
 
-def _drawn(job: Job, number: int, of: int) -> Job:
+def check_draws(draws: int) -> None:
+    """Refuse too few draws.
+
+    Raises:
+        KvtraceError: They give no interval.
+    """
+    if draws < FEWEST_UNITS:
+        raise KvtraceError(f"{draws} draws: an interval needs at least {FEWEST_UNITS}", 2)
+
+
+def drawn_job(job: Job, number: int, of: int) -> Job:
+    """A replay with predicted times as one of its draws, of which only figures are kept."""
     assert job.model is not None  # recorded times are what they are
     return replace(job, model=job.model.draw(number, of), figures_only=True)
 
 
-def _all_spreads(values: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Spread]]:
+_Change = tuple[float | None, Interval | None]
+"""A change against the base, and its 95% interval."""
+
+
+def _all_spreads(
+    values: dict[str, list[dict[str, float]]], change: Callable[[str, list[float], list[float]], _Change]
+) -> dict[str, dict[str, Spread]]:
     base = next(iter(values.values()))
-    return {name: _spreads(each, base if each is not base else None) for name, each in values.items()}
+    return {name: _spreads(each, base if each is not base else None, change) for name, each in values.items()}
 
 
-def _spreads(values: list[dict[str, float]], base: list[dict[str, float]] | None) -> dict[str, Spread]:
+def _spreads(
+    values: list[dict[str, float]],
+    base: list[dict[str, float]] | None,
+    change: Callable[[str, list[float], list[float]], _Change],
+) -> dict[str, Spread]:
     found = {}
     for name in values[0]:
         series = [each[name] for each in values if name in each]
-        mean, interval = sum(series) / len(series), _not_negative(replicate_interval(series))
+        mean, interval = sum(series) / len(series), replicate_interval(series, least=0.0)
         if base is None:
             found[name] = Spread(mean, interval)
             continue
         pairs = [(b[name], v[name]) for b, v in zip(base, values, strict=True) if name in b and name in v]
-        changes = [v - b if name == "hit_share" else v / b - 1 for b, v in pairs if b or name == "hit_share"]
-        change = sum(changes) / len(changes) if changes else None
-        found[name] = Spread(mean, interval, change, replicate_interval(changes))
+        found[name] = Spread(mean, interval, *change(name, [b for b, _ in pairs], [v for _, v in pairs]))
     return found
 
 
-def _not_negative(interval: Interval | None) -> Interval | None:
-    return replace(interval, low=max(interval.low, 0.0)) if interval else None
+def _change_by_seed(name: str, base: list[float], values: list[float]) -> _Change:
+    """The mean change from seed to seed: both replays of a seed have the same jobs."""
+    pairs = zip(base, values, strict=True)
+    changes = [v - b if name == "hit_share" else v / b - 1 for b, v in pairs if b or name == "hit_share"]
+    return (sum(changes) / len(changes), replicate_interval(changes)) if changes else (None, None)
+
+
+def _change_of_runs(name: str, base: list[float], values: list[float]) -> _Change:
+    """The change from a run of the base to a run of this, which have no step times in common."""
+    if not base:
+        return None, None
+    found = replicate_difference(base, values)
+    scale = 1.0 if name == "hit_share" else found.base
+    if not scale:
+        return None, None
+    span = found.interval
+    return found.value / scale, span and replace(span, low=span.low / scale, high=span.high / scale)
 
 
 def lines(spreads: dict[str, dict[str, Spread]], over: str) -> list[str]:

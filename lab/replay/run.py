@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -24,6 +25,9 @@ from kvtrace.lab.replay.settings import Settings
 from kvtrace.lab.replay.timing import TimeModel
 
 LONGEST_S = 3600
+"""For every `_FEW` replays of a call: draws of what-ifs are many."""
+_FEW = 30
+
 PYTHON: Sequence[str] = (sys.executable,)
 """Command of the interpreter that replays; `lab.warm` has one that has imported vLLM."""
 
@@ -98,12 +102,13 @@ def replay(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[
             pickle.dump((recording, list(jobs), at_once), file)
         environment = {key: value for key, value in os.environ.items() if key != "KVTRACE_RUN_DIR"}
         command = [*PYTHON, "-m", "kvtrace.lab.replay.process", str(plan)]
+        longest_s = LONGEST_S * max(1, math.ceil(len(jobs) / _FEW))
         try:
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S
+                command, env=environment, capture_output=True, text=True, check=False, timeout=longest_s
             )
         except subprocess.TimeoutExpired:
-            raise KvtraceError(f"the replay took more than {LONGEST_S} s and was ended") from None
+            raise KvtraceError(f"the replay took more than {longest_s} s and was ended") from None
         return [finish(recording, job, done.stderr) for job in jobs]
 
 

@@ -73,6 +73,10 @@ class Session:
             facts["replay_time"] = f"fitted to {self._time_from.name}"
         return Job(name, settings, self.model, Loop(self.loop, rate), target or self._place(name), facts)
 
+    def fitted(self) -> Job:
+        """The replay with the recorded settings and predicted times, which gains are told of."""
+        return Job(FITTED, self.base, self.own_model, Loop(self.loop), self._place(FITTED))
+
     def _place(self, name: str) -> Path:
         return self._folder / f"{name.replace(' ', '-').replace('/', '-')}.duckdb"
 
@@ -88,7 +92,7 @@ class Session:
         """
         recording = self.recording
         exact = Job(EXACT, self.base, None, Loop(), exact_to or self._place(EXACT))
-        fitted = Job(FITTED, self.base, self.own_model, Loop(self.loop), self._place(FITTED))
+        fitted = self.fitted()
         done = replay(recording, [exact, fitted, *what_ifs], at_once)
         for each in done[:2]:
             if isinstance(each, KvtraceError):

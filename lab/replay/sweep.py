@@ -19,11 +19,12 @@ from pathlib import Path
 
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.run import ingest
-from kvtrace.lab.cell import CELL, PREDICTED, load_cell
+from kvtrace.lab.cell import CELL, DRAWS, FACTS, PREDICTED, load_cell
 from kvtrace.lab.matrix import Cell, Matrix
 from kvtrace.lab.replay import run, timing
 from kvtrace.lab.replay.cell import Plan, Source
 from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.replay.resample import check_draws
 from kvtrace.lab.sweep import RESULT, RUN, cells_of, is_done, locked, read_object, write_study
 from kvtrace.queries.trace import TRACE_NAME
 
@@ -40,6 +41,7 @@ def predict(
     share: tuple[int, int] = (1, 1),
     only: Sequence[str] = (),
     at_once: int = 2,
+    draws: int = 0,
 ) -> int:
     """Predict all cells that have no prediction yet; returns how many failed.
 
@@ -54,22 +56,27 @@ def predict(
         share: (i, n): only the i-th of every n cells.
         only: Parts of labels: only the cells that have one of them.
         at_once: Cells side by side.
+        draws: Replay each cell with so many draws of step times, too; 0 or 1 for none. Cells that were predicted with
+            fewer are predicted again.
 
     Raises:
-        KvtraceError: There is nothing to take times from, or the directory cannot be written.
+        KvtraceError: There is nothing to take times from, too few draws, or the directory cannot be written.
         KeyboardInterrupt: Cells that were not finished are predicted next time.
     """
+    draws = draws if draws > 1 else 0
+    if draws:
+        check_draws(draws)
     cells = cells_of(matrices, share, only)
     with locked(directory, share):
         for matrix in matrices:
             write_study(matrix, directory)
         places = {directory / "cells" / f"{cell.id}{PREDICTED}": cell for _, cell in cells}
-        left = {place: cell for place, cell in places.items() if not is_done(place, retry_failed=retry_failed)}
+        left = {place: cell for place, cell in places.items() if not _is_done(place, draws, retry_failed=retry_failed)}
         if len(left) < len(places):
             say(f"{len(places) - len(left)} of {len(places)} cells are predicted already")
         if not left:
             return 0
-        plan = _plan(left, directory, time_from, at_once)
+        plan = replace(_plan(left, directory, time_from, at_once), draws=draws)
         for source in plan.sources:
             say(
                 f"step times of {sum(plan.sources[number] is source for _, number in plan.places)} cells: {source.name}"
@@ -79,6 +86,14 @@ def predict(
             place.mkdir(parents=True)
             (place / CELL).write_text(json.dumps(asdict(cell), indent=1) + "\n")
         return _run(plan, left, say)
+
+
+def _is_done(place: Path, draws: int, *, retry_failed: bool) -> bool:
+    """Return whether a cell has a result that is to stay: with so many draws, unless it failed."""
+    if not is_done(place, retry_failed=retry_failed):
+        return False
+    failed = read_object(place / RESULT).get("status") != "ok"
+    return failed or len(read_object(place / FACTS).get("predicted", {}).get(DRAWS, [])) >= draws
 
 
 def _plan(left: dict[Path, Cell], directory: Path, time_from: Path | None, at_once: int) -> Plan:

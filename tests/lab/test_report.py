@@ -366,6 +366,120 @@ def both_made(directory: Path) -> Path:
     return sweep.close()
 
 
+def drawn(directory: Path) -> Path:
+    """Two policies at two rates, predicted with eight draws each; at the second rate two runs differ by more."""
+    sweep = Sweep(directory, policy=["fcfs", "priority"], rate=["1.0", "2.0"])
+    for policy, rate, turn_ms, step in (
+        ("fcfs", 1.0, 100, 0.001),
+        ("priority", 1.0, 50, 0.001),
+        ("fcfs", 2.0, 100, 0.1),
+        ("priority", 2.0, 80, 0.1),
+    ):
+        records = [record for n in range(8) for record in job(f"j{n}", n, 10, turn_ms)]
+        jct_s = 2 * turn_ms / 1e3 + 0.1
+        draws = [{"jct_s_mean": jct_s + step * (number - 3.5), "ttft_ms_mean": 10.0} for number in range(8)]
+        facts = {"predicted": {"time_from": "h100.duckdb", "notes": [], "draws": draws}}
+        workload = {"parameters": {"rate": rate}}
+        sweep.cell(records, policy=policy, rate=rate, predicted=True, workload=workload, facts=facts)
+    return sweep.close()
+
+
+def test_draws_of_predicted_cells_stand_beside_their_figures(tmp_path: Path) -> None:
+    text = written(drawn(tmp_path))
+    rows = table(text, "Draws")
+    assert [(row["made"], row["draws"]) for row in rows] == [("predicted", "8")] * 4
+    # the standard deviation of 8 numbers in a row is 2.449, Student's quantile at 7 about 2.36: 5.77 steps each way
+    shown = {(row["policy"], row["rate"]): row["JCT mean s"] for row in rows}
+    assert shown["fcfs", "1.0"] == "0.3 (0.2942 to 0.3058)"
+    assert shown["priority", "2.0"] == "0.26 (0 to 0.8372)"  # no job takes less than nothing
+    assert {row["cached share"] for row in rows} == {"-"}  # which was not drawn
+    assert "### Repeats" not in text
+    assert "how much is not known without repeats" not in text
+
+
+def test_a_predicted_difference_is_held_against_what_two_runs_differ_by(tmp_path: Path) -> None:
+    text = written(drawn(tmp_path))
+    runs = {(row["rate"], row["of"]): row for row in table(text, "Against fcfs, between two runs")}
+    assert {row["policy"] for row in runs.values()} == {"priority"}
+    sure, unsure = runs["1.0", "JCT mean s"], runs["2.0", "JCT mean s"]
+    # 5.77 steps each way, of both: 8.16
+    assert (sure["difference"], sure["95% interval"], sure["verdict"]) == ("-0.1", "-0.1082 to -0.09184", "lower")
+    assert (unsure["difference"], unsure["verdict"]) == ("-0.04", "within what two runs differ by")
+    assert runs["1.0", "TTFT mean ms"]["verdict"] == "same"
+    jobs = {(row["rate"], row["of"]): row["verdict"] for row in table(text, "Against fcfs")}
+    assert jobs["1.0", "JCT (s)"] == "lower"
+    assert jobs["2.0", "JCT (s)"] == "lower, within what two runs differ by"
+
+
+def test_a_difference_that_draws_turn_round_is_marked(tmp_path: Path) -> None:
+    directory = drawn(tmp_path)
+    [path] = [each for each in directory.glob("cells/priority-*/facts.json") if '"rate": 1.0' in cell_of(each)]
+    told = json.loads(path.read_text())
+    told["predicted"]["draws"] = [{"jct_s_mean": 0.5 + 0.001 * number} for number in range(8)]  # fcfs has 0.3
+    path.write_text(json.dumps(told))
+    [row] = [
+        each for each in table(written(directory), "Against fcfs") if (each["rate"], each["of"]) == ("1.0", "JCT (s)")
+    ]
+    assert row["verdict"] == "lower, within what two runs differ by"
+
+
+def test_draws_of_repeats_are_compared_repeat_by_repeat(tmp_path: Path) -> None:
+    """Repeats have other requests, so a difference between them is not one of runs."""
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    for repeat, base in enumerate((0.3, 3.0)):
+        for policy, more in (("fcfs", 0.0), ("priority", 0.1)):
+            draws = [{"jct_s_mean": base + more + 0.001 * (number - 3.5)} for number in range(8)]
+            facts = {"predicted": {"time_from": "h100.duckdb", "notes": [], "draws": draws}}
+            sweep.cell(job("a", 0, 10, 50), policy=policy, repeat=repeat, predicted=True, facts=facts)
+    text = written(sweep.close())
+    rows = table(text, "Against fcfs, between two runs")
+    assert [(row["repeat"], row["fcfs"], row["difference"], row["verdict"]) for row in rows] == [
+        ("0", "0.3", "0.1", "higher"),
+        ("1", "3", "0.1", "higher"),
+    ]
+    assert [row["repeat"] for row in table(text, "Draws")] == ["0", "1", "0", "1"]
+
+
+def cell_of(path: Path) -> str:
+    return path.with_name("cell.json").read_text()
+
+
+def test_cells_that_were_not_drawn_have_no_table_of_draws(tmp_path: Path) -> None:
+    text = written(both_made(tmp_path))
+    assert "### Draws" not in text
+    assert "### Against fcfs, between two runs" not in text
+    assert "with draws" not in text
+
+
+def test_measured_figures_are_counted_that_lie_within_the_draws(tmp_path: Path) -> None:
+    directory = both_made(tmp_path)
+    for path in directory.glob("cells/*-predicted/facts.json"):
+        told = json.loads(path.read_text())
+        # errors are 20, 10, 0 and 80 ms
+        told["predicted"]["draws"] = [{"jct_s_mean": 0.3 + 0.002 * (number - 3.5)} for number in range(8)]
+        path.write_text(json.dumps(told))
+    # 0.3 with 0.0115 each way; measured 0.3, 0.2, 0.3, 0.26
+    assert "Of the 4 with draws, 2 are measured within what two runs differ by." in written(directory)
+
+
+def test_the_explorer_shows_draws_beside_the_figure(tab: Tab, tmp_path: Path) -> None:
+    write_site([drawn(tmp_path / "sweep")], tmp_path / "site")
+    runs = json.loads((tmp_path / "site" / "runs.json").read_text())["runs"]
+    assert {run["draws"] for run in runs} == {8}
+    mean, low, high = next(run for run in runs if run["rate"] == 1.0 and run["policy"] == "fcfs")["spreads"][
+        "jct_s_mean"
+    ]
+    assert (mean, low, high) == (pytest.approx(0.3), pytest.approx(0.2942, abs=1e-4), pytest.approx(0.3058, abs=1e-4))
+    browser = tab()
+    browser.open(tmp_path / "site" / "index.html")
+    column = "[...document.querySelectorAll('tbody tr')].map(row => " + in_column("JCT mean") + ")"
+    assert "0.30.294\N{EN DASH}0.306" in browser.evaluate(column)
+    titles = "[...document.querySelectorAll('#chart .point')].map(point => point.textContent)"
+    assert any("draws 0.294 to 0.306" in title for title in browser.evaluate(titles))
+    assert browser.evaluate("document.querySelectorAll('#chart .whisker').length") == 4
+    assert not browser.console
+
+
 def test_predicted_cells_are_marked_and_held_against_measured_ones(tmp_path: Path) -> None:
     text = written(both_made(tmp_path))
     rows = table(text, "Cells")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, StepTime
 from kvtrace.lab.replay.resample import jobs_of, resampled
 from kvtrace.lab.replay.workload import recording_of_workload
 from kvtrace.lab.workloads import make
-from kvtrace.queries.statistics import replicate_interval
+from kvtrace.queries.statistics import replicate_difference, replicate_interval
 
 ENGINE = EngineFacts(
     1, "tiny", "0.32.0", 16, 16, 1000, 1024, 1, 512, 8, 4096, "fcfs", None, True, True, False, None
@@ -62,3 +64,30 @@ def test_an_interval_needs_eight_samples_and_holds_their_mean() -> None:
     assert found is not None
     # mean 10, standard deviation 0.756, Student's quantile at 7 is 2.365
     assert (found.low, found.high) == (pytest.approx(8.21, abs=0.01), pytest.approx(11.79, abs=0.01))
+
+
+TIMES = st.lists(st.floats(1, 1000), min_size=8, max_size=12)
+
+
+@given(TIMES, TIMES, st.integers(2, 5))
+def test_two_runs_differ_by_what_each_varies_however_many_are_drawn(
+    base: list[float], other: list[float], times: int
+) -> None:
+    found, swapped = replicate_difference(base, other), replicate_difference(other, base)
+    one, two = replicate_interval(base), replicate_interval(other)
+    assert found.interval is not None
+    assert swapped.interval is not None
+    assert one is not None
+    assert two is not None
+    beside = found.interval.high - found.value
+    # GIVEN the same the other way round THEN so is the interval
+    assert swapped.interval.high == pytest.approx(-found.interval.low, abs=1e-6)
+    # it is wider than what either varies by, and narrower than both together
+    alone = [(each.high - each.low) / 2 for each in (one, two)]
+    assert max(alone) <= beside + 1e-6
+    assert beside <= sum(alone) + 1e-6
+    # GIVEN each draw several times THEN only Student's quantile is smaller: a run is no surer for more draws
+    more = replicate_difference(base * times, other * times).interval
+    assert more is not None
+    assert 0.75 * beside <= (more.high - more.low) / 2 + 1e-6
+    assert replicate_difference(base[:7], other).interval is None

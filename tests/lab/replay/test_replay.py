@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import kvtrace as package
-from kvtrace.lab.replay import timing
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay import advise, timing
 from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
+from kvtrace.lab.replay.session import Session
 from kvtrace.lab.replay.settings import recorded_settings
 from tests.lab.replay.conftest import kvtrace
 
@@ -127,11 +129,61 @@ def test_advice_is_ranked_and_says_what_to_expect(demo: Path) -> None:
     assert any("no transfers" in warning for warning in advice["warnings"])
 
 
+def paced(demo: Path, folder: Path, paces: list[float]) -> Session:
+    """A session whose engine is that even."""
+    session = Session(demo, folder)
+    session.model = session.own_model = replace(session.own_model, paces=paces)
+    return session
+
+
+def test_a_gain_is_recommended_where_two_runs_do_not_differ_by_as_much(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = advise.Question("KV memory 4x", ("num_gpu_blocks=4x",), "--larger")
+    monkeypatch.setattr(advise, "questions", lambda _: [larger])
+    monkeypatch.setattr(advise, "expected_error", lambda *_: 0.0)  # which depends on how even the machine's steps were
+    # GIVEN an engine with fast and slow spells, and one whose steps take what is predicted
+    uneven = paced(demo, tmp_path, [0.2] * 400 + [5.0] * 400)
+    even = paced(demo, tmp_path, [1.0] * 8)
+    # THEN the same prediction is recommended for the second one only
+    doubtful, sure = (advise.advise(session, 2, draws=8) for session in (uneven, even))
+    assert [one.answers[0].gains for one in (doubtful, sure)] == [sure.answers[0].gains] * 2
+    assert sure.options == [("KV memory 4x", "--larger")]
+    assert doubtful.options == []
+    assert "KV memory 4x" in next(note for note in doubtful.notes if note.startswith("Not recommended"))
+    assert sure.answers[0].drawn is not None
+    assert sure.answers[0].drawn["request"].half_width == pytest.approx(0, abs=1e-9)
+    # and draws are the same every time, however many run side by side
+    assert advise.advise(uneven, 1, draws=8).to_json() == doubtful.to_json()
+    # GIVEN one draw THEN it is the prediction without any
+    assert "draw" not in json.dumps(advise.advise(even, 2, draws=1).to_json())
+    with pytest.raises(KvtraceError, match="3 draws: an interval needs at least 8"):
+        advise.advise(even, 2, draws=3)
+
+
 def test_a_report_has_the_advice_where_it_is_asked_for(demo: Path, tmp_path: Path) -> None:
-    kvtrace("report", demo, "--advise", "-o", tmp_path / "report")
+    kvtrace("report", demo, "--advise", "--draws", "8", "-o", tmp_path / "report")
     page = (tmp_path / "report" / "report.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `KV memory ")]
-    assert len(rows) == 4, page[-3000:]
+    predicted, drawn = ([row for row in rows if ("±" in row) == over_draws] for over_draws in (False, True))
+    assert len(predicted) == 4, page[-3000:]
+    assert bool(drawn) == ("8 draws of step times: predicted change" in page) == ("was replayed 8 times" in page)
     # which of them is worth it depends on how even the machine's steps were
     assert "All figures are predicted" in page
     assert ("Nothing here would have helped" in page) != ("| in vLLM |" in page)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("advise", "--draws", "3"), "3 draws: an interval needs at least 8"),
+        (("report", "--draws", "8"), "--draws is for --advise"),
+        (("report", "--advise", "--draws", "7"), "7 draws: an interval needs at least 8"),
+    ],
+)
+def test_draws_that_tell_nothing_are_refused(
+    demo: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    command, *options = arguments
+    output = ("-o", tmp_path / "report") if command == "report" else ()
+    assert kvtrace(command, demo, *options, *output, code=1).stderr == message

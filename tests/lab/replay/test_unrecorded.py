@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kvtrace as package
+from kvtrace.lab.replay.cell import figures_of
 from kvtrace.lab.replay.check import outcome
+from kvtrace.lab.summary import load_results
 from tests.lab.replay.conftest import kvtrace
 
 BLOCK = 32
@@ -152,6 +156,58 @@ def test_the_trace_of_a_predicted_cell_has_its_copies(
     assert loaded["last_ns"] <= loaded["end_ns"]
     assert tier["stored_blocks"] * chunk_blocks == stored.blocks
     assert tier["hit_requests"] > 0
+
+
+def test_draws_of_a_cell_are_those_of_its_replay(demo: Path, predicted: Path, tmp_path: Path) -> None:
+    [cell] = predicted.glob("cells/fcfs-*-predicted")
+    matrix, folder = predicted / "small.toml", tmp_path / "drawn"
+    shutil.copytree(cell, folder / "cells" / cell.name)
+    arguments = ("lab", "run", matrix, "-o", folder, "--replay", "--time-from", demo, "--only", "fcfs")
+    assert "1 of 1 cells are predicted already" in kvtrace(*arguments).stdout
+    assert "draws" not in facts_of(folder)["predicted"]
+    # GIVEN a cell that was predicted without draws THEN it is predicted again, and the second time it stays
+    kvtrace(*arguments, "--draws", "8")
+    told = facts_of(folder)["predicted"]["draws"]
+    assert "1 of 1 cells are predicted already" in kvtrace(*arguments, "--draws", "8").stdout
+    assert "1 of 1 cells are predicted already" in kvtrace(*arguments).stdout
+    changes = ("num_gpu_blocks=49", "max_num_seqs=6", "max_num_batched_tokens=256")
+    options = [option for change in changes for option in ("--set", change)]
+    done = kvtrace("replay", matrix, "--time-from", demo, *options, "--draws", "8", "--json")
+    spreads = json.loads(done.stdout)["over_draws"]["what if"]
+    for name, figure, unit in (
+        ("jct_s_mean", "job_mean", 1e3),
+        ("ttft_ms_mean", "ttft_mean", 1),
+        ("cached_share", "hit_share", 1),
+        ("output_tokens_per_s", "tokens_per_s", 1),
+        ("evicted_blocks", "evictions", 1),
+    ):
+        assert sum(each[name] for each in told) / 8 == pytest.approx(spreads[figure]["mean"] / unit, rel=1e-6), name
+    assert len({each["jct_s_mean"] for each in told}) > 1
+    (result,) = load_results(folder)
+    # what the lab calls a figure is what draws have under that name
+    steady = figures_of(outcome(result.place / "run" / "trace.duckdb"))
+    assert {name: pytest.approx(value, rel=1e-6) for name, value in steady.items()} == {
+        name: result.phases[0].figures[name] for name in steady
+    }
+
+
+def facts_of(folder: Path) -> Any:
+    (path,) = folder.glob("cells/*-predicted/facts.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--replay", "--draws", "3"), "3 draws: an interval needs at least 8"),
+        (("--draws", "8"), "--draws is for --replay; `repeats` of a matrix measures cells again"),
+    ],
+)
+def test_draws_of_cells_that_tell_nothing_are_refused(
+    predicted: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    done = kvtrace("lab", "run", predicted / "small.toml", "-o", tmp_path / "none", *options, code=1)
+    assert done.stderr == message
 
 
 def test_what_was_predicted_stays_so(demo: Path, predicted: Path) -> None:
