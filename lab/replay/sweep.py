@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,8 +23,9 @@ from kvtrace.lab.cell import CELL, DRAWS, FACTS, PREDICTED, load_cell
 from kvtrace.lab.matrix import Cell, Matrix
 from kvtrace.lab.replay import run, timing
 from kvtrace.lab.replay.cell import Plan, Source
-from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.replay.recording import Recording, read_recording
 from kvtrace.lab.replay.resample import check_draws
+from kvtrace.lab.replay.settings import with_copies_of
 from kvtrace.lab.sweep import RESULT, RUN, cells_of, is_done, locked, read_object, write_study
 from kvtrace.queries.trace import TRACE_NAME
 
@@ -97,15 +98,16 @@ def _is_done(place: Path, draws: int, *, retry_failed: bool) -> bool:
 
 
 def _plan(left: dict[Path, Cell], directory: Path, time_from: Path | None, at_once: int) -> Plan:
-    measured = [] if time_from else _measured(directory)
-    paths: list[Path] = []
+    measured = _measured(directory)
+    wanted: list[tuple[Path, Path | None]] = []
     places = []
     for place, cell in left.items():
-        path = time_from or _nearest(cell, measured)
-        if path not in paths:
-            paths.append(path)
-        places.append((place, paths.index(path)))
-    return Plan(places, [_source(path, directory) for path in paths], at_once)
+        copies = _nearest(cell, measured, cell.policy) if time_from and "host_gib" in cell.policy else None
+        source = time_from or _times(cell, measured), copies
+        if source not in wanted:
+            wanted.append(source)
+        places.append((place, wanted.index(source)))
+    return Plan(places, [_source(times, copies, directory) for times, copies in wanted], at_once)
 
 
 def _measured(directory: Path) -> list[tuple[Cell, Path]]:
@@ -120,31 +122,54 @@ def _measured(directory: Path) -> list[tuple[Cell, Path]]:
     return found
 
 
-def _nearest(cell: Cell, measured: list[tuple[Cell, Path]]) -> Path:
-    """The trace of the measured cell of the same shape and kind with the nearest capacity, then the nearest rate."""
-    shaped = [each for each in measured if (each[0].model, each[0].enforce_eager) == (cell.model, cell.enforce_eager)]
-    kinds = [[each for each in shaped if each[0].policy["name"] == name] for name in (cell.policy["name"], "fcfs")]
-    alike = kinds[0] or kinds[1]
-    if not alike:
+def _times(cell: Cell, measured: list[tuple[Cell, Path]]) -> Path:
+    """The trace whose steps a cell's are to take as long as: of its own kind, else of FCFS."""
+    found = _nearest(cell, measured, cell.policy) or _nearest(cell, measured, {"name": "fcfs"})
+    if not found:
         raise KvtraceError(
             f"nothing tells how long steps of {cell.model} take: name a trace with --time-from, or run a FCFS cell of "
             "that shape first",
             2,
         )
+    return found
+
+
+def _nearest(cell: Cell, measured: list[tuple[Cell, Path]], policy: Mapping[str, object]) -> Path | None:
+    """The trace of the measured cell of the same shape and such a policy with the nearest capacity, then rate."""
+    alike = [
+        each
+        for each in measured
+        if (each[0].model, each[0].enforce_eager) == (cell.model, cell.enforce_eager)
+        and each[0].policy["name"] == policy["name"]
+    ]
 
     def far(each: tuple[Cell, Path]) -> tuple[float, float]:
         rates = [float(one.workload.get("rate") or 1.0) for one in (cell, each[0])]
         return abs(math.log(each[0].kv_tokens / cell.kv_tokens)), abs(math.log(rates[0] / rates[1]))
 
-    return min(alike, key=far)[1]
+    return min(alike, key=far)[1] if alike else None
 
 
-def _source(path: Path, directory: Path) -> Source:
+def _source(times: Path, copies: Path | None, directory: Path) -> Source:
+    """Step times of one trace, and what copies took in another, if it has any."""
+    recording = _recording(times)
+    name = _name(times, directory)
+    engine = recording.engine
+    if copies:
+        engine = with_copies_of(engine, _recording(copies).engine)
+        if engine is not recording.engine:
+            name += f", copies of {_name(copies, directory)}"
+    return Source(name, replace(recording, steps=[], resets_ns=[], engine=engine), timing.fit(recording.steps))
+
+
+def _recording(path: Path) -> Recording:
     if not path.exists() and path.name == TRACE_NAME:
         ingest(path.parent)
-    recording = read_recording(path)
-    name = path.parent.parent.name if path.is_relative_to(directory) else str(path.name)
-    return Source(name, replace(recording, steps=[], resets_ns=[]), timing.fit(recording.steps))
+    return read_recording(path)
+
+
+def _name(path: Path, directory: Path) -> str:
+    return path.parent.parent.name if path.is_relative_to(directory) else str(path.name)
 
 
 def _run(plan: Plan, left: dict[Path, Cell], say: Callable[[str], None]) -> int:

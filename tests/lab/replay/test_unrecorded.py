@@ -16,6 +16,7 @@ from kvtrace.lab.replay.cell import figures_of
 from kvtrace.lab.replay.check import outcome
 from kvtrace.lab.summary import load_results
 from tests.lab.replay.conftest import kvtrace
+from tests.traces import write_trace
 
 BLOCK = 32
 MATRIX = """
@@ -111,6 +112,34 @@ def test_a_predicted_cell_is_the_replay_of_its_settings(demo: Path, predicted: P
     assert {**vars(cell)} == {name: replayed[name] for name in vars(cell)}
     assert cell.hit_tokens > 0
     assert cell.evictions > 0
+
+
+def test_step_times_are_of_the_given_trace_and_copies_of_a_measured_cell(
+    demo: Path, predicted: Path, tmp_path: Path
+) -> None:
+    """Of the same connector: how fast LMCache copies is known only where it was recorded."""
+    (alike,) = predicted.glob("cells/lmcache-*-predicted")
+    measured = tmp_path / "cells" / "measured"
+    (measured / "run").mkdir(parents=True)
+    for name, text in (("cell.json", (alike / "cell.json").read_text()), ("result.json", '{"status": "ok"}')):
+        (measured / name).write_text(text)
+    write_trace(
+        measured / "run" / "trace.duckdb",
+        "INSERT INTO engine (engine_id, block_size_tokens, blocks, max_num_batched_tokens, max_num_seqs, max_model_len,"
+        " prefix_caching, connector) VALUES (1, 32, 47, 256, 6, 512, true, 'LMCacheConnectorV1')",
+        "INSERT INTO request (request, engine_id, internal_id, prompt_tokens, max_tokens, output_tokens, arrival_ns, "
+        "queued_ns) VALUES (1, 1, 'a', 40, 8, 8, 5, 6)",
+        "INSERT INTO step_schedule (engine_id, step, start_ns, decode_requests, decode_tokens) VALUES (1, 1, 10, 0, 0)",
+        "INSERT INTO transfer_rate VALUES (1, 'store', 'host', 9, 9, 9, 17e9)",
+    )
+    (tmp_path / "small.toml").write_text(MATRIX)
+    only = ["--only", "policy lmcache", "--replay", "--time-from", demo]
+    done = kvtrace("lab", "run", tmp_path / "small.toml", "-o", tmp_path, *only)
+    assert f"{demo.name}, copies of measured" in done.stdout
+    (place,) = tmp_path.glob("cells/lmcache-*-predicted")
+    facts = json.loads((place / "facts.json").read_text())["predicted"]
+    assert facts["time_from"] == f"{demo.name}, copies of measured"
+    assert "host copies at 50 and 17 GB/s, of which nobody measured those from the host" in facts["notes"]
 
 
 def test_predicted_cells_are_read_like_measured_ones(predicted: Path) -> None:
