@@ -191,7 +191,7 @@ def test_recorded_tiles_are_what_was_read(watched: Watched) -> None:
 
 
 def test_programs_go_through_their_tiles_in_one_order(watched: Watched) -> None:
-    """But for those that go on with another request. Within a tile, threads copy side by side."""
+    """But for warps that are still copying a tile when others have begun the next."""
     import numpy as np
 
     at = watched.accesses
