@@ -36,7 +36,7 @@ from kvtrace.lab.replay.recording import EngineFacts, Recording
 from kvtrace.lab.replay.resample import drawn_job
 from kvtrace.lab.replay.run import Job, Replayed, finish
 from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
-from kvtrace.lab.replay.timing import TimeModel
+from kvtrace.lab.replay.timing import COPIES_TAKEN_OFF, TimeModel
 from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workload
 from kvtrace.lab.sweep import RESULT, RUN, write_object
 from kvtrace.lab.workloads import Workload
@@ -198,6 +198,8 @@ def _predict(place: Path, source: Source, draws: int) -> None:
     window = _write_records(place, workload, recording)
     warnings = dict.fromkeys(warning for each in (done, *drawn) for warning in each.warnings)
     notes = [warning for warning in warnings if warning != NEVER_RECORDED]
+    if source.model.copies_taken_off:
+        notes.append(COPIES_TAKEN_OFF)
     if copies := _copies(settings):
         notes.append(f"host copies at {copies} GB/s, {_measured(source.like.engine)}")
     facts = {

@@ -62,6 +62,8 @@ class Session:
                 f"{self.own_model.stalls:.0%} of the steps' time are outliers, such as stalls of a busy machine; "
                 "the time model leaves them out"
             )
+        if self.model.copies_taken_off:
+            self.recording.warnings.append(timing.COPIES_TAKEN_OFF)
         self.loop = loop_of(self.recording) if loop == "auto" else loop
         self._folder, self._time_from = folder, time_from
 

@@ -102,8 +102,7 @@ def _plan(left: dict[Path, Cell], directory: Path, time_from: Path | None, at_on
     wanted: list[tuple[Path, Path | None]] = []
     places = []
     for place, cell in left.items():
-        copies = _nearest(cell, measured, cell.policy) if time_from and "host_gib" in cell.policy else None
-        source = time_from or _times(cell, measured), copies
+        source = time_from or _times(cell, measured), _copies(cell, measured)
         if source not in wanted:
             wanted.append(source)
         places.append((place, wanted.index(source)))
@@ -123,15 +122,26 @@ def _measured(directory: Path) -> list[tuple[Cell, Path]]:
 
 
 def _times(cell: Cell, measured: list[tuple[Cell, Path]]) -> Path:
-    """The trace whose steps a cell's are to take as long as: of its own kind, else of FCFS."""
-    found = _nearest(cell, measured, cell.policy) or _nearest(cell, measured, {"name": "fcfs"})
-    if not found:
-        raise KvtraceError(
-            f"nothing tells how long steps of {cell.model} take: name a trace with --time-from, or run a FCFS cell of "
-            "that shape first",
-            2,
-        )
-    return found
+    """The trace whose steps a cell's are to take as long as: of its own kind, else of FCFS.
+
+    Copies of LMCache are part of steps, so FCFS comes first there.
+    """
+    kinds = [cell.policy, {"name": "fcfs"}]
+    if cell.policy["name"] == "lmcache":
+        kinds.reverse()
+    for kind in kinds:
+        if found := _nearest(cell, measured, kind):
+            return found
+    raise KvtraceError(
+        f"nothing tells how long steps of {cell.model} take: name a trace with --time-from, or run a FCFS cell of "
+        "that shape first",
+        2,
+    )
+
+
+def _copies(cell: Cell, measured: list[tuple[Cell, Path]]) -> Path | None:
+    """The trace that tells what copies of a cell's connector take."""
+    return _nearest(cell, measured, cell.policy) if "host_gib" in cell.policy else None
 
 
 def _nearest(cell: Cell, measured: list[tuple[Cell, Path]], policy: Mapping[str, object]) -> Path | None:
@@ -155,7 +165,7 @@ def _source(times: Path, copies: Path | None, directory: Path) -> Source:
     recording = _recording(times)
     name = _name(times, directory)
     engine = recording.engine
-    if copies:
+    if copies and copies != times:
         engine = with_copies_of(engine, _recording(copies).engine)
         if engine is not recording.engine:
             name += f", copies of {_name(copies, directory)}"

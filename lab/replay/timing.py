@@ -19,6 +19,12 @@ _HELD_OUT_RUN = 10
 _MOST_COPYING_NS = 1_000_000
 """Time with a KV connector's copies from which on a step is left out of the fit. Replays add what copies take."""
 
+COPIES_TAKEN_OFF = (
+    "prefills are only known from steps in which a KV connector copied, too; predicted ones may be far too short or "
+    "long: --time-from a trace of the same engine without the connector tells more"
+)
+"""What is said of predictions by a model that is fitted so."""
+
 _ROUNDS = 6
 """Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
 
@@ -61,6 +67,7 @@ class TimeModel:
         varied: Steps take a pace each, in turn, instead of the predicted time.
         residuals: On steps that the fit did not see.
         stalls: Share of the measured time that outliers took beyond what the model says. Replays leave it out.
+        copies_taken_off: Prefills are only known from steps that copied too, with what copies took taken off.
     """
 
     decode: list[float]
@@ -68,6 +75,7 @@ class TimeModel:
     overhead_ns: int
     residuals: list[Residual]
     stalls: float = 0.0
+    copies_taken_off: bool = False
     launch_ns: int = 0
     least_ns: int = 0
     launches_ns: list[int] = field(default_factory=list)
@@ -137,8 +145,8 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
     """
     known = [step for step in steps if step.update_ns is not None and step.end_ns is not None]
     samples, overhead_ns, launches_ns = _samples(known, copying=False)
-    if sum(sample.work.prefill_tokens > 0 for sample in samples) < _FEWEST_STEPS:
-        # Where each prompt is loaded, no other steps are left: what copies took is taken off.
+    copying = sum(sample.work.prefill_tokens > 0 for sample in samples) < _FEWEST_STEPS
+    if copying:  # where each prompt is loaded or stored, no other steps are left
         samples, overhead_ns, launches_ns = _samples(known, copying=True)
     launch_ns = int(np.mean(launches_ns)) if launches_ns else 0
     if len(samples) < _FEWEST_STEPS:
@@ -169,6 +177,7 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         overhead_ns=overhead_ns,
         residuals=[each for each in residuals if each.steps],
         stalls=float(1 - predicted.sum() / time.sum()),
+        copies_taken_off=copying and any(step.copying_ns >= _MOST_COPYING_NS for step in known if step.prefill_tokens),
         launch_ns=launch_ns,
         least_ns=shortest_ns,
         launches_ns=launches_ns,

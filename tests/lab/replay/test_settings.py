@@ -181,6 +181,16 @@ def test_stalls_are_no_step_times_and_are_told() -> None:
     assert 0.4 < model.stalls < 0.8  # 4 ms a step of 2.5 ms in the mean
 
 
+@pytest.mark.parametrize(("copying_every", "taken_off"), [(0, False), (10, False), (5, True)])
+def test_prefills_that_all_copied_are_told(copying_every: int, taken_off: bool) -> None:
+    """Prefills are every fifth step here. What copies took is not known well enough to tell what is left."""
+    steps = [
+        step._replace(copying_ns=1_500_000 * bool(copying_every and number % copying_every == 0))
+        for number, step in enumerate(_steps())
+    ]
+    assert fit(steps).copies_taken_off is taken_off
+
+
 def test_a_recording_of_a_few_steps_has_no_time_model() -> None:
     with pytest.raises(KvtraceError, match="too few"):
         fit(_steps()[:5])

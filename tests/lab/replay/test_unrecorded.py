@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 import kvtrace as package
+from kvtrace.errors import KvtraceError
+from kvtrace.lab.cell import load_cell
 from kvtrace.lab.replay.cell import figures_of
 from kvtrace.lab.replay.check import outcome
+from kvtrace.lab.replay.sweep import _times
 from kvtrace.lab.summary import load_results
 from tests.lab.replay.conftest import kvtrace
 from tests.traces import write_trace
@@ -140,6 +143,17 @@ def test_step_times_are_of_the_given_trace_and_copies_of_a_measured_cell(
     facts = json.loads((place / "facts.json").read_text())["predicted"]
     assert facts["time_from"] == f"{demo.name}, copies of measured"
     assert "host copies at 50 and 17 GB/s, of which nobody measured those from the host" in facts["notes"]
+
+
+def test_step_times_are_of_the_same_connector_but_for_lmcache(predicted: Path) -> None:
+    """LMCache's copies are part of its steps, so a measured FCFS cell comes first."""
+    cells = {name: load_cell(next(predicted.glob(f"cells/{name}-*"))) for name in ("fcfs", "offloading", "lmcache")}
+    measured = [(cell, Path(name)) for name, cell in cells.items()]
+    times = {name: str(_times(cell, measured)) for name, cell in cells.items()}
+    assert times == {"fcfs": "fcfs", "offloading": "offloading", "lmcache": "fcfs"}
+    assert _times(cells["lmcache"], measured[1:]) == Path("lmcache")
+    with pytest.raises(KvtraceError, match="--time-from"):
+        _times(cells["fcfs"], measured[1:])
 
 
 def test_predicted_cells_are_read_like_measured_ones(predicted: Path) -> None:
