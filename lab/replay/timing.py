@@ -23,7 +23,7 @@ COPIES_TAKEN_OFF = (
     "prefills are only known from steps in which a KV connector copied, too; predicted ones may be far too short or "
     "long: --time-from a trace of the same engine without the connector tells more"
 )
-"""What is said of predictions by a model that is fitted so."""
+"""Said of predictions by a model that is fitted so."""
 
 _ROUNDS = 6
 """Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
