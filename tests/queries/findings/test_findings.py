@@ -157,6 +157,25 @@ def test_loads_that_failed(make_trace: MakeTrace) -> None:
     assert there.text == "Engine 2: The load of KV of 1 request failed; it had waited 4 ms for it."
 
 
+def test_a_worker_that_is_long_in_its_connector(make_trace: MakeTrace) -> None:
+    # engine 2's connector takes 200 ns of 9 ms, which is nothing to tell
+    [finding] = found_in(make_trace, "connector-calls", "connector_calls")
+    assert finding.text == (
+        "Engine 1: The worker spent 11.5 ms in calls into LMCacheConnectorV1, 41% of the steps' time; 10 ms of it in "
+        "save. It launches nothing meanwhile."
+    )
+    assert (finding.cost_ms, finding.evidence, finding.rows) == (27, "connector-calls", 3)
+
+
+@pytest.mark.parametrize(("direction", "told"), [("store", True), ("load", False)])
+def test_a_tier_that_is_only_stored_to(make_trace: MakeTrace, direction: str, told: bool) -> None:
+    moved = "INSERT INTO transfer_submit (process_id, engine_id, step, transfer, direction, bytes) VALUES "
+    more = f"{moved} (10, 1, 1, 0, 'store', 7000000000), (10, 1, 2, 1, '{direction}', 7000000000);"
+    [finding] = found_in(make_trace, "connector-calls", "connector_calls", more)
+    assert finding.text.endswith(" It stored 14 GB, and loaded nothing.") is told
+    assert ("loaded from only costs" in finding.remedy) is told
+
+
 def test_an_incomplete_recording_comes_first(make_trace: MakeTrace) -> None:
     sql = (TRACES / "run-summary" / "trace.sql").read_text()
     with Trace(make_trace(sql)) as trace:

@@ -1,0 +1,55 @@
+-- How long was the worker in calls into its KV connector?
+--
+-- One row per engine and call, the longest in all first. A worker launches nothing while it is in such a call. Where a
+-- connector copies within it, as LMCacheConnectorV1 does by default, the step's requests wait for the copy; where it only
+-- hands copies over, they wait for that. Of several workers, the one that took longest in a step counts. Parts of a
+-- MultiConnector are in its own calls.
+--
+-- group: Offload
+-- needs: connector_call, step
+-- words: connector, lmcache, offload, overhead, blocking, save, load, slow
+-- key: connector, call, total_ms, share, p99_ms, max_ms
+-- column: engine_id recorded | The engine.
+-- column: connector recorded | The connector's class.
+-- column: call recorded | load: before the forward pass. save: behind it. poll: which transfers have ended.
+-- column: steps [steps] derived | Steps with such a call.
+-- column: total_ms [ms] derived | Time in these calls.
+-- column: share [ratio] derived | Of the time that the engine's steps took, idle time between them left out.
+-- column: batch_ms [ms] derived | The time in these calls, times the requests that each step ran.
+-- column: mean_ms [ms] derived | Mean of a step.
+-- column: p99_ms [ms] derived | 99 of 100 steps took at most this long.
+-- column: max_ms [ms] derived | The longest.
+
+WITH spent AS (
+    SELECT engine_id, connector, call, step, process_id, sum(end_ns - start_ns) AS ns
+    FROM connector_call
+    WHERE part = 0
+    GROUP BY engine_id, connector, call, step, process_id
+), slowest AS (
+    SELECT engine_id, connector, call, step, max(ns) AS ns
+    FROM spent
+    GROUP BY engine_id, connector, call, step
+), counted AS (
+    SELECT s.engine_id, s.connector, s.call, s.ns, coalesce(t.scheduled_requests, 0) AS requests
+    FROM slowest s
+    LEFT JOIN step t ON t.engine_id = s.engine_id AND t.step = s.step
+), whole AS (
+    SELECT engine_id, sum(interval_ns) AS ns
+    FROM step
+    GROUP BY engine_id
+)
+SELECT
+    s.engine_id,
+    s.connector,
+    s.call,
+    count(*) AS steps,
+    sum(s.ns) / 1e6 AS total_ms,
+    sum(s.ns) / nullif(max(w.ns), 0) AS share,
+    sum(s.ns * s.requests) / 1e6 AS batch_ms,
+    avg(s.ns) / 1e6 AS mean_ms,
+    quantile_disc(s.ns, 0.99) / 1e6 AS p99_ms,
+    max(s.ns) / 1e6 AS max_ms
+FROM counted s
+LEFT JOIN whole w ON w.engine_id = s.engine_id
+GROUP BY s.engine_id, s.connector, s.call
+ORDER BY s.engine_id, total_ms DESC, s.call
