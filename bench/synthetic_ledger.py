@@ -153,6 +153,13 @@ def _transfers() -> tuple[str, ...]:
             scheduled_ns - 100000
         FROM request
         """,
+        """
+        INSERT INTO connector_call BY NAME
+        SELECT 2 AS process_id, scheduled_ns + 1000000 * n AS start_ns, scheduled_ns + 1000000 * n + 20000 AS end_ns,
+            1 AS engine_id, step, 0 AS part, 'OffloadingConnector' AS connector,
+            (['load', 'save', 'poll'])[1 + n] AS call
+        FROM step_schedule, range(3) x(n) ORDER BY start_ns
+        """,
     )
 
 
