@@ -113,7 +113,7 @@ def run(
     The exit code is 3 if cells or gates failed, and 4 if the time limit left some out or a gate has no verdict.
     """
     from kvtrace.lab.matrix import read_matrix
-    from kvtrace.lab.sweep import cells_of, sweep
+    from kvtrace.lab.sweep import cells_of
 
     part = _share(share)
     read = [read_matrix(path) for path in matrices]
@@ -132,25 +132,39 @@ def run(
     if time_from is not None:
         raise KvtraceError("--time-from is for --replay; a measured cell has its own times", 2)
     judge = _gates(baselines or [], fail_if or [])
-    limit_s = time_limit * 60 if time_limit is not None else None
-    try:
-        failed, left = sweep(
-            read,
-            output,
-            typer.echo,
-            retry_failed=retry_failed,
-            warm=warm,
-            time_limit_s=limit_s,
-            share=part,
-            only=only or (),
-        )
-    except KeyboardInterrupt:
-        raise KvtraceError("interrupted; the cell that ran is discarded, the same command goes on", 130) from None
+    failed, left = _measure(read, output, retry_failed, warm, time_limit, part, only or [])
     if failed:
         typer.echo(f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed runs them again")
     code = judge([cell for _, cell in cells], output)
     if failed or left or code:
         raise typer.Exit(3 if failed or code == 3 else 4)
+
+
+def _measure(
+    matrices: list[Any],
+    output: Path,
+    retry_failed: bool,
+    warm: bool,
+    time_limit: float | None,
+    share: tuple[int, int],
+    only: list[str],
+) -> tuple[int, int]:
+    """Run the cells; how many failed, and how many the time limit, in minutes, left out."""
+    from kvtrace.lab.sweep import sweep
+
+    try:
+        return sweep(
+            matrices,
+            output,
+            typer.echo,
+            retry_failed=retry_failed,
+            warm=warm,
+            time_limit_s=time_limit * 60 if time_limit is not None else None,
+            share=share,
+            only=only,
+        )
+    except KeyboardInterrupt:
+        raise KvtraceError("interrupted; the cell that ran is discarded, the same command goes on", 130) from None
 
 
 def _gates(baselines: list[Path], conditions: list[str]) -> Callable[[list[Any], Path], int]:

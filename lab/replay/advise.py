@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.check import Outcome
-from kvtrace.lab.replay.resample import Spread, check_draws, jobs_of, over_draws
+from kvtrace.lab.replay.resample import Spread, asked_draws, jobs_of, over_draws
 from kvtrace.lab.replay.run import Job
 from kvtrace.lab.replay.session import FITTED, Session
 from kvtrace.lab.replay.settings import Settings
@@ -348,8 +348,7 @@ def advise(session: Session, at_once: int = 1, draws: int = 0) -> Advice:
     Raises:
         KvtraceError: The recorded settings cannot be replayed, or there are too few draws.
     """
-    if draws > 1:
-        check_draws(draws)
+    draws = asked_draws(draws)
     asked, refused = [], {}
     for question in questions(session):
         try:
@@ -367,7 +366,7 @@ def advise(session: Session, at_once: int = 1, draws: int = 0) -> Advice:
         if question.name in results["outcomes"]
     ]
     answers.sort(key=lambda answer: (-answer.gains["request"], answer.memory_bytes or 0, answer.question.host_bytes))
-    if draws > 1:
+    if draws:
         _draw(session, {question.name: job for question, job in asked}, answers, errors, draws, at_once)
     warnings = list(results["warnings"])
     if any(answer.question.host_bytes for answer in answers) and not session.rates_recorded:
@@ -376,8 +375,7 @@ def advise(session: Session, at_once: int = 1, draws: int = 0) -> Advice:
         )
         warnings.append(f"the trace has no transfers, so offload is predicted with copies of {rates}")
     failed = {**refused, **results["failed"]}
-    drawn = draws if draws > 1 else 0
-    return Advice(answers, errors, results["agreement"].identical_steps, failed, warnings, drawn)
+    return Advice(answers, errors, results["agreement"].identical_steps, failed, warnings, draws)
 
 
 def _draw(

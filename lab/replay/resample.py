@@ -188,6 +188,18 @@ def check_draws(draws: int) -> None:
         raise KvtraceError(f"{draws} draws: an interval needs at least {FEWEST_UNITS}", 2)
 
 
+def asked_draws(draws: int) -> int:
+    """Return the number of draws to judge predictions by: 0 or 1 is none, for a prediction is one draw.
+
+    Raises:
+        KvtraceError: They are too few.
+    """
+    if draws <= 1:
+        return 0
+    check_draws(draws)
+    return draws
+
+
 def drawn_job(job: Job, number: int, of: int) -> Job:
     """A replay with predicted times as one of its draws, of which only figures are kept."""
     assert job.model is not None  # recorded times are what they are

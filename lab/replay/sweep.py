@@ -24,7 +24,7 @@ from kvtrace.lab.matrix import Cell, Matrix
 from kvtrace.lab.replay import run, timing
 from kvtrace.lab.replay.cell import Plan, Source
 from kvtrace.lab.replay.recording import Recording, read_recording
-from kvtrace.lab.replay.resample import check_draws
+from kvtrace.lab.replay.resample import asked_draws
 from kvtrace.lab.replay.settings import with_copies_of
 from kvtrace.lab.sweep import RESULT, RUN, cells_of, is_done, locked, read_object, write_study
 from kvtrace.queries.trace import TRACE_NAME
@@ -64,9 +64,7 @@ def predict(
         KvtraceError: There is nothing to take times from, too few draws, or the directory cannot be written.
         KeyboardInterrupt: Cells that were not finished are predicted next time.
     """
-    draws = draws if draws > 1 else 0
-    if draws:
-        check_draws(draws)
+    draws = asked_draws(draws)
     cells = cells_of(matrices, share, only)
     with locked(directory, share):
         for matrix in matrices:

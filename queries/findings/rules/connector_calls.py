@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from kvtrace.queries.findings.rule import Basis, Finding, Rule, by_engine, percent, rows_of, total
 from kvtrace.queries.text import duration
@@ -17,10 +18,6 @@ _USED = (
 
 def find(trace: Trace) -> Iterator[Finding]:
     """One finding for each engine whose worker was in its connector for a tenth of the steps' time or more."""
-    moved: dict[object, dict[str, float]] = {}
-    for row in [] if trace.missing("transfers") else rows_of(trace, "transfers"):
-        of_engine = moved.setdefault(row["engine_id"], {})
-        of_engine[row["direction"]] = of_engine.get(row["direction"], 0.0) + (row["bytes"] or 0)
     for where, rows in by_engine(rows_of(trace, "connector-calls")):
         share, spent = total(rows, "share"), total(rows, "total_ms")
         if share < _LEAST_SHARE:
@@ -30,13 +27,20 @@ def find(trace: Trace) -> Iterator[Finding]:
             f"{where}The worker spent {duration(spent)} in calls into {longest['connector']}, {percent(share)} of the "
             f"steps' time; {duration(longest['total_ms'])} of it in {longest['call']}. It launches nothing meanwhile."
         )
-        bytes_of = moved.get(longest["engine_id"], {})
-        unused = "store" in bytes_of and "load" not in bytes_of
+        moved = _transfers(trace, longest["engine_id"])
+        unused = {row["direction"] for row in moved} == {"store"}
         if unused:
-            text += f" It stored {bytes_of['store'] / 1e9:,.0f} GB, and loaded nothing."
+            text += f" It stored {total(moved, 'bytes') / 1e9:,.0f} GB, and loaded nothing."
         remedy = _UNUSED if unused else _USED
         cost = total(rows, "batch_ms")
         yield Finding("connector_calls", text, cost, Basis.recorded, "connector-calls", len(rows), remedy)
+
+
+def _transfers(trace: Trace, engine_id: object) -> list[dict[str, Any]]:
+    """List what an engine's connector moved; nothing where the trace does not tell."""
+    if trace.missing("transfers"):
+        return []
+    return [row for row in rows_of(trace, "transfers") if row["engine_id"] == engine_id]
 
 
 RULE = Rule(("connector-calls",), find)
