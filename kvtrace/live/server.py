@@ -68,14 +68,18 @@ class Exporter:
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/metrics"
 
     def run(self) -> None:
-        """Follow and serve until interrupted."""
+        """Follow and serve until interrupted.
+
+        The recording is read once before the first answer: a scrape that comes before is held by the socket.
+        """
+        self._follower.poll()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         try:
             pause = threading.Event()
             while True:
+                pause.wait(POLL_S)
                 with self._lock:
                     self._follower.poll()
-                pause.wait(POLL_S)
         finally:
             self._server.shutdown()
             self._server.server_close()
