@@ -2,8 +2,9 @@
 
     python shape_groups.py OUTPUT SHAPE ...
 
-What is written of each shape: groups with kinds, tokens a block and layers; and whether a replay builds the same groups
-from what a recording tells of them. Or the reason why vLLM does not build the model here.
+What is written of each shape: groups with kinds, tokens a block and layers; whether the CPU has AMX tiles, on which
+vLLM's choice depends; and whether a replay builds the same groups from what a recording tells of them. Or the reason
+why vLLM does not build the model here.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def main(output: Path, shapes: list[str]) -> None:
 
 
 def describe(shape: str) -> dict[str, Any]:
+    import torch
+
     from kvtrace.lab.replay.engine import told_group, vllm_grouping
     from kvtrace.probes.engine_facts import group_facts
 
@@ -41,6 +44,7 @@ def describe(shape: str) -> dict[str, Any]:
     engine, settings = _Engine(size), _Settings(size)
     again = [told_group(number, told, engine, settings).kv_cache_spec for number, told in enumerate(facts)]
     return {
+        "amx": torch.cpu._is_amx_tile_supported(),
         "block_size": size,
         "groups": [[told["kind"], told["spec"]["block_size"], told["layers"]] for told in facts],
         "differing": [_differing(spec, group.kv_cache_spec) for spec, group in zip(again, groups, strict=True)],

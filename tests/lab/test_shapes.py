@@ -19,10 +19,12 @@ GROUPS: dict[str, list[list[Any]]] = {
     "gpt-oss-20b": [["SlidingWindowSpec", 128, 12], ["FullAttentionSpec", 128, 12]],
     "qwen3-next-80b-a3b": [["MambaSpec", 1152, 12]] * 3 + [["FullAttentionSpec", 1152, 12]],
     "granite-4.0-h-tiny": [["MambaSpec", 896, 4]] * 9 + [["FullAttentionSpec", 896, 4]],
-    "deepseek-v2-lite": [["MLAAttentionSpec", 16, 27]],
+    "deepseek-v2-lite": [["MLAAttentionSpec", 128, 27]],
     "llama-4-scout": [["ChunkedLocalAttentionSpec", 128, 12]] * 3 + [["FullAttentionSpec", 128, 12]],
     "mixtral-8x7b": [["FullAttentionSpec", 128, 32]],
 }
+WITHOUT_AMX: dict[str, list[list[Any]]] = {"deepseek-v2-lite": [["MLAAttentionSpec", 16, 27]]}
+"""vLLM has two MLA backends for CPUs. The one for those without AMX tiles takes 16 tokens a block only."""
 REFUSED = {"deepseek-v3.2": "Sparse Attention is not supported on CPU."}
 
 
@@ -48,7 +50,7 @@ def made(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.mark.parametrize("shape", GROUPS)
 def test_vllm_makes_the_groups_that_a_replay_builds_from_a_recording(made: dict[str, Any], shape: str) -> None:
     found = made[shape]
-    assert found["groups"] == GROUPS[shape]
+    assert found["groups"] == (GROUPS if found["amx"] else GROUPS | WITHOUT_AMX)[shape]
     assert sum(layers for _, _, layers in found["groups"]) == shape_config(shape)["num_hidden_layers"]
     assert not any(found["differing"])
 
