@@ -11,16 +11,22 @@ import numpy as np
 
 from kvtrace.lab.cell import PREDICTED
 from kvtrace.lab.compare import groups
-from kvtrace.lab.summary import Result
+from kvtrace.lab.summary import Phase, Result
 from kvtrace.queries.statistics import paired_difference
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A cell that was measured and predicted."""
+    """A phase of a cell that was measured and predicted. `position` is its number, from 0."""
 
     measured: Result
     predicted: Result
+    position: int = 0
+
+    @property
+    def phases(self) -> tuple[Phase, Phase]:
+        """The phase, measured and predicted."""
+        return self.measured.phases[self.position], self.predicted.phases[self.position]
 
     @property
     def own_times(self) -> bool:
@@ -28,14 +34,14 @@ class Beside:
         return bool(self.predicted.facts.get("predicted", {}).get("time_from") == self.measured.place.name)
 
     def values(self, figure: str) -> tuple[float | None, float | None]:
-        """A figure of the first phase, measured and predicted."""
-        one, other = (result.phases[0].figures.get(figure) for result in (self.measured, self.predicted))
+        """A figure, measured and predicted."""
+        one, other = (phase.figures.get(figure) for phase in self.phases)
         return one, other
 
     @property
     def within_draws(self) -> bool | None:
         """The measured mean job completion time is within the prediction's draws; None if it has none."""
-        spread, (measured, _) = self.predicted.phases[0].spread("jct_s_mean"), self.values("jct_s_mean")
+        spread, (measured, _) = self.phases[1].spread("jct_s_mean"), self.values("jct_s_mean")
         return None if spread is None or measured is None else spread.low <= measured <= spread.high
 
     def error(self, figure: str) -> float:
@@ -45,17 +51,20 @@ class Beside:
 
 
 def beside(results: Sequence[Result]) -> list[Beside]:
-    """All cells that were both measured and predicted, and ended well both times."""
+    """All phases of cells that were both measured and predicted, and ended well both times."""
     done = {result.place.name: result for result in results if result.status == "ok" and result.phases}
     pairs = [
-        Beside(result, done[f"{name}{PREDICTED}"]) for name, result in done.items() if f"{name}{PREDICTED}" in done
+        Beside(result, done[f"{name}{PREDICTED}"], position)
+        for name, result in done.items()
+        if f"{name}{PREDICTED}" in done
+        for position in range(len(result.phases))
     ]
     return [pair for pair in pairs if not math.isnan(pair.error("jct_s_mean"))]
 
 
 @dataclass(frozen=True)
 class Order:
-    """Pairs of cells that differ in the compared axis only, by mean job completion time.
+    """Pairs of a phase in cells that differ in the compared axis only, by mean job completion time.
 
     Attributes:
         pairs: All of them.
@@ -72,29 +81,27 @@ class Order:
 
 def order_of(pairs: Sequence[Beside], compare: str) -> Order:
     """How a prediction orders cells, against how they were measured."""
-    by_cell = {pair.measured.place.name: pair for pair in pairs}
+    by_phase = {(pair.measured.place.name, pair.position): pair for pair in pairs}
+    cells = list({pair.measured.place.name: pair.measured for pair in pairs}.values())
     kept: list[tuple[bool, bool]] = []
-    for members in groups([pair.measured for pair in pairs], compare).values():
+    for members in groups(cells, compare).values():
         for one, other in itertools.combinations(members, 2):
-            if one.cell.repeat == other.cell.repeat:
-                first, second = by_cell[one.place.name], by_cell[other.place.name]
-                measured, predicted = (_mean(b) - _mean(a) for a, b in zip(_sides(first), _sides(second), strict=True))
-                kept.append((measured * predicted > 0, _apart(one, other)))
+            for position in range(len(one.phases)) if one.cell.repeat == other.cell.repeat else ():
+                first, second = (by_phase.get((result.place.name, position)) for result in (one, other))
+                if first is None or second is None:
+                    continue
+                measured, predicted = (_mean(b) - _mean(a) for a, b in zip(first.phases, second.phases, strict=True))
+                kept.append((measured * predicted > 0, _apart(first.phases[0], second.phases[0])))
     apart = [right for right, is_apart in kept if is_apart]
     return Order(len(kept), sum(right for right, _ in kept), len(apart), sum(apart))
 
 
-def _sides(pair: Beside) -> tuple[Result, Result]:
-    return pair.measured, pair.predicted
+def _mean(phase: Phase) -> float:
+    return float(phase.figures["jct_s_mean"] or 0.0)
 
 
-def _mean(result: Result) -> float:
-    return float(result.phases[0].figures["jct_s_mean"] or 0.0)
-
-
-def _apart(one: Result, other: Result) -> bool:
-    first, second = one.phases[0].jct_s, other.phases[0].jct_s
-    common = sorted(first.keys() & second.keys())
-    rows = [np.array([[jobs[job]] for job in common]).reshape(-1, 1) for jobs in (first, second)]
+def _apart(one: Phase, other: Phase) -> bool:
+    common = sorted(one.jct_s.keys() & other.jct_s.keys())
+    rows = [np.array([[jobs[job]] for job in common]).reshape(-1, 1) for jobs in (one.jct_s, other.jct_s)]
     found = paired_difference("mean", *rows)
     return found is not None and found.direction in ("higher", "lower")

@@ -55,7 +55,8 @@ def varied(results: Sequence[Result], compare: str | None) -> list[str]:
         for name, values in own.items():
             parameters.setdefault(name, set()).update(values)
         moving |= {name for name, values in own.items() if len(values) > 1 and name != "seed"}
-    found = [name for name, values in parameters.items() if name in moving and None not in values]
+    shared = set.intersection(*(set(p.workload["parameters"]) for r in results for p in r.phases), moving)
+    found = [name for name, values in parameters.items() if name in shared and None not in values]
     return found + [axis for axis, values in axes.items() if axis not in {compare, "repeat", MADE} and _numeric(values)]
 
 
@@ -74,10 +75,12 @@ def draw(results: Sequence[Result], compare: str | None, metric: str) -> Figure 
         [axis for axis in (done[0].cell.axes if done else {}) if axis not in {xs[0], compare, "repeat", MADE}],
     )
     panels: dict[str, dict[tuple[str, str], list[_Point]]] = {}
+    apart = x in done[0].cell.axes and any(len(set(result.cell.phases)) > 1 for result in done)
     for result in done:
-        panel = ", ".join(f"{axis} {text_of(result.cell.axes[axis])}" for axis in rest)
+        place = [f"{axis} {text_of(result.cell.axes[axis])}" for axis in rest]
         value = text_of(result.cell.axes[compare]) if compare else ""
         for phase in result.phases:
+            panel = ", ".join([*place, *([phase.workload["name"]] if apart else [])])
             line = f"{value} unique prompts".strip() if phase.workload["parameters"].get("unique") else value
             if (y := phase.figures.get(metric)) is not None:
                 point = _Point(_x(result, phase, x), y, phase.spread(metric))

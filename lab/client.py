@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from kvtrace.lab.workloads import Job, Workload
 
 _READINGS = 16
+_POLL_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,23 @@ class Engine(Protocol):
 
     def ask(self, request: Ask) -> AsyncIterator[Piece]:
         """Generate, streaming. Raises what went wrong."""
+        ...
+
+    async def hold(self) -> None:
+        """Take no further step.
+
+        Raises:
+            KvtraceError: This engine cannot be held.
+        """
+        ...
+
+    async def release(self) -> None:
+        """Take steps again, with all that was asked."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """Requests that the engine has been sent and has not finished."""
         ...
 
 
@@ -96,6 +114,7 @@ class Client:
         self._write = write
         self._priority = priority
         self._offset_ns = realtime_offset_ns()
+        self._released_ns = 0
 
     def now_ns(self) -> int:
         """UNIX time, on a clock that is never set."""
@@ -106,10 +125,29 @@ class Client:
         if workload.arrivals_s is None:
             await self._closed(workload, phase)
             return
+        if workload.batch:
+            await self._batch(workload, phase)
+            return
         start_ns = self.now_ns()
         due = [start_ns + round(seconds * 1e9) for seconds in workload.arrivals_s]
         jobs = zip(itertools.count(), workload.jobs, due, strict=False)
         await asyncio.gather(*(self._job(workload.name, phase, *each) for each in jobs))
+
+    async def _batch(self, workload: Workload, phase: int) -> None:
+        """Send all jobs to an engine that waits for the last of them."""
+        await self._engine.hold()
+        try:
+            now_ns = self.now_ns()
+            jobs = [
+                asyncio.ensure_future(self._job(workload.name, phase, number, job, now_ns))
+                for number, job in enumerate(workload.jobs)
+            ]
+            while self._engine.queued < len(jobs) and not any(job.done() for job in jobs):
+                await asyncio.sleep(_POLL_S)
+            self._released_ns = self.now_ns()
+        finally:
+            await self._engine.release()
+        await asyncio.gather(*jobs)
 
     async def _closed(self, workload: Workload, phase: int) -> None:
         jobs = iter(enumerate(workload.jobs))
@@ -164,7 +202,9 @@ class Client:
             {
                 "request_id": request_id,
                 **record,
-                "send_ns": send_ns,
+                # a batch is due, and counts as sent, when the engine may begin with it
+                "due_ns": max(record["due_ns"], self._released_ns),
+                "send_ns": max(send_ns, self._released_ns),
                 "first_token_ns": times[0] if times else None,
                 "last_token_ns": times[-1] if times else None,
                 "prompt_tokens": len(request.prompt),

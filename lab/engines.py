@@ -41,6 +41,19 @@ class InProcess:
         async for output in self._llm.generate(prompt, parameters, request.request_id, priority=request.priority):
             yield Piece(output.outputs[0].token_ids, output.num_cached_tokens)
 
+    async def hold(self) -> None:
+        """Take no further step; what is asked waits in the engine's queue."""
+        await self._llm.pause_generation(mode="keep", clear_cache=False)
+
+    async def release(self) -> None:
+        """Take steps again. Requests that were sent before are in the queue: they go to the engine in order."""
+        await self._llm.resume_generation()
+
+    @property
+    def queued(self) -> int:
+        """Requests that were sent to the engine and have not finished."""
+        return int(self._llm.output_processor.get_num_unfinished_requests())
+
     async def forget(self) -> bool:
         """Empty the GPU's prefix cache. False: vLLM refused, as it does while blocks are in use."""
         return await self._llm.reset_prefix_cache() is not False
@@ -94,6 +107,19 @@ class Served:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         await self._http.close()
+
+    queued = 0
+
+    async def hold(self) -> None:
+        """Refuse: a server's engine takes steps as it likes.
+
+        Raises:
+            KvtraceError: Always.
+        """
+        raise KvtraceError("arrival batch needs an engine that `kvtrace lab run` starts; use arrival all with a server")
+
+    async def release(self) -> None:
+        """Do nothing: it was never held."""
 
     async def ask(self, request: Ask) -> AsyncIterator[Piece]:
         """Generate, streaming server-sent events.

@@ -170,7 +170,7 @@ def _expand(given: Any, stem: str) -> Matrix:
 
 
 def _cell(study: str, common: Mapping[str, Any], place: dict[str, Any], workloads: Any, repeat: int) -> Cell:
-    own = {field.name for field in fields(Cell)} - {"study", "axes", "workloads", "workload", "repeat"}
+    own = {field.name for field in fields(Cell)} - {"study", "axes", "workloads", "workload", "repeat"} | {"rounds"}
     settings: dict[str, Any] = {"workload": {}}
     for key, value in {**common, **place}.items():
         inner = key.removeprefix("workload.")
@@ -181,7 +181,9 @@ def _cell(study: str, common: Mapping[str, Any], place: dict[str, Any], workload
         else:
             raise KvtraceError(f"{key!r} is no setting of a cell; there are {', '.join(sorted(own))} and workload.NAME")
     policy = policy_of(settings.get("policy", "fcfs"))
-    phases = settings.get("phases", list(workloads)[:1])
+    phases = list(settings.get("phases", list(workloads)[:1])) * int(settings.pop("rounds", 1))
+    if not phases:
+        raise KvtraceError("a cell has no phases: name some, and rounds of at least 1")
     if missing := [phase for phase in phases if phase not in workloads]:
         raise KvtraceError(f"phase {', '.join(missing)}: no such [workloads.NAME]; there are {', '.join(workloads)}")
     shape_path(settings.get("model", "tiny"))

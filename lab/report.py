@@ -109,6 +109,7 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
         *_draws(ok),
         *(_comparison(ok, compare, values[compare]) if compare else []),
         *(_comparison_of_runs(ok, compare, values[compare]) if compare else []),
+        *_passes(ok),
         *_turns(ok),
         *_cold_and_warm(ok),
         *_orders(ok),
@@ -157,18 +158,21 @@ def _predictions(results: Sequence[Result], compare: str | None) -> Iterator[Par
 
 def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
     axes = [axis for axis in pairs[0].measured.cell.axes if axis != MADE]
+    phases = any(pair.position for pair in pairs)
     rows = [
         [
             *(text_of(pair.measured.cell.axes[axis]) for axis in axes),
+            *([_numbered(pair.phases[0])] if phases else []),
             *(value for name in ("jct_s_mean", "ttft_ms_p50", "cached_share") for value in pair.values(name)),
             f"{pair.error('jct_s_mean'):+.1%}",
         ]
         for pair in pairs
     ]
     figures = [f"{figure}, {made}" for figure in ("JCT mean s", "TTFT p50 ms", "cached share") for made in MADES]
-    text = f"{len(pairs)} cells are also measured. Mean absolute error of the mean JCT: {_mean_error(pairs)}"
+    what = "phases of cells" if phases else "cells"
+    text = f"{len(pairs)} {what} are also measured. Mean absolute error of the mean JCT: {_mean_error(pairs)}"
     others = [pair for pair in pairs if not pair.own_times]
-    if len(others) < len(pairs):
+    if 0 < len(others) < len(pairs):
         text += f"; of the {len(others)} without the measured cell's own step times: {_mean_error(others)}"
     text += "."
     if drawn := [pair for pair in pairs if pair.within_draws is not None]:
@@ -181,7 +185,11 @@ def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
             f"the {order.apart} whose measured difference has an interval without 0, it orders {order.apart_right} so."
         )
     yield Paragraph([text])
-    yield _table([*axes, *figures, "JCT error"], rows, [*figures, "JCT error"])
+    yield _table([*axes, *(["phase"] if phases else []), *figures, "JCT error"], rows, [*figures, "JCT error"])
+
+
+def _numbered(phase: Phase) -> str:
+    return f"{phase.position}: {phase.workload['name']}"
 
 
 def _mean_error(pairs: Sequence[Beside]) -> str:
@@ -243,7 +251,7 @@ def _cells(results: Sequence[Result], axes: list[str], compare: str | None) -> I
         for phase in result.phases:
             marks = {name: (result.place.name, phase.position, name) in best for name in columns}
             figures = [Cell(phase.figures.get(name), "best" if marks[name] else "") for name in columns]
-            rows.append([*head, *([f"{phase.position}: {phase.workload['name']}"] if phases else []), *figures])
+            rows.append([*head, *([_numbered(phase)] if phases else []), *figures])
         if result.status != "ok":
             rows.append([*head, *(["-"] if phases else []), *(["failed"] * len(columns))])
     numbers = [COLUMNS[name][0] for name in columns]
@@ -297,8 +305,8 @@ def _axes_of(results: Sequence[Result]) -> list[str]:
 def _span(values: Sequence[float | None]) -> str | float | None:
     """A mean, and the lowest and the highest of several values."""
     known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return known[0] if known else None
+    if not known or rounded(min(known)) == rounded(max(known)):
+        return fmean(known) if known else None
     return _between(fmean(known), min(known), max(known))
 
 
@@ -319,6 +327,34 @@ def _repeats(results: Sequence[Result]) -> Iterator[Part]:
     reading = "Mean of the repeats of each cell, with the lowest and the highest of them in parentheses."
     head = [*_axes_of(results), "workload", "repeats", *headings]
     yield "Repeats", [Paragraph([reading], "hint"), _table(head, rows, ["repeats", *headings])]
+
+
+def _passes(results: Sequence[Result]) -> Iterator[Part]:
+    """Forward passes of workloads whose requests were all queued before the first one."""
+    found: dict[tuple[tuple[str, ...], str], list[Phase]] = {}
+    for axes, name, phases in _alike(results):
+        if all(phase.workload["parameters"].get("arrival") == "batch" for phase in phases):
+            found.setdefault((tuple(axes), name), []).extend(phases)
+    if not found:
+        return
+    figures = {
+        "passes": "passes",
+        "prefill_tokens_per_s": "tok/s of prefill",
+        "decode_tokens_per_s": "tok/s of decode",
+        "pass_tokens_per_s": "tok/s of all",
+        "tokens_per_s": "tok/s, end to end",
+    }
+    rows = [
+        [*axes, name, len(phases), *(_span([phase.figures.get(each) for phase in phases]) for each in figures)]
+        for (axes, name), phases in found.items()
+    ]
+    reading = (
+        "All requests were queued before the first pass. Tokens a second are those that the passes computed over their "
+        "time: of passes without decoding requests, of passes with nothing else, and of all. End to end counts prompt "
+        "and output tokens until the last one came. Mean of the runs, with the lowest and the highest in parentheses."
+    )
+    head = [*_axes_of(results), "workload", "runs", *figures.values()]
+    yield "Forward passes", [Paragraph([reading], "hint"), _table(head, rows, ["runs", *figures.values()])]
 
 
 def _draws(results: Sequence[Result]) -> Iterator[Part]:
@@ -482,6 +518,7 @@ def _cold_and_warm(results: Sequence[Result]) -> Iterator[Part]:
             *_pair(cold, warm, "cached_share"),
         ]
         for result in results
+        if result.cell.prefix_caching
         for cold, warm in repeated(result)
     ]
     if rows:

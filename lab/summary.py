@@ -32,6 +32,16 @@ SELECT
         WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) / nullif(? - ?, 0) AS store_share,
     (SELECT avg(first_token_ns - queued_ns) / 1e6 FROM request WHERE queued_ns BETWEEN ? AND ?) AS engine_ttft_ms
 """
+_PASSES = """
+SELECT
+    count(*) AS passes,
+    sum(scheduled_tokens) * 1e9 / nullif(sum(interval_ns), 0) AS pass_tokens_per_s,
+    sum(scheduled_tokens) FILTER (decode_tokens = 0) * 1e9 / nullif(sum(interval_ns) FILTER (decode_tokens = 0), 0)
+        AS prefill_tokens_per_s,
+    sum(decode_tokens) FILTER (decode_tokens = scheduled_tokens) * 1e9
+        / nullif(sum(interval_ns) FILTER (decode_tokens = scheduled_tokens), 0) AS decode_tokens_per_s
+FROM step WHERE scheduled_tokens > 0 AND start_ns BETWEEN ? AND ?
+"""
 _STEPS = """
 SELECT count(*), sum(tokens), sum(ms), sum(tokens * tokens), sum(tokens * ms), sum(ms * ms)
 FROM (SELECT scheduled_tokens::DOUBLE AS tokens, interval_ns / 1e6 AS ms FROM step
@@ -238,8 +248,9 @@ def _look_into_trace(result: Result) -> None:
         result.engine = engines[0] if engines else {}
         for phase, told in zip(result.phases, result.facts.get("phases", []), strict=False):
             window = [int(told["start_ns"]), int(told["end_ns"])]
-            (row,) = trace.sql(_filled(_PHASE, window), format="arrow").to_pylist()
-            phase.figures |= row
+            for asked in (_PHASE, _PASSES):
+                (row,) = trace.sql(_filled(asked, window), format="arrow").to_pylist()
+                phase.figures |= row
         phases = result.facts.get("phases") or [{"start_ns": 0, "end_ns": 0}]
         window = [int(phases[0]["start_ns"]), int(phases[-1]["end_ns"])]
         if len(result.phases) == 1 and len(result.phases[0].turns_ms) > 1:

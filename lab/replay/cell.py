@@ -37,7 +37,8 @@ from kvtrace.lab.replay.resample import drawn_job
 from kvtrace.lab.replay.run import Job, Replayed, finish
 from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
 from kvtrace.lab.replay.timing import COPIES_TAKEN_OFF, TimeModel
-from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workload
+from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workloads
+from kvtrace.lab.shapes import kv_bytes_per_token
 from kvtrace.lab.sweep import RESULT, RUN, write_object
 from kvtrace.lab.workloads import Workload
 from kvtrace.lab.workloads.agents import TOOL_S
@@ -45,7 +46,7 @@ from kvtrace.lab.workloads.agents import TOOL_S
 _HARMLESS = {"gpu_memory_utilization"}
 """Arguments of vLLM that a replay leaves out: they change nothing that is predicted."""
 
-_workloads: dict[str, tuple[Workload, dict[str, Any]]] = {}
+_workloads: dict[str, tuple[list[Workload], list[dict[str, Any]]]] = {}
 
 _RECORDS = """
 SELECT internal_id AS id, arrival_ns, first_token_ns, finished_ns, output_tokens,
@@ -104,41 +105,59 @@ def settings_of(policy: Mapping[str, Any]) -> list[str]:
     raise KvtraceError(f"policy {policy_label(policy)} cannot be replayed")
 
 
-def replayable(cell: Cell, source: Source) -> tuple[Workload, Recording, Settings]:
-    """The workload of a cell, as a recording to replay, and the settings to replay it with.
+def replayable(cell: Cell, source: Source) -> tuple[list[Workload], Recording, Settings]:
+    """The workloads of a cell, as a recording to replay, and the settings to replay it with.
 
     Raises:
         KvtraceError: No replay can stand for the cell.
     """
-    if len(cell.phases) != 1:
-        raise KvtraceError(f"{len(cell.phases)} phases on one engine cannot be replayed; give each a matrix of its own")
     if strange := sorted(set(cell.engine) - _HARMLESS):
         raise KvtraceError(f"arguments of vLLM that no replay has: {', '.join(strange)}")
     changes = settings_of(cell.policy)
-    workload, _ = _workload(cell)
+    workloads, _ = _workloads_of(cell)
     engine = engine_like(
         source.like.engine,
-        model=cell.model,
+        **_of_shape(cell, source),
         block_size=cell.block_size,
         blocks=cell.kv_tokens // cell.block_size,
         max_num_seqs=cell.max_num_seqs,
         max_num_batched_tokens=cell.max_num_batched_tokens or source.like.engine.max_num_batched_tokens,
-        max_model_len=arguments_of(cell, [workload])["max_model_len"],
+        max_model_len=arguments_of(cell, workloads)["max_model_len"],
         policy="fcfs",
         prefix_caching=cell.prefix_caching,
         chunked_prefill=cell.chunked_prefill,
     )
-    recording = recording_of_workload(workload, engine, source.like)
-    return workload, recording, changed_settings(engine, recorded_settings(engine), changes)
+    recording = recording_of_workloads(workloads, engine, source.like, cell.reset_between)
+    return workloads, recording, changed_settings(engine, recorded_settings(engine), changes)
 
 
-def _workload(cell: Cell) -> tuple[Workload, dict[str, Any]]:
-    """The workload of a cell and its description; cells that differ in their engines share them."""
+def _of_shape(cell: Cell, source: Source) -> dict[str, Any]:
+    """Fields of an engine that depend on the model, where the source's is another one.
+
+    Raises:
+        KvtraceError: It is not known what the layers of the cell's model keep.
+    """
+    if not _other_shape(cell, source):
+        return {"model": cell.model}
+    token_bytes = kv_bytes_per_token(cell.model)
+    if token_bytes is None:
+        raise KvtraceError(f"steps of {source.name} are of another model, and {cell.model} keeps other things by layer")
+    return {"model": cell.model, "block_bytes": token_bytes * cell.block_size, "kv_groups": 1}
+
+
+def _other_shape(cell: Cell, source: Source) -> str:
+    """The name of the source's model, where it is not the cell's; else empty."""
+    name = Path(source.like.engine.model or "").name
+    return "" if name == Path(cell.model).name else name or "an unknown model"
+
+
+def _workloads_of(cell: Cell) -> tuple[list[Workload], list[dict[str, Any]]]:
+    """The workloads of a cell and their descriptions; cells that differ in their engines share them."""
     pool = (cell.kv_tokens, cell.block_size) if any(w["kind"] == "evict-pair" for w in cell.workloads.values()) else ()
     key = json.dumps([cell.phases, cell.workloads, cell.workload, cell.seed, cell.repeat, pool], sort_keys=True)
     if key not in _workloads:
-        (made,) = cell.make_workloads()
-        _workloads[key] = made, {"phase": 0, **made.describe()}
+        made = cell.make_workloads()
+        _workloads[key] = made, [{"phase": phase, **each.describe()} for phase, each in enumerate(made)]
     return _workloads[key]
 
 
@@ -188,16 +207,20 @@ def figures_of(found: Outcome) -> dict[str, float]:
 def _predict(place: Path, source: Source, draws: int) -> None:
     """Replay a cell and write what a measured cell's process would have written."""
     cell = load_cell(place)
-    workload, recording, settings = replayable(cell, source)
+    workloads, recording, settings = replayable(cell, source)
+    if draws and len(workloads) > 1:
+        raise KvtraceError(f"{len(workloads)} phases on one engine: draws are of cells with one")
     job = job_of(cell, source, settings, place)
     (place / RUN).mkdir()
     done = _replayed(recording, job)
     drawn = [_replayed(recording, drawn_job(job, number, draws)) for number in range(draws)]
     shutil.rmtree(place / RUN / layout.PROCESSES)  # several times its trace's size, and made again at will
-    (place / RUN / layout.WORKLOAD).write_text(json.dumps([_workload(cell)[1]], indent=1) + "\n")
-    window = _write_records(place, workload, recording)
+    (place / RUN / layout.WORKLOAD).write_text(json.dumps(_workloads_of(cell)[1], indent=1) + "\n")
+    windows = _write_records(place, workloads, recording)
     warnings = dict.fromkeys(warning for each in (done, *drawn) for warning in each.warnings)
     notes = [warning for warning in warnings if warning != NEVER_RECORDED]
+    if other := _other_shape(cell, source):
+        notes.append(f"steps take as long as those of {other}: of {cell.model}, believe counts only")
     if source.model.copies_taken_off:
         notes.append(COPIES_TAKEN_OFF)
     if copies := _copies(settings):
@@ -213,7 +236,10 @@ def _predict(place: Path, source: Source, draws: int) -> None:
             "notes": notes,
             **({DRAWS: [figures_of(each.outcome) for each in drawn]} if drawn else {}),
         },
-        "phases": [{"workload": workload.name, "start_ns": window[0], "end_ns": window[1]}],
+        "phases": [
+            {"workload": workload.name, "start_ns": start_ns, "end_ns": end_ns}
+            for workload, (start_ns, end_ns) in zip(workloads, windows, strict=True)
+        ],
     }
     (place / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
 
@@ -234,8 +260,8 @@ def _measured(engine: EngineFacts) -> str:
     return "as measured"
 
 
-def _write_records(place: Path, workload: Workload, recording: Recording) -> tuple[int, int]:
-    """Write client.jsonl as a client would have, and its table; when the workload began and ended, ns."""
+def _write_records(place: Path, workloads: list[Workload], recording: Recording) -> list[tuple[int, int]]:
+    """Write client.jsonl as a client would have, and its table; when each workload began and ended, ns."""
     from kvtrace.ingest.client import count_join, import_client
 
     trace = place / RUN / "trace.duckdb"
@@ -244,27 +270,28 @@ def _write_records(place: Path, workload: Workload, recording: Recording) -> tup
         names = [column[0] for column in found.description]
         rows = {row[0]: dict(zip(names, row, strict=True)) for row in found.fetchall()}
     turns = iter(sorted(recording.requests, key=lambda request: request.number))
+    windows = []
     with (place / RUN / layout.CLIENT).open("w", encoding="utf-8") as file:
-        for job in workload.jobs:
-            for index, turn in enumerate(job.turns):
-                asked = next(turns)
-                got = rows.get(asked.internal_id)
-                record = {
-                    "request_id": asked.external_id, "phase": 0, "workload": workload.name, "session": job.session,
-                    "turn": job.first_turn + index, "last": index == len(job.turns) - 1,
+        for phase, workload in enumerate(workloads):
+            records = [
+                {
+                    "request_id": asked.external_id, "phase": phase, "workload": workload.name,
+                    "session": job.session, "turn": job.first_turn + index, "last": index == len(job.turns) - 1,
                     **({"tool": turn.tool, "tool_ms": turn.tool_s * 1e3} if turn.tool else {}),
                     "prompt_tokens": asked.prompt_tokens,
-                    **_seen(got, asked.queued_ns),
-                }  # fmt: skip
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+                    **_seen(rows.get(asked.internal_id), asked.queued_ns),
+                }
+                for job in workload.jobs
+                for index, (turn, asked) in enumerate(zip(job.turns, turns, strict=False))
+            ]  # fmt: skip
+            file.writelines(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+            ends = [record["last_token_ns"] or record["due_ns"] for record in records]
+            windows.append((min(record["due_ns"] for record in records), max(ends)))
     unread: list[str] = []
     with duckdb.connect(str(trace)) as connection:
         import_client(connection, place / RUN, unread)
         count_join(connection)
-        (row,) = connection.execute(
-            "SELECT min(arrival_ns), max(coalesce(finished_ns, queued_ns)) FROM request"
-        ).fetchall()
-    return int(row[0]), int(row[1])
+    return windows
 
 
 def _seen(got: dict[str, Any] | None, due_ns: int) -> dict[str, Any]:
@@ -343,9 +370,7 @@ def main(path: Path) -> int:
 def _prepare(place: Path) -> None:
     """Make a cell's workload, so that the forks share it. What is wrong with it is the cell's own failure, later."""
     try:
-        cell = load_cell(place)
-        if len(cell.phases) == 1:
-            _workload(cell)
+        _workloads_of(load_cell(place))
     except KvtraceError:
         return
 

@@ -302,12 +302,16 @@ def replay_timed(drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[Re
 
 
 @dataclass
-class _Reset:
-    """A reset of the prefix cache: behind all requests that came before it, as vLLM refuses one while requests run."""
+class _Barrier:
+    """A moment that comes behind all requests that came before it.
+
+    The beginning of a workload, or a reset of the prefix cache, which vLLM refuses while requests run.
+    """
 
     recorded_ns: int
     due_ns: int
     earlier: int  # requests that arrived before it and have not ended
+    empties: bool  # the prefix cache
 
 
 class _Timed:
@@ -317,14 +321,14 @@ class _Timed:
         self._numbers = itertools.count()
         self._due: list[tuple[int, int, RecordedRequest]] = []
         self._aborts: list[tuple[int, int, RecordedRequest]] = []
-        self._held: list[tuple[int, RecordedRequest]] = []  # that come after a reset which is to come
+        self._held: list[tuple[int, RecordedRequest]] = []  # that come after a barrier which is to come
         self._closed = loop.kind == "closed"
         self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
         self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
         self._open = 0
         self._zero = self._frontend_ns = 0
         self._rate = loop.rate
-        self._resets: deque[_Reset] = deque()
+        self._barriers: deque[_Barrier] = deque()
         if stream is not None:
             self._zero = drive.clock.now_ns
             self._draw()
@@ -336,10 +340,11 @@ class _Timed:
         # vLLM takes a request in between two steps; what it takes an idle engine to do so is the frontend's share.
         handover = sorted(request.queued_ns - request.arrival_ns for request in recording.requests)
         self._frontend_ns = max(0, handover[len(handover) // 10])
-        for reset_ns in recording.resets_ns:
-            due_ns = self._zero + round((reset_ns - self._zero) / loop.rate) if loop.kind != "batch" else self._zero
-            earlier = sum(request.arrival_ns < reset_ns for request in recording.requests)
-            self._resets.append(_Reset(reset_ns, due_ns, earlier))
+        moments = [(ns, True) for ns in recording.resets_ns] + [(ns, False) for ns in recording.phases_ns]
+        for recorded_ns, empties in sorted(moments):
+            due_ns = self._zero + round((recorded_ns - self._zero) / loop.rate) if loop.kind != "batch" else self._zero
+            earlier = sum(request.arrival_ns < recorded_ns for request in recording.requests)
+            self._barriers.append(_Barrier(recorded_ns, due_ns, earlier, empties))
         if loop.kind == "batch":
             self._plan_batches(recording)
             return
@@ -372,25 +377,27 @@ class _Timed:
                 self._arrive(now + gap + offset, request)
 
     def _arrive(self, moment: int, request: RecordedRequest) -> None:
-        if self._closed and self._resets and request.arrival_ns >= self._resets[0].recorded_ns:
+        if self._closed and self._barriers and request.arrival_ns >= self._barriers[0].recorded_ns:
             self._held.append((moment, request))
         else:
             heapq.heappush(self._due, (moment, next(self._numbers), request))
 
-    def _reset(self, now: int) -> None:
-        """Empty the prefix cache if that is due. In a closed loop what follows comes as much later as this does."""
-        while self._resets and self._resets[0].due_ns <= now and not self._resets[0].earlier:
-            late = now - self._resets.popleft().due_ns
-            self._drive.scheduler.reset_prefix_cache()
+    def _pass_barriers(self, now: int) -> None:
+        """Pass those that are due. In a closed loop what follows comes as much later as they do."""
+        while self._barriers and self._barriers[0].due_ns <= now and not self._barriers[0].earlier:
+            passed = self._barriers.popleft()
+            late = now - passed.due_ns
+            if passed.empties:
+                self._drive.scheduler.reset_prefix_cache()
             if self._closed:
-                for reset in self._resets:
-                    reset.due_ns += late
+                for barrier in self._barriers:
+                    barrier.due_ns += late
                 held, self._held = self._held, []
                 for moment, request in held:
                     self._arrive(moment + late, request)
 
     def _take_in(self, now: int) -> None:
-        self._reset(now)
+        self._pass_barriers(now)
         while self._due and self._due[0][0] + self._frontend_ns <= now:
             moment, _, request = heapq.heappop(self._due)
             self._drive.add(request, moment)
@@ -409,8 +416,8 @@ class _Timed:
                 self._ended(self._drive.ended(request.internal_id), now)
 
     def _ended(self, request: RecordedRequest, now: int) -> None:
-        for reset in self._resets:
-            reset.earlier -= request.arrival_ns < reset.recorded_ns
+        for barrier in self._barriers:
+            barrier.earlier -= request.arrival_ns < barrier.recorded_ns
         for gap, follower in self._followers.pop(request.number, ()):
             self._arrive(now + gap, follower)
         self._open -= 1
@@ -448,8 +455,8 @@ class _Timed:
                     now += self._model.overhead_ns if total else 0
                     continue
             elif not running:
-                if not self._due:  # what was to end before the reset never came
-                    self._resets[0].earlier = 0
+                if not self._due:  # what was to end before the barrier never came
+                    self._barriers[0].earlier = 0
                 now = max(now, self._next_event())
                 continue
             finished, output, tokens = running.popleft()
@@ -494,6 +501,6 @@ class _Timed:
         return now, done
 
     def _next_event(self) -> int:
-        """When the next request arrives or the cache is reset."""
+        """When the next request arrives or a barrier is due."""
         arrival = self._due[0][0] + self._frontend_ns if self._due else _NEVER
-        return min(arrival, self._resets[0].due_ns) if self._resets and not self._resets[0].earlier else arrival
+        return min(arrival, self._barriers[0].due_ns) if self._barriers and not self._barriers[0].earlier else arrival

@@ -140,6 +140,7 @@ class Recording:
 
     Attributes:
         resets_ns: When the prefix cache was emptied.
+        phases_ns: When a workload began that waited for the ends of all requests before it.
         pinned_ns: When each request's blocks were pinned for some time after its end, by its internal id.
         transfers: With a KV connector: the step with whose results the workers reported each transfer's end, by the
             connector's own number of the transfer, of a load with `LOAD`.
@@ -159,6 +160,7 @@ class Recording:
     pinned_ns: dict[str, int] = field(default_factory=dict)
     ended: dict[int, list[str]] = field(default_factory=dict)
     loaded: dict[int, list[str]] = field(default_factory=dict)
+    phases_ns: list[int] = field(default_factory=list)
 
     @property
     def by_number(self) -> dict[int, RecordedRequest]:

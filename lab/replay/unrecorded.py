@@ -18,7 +18,7 @@ from kvtrace.lab.replay.workload import (
     is_workload,
     read_workload,
     recording_of_requests,
-    recording_of_workload,
+    recording_of_workloads,
 )
 
 BASE = "as recorded"
@@ -44,7 +44,7 @@ class Unrecorded:
         if is_workload(source):
             made = read_workload(source, workload)
             engine = engine_like(like.engine, max_model_len=max(like.engine.max_model_len, made.longest_tokens))
-            self.recording = recording_of_workload(made, engine, like)
+            self.recording = recording_of_workloads([made], engine, like)
             self.loop = "closed" if loop == "auto" else loop
         else:
             self.recording = recording_of_requests(source, like)

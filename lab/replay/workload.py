@@ -68,12 +68,13 @@ def engine_like(engine: EngineFacts, **changes: object) -> EngineFacts:
 
     Args:
         engine: The recorded one.
-        changes: Fields to change. With another block size, blocks keep their bytes a token, and so does the pool.
+        changes: Fields to change. With another block size, blocks keep their bytes a token, and so does the pool. With
+            `block_bytes` given, it is another model, whose layers keep K and V of every token.
     """
     size = changes.get("block_size", engine.block_size)
     assert isinstance(size, int)
     of_others = {"ttl_pin", "kv_transfer", "lora", "speculative"}
-    if size != engine.block_size:
+    if size != engine.block_size or "block_bytes" in changes:
         of_others |= {"kv_cache", "kv_cache_groups"}
     scaled = {
         "told": {name: value for name, value in engine.told.items() if name not in of_others},
@@ -89,40 +90,60 @@ def engine_like(engine: EngineFacts, **changes: object) -> EngineFacts:
     return replace(engine, **{**scaled, **changes})  # type: ignore[arg-type]
 
 
-def recording_of_workload(workload: Workload, engine: EngineFacts, like: Recording) -> Recording:
-    """A recording to replay, of a workload of the lab. Turns take no time in it; a closed loop gives them theirs.
+def recording_of_workloads(
+    workloads: Sequence[Workload], engine: EngineFacts, like: Recording, reset_between: bool = False
+) -> Recording:
+    """A recording to replay, of workloads of the lab, each after the one before it has ended.
+
+    Turns take no time in it; a closed loop gives them theirs.
 
     Args:
-        workload: What clients would send.
+        workloads: What clients would send.
         engine: What they would send it to.
         like: The recording the engine is like; the frontend's share is taken from it.
+        reset_between: Empty the prefix cache before each workload but the first.
 
     Raises:
-        KvtraceError: Its jobs wait for free slots of more than one.
+        KvtraceError: Jobs of a workload wait for free slots of more than one.
     """
+    requests: list[RecordedRequest] = []
+    phases_ns: list[int] = []
+    for phase, workload in enumerate(workloads):
+        start_ns = _START_NS
+        if phase:
+            start_ns = max(request.queued_ns for request in requests) + 1
+            phases_ns.append(start_ns)
+        requests += _requests_of(workload, phase, engine, frontend_share(like), start_ns, len(requests))
+    notes = list(dict.fromkeys(note for workload in workloads for note in workload.notes))
+    made = _made(Path("+".join(dict.fromkeys(each.name for each in workloads))), engine, requests, notes)
+    return replace(made, resets_ns=phases_ns) if reset_between else replace(made, phases_ns=phases_ns)
+
+
+def _requests_of(
+    workload: Workload, phase: int, engine: EngineFacts, frontend_ns: int, start_ns: int, before: int
+) -> list[RecordedRequest]:
+    """Requests of a workload that begins at some time, numbered after `before` others."""
     if workload.arrivals_s is None and (workload.concurrency or 1) > 1:
         raise KvtraceError(
             f"workload {workload.name}: {workload.concurrency} jobs at a time, each as soon as another ends, cannot be "
             "replayed; arrivals at times can, and one job at a time",
             2,
         )
-    frontend_ns = frontend_share(like)
     requests: list[RecordedRequest] = []
-    end_ns = _START_NS
+    end_ns, apart = start_ns, f"{phase}-" if phase else ""  # no turn follows one of the workload before
     for place, job in enumerate(workload.jobs):
         if workload.arrivals_s is not None:
-            end_ns = _START_NS + round(workload.arrivals_s[place] * 1e9)
+            end_ns = start_ns + round(workload.arrivals_s[place] * 1e9)
         prompts = list(_prompts(workload, place, engine.hash_block_size))
         for index, (turn, (prompt, chain)) in enumerate(zip(job.turns, prompts, strict=True)):
-            number = len(requests) + 1
-            session, turn_number = job.session, job.first_turn + index
+            session, turn_number = apart + job.session, job.first_turn + index
             if workload.arrivals_s is None:
-                session = workload.name  # one job after another: all turns follow each other
-                turn_number = number - 1
-            name = f"{workload.name}-0-{job.session}-{job.first_turn + index}"
+                session = apart + workload.name  # one job after another: all turns follow each other
+                turn_number = len(requests)
+            name = f"{workload.name}-{phase}-{job.session}-{job.first_turn + index}"
             requests.append(
                 RecordedRequest(
-                    number,
+                    before + len(requests) + 1,
                     name,
                     name,
                     session,
@@ -140,7 +161,7 @@ def recording_of_workload(workload: Workload, engine: EngineFacts, like: Recordi
                 )
             )
             end_ns += frontend_ns + round(turn.tool_s * 1e9)
-    return _made(Path(workload.name), engine, requests, list(workload.notes))
+    return requests
 
 
 def frontend_share(like: Recording) -> int:

@@ -15,6 +15,7 @@ __all__ = ["KINDS", "Job", "Turn", "Workload", "make", "parameters_of"]
 
 KINDS: dict[str, Callable[..., Any]] = {
     "fixed": lengths.fixed,
+    "listed": lengths.listed,
     "zipf": lengths.zipf,
     "sharegpt-like": lengths.sharegpt_like,
     "sharegpt": chats.sharegpt,
@@ -56,8 +57,8 @@ def make(name: str, parameters: Mapping[str, Any]) -> Workload:
 
     Args:
         name: What to call it.
-        parameters: `kind`; `arrival` (all, poisson, closed, recorded) with `rate`, `concurrency` or `speed`; `seed`;
-            and the kind's own. A `rate` alone means Poisson arrivals, a `concurrency` alone a closed loop.
+        parameters: `kind`; `arrival` (all, batch, poisson, closed, recorded) with `rate`, `concurrency` or `speed`;
+            `seed`; and the kind's own. A `rate` alone means Poisson arrivals, a `concurrency` alone a closed loop.
 
     Raises:
         KvtraceError: A parameter is unknown, missing or impossible, or a file cannot be read.

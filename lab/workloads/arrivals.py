@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.workloads.model import Job, randomness
 
-KINDS = ("all", "poisson", "closed", "recorded")
+KINDS = ("all", "batch", "poisson", "closed", "recorded")
 
 
 def arrivals(
@@ -26,7 +26,7 @@ def arrivals(
     Raises:
         KvtraceError: No such kind, or it needs what was not given.
     """
-    if kind == "all":
+    if kind in ("all", "batch"):
         return [0.0] * len(jobs), None
     if kind == "poisson":
         if not rate or rate <= 0:

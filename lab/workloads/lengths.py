@@ -1,4 +1,4 @@
-"""Single requests of given lengths: fixed, Zipf, as in ShareGPT."""
+"""Single requests of given lengths: fixed, listed, Zipf, as in ShareGPT."""
 
 from __future__ import annotations
 
@@ -28,6 +28,22 @@ def fixed(seed: int, *, jobs: int = 32, prompt: int = 1024, output: int = 128) -
         output: Tokens of an output.
     """
     return _requests(seed, "fixed", [(prompt, output)] * jobs)
+
+
+def listed(seed: int, *, lengths: list[list[int]]) -> list[Job]:
+    """Requests of the lengths of a list, in its order; no two share a prefix.
+
+    Args:
+        seed: Of the prompts.
+        lengths: Of each request, tokens of its prompt and of its output.
+
+    Raises:
+        KvtraceError: A length is missing or less than 1.
+    """
+    for pair in lengths:
+        if len(pair) != 2 or not all(type(tokens) is int and tokens > 0 for tokens in pair):
+            raise KvtraceError(f"workload listed: expected prompt and output tokens, found {list(pair)}")
+    return _requests(seed, "listed", [(prompt, output) for prompt, output in lengths])
 
 
 def zipf(

@@ -75,6 +75,11 @@ class Workload:
                 history += turn.output_tokens if turn.answer is None else len(turn.answer)
 
     @property
+    def batch(self) -> bool:
+        """The engine takes no step before all jobs are in its queue."""
+        return self.parameters.get("arrival") == "batch"
+
+    @property
     def longest_tokens(self) -> int:
         """The longest sequence: a prompt and its output."""
         outputs = (turn.output_tokens for job in self.jobs for turn in job.turns)
@@ -90,7 +95,7 @@ class Workload:
                 found.update(f"{turn.output_tokens}\0{turn.tool}\0{turn.tool_s}\0{len(turn.new)}\0".encode())
                 found.update(array("i", turn.new).tobytes())
                 found.update(b"-" if turn.answer is None else array("i", turn.answer).tobytes())
-        found.update(f"{self.concurrency}".encode())
+        found.update(f"{self.concurrency}{'batch' if self.batch else ''}".encode())
         return found.hexdigest()
 
     def describe(self) -> dict[str, Any]:

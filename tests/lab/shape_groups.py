@@ -46,6 +46,7 @@ def describe(shape: str) -> dict[str, Any]:
     return {
         "amx": torch.cpu._is_amx_tile_supported(),
         "block_size": size,
+        "token_bytes": sum(g.kv_cache_spec.page_size_bytes * len(g.layer_names) // size for g in groups),
         "groups": [[told["kind"], told["spec"]["block_size"], told["layers"]] for told in facts],
         "differing": [_differing(spec, group.kv_cache_spec) for spec, group in zip(again, groups, strict=True)],
         "layers": sum(told["layers"] for told in facts),

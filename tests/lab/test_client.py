@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.lab.client import Client, Notes
+from kvtrace.lab.client import Ask, Client, Notes, Piece
 from kvtrace.lab.engines import Served
 from kvtrace.lab.workloads import Workload, make
 
@@ -138,6 +138,58 @@ def test_a_closed_loop_has_so_many_jobs_at_a_time(tmp_path: Path) -> None:
     _, notes = drive(workload, tmp_path / "client.jsonl", counted)
     assert (most, len(notes)) == (3, 9)
     assert all(note["due_ns"] <= note["send_ns"] for note in notes)
+
+
+class Held:
+    """An engine that generates only when it was released; a prompt of one token is refused."""
+
+    def __init__(self) -> None:
+        self.queued, self.queued_at_release = 0, -1
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def hold(self) -> None:
+        self._free.clear()
+
+    async def release(self) -> None:
+        self.queued_at_release = self.queued
+        self._free.set()
+
+    async def ask(self, request: Ask) -> AsyncIterator[Piece]:
+        if len(request.prompt) == 1:
+            raise KvtraceError("refused")
+        await asyncio.sleep(0.002 * len(request.prompt))  # sent one after another
+        self.queued += 1
+        await self._free.wait()
+        self.queued -= 1
+        yield Piece([7] * request.output_tokens)
+
+
+@pytest.mark.parametrize("lengths", [[[3, 1], [9, 1], [6, 1]], [[3, 1], [1, 1], [6, 1]]])
+def test_a_batch_is_in_the_queue_before_the_engine_begins(lengths: list[list[int]], tmp_path: Path) -> None:
+    workload = make("w", {"kind": "listed", "lengths": lengths, "arrival": "batch"})
+    notes: list[dict[str, Any]] = []
+
+    async def go() -> Held:
+        engine = Held()
+        await asyncio.wait_for(Client(engine, notes.append).drive(workload), 10)
+        return engine
+
+    engine = asyncio.run(go())
+    refused = sum(prompt == 1 for prompt, _ in lengths)
+    assert [bool(note["error"]) for note in notes].count(True) == refused
+    if not refused:
+        assert engine.queued_at_release == len(lengths)
+    # latencies count from when the engine might begin
+    good = [note for note in notes if not note["error"]]
+    assert len({note["due_ns"] for note in good}) == 1
+    assert all(note["due_ns"] == note["send_ns"] <= note["first_token_ns"] for note in good)
+
+
+def test_a_server_cannot_be_made_to_wait_for_a_batch(tmp_path: Path) -> None:
+    workload = make("w", {"kind": "fixed", "jobs": 3, "prompt": 4, "output": 2, "arrival": "batch"})
+    with pytest.raises(KvtraceError, match="use arrival all with a server"):
+        drive(workload, tmp_path / "client.jsonl")
 
 
 def test_a_refused_request_ends_its_job_and_no_other(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_engines_side_by_side_have_lmcache_servers_of_their_own() -> None:
         ("jobs = 3", "job = 3", "no parameter job"),
         ('"90k"', '"91k"', "expected a number of tokens or 90k"),
         ("rate = 2.0", 'model = "gpt-9"', "no model shape 'gpt-9'"),
+        ("rate = 2.0", "rounds = 0", "a cell has no phases: name some, and rounds of at least 1"),
         ("rate = 2.0", 'phases = ["x"]', r"no such \[workloads.NAME\]"),
         ("rate = 2.0", '"workload.ratio" = 2', "no workload of phases w has a parameter ratio"),
         ("[axes]", "[axes", "is no TOML"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, StepTime
 from kvtrace.lab.replay.resample import jobs_of, resampled
-from kvtrace.lab.replay.workload import recording_of_workload
+from kvtrace.lab.replay.workload import recording_of_workloads
 from kvtrace.lab.workloads import make
 from kvtrace.queries.statistics import replicate_difference, replicate_interval
 
@@ -26,7 +26,7 @@ LIKE = Recording(Path("t.duckdb"), ENGINE, [ASKED], [StepTime(0, 0, None, None, 
 def families() -> Recording:
     """Six families of two jobs, which share prefixes."""
     parameters = {"kind": "shared-prefix", "families": 6, "members": 2, "rate": 2.0, "seed": 3}
-    return recording_of_workload(make("families", parameters), ENGINE, LIKE)
+    return recording_of_workloads([make("families", parameters)], ENGINE, LIKE)
 
 
 def test_as_many_jobs_come_when_jobs_came() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvtrace.lab.shapes import shape_config, shapes
+from kvtrace.lab.shapes import kv_bytes_per_token, shape_config, shapes
 from tests.vllm.conftest import vllm_environment
 
 GROUPS: dict[str, list[list[Any]]] = {
@@ -22,9 +22,12 @@ GROUPS: dict[str, list[list[Any]]] = {
     "deepseek-v2-lite": [["MLAAttentionSpec", 128, 27]],
     "llama-4-scout": [["ChunkedLocalAttentionSpec", 128, 12]] * 3 + [["FullAttentionSpec", 128, 12]],
     "mixtral-8x7b": [["FullAttentionSpec", 128, 32]],
+    "opt-13b": [["FullAttentionSpec", 128, 40]],
+    "qwen2.5-0.5b": [["FullAttentionSpec", 128, 24]],
 }
 WITHOUT_AMX: dict[str, list[list[Any]]] = {"deepseek-v2-lite": [["MLAAttentionSpec", 16, 27]]}
 """vLLM has two MLA backends for CPUs. The one for those without AMX tiles takes 16 tokens a block only."""
+WHOLE = {"FullAttentionSpec"}
 REFUSED = {"deepseek-v3.2": "Sparse Attention is not supported on CPU."}
 
 
@@ -53,6 +56,8 @@ def test_vllm_makes_the_groups_that_a_replay_builds_from_a_recording(made: dict[
     assert found["groups"] == (GROUPS if found["amx"] else GROUPS | WITHOUT_AMX)[shape]
     assert sum(layers for _, _, layers in found["groups"]) == shape_config(shape)["num_hidden_layers"]
     assert not any(found["differing"])
+    known = kv_bytes_per_token(shape)
+    assert known == found["token_bytes"] if {kind for kind, _, _ in found["groups"]} == WHOLE else known is None
 
 
 @pytest.mark.vllm

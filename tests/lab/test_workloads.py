@@ -19,6 +19,7 @@ from kvtrace.lab.workloads.agents import TOOL_MIX
 
 SYNTHETIC: dict[str, dict[str, Any]] = {
     "fixed": {"jobs": 5, "prompt": 40, "output": 3},
+    "listed": {"lengths": [[40, 3], [1, 1], [12, 5]]},
     "zipf": {"jobs": 5, "shortest": 10, "longest": 60},
     "sharegpt-like": {"jobs": 5},
     "shared-prefix": {"families": 2, "members": 2, "size": 64},
@@ -35,7 +36,7 @@ def test_every_kind_is_tested() -> None:
 
 @pytest.mark.parametrize("kind", SYNTHETIC)
 @settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 1 << 40), arrival=st.sampled_from(["all", "poisson", "closed"]))
+@given(seed=st.integers(0, 1 << 40), arrival=st.sampled_from(["all", "batch", "poisson", "closed"]))
 def test_a_workload_follows_from_its_seed(kind: str, seed: int, arrival: str) -> None:
     def made(seed: int) -> Any:
         rates = {"rate": 3.0} if arrival == "poisson" else {"concurrency": 2} if arrival == "closed" else {}
@@ -54,6 +55,13 @@ def test_the_digest_sees_tokens_times_and_tools() -> None:
 
     assert digest() == digest()
     assert len({digest(), digest(tool_s=0.6), digest(output=21), digest(rate=1.5), digest(seed=2), digest(jobs=3)}) == 6
+    assert digest(arrival="all") != digest(arrival="batch")
+
+
+def test_listed_requests_have_their_lengths_in_order() -> None:
+    made = make("w", {"kind": "listed", "lengths": [[40, 3], [1, 1], [40, 5]]})
+    assert [(len(job.turns[0].new), job.turns[0].output_tokens) for job in made.jobs] == [(40, 3), (1, 1), (40, 5)]
+    assert made.jobs[0].turns[0].new != made.jobs[2].turns[0].new
 
 
 def test_poisson_arrivals_have_their_rate() -> None:
@@ -223,12 +231,15 @@ def test_a_bailian_chat_that_goes_on_is_a_later_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"kind": "nothing"}, "no workload 'nothing'; there are fixed, zipf"),
+        ({"kind": "nothing"}, "no workload 'nothing'; there are fixed, listed"),
         ({"kind": "fixed", "inputs": 3}, "fixed has no parameter inputs; it has jobs, prompt"),
         ({"kind": "mooncake"}, "mooncake needs path"),
         ({"kind": "fixed", "arrival": "poisson"}, "needs rate"),
         ({"kind": "fixed", "arrival": "recorded"}, "recorded times"),
         ({"kind": "fixed", "jobs": 0}, "no jobs"),
+        ({"kind": "listed", "lengths": [[4, 1], [4]]}, r"expected prompt and output tokens, found \[4\]"),
+        ({"kind": "listed", "lengths": [[4, 0]]}, r"expected prompt and output tokens, found \[4, 0\]"),
+        ({"kind": "listed", "lengths": [3]}, "cannot be made of"),
         ({"kind": "evict-pair", "evicted": 100, "pool": 200}, "has to hold evicted"),
         ({"kind": "sharegpt", "path": "/nonexistent"}, "does not exist"),
     ],

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections import OrderedDict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,89 @@ def test_the_trace_of_a_predicted_cell_has_its_copies(
     assert loaded["last_ns"] <= loaded["end_ns"]
     assert tier["stored_blocks"] * chunk_blocks == stored.blocks
     assert tier["hit_requests"] > 0
+
+
+PHASES = """
+name = "phases"
+[cell]
+model = "tiny"
+block_size = 32
+kv_tokens = 8192
+max_num_seqs = 6
+max_num_batched_tokens = 256
+phases = ["families", "late", "families", "pairs"]
+[axes]
+reset_between = [false, true]
+[workloads]
+families = { kind = "shared-prefix", families = 2, members = 2, size = 256, output = 4 }
+late = { kind = "fixed", jobs = 4, prompt = 64, output = 4, rate = 50.0 }
+pairs = { kind = "evict-pair", evicted = 512, rounds = 2 }
+"""
+
+
+def test_phases_of_a_predicted_cell_follow_each_other(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "phases.toml").write_text(PHASES)
+    arguments = ("lab", "run", tmp_path / "phases.toml", "-o", tmp_path, "--replay", "--time-from", demo)
+    kvtrace(*arguments)
+    for result in load_results(tmp_path):
+        windows = [(phase["start_ns"], phase["end_ns"]) for phase in result.facts["phases"]]
+        assert [phase.workload["name"] for phase in result.phases] == ["families", "late", "families", "pairs"]
+        assert all(earlier[1] <= later[0] for earlier, later in pairwise(windows))
+        assert [phase.figures["jobs_done"] for phase in result.phases] == [4, 4, 4, 4]
+        cold, _, warm, _ = (phase.figures["cached_share"] for phase in result.phases)
+        assert cold is not None
+        assert warm is not None
+        if result.cell.reset_between:  # the second time is as cold as the first
+            assert warm == cold > 0
+        else:
+            assert warm > 0.8 > cold
+        # a job of several turns in the last phase is not taken for one of the first
+        with package.open(result.place / "run" / "trace.duckdb") as trace:
+            (joined,) = trace.sql(
+                "SELECT count(*) AS requests, count(DISTINCT c.phase) AS phases FROM client_request c "
+                "JOIN request r ON r.external_id = c.request_id"
+            ).itertuples()
+        assert (joined.requests, joined.phases) == (18, 4)
+    done = kvtrace(*arguments[:-3], "--replay", "--time-from", demo, "--draws", "8", code=3)
+    assert "4 phases on one engine: draws are of cells with one" in done.stdout
+
+
+SHAPES = """
+name = "shapes"
+[cell]
+block_size = 32
+kv_tokens = 1536
+max_num_seqs = 6
+max_num_batched_tokens = 256
+policy = { name = "offloading", host_gib = 8 }
+[axes]
+model = ["opt-13b", "gemma-3-12b"]
+[workloads.agents]
+kind = "agent"
+jobs = 8
+turns = 4
+scale = 0.05
+tool_scale = 0.1
+rate = 20.0
+"""
+
+
+def test_a_cell_of_another_model_has_its_own_bytes_and_says_whose_times_it_has(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "shapes.toml").write_text(SHAPES)
+    command = ("lab", "run", tmp_path / "shapes.toml", "-o", tmp_path, "--replay", "--time-from", demo)
+    done = kvtrace(*command, code=3)
+    assert "steps of " in done.stdout
+    assert "are of another model, and gemma-3-12b keeps other things by layer" in done.stdout
+    (place,) = tmp_path.glob("cells/opt-13b-*-predicted")
+    notes = json.loads((place / "facts.json").read_text())["predicted"]["notes"]
+    assert "steps take as long as those of tiny-llama: of opt-13b, believe counts only" in notes
+    with package.open(place / "run" / "trace.duckdb") as trace:
+        (row,) = trace.sql(
+            "SELECT (SELECT block_bytes FROM engine) AS block_bytes, sum(bytes)::BIGINT AS bytes, "
+            "sum(blocks)::BIGINT AS blocks FROM transfer"
+        ).itertuples()
+    assert row.block_bytes == 40 * 2 * 5120 * 2 * 32  # layers, K and V, hidden size, bytes, tokens
+    assert row.bytes == row.blocks * row.block_bytes > 0
 
 
 def test_draws_of_a_cell_are_those_of_its_replay(demo: Path, predicted: Path, tmp_path: Path) -> None:
