@@ -34,6 +34,7 @@ FILTERS = {
     "rate": "jobs/s",
     "block_size": "block size",
     "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
     "made": "made",
     "status": "status",
 }
@@ -88,6 +89,7 @@ def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:
         "policy": policy_label(cell.policy),
         "block_size": cell.block_size,
         "max_num_seqs": cell.max_num_seqs,
+        "max_num_batched_tokens": cell.max_num_batched_tokens,
         "status": result.status,
         "error": result.error,
         "page": page,

@@ -78,7 +78,7 @@ def eight_turns(
     *,
     jobs: int = 30,
     turns: int = 8,
-    prompt: int = 2048,
+    prompt: int | list[int] = 2048,
     output: int = 20,
     tool_s: float = 0.5,
 ) -> list[Job]:
@@ -88,14 +88,19 @@ def eight_turns(
         seed: Of lengths, tools and prompts.
         jobs: Jobs.
         turns: Turns of a job.
-        prompt: Tokens that a turn adds, within a tenth.
+        prompt: Tokens that a turn adds, within a tenth; or a list of what each turn adds, as it is.
         output: Tokens of an output.
         tool_s: Duration of a tool call, s.
+
+    Raises:
+        KvtraceError: The list has a length below 1, or not as many as there are turns.
     """
+    if isinstance(prompt, list) and (len(prompt) != turns or min(prompt) < 1):
+        raise KvtraceError(f"workload eight-turns: expected {turns} lengths of at least 1, found {prompt}")
     made = []
     for number in range(jobs):
         rng = randomness(seed, "eight", number)
-        lengths = [scaled(prompt * rng.uniform(0.9, 1.1)) for _ in range(turns)]
+        lengths = prompt if isinstance(prompt, list) else [scaled(prompt * rng.uniform(0.9, 1.1)) for _ in range(turns)]
         tools = [_draw(rng) for _ in range(turns - 1)] + [""]
         made.append(
             Job(

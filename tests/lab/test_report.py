@@ -318,6 +318,7 @@ def test_the_explorer_has_every_run_and_its_filters(tmp_path: Path) -> None:
         "rate": 2.0,
         "block_size": 16,
         "max_num_seqs": 256,
+        "max_num_batched_tokens": None,
         "status": "ok",
     }
     assert done["figures"]["jct_s_mean"] == 0.2

@@ -116,6 +116,12 @@ def test_eight_turns_add_about_2k_tokens_each() -> None:
     assert made.describe()["tool_s"] == {"sum": 140.0, "mean": 0.5, "median": 0.5, "min": 0.5, "max": 0.5}
 
 
+def test_turns_may_have_lengths_of_their_own() -> None:
+    made = make("w", {"kind": "eight-turns", "jobs": 2, "turns": 3, "prompt": [92, 1728, 840]})
+    assert [[len(turn.new) for turn in job.turns] for job in made.jobs] == [[92, 1728, 840]] * 2
+    assert made.jobs[0].turns[1].new != made.jobs[1].turns[1].new
+
+
 @settings(max_examples=20, deadline=None)
 @given(families=st.integers(1, 5), members=st.integers(1, 5), size=st.integers(40, 90), share=st.floats(0.1, 0.9))
 def test_families_share_a_prefix_and_never_a_prompt(families: int, members: int, size: int, share: float) -> None:
@@ -240,6 +246,8 @@ def test_a_bailian_chat_that_goes_on_is_a_later_turn(tmp_path: Path) -> None:
         ({"kind": "listed", "lengths": [[4, 1], [4]]}, r"expected prompt and output tokens, found \[4\]"),
         ({"kind": "listed", "lengths": [[4, 0]]}, r"expected prompt and output tokens, found \[4, 0\]"),
         ({"kind": "listed", "lengths": [3]}, "cannot be made of"),
+        ({"kind": "eight-turns", "prompt": [92, 5]}, r"expected 8 lengths of at least 1, found \[92, 5\]"),
+        ({"kind": "eight-turns", "turns": 2, "prompt": [92, 0]}, "expected 2 lengths of at least 1"),
         ({"kind": "evict-pair", "evicted": 100, "pool": 200}, "has to hold evicted"),
         ({"kind": "sharegpt", "path": "/nonexistent"}, "does not exist"),
     ],

@@ -1,0 +1,93 @@
+"""The 72-run policy study's job times beside those of a sweep of `examples/studies/policy-72.toml`.
+
+    kvtrace lab run examples/studies/policy-72.toml -o SWEEP [--replay --time-from TRACE]
+    python -m bench.policy_72 SWEEP [--set "lmcache 16/825k/3=95.9" ...]
+
+Prints job times over those of FCFS at the same rate, published / found, and how many pairs of policies at one rate that
+differ by more than 5% in the study come in its order. `policy_72.json` has the published figures and their source.
+`--set` gives a cell a mean job time of its own, in s: policy, KV tokens and jobs/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from kvtrace.lab.summary import MADES, Result, load_results
+
+PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+APART = 0.05
+"""Pairs of policies that differ by no more than this in the study are left out of the order."""
+
+Place = tuple[str, str, float]
+"""Policy, KV tokens and jobs/s of a cell."""
+
+
+def main() -> None:
+    """Print the table and the counts, for measured and for predicted cells."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sweep", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="POLICY/TOKENS/RATE=SECONDS")
+    options = parser.parse_args()
+    results = [result for result in load_results(options.sweep) if result.status == "ok"]
+    given = dict(_given(text) for text in options.set)
+    for made in MADES:
+        if found := {place_of(result): _job_s(result) for result in results if result.made == made}:
+            _print(made, found | given)
+
+
+def _given(text: str) -> tuple[Place, float]:
+    place, seconds = text.split("=")
+    policy, tokens, rate = place.split("/")
+    return (policy, tokens, float(rate)), float(seconds)
+
+
+def place_of(result: Result) -> Place:
+    """A cell's place in the study."""
+    policy, rate = result.cell.policy, float(result.cell.workload["rate"])
+    size = f" {policy['host_gib']:g}" if "host_gib" in policy else ""
+    return f"{policy['name']}{size}", f"{result.cell.kv_tokens // 1000}k", rate
+
+
+def _job_s(result: Result) -> float:
+    return float(result.phases[0].figures["jct_s_mean"] or 0.0)
+
+
+def _print(made: str, found: dict[Place, float]) -> None:
+    policies = PUBLISHED["policies"]
+    print(f"\nJob time over that of fcfs, published / {made}\n")
+    print("|".join(["", "GPU", "jobs/s", *policies[1:], ""]) + "\n" + "|---" * (len(policies) + 1) + "|")
+    counts: dict[str, list[int]] = {}
+    off: dict[str, list[float]] = {}
+    for row in PUBLISHED["rows"]:
+        told = row["seconds"]
+        mine = [
+            found.get((policy, tokens, float(row["rate"])))
+            for policy, tokens in zip(policies, row["kv_tokens"], strict=True)
+        ]
+        right, apart = counts.setdefault(row["gpu"], [0, 0])
+        for (told_a, mine_a), (told_b, mine_b) in itertools.combinations(zip(told, mine, strict=True), 2):
+            if mine_a is not None and mine_b is not None and abs(told_a - told_b) > APART * min(told_a, told_b):
+                apart += 1
+                right += (told_a - told_b) * (mine_a - mine_b) > 0
+        counts[row["gpu"]] = [right, apart]
+        if len(set(row["kv_tokens"])) > 1 or mine[0] is None:  # cards of two sizes in a row: no ratio means much
+            continue
+        ratios = [(a / told[0], None if b is None else b / mine[0]) for a, b in zip(told, mine, strict=True)][1:]
+        off.setdefault(row["gpu"], []).extend(abs(b / a - 1) for a, b in ratios if b is not None)
+        cells = [f"{a:.2f} / {'-' if b is None else f'{b:.2f}'}" for a, b in ratios]
+        print("|".join(["", row["gpu"], str(row["rate"]), *cells, ""]))
+    print()
+    for gpu, (right, apart) in counts.items():
+        if apart:
+            mean = f"; ratios to fcfs are {fmean(off[gpu]):.0%} off on average" if off.get(gpu) else ""
+            print(f"{gpu}: {right} of {apart} pairs in the study's order{mean}")
+    print(f"all: {sum(right for right, _ in counts.values())} of {sum(apart for _, apart in counts.values())}")
+
+
+if __name__ == "__main__":
+    main()
