@@ -8,7 +8,7 @@ from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest
-from kvtrace.lab.replay.settings import CONNECTORS, Settings
+from kvtrace.lab.replay.settings import CONNECTORS, Settings, recorded_settings
 from kvtrace.lab.shapes import shape_path
 from kvtrace.lab.sweep import read_object
 
@@ -37,6 +37,7 @@ _OF_SPECULATION = (
 
 _MOST_HASHES = 100_000
 
+_CHECKED = ("max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill")
 STOP_TOKEN, TOKEN = 1, 7
 """Ids that the replayed model generates: the first ends a request that stopped before its length limit."""
 
@@ -122,7 +123,23 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
     config.scheduler_config.max_num_batched_tokens = settings.max_num_batched_tokens
     config.scheduler_config.enable_chunked_prefill = settings.enable_chunked_prefill
     config.scheduler_config.async_scheduling = settings.async_scheduling
+    _check_sizes(config, engine, settings)
     return config
+
+
+def _check_sizes(config: Any, engine: EngineFacts, settings: Settings) -> None:
+    """Have vLLM check sizes that no engine was started with; those of a recording it took, on its own platform.
+
+    Raises:
+        KvtraceError: vLLM would not start with them.
+    """
+    recorded = recorded_settings(engine)
+    if not engine.invented and all(getattr(settings, name) == getattr(recorded, name) for name in _CHECKED):
+        return
+    try:
+        config.scheduler_config.verify_max_model_len(engine.max_model_len)
+    except ValueError as error:
+        raise KvtraceError(f"vLLM would not start with these settings: {error}", 2) from error
 
 
 def _speculation(engine: EngineFacts, settings: Settings, config: Any) -> Any:

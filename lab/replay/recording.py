@@ -29,6 +29,7 @@ class EngineFacts:
         load_gb_per_s: Bandwidth that a worker's copies from the host achieved, GB/s; None without any.
         store_gb_per_s: The same of copies to the host.
         copies_by: The connector that made these copies.
+        invented: No engine had all this: it was made for a workload that was never recorded.
         copy_begin_us: Host time that loading a block adds to a step, us: in the scheduler, and to begin its copy.
         connector_lookup_us: Host time that asking the connector about a waiting request adds to a step, us.
     """
@@ -57,6 +58,7 @@ class EngineFacts:
     copy_begin_us: float | None = None
     connector_lookup_us: float | None = None
     copies_by: str | None = None
+    invented: bool = False
 
     @property
     def num_speculative_tokens(self) -> int:

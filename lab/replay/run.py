@@ -21,7 +21,7 @@ from kvtrace.format.manifest import Manifest
 from kvtrace.lab.replay.check import Outcome, outcome
 from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import Recording
-from kvtrace.lab.replay.settings import Settings
+from kvtrace.lab.replay.settings import Settings, recorded_settings
 from kvtrace.lab.replay.timing import TimeModel
 
 LONGEST_S = 3600
@@ -130,16 +130,23 @@ def finish(recording: Recording, job: Job, stderr: str = "") -> Replayed | Kvtra
     """Ingest a replay whose process has ended, or say why there is none; `stderr` is what that process wrote."""
     from kvtrace.ingest.run import ingest
 
+    engine = recording.engine
     try:
         said = json.loads(Path(job.result).read_text())
     except (OSError, ValueError):
         last = (stderr.strip().splitlines() or ["no message"])[-1]
-        recorded = recording.engine.vllm_version
+        recorded = engine.vllm_version
         advice = f"; {_same_vllm(recorded)}" if recorded else ""
         hint = f"; is vLLM installed in this environment?{advice}" if "vllm" in last else ""
         return KvtraceError(f"the replay ended without a result: {last}{hint}")
     if "error" in said:
         return KvtraceError(said["error"], said.get("exit_code", 1))
+    if said["left"] and said["timed"] and (engine.invented or job.settings != recorded_settings(engine)):
+        return KvtraceError(
+            f"{said['left']} requests could never be scheduled with these settings, and those that wait for them never "
+            "came: there is nothing to compare",
+            2,
+        )
     process_warnings = _process_warnings(recording, said)
     if job.figures_only:
         figures = Outcome(**said["figures"])

@@ -86,6 +86,7 @@ def engine_like(engine: EngineFacts, **changes: object) -> EngineFacts:
         "scheduler": None,
         "connector": None,
         "prefix_caching": True,
+        "invented": True,
     }
     return replace(engine, **{**scaled, **changes})  # type: ignore[arg-type]
 

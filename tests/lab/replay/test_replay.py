@@ -174,6 +174,21 @@ def test_a_report_has_the_advice_where_it_is_asked_for(demo: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["max_num_batched_tokens=3"], "vLLM would not start with these settings: max_num_batched_tokens (3)"),
+        (["max_num_seqs=1000"], "vLLM would not start with these settings: max_num_batched_tokens"),
+        (["num_gpu_blocks=4"], "requests could never be scheduled with these settings"),
+    ],
+)
+def test_what_no_engine_could_run_has_no_figures(demo: Path, changes: list[str], message: str) -> None:
+    options = [option for change in changes for option in ("--set", change)]
+    done = kvtrace("replay", demo, *options, code=1)
+    assert message in done.stderr
+    assert "what if" not in done.stdout
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("advise", "--draws", "3"), "3 draws: an interval needs at least 8"),

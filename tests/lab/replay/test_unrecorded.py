@@ -247,6 +247,27 @@ def test_phases_of_a_predicted_cell_follow_each_other(demo: Path, tmp_path: Path
     assert "4 phases on one engine: draws are of cells with one" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "chunked_prefill = false",
+            "vLLM would not start with these settings: max_num_batched_tokens (256) is smaller",
+        ),
+        ("kv_tokens = 64", "requests could never be scheduled with these settings"),
+    ],
+)
+def test_a_cell_that_no_engine_could_run_is_not_predicted(
+    demo: Path, tmp_path: Path, setting: str, message: str
+) -> None:
+    axis, size = ("", setting) if "kv_tokens" in setting else ("kv_tokens = [1536]", setting)
+    text = MATRIX.replace("kv_tokens = [1536]", axis).replace("rate = 20.0", f"rate = 20.0\n{size}")
+    (tmp_path / "small.toml").write_text(text)
+    command = ("lab", "run", tmp_path / "small.toml", "-o", tmp_path, "--replay", "--time-from", demo)
+    done = kvtrace(*command, "--only", "policy fcfs", code=3)
+    assert message in done.stdout
+
+
 SHAPES = """
 name = "shapes"
 [cell]
