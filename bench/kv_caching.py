@@ -39,7 +39,7 @@ def main() -> None:
     results = [result for result in load_results(parser.parse_args().sweep) if result.status == "ok"]
     for made in ("measured", "predicted"):
         mine = [result for result in results if result.made == made]
-        for title, head, rows in (*_passes(mine), *_by_model(mine), *_returns(mine), *_overflows(mine)):
+        for title, head, rows in (*_passes(mine), *_by_model(mine), *_returns(mine), *_memory(mine), *_overflows(mine)):
             print(f"\n{title}, published / {made}\n")
             print("|".join(["", *head, ""]) + "\n" + "|---" * len(head) + "|")
             for row in rows:
@@ -150,6 +150,29 @@ def _returns(results: Sequence[Result]) -> Iterator[Made]:
         yield "Return of an evicted request, ms", ["evicted", *head], rows
 
 
+def _memory(results: Sequence[Result]) -> Iterator[Made]:
+    """By KV memory: preemptions, forward passes, and the time of computing again."""
+    rows = []
+    for result in sorted(_study(results, "memory"), key=lambda result: (result.cell.model, result.cell.kv_tokens)):
+        told = PUBLISHED["preempted"].get(f"{result.cell.model} {result.cell.kv_tokens}", {})
+        (phase,) = result.phases
+        with Trace(result.place / "run" / "trace.duckdb") as trace:
+            (lost,) = trace.sql(_RECOMPUTED.format(**result.facts["phases"][0])).itertuples()
+        rows.append([
+            result.cell.model,
+            rounded(result.cell.kv_tokens),
+            rounded(result.cell.engine.get("watermark", 0)),
+            _pair(told.get("resumed"), phase.figures["preemptions"]),
+            _pair(told.get("passes"), phase.figures["passes"]),
+            _pair(told.get("seconds"), lost.seconds),
+            rounded(lost.tokens),
+            rounded(phase.figures["makespan_s"]),
+        ])  # fmt: skip
+    head = ["model", "KV tokens", "watermark", "preempted", "passes", "computing again, s", "tokens", "makespan, s"]
+    if rows:
+        yield "128 requests by KV memory", head, rows
+
+
 def _overflows(results: Sequence[Result]) -> Iterator[Made]:
     """Cost of preemptions: time of recomputing and of copies, and how often."""
     for result in _study(results, "overflow"):
@@ -168,6 +191,8 @@ def _overflows(results: Sequence[Result]) -> Iterator[Made]:
                         phase.figures["preemptions"], lost.tokens, lost.seconds, phase.figures["makespan_s"])),
                 ])  # fmt: skip
         caching = "with a prefix cache" if result.cell.prefix_caching else "without a prefix cache"
+        if share := result.cell.engine.get("watermark"):
+            caching += f", watermark {share:.0%}"
         head = ["requests", f"{'copying' if copies else 'computing again'}, s", "preemptions", "tokens computed again"]
         yield (
             f"Overflow of the KV cache, {result.cell.policy['name']} {caching}",

@@ -24,6 +24,9 @@ _OFFLOAD_GIB = (16, 64, 128)
 _OFFLOAD_FACTORS = (1, 4)
 """Host memory by the KV pool's bytes, where that is less than the least of `_OFFLOAD_GIB`."""
 
+_WATERMARKS = (0.01, 0.05)
+"""Shares of the blocks that admission leaves free: vLLM 0.4 had 1%, vLLM of today has none unless asked."""
+
 _FACTORS_KV, _FACTORS = (0.5, 1.5, 2, 4), (0.5, 2)
 _MOST_OPTIONS = 5
 _JOB_ORDER = "--scheduling-policy priority, and requests with their job's place as priority"
@@ -289,6 +292,9 @@ def questions(session: Session) -> list[Question]:
         if seqs <= base.max_num_batched_tokens:
             option = f"--max-num-seqs {seqs}"
             asked.append(Question(f"sequences {factor:g}x", (f"max_num_seqs={seqs}",), option))
+    if "watermark" in (engine.told.get("scheduler") or {}) and session.recorded.preemptions:
+        for share in _WATERMARKS:
+            asked.append(Question(f"watermark {share:.0%}", (f"watermark={share}",), f"--watermark {share}"))
     for size in (2 * base.block_size, 4 * base.block_size):
         asked.append(Question(f"block size {size}", (f"block_size={size}",), f"--block-size {size}"))
     if base.num_speculative_tokens:

@@ -35,7 +35,7 @@ from kvtrace.lab.replay.drive import Loop
 from kvtrace.lab.replay.recording import EngineFacts, Recording
 from kvtrace.lab.replay.resample import drawn_job
 from kvtrace.lab.replay.run import Job, Replayed, finish
-from kvtrace.lab.replay.settings import Settings, changed_settings, recorded_settings
+from kvtrace.lab.replay.settings import SCHEDULER, Settings, changed_settings, recorded_settings
 from kvtrace.lab.replay.timing import COPIES_TAKEN_OFF, TimeModel
 from kvtrace.lab.replay.workload import NEVER_RECORDED, engine_like, recording_of_workloads
 from kvtrace.lab.shapes import kv_bytes_per_token
@@ -105,15 +105,25 @@ def settings_of(policy: Mapping[str, Any]) -> list[str]:
     raise KvtraceError(f"policy {policy_label(policy)} cannot be replayed")
 
 
+def changes_of(cell: Cell) -> list[str]:
+    """A cell's policy and its further arguments of vLLM as changes of replayed settings.
+
+    Raises:
+        KvtraceError: No replay has the policy.
+    """
+    given = {name: value for name, value in cell.engine.items() if name in SCHEDULER}
+    return [*settings_of(cell.policy), *(f"{name}={json.dumps(value)}" for name, value in given.items())]
+
+
 def replayable(cell: Cell, source: Source) -> tuple[list[Workload], Recording, Settings]:
     """The workloads of a cell, as a recording to replay, and the settings to replay it with.
 
     Raises:
         KvtraceError: No replay can stand for the cell.
     """
-    if strange := sorted(set(cell.engine) - _HARMLESS):
+    if strange := sorted(set(cell.engine) - _HARMLESS - set(SCHEDULER)):
         raise KvtraceError(f"arguments of vLLM that no replay has: {', '.join(strange)}")
-    changes = settings_of(cell.policy)
+    changes = changes_of(cell)
     workloads, _ = _workloads_of(cell)
     engine = engine_like(
         source.like.engine,
@@ -163,7 +173,7 @@ def _workloads_of(cell: Cell) -> tuple[list[Workload], list[dict[str, Any]]]:
 
 def job_of(cell: Cell, source: Source, settings: Settings, place: Path) -> Job:
     """The replay of a cell; its trace is where a measured cell's is."""
-    facts = {"replay_time": f"fitted to {source.name}", "replay_changes": settings_of(cell.policy), "lab_cell": cell.id}
+    facts = {"replay_time": f"fitted to {source.name}", "replay_changes": changes_of(cell), "lab_cell": cell.id}
     return Job(
         cell.label, settings, source.model, Loop("closed"), place / RUN / "trace.duckdb", facts,
         run_dir=str(place / RUN), result=str(place / "replay.json"),

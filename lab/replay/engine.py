@@ -106,6 +106,10 @@ def _vllm_config(engine: EngineFacts, settings: Settings) -> Any:
     for name, value in told.items():
         if name not in _OF_SETTINGS and hasattr(config.scheduler_config, name):
             setattr(config.scheduler_config, name, value)
+    for name, value in settings.scheduler.items():
+        if not hasattr(config.scheduler_config, name):
+            raise KvtraceError(f"{name}: this vLLM's scheduler has no such option", 2)
+        setattr(config.scheduler_config, name, value)
     for group in engine.told.get("kv_cache_groups") or []:
         if "mamba_cache_mode" in group["spec"]:  # prompts are cut where states are kept
             config.cache_config.mamba_cache_mode = group["spec"]["mamba_cache_mode"]

@@ -50,6 +50,7 @@ class Session:
         self.recording = read_recording(trace, engine_id)
         engine = self.recording.engine
         other = read_recording(time_from) if time_from else None
+        self.recorded = check.outcome(trace, engine.engine_id)
         self.base = changed_settings(engine, recorded_settings(engine), told)
         self.recording.warnings += untold_settings(engine, self.base)
         self.own_model = timing.fit(self.recording.steps)
@@ -99,7 +100,7 @@ class Session:
         for each in done[:2]:
             if isinstance(each, KvtraceError):
                 raise each
-        outcomes = {"recorded": check.outcome(recording.trace, recording.engine.engine_id)}
+        outcomes = {"recorded": self.recorded}
         warnings, failed = [], {}
         speed = {"steps_per_s": 0.0, "times_real": 0.0}
         for job, each in zip((exact, fitted, *what_ifs), done, strict=True):

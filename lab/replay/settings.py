@@ -16,6 +16,12 @@ from kvtrace.lab.replay.recording import EngineFacts
 _DRAFTS = "num_speculative_tokens"
 _SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", _DRAFTS)
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "lazy_offload")
+SCHEDULER: dict[str, type] = {
+    "watermark": float,
+    "long_prefill_token_threshold": int,
+    "scheduler_reserve_full_isl": bool,
+}
+"""Further options of vLLM's scheduler that may be changed, under its names, and their kinds."""
 _PIN_OPTIONS = ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s")
 _POLICIES = ("fcfs", "priority", "ttl-pin")
 _ORDERS = ("requests", "jobs")
@@ -26,6 +32,7 @@ _OFFLOAD = (
 _COPIES = ("load_gb_per_s", "store_gb_per_s", "copy_begin_us", "connector_lookup_us")
 """Of an engine and of settings: bandwidths of copies, and the host times of the connector that made them."""
 CONNECTORS = {"offloading": "OffloadingConnector", "simple-cpu-offload": "SimpleCPUOffloadConnector"}
+_WORDS = {"order": _ORDERS, "connector": tuple(CONNECTORS)}
 TIERS: dict[str, dict[str, Any]] = {
     "none": {},
     "host": {"chunk_tokens": 0, "evict": "lru", "write": "through"},
@@ -55,7 +62,7 @@ _TIER_WORDS = {"tier_evict": ("lru", "fifo"), "tier_write": ("through", "lazy", 
 _TIER_NUMBERS = ("tier_load_gb_per_s", "tier_store_gb_per_s", "tier_latency_us", "tier_chunk_tokens")
 _PREFETCH_NUMBERS = ("prefetch_seconds", "prefetch_spread", "prefetch_lead_s", "prefetch_seed")
 _TIER = ("tier", "tier_bytes", "tier_blocking", *_TIER_NUMBERS, *_TIER_WORDS, "prefetch", *_PREFETCH_NUMBERS)
-NAMES = (*_SIZES, *_SWITCHES, "policy", "order", "scheduler_cls", *_PIN_OPTIONS, *_OFFLOAD, *_TIER)
+NAMES = (*_SIZES, *_SWITCHES, *SCHEDULER, "policy", "order", "scheduler_cls", *_PIN_OPTIONS, *_OFFLOAD, *_TIER)
 _FACTOR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)x", re.ASCII)
 _BYTES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
@@ -78,6 +85,7 @@ class Settings:
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
         num_speculative_tokens: Most draft tokens of a request in a step; 0 without speculation.
+        scheduler: Further options of vLLM's scheduler that differ from the recorded ones.
     """
 
     num_gpu_blocks: int
@@ -101,6 +109,7 @@ class Settings:
     tier: dict[str, Any] = field(default_factory=dict)
     prefetch: dict[str, Any] = field(default_factory=dict)
     num_speculative_tokens: int = 0
+    scheduler: dict[str, Any] = field(default_factory=dict)
 
 
 def recorded_settings(engine: EngineFacts) -> Settings:
@@ -184,7 +193,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
         KvtraceError: There is no such setting, or its value makes no engine that this trace could be replayed on.
     """
     found: dict[str, Any] = {}
-    pins, tier, prefetch = dict(base.pins), dict(base.tier), dict(base.prefetch)
+    pins, tier, prefetch, scheduler = dict(base.pins), dict(base.tier), dict(base.prefetch), dict(base.scheduler)
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals or name not in NAMES:
@@ -193,24 +202,24 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
             found[name] = _size(change, value, getattr(base, name), least=name != _DRAFTS)
         elif name in _SWITCHES:
             found[name] = _switch(change, value)
+        elif name in SCHEDULER:
+            scheduler[name] = _scheduler_option(change, name, value)
         elif name in _TIER:
             _tier_change(change, name, value, tier, prefetch)
         elif name in _PIN_OPTIONS:
             pins[name] = _tool_times(change, value) if name == "tool_s" else _number(change, value)
         elif name == "policy":
             found.update(_policy(change, value))
-        elif name == "order":
-            found[name] = _word(change, value, _ORDERS)
+        elif name in _WORDS:
+            found[name] = _word(change, value, _WORDS[name])
         elif name == "cpu_bytes_to_use":
             found[name] = _bytes(change, value) or None
         elif name == "offload_gb_per_s":
             found["load_gb_per_s"] = found["store_gb_per_s"] = _number(change, value)
-        elif name in ("scheduler_cls", "connector"):
-            found[name] = value if name == "scheduler_cls" else _word(change, value, tuple(CONNECTORS))
         else:
-            found[name] = _number(change, value)
+            found[name] = value if name == "scheduler_cls" else _number(change, value)
     tier = _whole_tier(tier, base, engine)
-    settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch)
+    settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch, scheduler=scheduler)
     return _checked(engine, base, settings, blocks_given="num_gpu_blocks" in found)
 
 
@@ -238,6 +247,16 @@ def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_
     if settings.num_gpu_blocks < 2:
         raise KvtraceError("num_gpu_blocks: an engine needs the null block and at least one more", 2)
     return settings
+
+
+def _scheduler_option(change: str, name: str, value: str) -> Any:
+    kind = SCHEDULER[name]
+    if kind is bool:
+        return _switch(change, value)
+    number = _number(change, value)
+    if name == "watermark" and number >= 1:
+        raise KvtraceError(f"--set {change}: expected a share of the blocks, below 1", 2)
+    return kind(number)
 
 
 def _tier_change(change: str, name: str, value: str, tier: dict[str, Any], prefetch: dict[str, Any]) -> None:

@@ -60,6 +60,15 @@ def test_a_larger_pool_keeps_what_the_recorded_one_evicted(demo: Path, tmp_path:
     assert again["outcomes"] == answer["outcomes"]  # the same every time
 
 
+def test_blocks_kept_free_at_admission_spare_preemptions(demo: Path) -> None:
+    answer = replayed(demo, "--set", "watermark=0.3")
+    fitted, spared = (answer["outcomes"][name] for name in ("fitted", "what if"))
+    assert spared["preemptions"] < fitted["preemptions"]
+    assert spared["steps"] != fitted["steps"]
+    advice = json.loads(kvtrace("advise", demo, "--json").stdout)
+    assert "watermark 1%" in json.dumps(advice)
+
+
 @pytest.mark.parametrize("factor", [0.3, 3.0])
 def test_a_reset_comes_between_the_same_requests_however_long_steps_take(
     demo: Path, tmp_path: Path, factor: float

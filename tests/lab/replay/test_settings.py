@@ -54,6 +54,14 @@ def test_ttl_pins_take_their_options() -> None:
     assert changes_between(BASE, changed) == {"scheduler_cls": TTL_PIN, "pins": {"ttl_s": 0.5}}
 
 
+def test_further_options_of_the_scheduler_keep_their_kinds() -> None:
+    options = ["watermark=0.01", "long_prefill_token_threshold=64", "scheduler_reserve_full_isl=false"]
+    changed = changed_settings(ENGINE, BASE, options)
+    assert changes_between(BASE, changed) == {
+        "scheduler": {"watermark": 0.01, "long_prefill_token_threshold": 64, "scheduler_reserve_full_isl": False}
+    }
+
+
 def test_a_tier_takes_what_its_kind_implies() -> None:
     tier = changed_settings(ENGINE, BASE, ["tier=lmcache", "tier_bytes=2GiB", "tier_evict=fifo"]).tier
     assert (tier["chunk_tokens"], tier["bytes"], tier["evict"], tier["write"]) == (256, 2 << 30, "fifo", "through")
@@ -139,7 +147,10 @@ def test_a_store_never_exceeds_its_capacity_nor_evicts_what_is_copied(steps: lis
 
 @pytest.mark.parametrize(
     "change",
-    ["blocks=3", "num_gpu_blocks", "num_gpu_blocks=-1", "num_gpu_blocks=1", "block_size=24", "policy=lifo", "ttl_s=x"],
+    [
+        *("blocks=3", "num_gpu_blocks", "num_gpu_blocks=-1", "num_gpu_blocks=1", "block_size=24", "policy=lifo"),
+        *("ttl_s=x", "watermark=1", "watermark=-0.1", "scheduler_reserve_full_isl=maybe"),
+    ],
 )
 def test_what_makes_no_engine_is_refused(change: str) -> None:
     with pytest.raises(KvtraceError, match=change.partition("=")[0]):

@@ -268,6 +268,22 @@ def test_a_cell_that_no_engine_could_run_is_not_predicted(
     assert message in done.stdout
 
 
+def test_arguments_of_the_scheduler_are_those_of_the_replay(demo: Path, tmp_path: Path) -> None:
+    text = MATRIX.replace("kv_tokens = [1536]", "engine = [{}, { watermark = 0.4 }]").replace(
+        "rate = 20.0", "rate = 20.0\nkv_tokens = 1536"
+    )
+    (tmp_path / "small.toml").write_text(text)
+    kvtrace("lab", "run", tmp_path / "small.toml", "-o", tmp_path, "--replay", "--time-from", demo, "--only", "fcfs,")
+    plain, careful = sorted(load_results(tmp_path), key=lambda result: len(result.cell.engine))
+    assert careful.cell.engine == {"watermark": 0.4}
+    changes = ("num_gpu_blocks=49", "max_num_seqs=6", "max_num_batched_tokens=256", "watermark=0.4")
+    options = [option for change in changes for option in ("--set", change)]
+    done = kvtrace("replay", tmp_path / "small.toml", "--time-from", demo, *options, "--json")
+    replayed = json.loads(done.stdout)["outcomes"]["what if"]
+    found = [vars(outcome(result.place / "run" / "trace.duckdb")) for result in (plain, careful)]
+    assert found[1] == {name: replayed[name] for name in found[1]} != found[0]
+
+
 SHAPES = """
 name = "shapes"
 [cell]
