@@ -18,7 +18,8 @@ from kvtrace.launch.nsys_report import Report
 from kvtrace.launch.status import size
 from kvtrace.launch.versions import remark
 
-_PATIENCE_S = 1.0
+_PATIENCE_S = 5.0
+"""How long processes may outlive the command before the summary says so: on a busy machine a worker ends late."""
 _COUNT_EXACTLY_BYTES = 1 << 28
 """Larger recordings are counted by a few reads a segment: exact but for torn records, without reading it all."""
 

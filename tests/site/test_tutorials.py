@@ -18,5 +18,5 @@ def test_a_tutorials_commands_print_what_it_shows(path: Path, tmp_path: Path) ->
     printed = run(page, prepare(tmp_path / "kvtrace"))
     for step, output in zip(shown, printed, strict=True):
         assert masked(output, varying) == masked(step.output, varying), (
-            f"{step.command}\n`make tutorials` writes it anew"
+            f"{step.command}\n{output}\n`make tutorials` writes it anew"
         )
