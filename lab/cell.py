@@ -16,7 +16,7 @@ import traceback
 from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
@@ -150,9 +150,15 @@ def _software() -> dict[str, str]:
     return found
 
 
+def _end(*_: Any) -> NoReturn:
+    """End the engine on the way out. A second signal would leave it running."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main(directory: Path) -> int:
     """Run the cell of a directory; returns the exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the engine on the way out
+    signal.signal(signal.SIGTERM, _end)
     facts: dict[str, Any] = {"software": _software(), "host": platform.node()}
     run_dir = Path(os.environ.get(layout.RUN_DIR_VARIABLE) or directory)
     try:

@@ -51,9 +51,10 @@ _MODULES = (
 
 
 def serve(path: Path) -> None:
-    """Import, then serve one request after another; ends with its parent."""
+    """Import, then serve one request after another; ends with its parent, and what it runs with it."""
     die_with_parent()
     _preload()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -86,13 +87,17 @@ def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
     asked: dict[str, Any] = json.loads(data)
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         connection.close()
         listener.close()
         _become(asked, descriptors)
         sys.exit()
-    for descriptor in descriptors:
-        os.close(descriptor)
-    code = _wait(connection, pid)
+    try:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        code = _wait(connection, pid)
+    finally:
+        _end(pid, signal.SIGKILL)  # what an engine left behind, and all of it if this process is to end
     with suppress(OSError):
         connection.sendall(json.dumps(code).encode())
 
@@ -123,7 +128,6 @@ def _wait(connection: socket.socket, pid: int) -> int:
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            _end(pid, signal.SIGKILL)  # what an engine left behind
             return os.waitstatus_to_exitcode(status)
         if gone_s is None and select.select([connection], [], [], _LOOK_S)[0]:  # it says nothing more: it closed
             gone_s = time.monotonic()
