@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -65,28 +65,40 @@ def block_events(asked: Recorded) -> list[dict[str, Any]]:
     ).to_dict("records")
 
 
+def queue_events(asked: Recorded) -> list[dict[str, Any]]:
+    """All that began or ended a request's waiting, in order. A client that leaves may end it within a step."""
+    return asked.trace.sql(
+        "SELECT time_ns, request, 'queue' AS op FROM request_queued"
+        " UNION ALL SELECT time_ns, request, op FROM request_event ORDER BY time_ns"
+    ).to_dict("records")
+
+
 def shown_steps(asked: Recorded) -> list[int]:
     """Find the steps that vLLM's gauges showed when they were sampled, as indices of `step-timeline`'s rows.
 
     However late a busy server answers, its gauges show some step, later ones in later samples.
     """
-    steps = asked.trace.sql("SELECT end_ns, waiting FROM step ORDER BY step").to_dict("records")
-    events = iter(block_events(asked))
-    event = next(events, None)
+    ends_ns = [row["end_ns"] for row in asked.trace.sql("SELECT end_ns FROM step ORDER BY step").to_dict("records")]
+    events, turns = deque(block_events(asked)), deque(queue_events(asked))
     references: dict[int, int] = {}
+    waiting: set[int] = set()
     told: list[tuple[int, int]] = []
-    for step in steps:
-        while event and event["time_ns"] <= step["end_ns"]:
+    for end_ns in ends_ns:
+        while events and events[0]["time_ns"] <= end_ns:
+            event = events.popleft()
             references[event["block_id"]] = event["ref_count"]
-            event = next(events, None)
-        told.append((step["waiting"], sum(count > 0 for count in references.values())))
+        while turns and turns[0]["time_ns"] <= end_ns:
+            turn = turns.popleft()
+            (waiting.add if turn["op"] in ("queue", "preempt") else waiting.discard)(turn["request"])
+        told.append((len(waiting), sum(count > 0 for count in references.values())))
     shown = [0]
     for at, waiting, used in asked.truth["gauges"].samples:
         sample = (int(waiting), round(used * (ENGINE["num_gpu_blocks_override"] - 1)))
         if shown == [0] and sample == (0, 0):
             continue  # before the first step
+        assert sample in told[shown[-1] :], (at, sample, told[shown[-1] :])
         shown.append(told.index(sample, shown[-1]))
-        assert steps[shown[-1]]["end_ns"] / 1e9 <= at + CLOCKS_MS / 1e3
+        assert ends_ns[shown[-1]] / 1e9 <= at + CLOCKS_MS / 1e3
     return shown[1:]
 
 
