@@ -16,9 +16,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kvtrace.lab.summary import Phase, Result, load_results
+from kvtrace.lab.summary import MADES, Phase, Result, load_results
 from kvtrace.queries import Trace
 from kvtrace.queries.text import rounded
+from kvtrace.reports.document import Document, Section, Words, text_table
+from kvtrace.reports.markdown import markdown
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 BUDGETS = ("whole", "8192", "4096", "2048", "1024", "512", "256", "128", "64", "32")
@@ -37,13 +39,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sweep", type=Path)
     results = [result for result in load_results(parser.parse_args().sweep) if result.status == "ok"]
-    for made in ("measured", "predicted"):
+    sections = []
+    for made in MADES:
         mine = [result for result in results if result.made == made]
         for title, head, rows in (*_passes(mine), *_by_model(mine), *_returns(mine), *_memory(mine), *_overflows(mine)):
-            print(f"\n{title}, published / {made}\n")
-            print("|".join(["", *head, ""]) + "\n" + "|---" * len(head) + "|")
-            for row in rows:
-                print("|".join(["", *row, ""]))
+            words = [[Words(value) for value in row] for row in rows]
+            sections.append(Section(f"{title}, published / {made}", "", [text_table(head, words)]))
+    print(markdown(Document("The KV caching study", "", sections, PUBLISHED["source"])))
 
 
 Made = tuple[str, list[str], list[list[str]]]
@@ -110,11 +112,11 @@ def _passes(results: Sequence[Result]) -> Iterator[Made]:
 def _by_model(results: Sequence[Result]) -> Iterator[Made]:
     """Tokens a second of passes that only prefill, and of those that only decode."""
     cells = {result.cell.model: _named(result) for result in _study(results, "passes")}
-    for title, key, figure in (
-        ("Tokens/s of a prefill pass", "prefill_tokens_per_s", "prefill_tokens_per_s"),
-        ("Tokens/s of decode passes", "decode_tokens_per_s", "decode_tokens_per_s"),
+    for title, figure in (
+        ("Tokens/s of a prefill pass", "prefill_tokens_per_s"),
+        ("Tokens/s of decode passes", "decode_tokens_per_s"),
     ):
-        told = {model: PUBLISHED[key][model] for model in cells}
+        told = {model: PUBLISHED[figure][model] for model in cells}
         names = list(dict.fromkeys(name for figures in told.values() for name in figures))
         if names:
             yield (

@@ -18,6 +18,8 @@ from statistics import fmean
 from typing import Any
 
 from kvtrace.lab.summary import MADES, Result, load_results
+from kvtrace.reports.document import Document, Items, Words, text_table
+from kvtrace.reports.markdown import markdown
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 APART = 0.05
@@ -59,8 +61,7 @@ def _job_s(result: Result) -> float:
 
 def _print(made: str, found: dict[Place, float]) -> None:
     policies = PUBLISHED["policies"]
-    print(f"\nJob time over that of fcfs, published / {made}\n")
-    print("|".join(["", "GPU", "jobs/s", *policies[1:], ""]) + "\n" + "|---" * (len(policies) + 1) + "|")
+    rows: list[list[Any]] = []
     counts: dict[str, list[int]] = {}
     off: dict[str, list[float]] = {}
     for row in PUBLISHED["rows"]:
@@ -79,14 +80,17 @@ def _print(made: str, found: dict[Place, float]) -> None:
             continue
         ratios = [(a / told[0], None if b is None else b / mine[0]) for a, b in zip(told, mine, strict=True)][1:]
         off.setdefault(row["gpu"], []).extend(abs(b / a - 1) for a, b in ratios if b is not None)
-        cells = [f"{a:.2f} / {'-' if b is None else f'{b:.2f}'}" for a, b in ratios]
-        print("|".join(["", row["gpu"], str(row["rate"]), *cells, ""]))
-    print()
+        cells = [Words(f"{a:.2f} / {'-' if b is None else f'{b:.2f}'}") for a, b in ratios]
+        rows.append([Words(row["gpu"]), row["rate"], *cells])
+    said = []
     for gpu, (right, apart) in counts.items():
         if apart:
             mean = f"; ratios to fcfs are {fmean(off[gpu]):.0%} off on average" if off.get(gpu) else ""
-            print(f"{gpu}: {right} of {apart} pairs in the study's order{mean}")
-    print(f"all: {sum(right for right, _ in counts.values())} of {sum(apart for _, apart in counts.values())}")
+            said.append(f"{gpu}: {right} of {apart} pairs in the study's order{mean}")
+    said.append(f"all: {sum(right for right, _ in counts.values())} of {sum(apart for _, apart in counts.values())}")
+    blocks = [text_table(["GPU", "jobs/s", *policies[1:]], rows), Items(said, "")]
+    title = f"Job time over that of fcfs, published / {made}"
+    print(markdown(Document(title, "", blocks, PUBLISHED["source"])))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,6 @@ class Session:
         self.recording = read_recording(trace, engine_id)
         engine = self.recording.engine
         other = read_recording(time_from) if time_from else None
-        self.recorded = check.outcome(trace, engine.engine_id)
         self.base = changed_settings(engine, recorded_settings(engine), told)
         self.recording.warnings += untold_settings(engine, self.base)
         self.own_model = timing.fit(self.recording.steps)
@@ -67,6 +67,11 @@ class Session:
             self.recording.warnings.append(timing.COPIES_TAKEN_OFF)
         self.loop = loop_of(self.recording) if loop == "auto" else loop
         self._folder, self._time_from = folder, time_from
+
+    @cached_property
+    def recorded(self) -> Outcome:
+        """Figures of the recording."""
+        return check.outcome(self.recording.trace, self.recording.engine.engine_id)
 
     def what_if(self, name: str, changes: Sequence[str], rate: float = 1.0, target: Path | None = None) -> Job:
         """A replay with changed settings. It is written to `target`, or to be looked at only."""

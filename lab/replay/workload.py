@@ -107,6 +107,7 @@ def recording_of_workloads(
     Raises:
         KvtraceError: Jobs of a workload wait for free slots of more than one.
     """
+    frontend_ns = frontend_share(like)
     requests: list[RecordedRequest] = []
     phases_ns: list[int] = []
     for phase, workload in enumerate(workloads):
@@ -114,7 +115,7 @@ def recording_of_workloads(
         if phase:
             start_ns = max(request.queued_ns for request in requests) + 1
             phases_ns.append(start_ns)
-        requests += _requests_of(workload, phase, engine, frontend_share(like), start_ns, len(requests))
+        requests += _requests_of(workload, phase, engine, frontend_ns, start_ns, len(requests))
     notes = list(dict.fromkeys(note for workload in workloads for note in workload.notes))
     made = _made(Path("+".join(dict.fromkeys(each.name for each in workloads))), engine, requests, notes)
     return replace(made, resets_ns=phases_ns) if reset_between else replace(made, phases_ns=phases_ns)
