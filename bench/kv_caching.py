@@ -3,8 +3,8 @@
     kvtrace lab run examples/studies/kv-caching-*.toml -o SWEEP [--replay --time-from TRACE]
     python -m bench.kv_caching SWEEP
 
-Prints Markdown: published / found. Predicted cells are marked. `kv_caching.json` has the published figures and their
-source.
+Prints Markdown: published / predicted / measured, whichever the sweep has. `kv_caching.json` has the published figures
+and their source.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from kvtrace.lab.summary import MADES, Phase, Result, load_results
+from kvtrace.lab.cell import PREDICTED
+from kvtrace.lab.matrix import Cell
+from kvtrace.lab.summary import MADES, Result, load_results
 from kvtrace.queries import Trace
 from kvtrace.queries.text import rounded
 from kvtrace.reports.document import Document, Section, Words, text_table
 from kvtrace.reports.markdown import markdown
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
-BUDGETS = ("whole", "8192", "4096", "2048", "1024", "512", "256", "128", "64", "32")
+BUDGETS = ("8192", "4096", "2048", "1024", "512", "256", "128", "64", "32")
 
-_RECOMPUTED = """
-SELECT sum(resumed_tokens)::BIGINT AS tokens, sum(interval_ns * resumed_tokens / scheduled_tokens) / 1e9 AS seconds
+_COSTS = """
+SELECT
+    sum(resumed_tokens)::BIGINT AS recomputed_tokens,
+    sum(interval_ns * resumed_tokens / scheduled_tokens) / 1e9 AS recomputing_s,
+    (SELECT sum(device_ns) / 1e9 FROM transfer WHERE submitted_ns BETWEEN {start_ns} AND {end_ns}) AS copying_s
 FROM step WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
 """
-_COPIED = """
-SELECT sum(device_ns) / 1e9 AS seconds FROM transfer WHERE submitted_ns BETWEEN {start_ns} AND {end_ns}
-"""
+"""What preemptions cost in a phase."""
 
 
 def main() -> None:
@@ -39,168 +42,164 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sweep", type=Path)
     results = [result for result in load_results(parser.parse_args().sweep) if result.status == "ok"]
+    mades = [made for made in reversed(MADES) if any(result.made == made for result in results)]
+    by_id: dict[str, dict[str, Result]] = {}
+    for result in results:
+        by_id.setdefault(result.place.name.removesuffix(PREDICTED), {})[result.made] = result
+    cells = [Beside(next(iter(found.values())).cell, [found.get(made) for made in mades]) for found in by_id.values()]
     sections = []
-    for made in MADES:
-        mine = [result for result in results if result.made == made]
-        for title, head, rows in (*_passes(mine), *_by_model(mine), *_returns(mine), *_memory(mine), *_overflows(mine)):
+    for tables in (_passes, _by_model, _returns, _memory, _overflows):
+        for title, head, rows in tables(cells):
             words = [[Words(value) for value in row] for row in rows]
-            sections.append(Section(f"{title}, published / {made}", "", [text_table(head, words)]))
+            sections.append(Section(f"{title}, {' / '.join(('published', *mades))}", "", [text_table(head, words)]))
     print(markdown(Document("The KV caching study", "", sections, PUBLISHED["source"])))
 
 
 Made = tuple[str, list[str], list[list[str]]]
 
 
-def _study(results: Sequence[Result], name: str) -> list[Result]:
-    return [result for result in results if result.cell.study.removeprefix("kv-caching-").startswith(name)]
+class Beside(NamedTuple):
+    """A cell and its results: predicted, then measured."""
+
+    cell: Cell
+    results: list[Result | None]
+
+    def figure(self, name: str, *workloads: str) -> str:
+        """The mean of a figure over the phases of these workloads, of each result."""
+        return " / ".join(_text(result and _mean(result, name, workloads)) for result in self.results)
+
+    def pair(self, published: float | None, name: str, *workloads: str) -> str:
+        """The same behind what was published."""
+        return f"{_text(published)} / {self.figure(name, *workloads)}"
 
 
-def _budget(result: Result) -> str:
-    return str(result.cell.max_num_batched_tokens) if result.cell.chunked_prefill else "whole"
-
-
-def _mean(phases: Sequence[Phase], figure: str) -> float | None:
-    values = [value for phase in phases if (value := phase.figures.get(figure)) is not None]
+def _mean(result: Result, name: str, workloads: Sequence[str]) -> float | None:
+    phases = [phase for phase in result.phases if phase.workload["name"] in workloads]
+    values = [value for phase in phases if (value := phase.figures.get(name)) is not None]
     return fmean(values) if values else None
 
 
-def _named(result: Result) -> dict[str, list[Phase]]:
-    found: dict[str, list[Phase]] = {}
-    for phase in result.phases:
-        found.setdefault(str(phase.workload["name"]), []).append(phase)
-    return found
+def _text(value: float | None) -> str:
+    return "-" if value is None else rounded(value)
 
 
-def _pair(published: float | None, found: float | None) -> str:
-    return f"{'-' if published is None else rounded(published)} / {'-' if found is None else rounded(found)}"
+def _study(cells: Sequence[Beside], name: str) -> list[Beside]:
+    return [each for each in cells if each.cell.study.removeprefix("kv-caching-").startswith(name)]
 
 
-def _passes(results: Sequence[Result]) -> Iterator[Made]:
+def _passes(cells: Sequence[Beside]) -> Iterator[Made]:
     """By token budget: forward passes of the requests of mixed lengths, and tokens a second."""
-    chunks = _study(results, "chunks")
-    whole = [result for result in _study(results, "passes") if result.cell.model in {r.cell.model for r in chunks}]
-    by_budget = {_budget(result): _named(result) for result in (*chunks, *whole)}
-    budgets = [budget for budget in BUDGETS if budget in by_budget]
+    chunks = {str(each.cell.max_num_batched_tokens): each for each in _study(cells, "chunks")}
     if not chunks:
         return
-    figures = (
+    models = {each.cell.model for each in chunks.values()}
+    whole = [("whole", each) for each in _study(cells, "passes") if each.cell.model in models]
+    budgets = [*whole, *((budget, chunks[budget]) for budget in BUDGETS if budget in chunks)]
+    for title, published, figure in (
         ("Forward passes", "passes", "passes"),
         ("Tokens/s, end to end", "end_to_end_tokens_per_s", "tokens_per_s"),
-    )
-    for title, published, figure in figures:
+    ):
         told = PUBLISHED[published]
-        yield (
-            title,
-            ["token budget", *told],
-            [
-                [
-                    budget,
-                    *(_pair(told[name].get(budget), _mean(by_budget[budget].get(name, []), figure)) for name in told),
-                ]
-                for budget in budgets
-            ],
-        )
+        rows = [
+            [budget, *(each.pair(by_budget.get(budget), figure, name) for name, by_budget in told.items())]
+            for budget, each in budgets
+        ]
+        yield title, ["token budget", *told], rows
     told = PUBLISHED["chunked_p8191_tokens_per_s"]
-    found = {
-        budget: _mean([*phases.get("p8191", []), *phases.get("p8191x1", [])], "pass_tokens_per_s")
-        for budget, phases in by_budget.items()
-    }
-    rows = [[budget, _pair(told.get(budget), found[budget])] for budget in budgets]
+    rows = [[budget, each.pair(told.get(budget), "pass_tokens_per_s", "p8191", "p8191x1")] for budget, each in budgets]
     yield "Tokens/s of a prompt of 8,191 tokens", ["token budget", "tokens/s"], rows
 
 
-def _by_model(results: Sequence[Result]) -> Iterator[Made]:
+def _by_model(cells: Sequence[Beside]) -> Iterator[Made]:
     """Tokens a second of passes that only prefill, and of those that only decode."""
-    cells = {result.cell.model: _named(result) for result in _study(results, "passes")}
+    passes = _study(cells, "passes")
     for title, figure in (
         ("Tokens/s of a prefill pass", "prefill_tokens_per_s"),
         ("Tokens/s of decode passes", "decode_tokens_per_s"),
     ):
-        told = {model: PUBLISHED[figure][model] for model in cells}
+        told = {each.cell.model: PUBLISHED[figure][each.cell.model] for each in passes}
         names = list(dict.fromkeys(name for figures in told.values() for name in figures))
-        if names:
-            yield (
-                title,
-                ["workload", *told],
-                [
-                    [
-                        name,
-                        *(
-                            _pair(told[model].get(name), _mean(phases.get(name, []), figure))
-                            for model, phases in cells.items()
-                        ),
-                    ]
-                    for name in names
-                ],
-            )
+        rows = [
+            [name, *(each.pair(told[each.cell.model].get(name), figure, name) for each in passes)] for name in names
+        ]
+        if rows:
+            yield title, ["workload", *told], rows
 
 
-def _returns(results: Sequence[Result]) -> Iterator[Made]:
+def _returns(cells: Sequence[Beside]) -> Iterator[Made]:
     """Time to the first token of a request whose blocks were evicted, ms."""
-    cells = _study(results, "returns")
+    returns = _study(cells, "returns")
     told = PUBLISHED["return_s"]
-    head = [f"{result.cell.policy['name']}, blocks of {result.cell.block_size}" for result in cells]
-    rows = []
-    for name in told["recompute"]:
-        row = [name]
-        for result in cells:
-            way = "recompute" if result.cell.policy["name"] == "fcfs" else "swap"
-            of_theirs = told[way][name] * 1e3 if result.cell.block_size == 16 else None
-            row.append(_pair(of_theirs, _mean(_named(result)[name], "ttft_later_ms")))
-        rows.append(row)
-    if cells:
+
+    def published_ms(cell: Cell, name: str) -> float | None:
+        theirs_s = told["recompute" if cell.policy["name"] == "fcfs" else "swap"][name]
+        return float(theirs_s) * 1e3 if cell.block_size == 16 else None
+
+    rows = [
+        [name, *(each.pair(published_ms(each.cell, name), "ttft_later_ms", name) for each in returns)]
+        for name in told["recompute"]
+    ]
+    if returns:
+        head = [f"{cell.policy['name']}, blocks of {cell.block_size}" for cell, _ in returns]
         yield "Return of an evicted request, ms", ["evicted", *head], rows
 
 
-def _memory(results: Sequence[Result]) -> Iterator[Made]:
+def _memory(cells: Sequence[Beside]) -> Iterator[Made]:
     """By KV memory: preemptions, forward passes, and the time of computing again."""
     rows = []
-    for result in sorted(_study(results, "memory"), key=lambda result: (result.cell.model, result.cell.kv_tokens)):
-        told = PUBLISHED["preempted"].get(f"{result.cell.model} {result.cell.kv_tokens}", {})
-        (phase,) = result.phases
-        with Trace(result.place / "run" / "trace.duckdb") as trace:
-            (lost,) = trace.sql(_RECOMPUTED.format(**result.facts["phases"][0])).itertuples()
+    memory = _study(cells, "memory")
+    for each in sorted(memory, key=lambda each: (each.cell.model, each.cell.kv_tokens, str(each.cell.engine))):
+        told = PUBLISHED["preempted"].get(f"{each.cell.model} {each.cell.kv_tokens}", {})
+        _add_costs(each)
         rows.append([
-            result.cell.model,
-            rounded(result.cell.kv_tokens),
-            rounded(result.cell.engine.get("watermark", 0)),
-            _pair(told.get("resumed"), phase.figures["preemptions"]),
-            _pair(told.get("passes"), phase.figures["passes"]),
-            _pair(told.get("seconds"), lost.seconds),
-            rounded(lost.tokens),
-            rounded(phase.figures["makespan_s"]),
+            each.cell.model,
+            rounded(each.cell.kv_tokens),
+            rounded(each.cell.engine.get("watermark", 0)),
+            each.pair(told.get("resumed"), "preemptions", "zipf-128"),
+            each.pair(told.get("passes"), "passes", "zipf-128"),
+            each.pair(told.get("seconds"), "recomputing_s", "zipf-128"),
+            each.figure("recomputed_tokens", "zipf-128"),
+            each.figure("makespan_s", "zipf-128"),
         ])  # fmt: skip
     head = ["model", "KV tokens", "watermark", "preempted", "passes", "computing again, s", "tokens", "makespan, s"]
     if rows:
         yield "128 requests by KV memory", head, rows
 
 
-def _overflows(results: Sequence[Result]) -> Iterator[Made]:
+def _overflows(cells: Sequence[Beside]) -> Iterator[Made]:
     """Cost of preemptions: time of recomputing and of copies, and how often."""
-    for result in _study(results, "overflow"):
-        copies = result.cell.policy["name"] != "fcfs"
+    figures = {
+        "preemptions": "preemptions",
+        "recomputed_tokens": "tokens computed again",
+        "recomputing_s": "computing them, s",
+        "makespan_s": "makespan, s",
+    }
+    for each in _study(cells, "overflow"):
+        copies = each.cell.policy["name"] != "fcfs"
         told = PUBLISHED["overflow_s"]["swap" if copies else "recompute"]
-        rows = []
+        _add_costs(each)
+        rows = [
+            [
+                name,
+                each.pair(told[name], "copying_s" if copies else "recomputing_s", name),
+                *(each.figure(figure, name) for figure in figures),
+            ]
+            for name in each.cell.phases
+        ]
+        caching = "with a prefix cache" if each.cell.prefix_caching else "without a prefix cache"
+        if share := each.cell.engine.get("watermark"):
+            caching += f", watermark {share:.0%}"
+        head = ["requests", f"{'copying' if copies else 'computing again'}, s", *figures.values()]
+        yield f"Overflow of the KV cache, {each.cell.policy['name']} {caching}", head, rows
+
+
+def _add_costs(each: Beside) -> None:
+    """Add what preemptions cost to the figures of the phases."""
+    for result in filter(None, each.results):
         with Trace(result.place / "run" / "trace.duckdb") as trace:
             for phase, window in zip(result.phases, result.facts["phases"], strict=True):
-                name = str(phase.workload["name"])
-                (lost,) = trace.sql(_RECOMPUTED.format(**window)).itertuples()
-                (copied,) = trace.sql(_COPIED.format(**window)).itertuples()
-                rows.append([
-                    name,
-                    _pair(told[name], copied.seconds if copies else lost.seconds),
-                    *(rounded(value) for value in (
-                        phase.figures["preemptions"], lost.tokens, lost.seconds, phase.figures["makespan_s"])),
-                ])  # fmt: skip
-        caching = "with a prefix cache" if result.cell.prefix_caching else "without a prefix cache"
-        if share := result.cell.engine.get("watermark"):
-            caching += f", watermark {share:.0%}"
-        head = ["requests", f"{'copying' if copies else 'computing again'}, s", "preemptions", "tokens computed again"]
-        yield (
-            f"Overflow of the KV cache, {result.cell.policy['name']} {caching}",
-            [*head, "computing them, s", "makespan, s"],
-            rows,
-        )
+                (row,) = trace.sql(_COSTS.format(**window)).to_dict("records")
+                phase.figures.update(row)
 
 
 if __name__ == "__main__":
