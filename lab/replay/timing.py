@@ -25,6 +25,9 @@ COPIES_TAKEN_OFF = (
 )
 """Said of predictions by a model that is fitted so."""
 
+_SHORTEST_SHARE, _ALIKE, _UNLIKE = 4, 2, 4
+"""One of so many steps with prefill that an idle engine began with is looked at for being bound by its launch."""
+
 _ROUNDS = 6
 """Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
 
@@ -239,7 +242,8 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
 
     The engine takes in a step's results after it has launched the next step. Launching a step with prefill keeps the
     host busy for long, so the results before it are late: such a step tells the launch time and not its own. A step
-    with prefill between two steps without tells its own time, from the predicted end of the one before it.
+    with prefill between two steps without tells its own time, from the predicted end of the one before it. So does one
+    that an idle engine began with, its launch included: these are taken where there are too few others.
     """
     updates = [step.update_ns or 0 for step in steps]
     begins = [max(step.start_ns, before) for step, before in zip(steps, [0, *updates], strict=False)]
@@ -248,15 +252,18 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     plain = [step.prefill_tokens == 0 and step.decode_tokens > 0 for step in steps]
     decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late and not copies[n]]
     usual_ns = int(np.median([updates[n] - begins[n] for n in decodes])) if decodes else 0
+    told = [n for n, is_late in enumerate(late) if not is_late and not copies[n]]
+    follow = {n for n in told if steps[n].prefill_tokens and (not n or plain[n - 1])}
+    first = {n for n in told if steps[n].prefill_tokens and n and steps[n].start_ns >= updates[n - 1]}
+    if len(follow) < _FEWEST_STEPS:
+        follow |= first
     samples = []
-    for number, is_late in enumerate(late):
+    for number in told:
         step, begin = steps[number], begins[number]
-        if is_late or copies[number] or not (plain[number] or step.prefill_tokens):
-            continue
-        if step.prefill_tokens and number:
-            if not plain[number - 1]:
-                continue
+        if number in follow and number:
             begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
+        elif not plain[number] and number not in follow:
+            continue
         spent_ns = max(updates[number] - begin - step.copying_ns, 0)
         samples.append(_Sample(_work_of(step), spent_ns, updates[number] - step.start_ns - step.copying_ns))
     launches = [
@@ -264,9 +271,23 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
         for n, is_late in enumerate(late)
         if is_late and plain[n] and not copies[n]
     ]
+    if not launches:
+        launches = _launch_bound([(updates[n] - steps[n].start_ns, steps[n].prefill_tokens) for n in first])
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]
     overhead_ns = max(int(np.median(gaps)), 0) if gaps else 0
     return samples, overhead_ns, launches
+
+
+def _launch_bound(first: list[tuple[int, int]]) -> list[int]:
+    """Times of the shortest steps, if launching them took all of it: their times are alike, and their tokens are not.
+
+    Args:
+        first: Time and prefill tokens of steps that an idle engine began with.
+    """
+    shortest = sorted(first)[: len(first) // _SHORTEST_SHARE]
+    times, tokens = [time for time, _ in shortest], [tokens for _, tokens in shortest]
+    alike = bool(shortest) and max(times) < _ALIKE * min(times) and max(tokens) >= _UNLIKE * min(tokens)
+    return times if alike else []
 
 
 def _work_of(step: StepTime) -> Work:
