@@ -1,10 +1,10 @@
 -- What did each preemption lose, what did getting it back cost, and what would fetching it have cost?
 --
--- One row per preemption, in order. Three prices of the tokens computed again: `share_ms`, their share of the scheduled
--- tokens of each step they were computed in, times its wall time; `recompute_ms`, by the fitted cost model of query
--- cost-model, without its intercept; `fetch_ms`, their bytes over the rate at which this run's connector loaded KV
--- (table transfer_rate), NULL if it loaded nothing. Bytes are those of one rank. The break-even length is the number of
--- tokens from a request's start whose recomputation costs as much as loading them; NULL means never, by this model.
+-- One row per preemption, in order. Three prices of the tokens computed again: `added_ms`, the wall time that their steps
+-- took beyond that of steps with decode tokens only (view step_added); `recompute_ms`, by the fitted cost model of query
+-- cost-model, without its intercept; `fetch_ms`, their bytes over the rate at which this run's connector loaded KV (table
+-- transfer_rate), NULL if it loaded nothing. Bytes are those of one rank. The break-even length is the number of tokens
+-- from a request's start whose recomputation costs as much as loading them; NULL means never, by this model.
 --
 -- group: Preemption and eviction
 -- needs: request_event
@@ -28,7 +28,8 @@
 -- column: verdict derived | Why the rest was not found, as in query prefix-miss.
 -- column: recomputed_tokens [tokens] derived | Tokens scheduled in phase `resumed` until it was preempted again or ended.
 -- column: recompute_steps [steps] derived | Steps that computed them.
--- column: share_ms [ms] derived | Their share of those steps' wall time, by tokens.
+-- column: added_ms [ms] derived | Wall time that computing them added to the run: of each step's, their share by tokens,
+--     decode tokens left out. Below 0 if the steps were shorter than usual.
 -- column: recompute_ms [ms] derived | Their price by the cost model.
 -- column: recomputed_bytes [bytes] derived | Bytes of their KV.
 -- column: fetch_ms [ms] derived | Time to load those bytes at this run's measured rate.
@@ -67,7 +68,7 @@ WITH rate AS (
         p.resume_step,
         sum(r.scheduled_tokens)::BIGINT AS tokens,
         count(*) AS steps,
-        sum(s.interval_ns * (r.scheduled_tokens / s.scheduled_tokens)) / 1e6 AS share_ms,
+        sum(a.added_ns * (r.scheduled_tokens / a.tokens)) / 1e6 AS added_ms,
         sum(r.scheduled_tokens * b.ns_per_token + b.ns_per_token_context * (
             r.scheduled_tokens::DOUBLE * r.computed_tokens
             + r.scheduled_tokens::DOUBLE * (r.scheduled_tokens + 1) / 2
@@ -75,7 +76,7 @@ WITH rate AS (
     FROM (SELECT * FROM step_request WHERE phase = 'resumed') r
     ASOF JOIN (SELECT * FROM preemption WHERE outcome = 'resumed') p
         ON r.engine_id = p.engine_id AND r.request = p.request AND r.step >= p.resume_step
-    LEFT JOIN step s ON s.engine_id = r.engine_id AND s.step = r.step
+    LEFT JOIN step_added a ON a.engine_id = r.engine_id AND a.step = r.step
     LEFT JOIN break_even b ON b.engine_id = r.engine_id
     GROUP BY r.engine_id, r.request, p.resume_step
 ), priced AS (
@@ -84,7 +85,7 @@ WITH rate AS (
         CASE WHEN p.outcome = 'resumed' AND EXISTS (FROM step_request) THEN coalesce(c.tokens, 0) END
             AS recomputed_tokens,
         c.steps,
-        c.share_ms,
+        c.added_ms,
         c.recompute_ms
     FROM preemption p
     LEFT JOIN recomputed c ON c.engine_id = p.engine_id AND c.request = p.request AND c.resume_step = p.resume_step
@@ -106,7 +107,7 @@ SELECT
     m.verdict,
     p.recomputed_tokens,
     CASE WHEN p.recomputed_tokens IS NOT NULL THEN coalesce(p.steps, 0) END AS recompute_steps,
-    CASE WHEN p.recomputed_tokens = 0 THEN 0 ELSE p.share_ms END AS share_ms,
+    CASE WHEN p.recomputed_tokens = 0 THEN 0 ELSE p.added_ms END AS added_ms,
     CASE WHEN p.recomputed_tokens = 0 THEN 0 ELSE p.recompute_ms END AS recompute_ms,
     round(p.recomputed_tokens * b.token_bytes)::BIGINT AS recomputed_bytes,
     p.recomputed_tokens * b.fetch_ns_per_token / 1e6 AS fetch_ms,

@@ -7,7 +7,7 @@ from kvtrace.queries.plotting import COLOURS, Figure, Frame, label, legend, new_
 
 COSTS = {
     "queue_ms": "waiting to resume",
-    "share_ms": "recomputing, by its share of the steps",
+    "added_ms": "recomputing, wall time added",
     "recompute_ms": "recomputing, by the cost model",
     "fetch_ms": "fetching at the measured rate",
 }
