@@ -18,8 +18,8 @@ _MAD_TO_SIGMA = 1.4826
 
 _STEPS = """
 SELECT s.engine_id, s.scheduled_tokens = s.decode_tokens AS decode_only, s.scheduled_tokens::DOUBLE AS tokens,
-    r.contexts, s.interval_ns::DOUBLE AS interval_ns
-FROM step s JOIN (
+    r.contexts, coalesce(a.added_ns + coalesce(a.usual_ns, 0), s.interval_ns)::DOUBLE AS interval_ns
+FROM step s LEFT JOIN step_added a USING (engine_id, step) JOIN (
     SELECT engine_id, step, sum(scheduled_tokens::DOUBLE * computed_tokens
         + scheduled_tokens::DOUBLE * (scheduled_tokens::DOUBLE + 1) / 2) AS contexts
     FROM step_request GROUP BY engine_id, step
@@ -27,6 +27,7 @@ FROM step s JOIN (
 WHERE s.scheduled_tokens > 0 AND s.interval_ns IS NOT NULL
 ORDER BY s.engine_id, s.step
 """
+"""Steps with their wall time; that of a step with prefill includes its launch (view step_added)."""
 
 
 class Fit(NamedTuple):

@@ -74,3 +74,27 @@ def test_prices_come_from_steps_with_prefill() -> None:
     assert found["with_prefill"] == (True, 20, *(pytest.approx(value, rel=1e-6) for value in (1000, 50, 2)))
     assert found["all"][:2] == (False, 40)
     assert found["decode_only"] == (False, 20, None, None, None)
+
+
+def test_a_launch_is_part_of_the_step_that_was_launched() -> None:
+    """Under async scheduling it delays the results of the step before, more or less of it by chance."""
+    random, trace = np.random.default_rng(5), Events()
+    usual_ns, start, end, number = 7_000_000, 0, 7_000_000, 0
+    for prefill in random.integers(100, 2000, 60).tolist():
+        takes_ns = 5_000_000 + 20_000 * prefill
+        held_ns = int(random.integers(0, takes_ns))
+        for prompt, interval_ns in (
+            (0, usual_ns),
+            (0, usual_ns),
+            (0, usual_ns + held_ns),
+            (prefill, takes_ns - held_ns),
+        ):
+            number += 1
+            step(trace, number, prompt, 4, 0, interval_ns)
+            start, end = end - 1_000_000, end + interval_ns
+            trace.connection.execute(f"UPDATE step_schedule SET start_ns = {start} WHERE step = {number}")
+            trace.connection.execute(f"UPDATE step_update SET end_ns = {end} WHERE step = {number}")
+    insert_cost_model(trace.connection)
+    ((per_token, r2),) = trace.rows("SELECT ns_per_token, r2 FROM cost_model WHERE composition = 'with_prefill'")
+    assert per_token == pytest.approx(20_000, rel=0.01)
+    assert r2 > 0.99
