@@ -30,11 +30,12 @@ BUDGETS = ("8192", "4096", "2048", "1024", "512", "256", "128", "64", "32")
 _COSTS = """
 SELECT
     sum(resumed_tokens)::BIGINT AS recomputed_tokens,
-    sum(interval_ns * resumed_tokens / scheduled_tokens) / 1e9 AS recomputing_s,
+    sum(added_ns * resumed_tokens / tokens) / 1e9 AS recomputing_s,
     (SELECT sum(device_ns) / 1e9 FROM transfer WHERE submitted_ns BETWEEN {start_ns} AND {end_ns}) AS copying_s
-FROM step WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
+FROM step LEFT JOIN step_added USING (engine_id, step)
+WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
 """
-"""What preemptions cost in a phase."""
+"""Tokens that preempted requests computed again in a phase, the wall time that they added, and the time of copies."""
 
 
 def main() -> None:
