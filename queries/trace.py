@@ -126,8 +126,7 @@ class Trace:
         Raises:
             KvtraceError: no such query or parameter, or a value of the wrong type.
         """
-        query = self._ready(name)
-        return self._result(query.sql(self._bind(query, params)), format)
+        return self._canned(name, format, params)
 
     @overload
     def sql(self, text: str, format: Literal["pandas"] = "pandas") -> pd.DataFrame: ...
@@ -187,9 +186,8 @@ class Trace:
             KvtraceError: no such query, parameter or value, or the query has no plot.
         """
         with needs_analysis():
-            query = self._ready(name)
-            draw = plot_of(query.name)
-            return draw(self._result(query.sql(self._bind(query, params)), "pandas"))
+            draw = plot_of(self._ready(name).name)
+            return draw(self._canned(name, "pandas", params))
 
     @cached_property
     def origin_ns(self) -> int:
@@ -209,6 +207,13 @@ class Trace:
             KvtraceError: no such query, or the trace lacks a table or view altogether.
         """
         return tuple(table for table in self._ready(name).needs if not self._exists(f'SELECT 1 FROM "{table}"'))
+
+    def _canned(self, name: str, format_: Format, params: Mapping[str, object]) -> Any:
+        query = self._ready(name)
+        try:
+            return self._result(query.sql(self._bind(query, params)), format_)
+        except KvtraceError as error:
+            raise _of_earlier(error) from error
 
     def _ready(self, name: str) -> Query:
         """A canned query, once what it needs is there: ingest leaves `COMPUTED` to the first that asks."""
@@ -234,7 +239,7 @@ class Trace:
         try:
             return bool(self._connection.sql(f"SELECT EXISTS ({select})").fetchall()[0][0])
         except duckdb.Error as error:
-            raise _sql_error(error) from error
+            raise _of_earlier(_sql_error(error), error) from error
 
     def _bind(self, query: Query, given: Mapping[str, object]) -> dict[str, str | None]:
         declared = {param.name: param for param in query.params}
@@ -379,6 +384,14 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             f"{path} has trace version {inert(found)} (made by kvtrace {inert(maker)}); this kvtrace reads version "
             f"{TRACE_VERSION}. Ingest the recording again with this kvtrace, or use that one"
         )
+
+
+def _of_earlier(told: KvtraceError, error: BaseException | None = None) -> KvtraceError:
+    """What a canned query's failure means: views come without a new version, and an earlier trace lacks them."""
+    if not isinstance(error or told.__cause__, duckdb.CatalogException | duckdb.BinderException):
+        return told
+    lacks = str(told).splitlines()[0]
+    return KvtraceError(f"an earlier kvtrace made this trace, and the query needs more: ingest it again ({lacks})")
 
 
 _NESTED_WITH = re.compile(r"\(\s*with\b", re.IGNORECASE)

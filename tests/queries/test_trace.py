@@ -152,6 +152,22 @@ def test_trace_of_another_version_names_both(make_trace: MakeTrace) -> None:
         Trace(make_trace(newer))
 
 
+@pytest.mark.parametrize(
+    ("view", "query", "ways"),
+    [("step_added", "preemption-ledger", ("query", "plot")), ("handover", "handover-latency", ("query", "missing"))],
+)
+def test_a_trace_without_what_a_query_reads_is_to_be_ingested_again(
+    make_trace: MakeTrace, view: str, query: str, ways: tuple[str, ...]
+) -> None:
+    """Views are added without a new trace version."""
+    with Trace(make_trace(f"DROP VIEW {view}")) as trace:
+        for way in ways:
+            with pytest.raises(KvtraceError, match=rf"^an earlier kvtrace made .* ingest it again \(.*{view}.*\)$"):
+                getattr(trace, way)(query)
+        with pytest.raises(KvtraceError, match=r"^Catalog Error"):  # not of the trace's age
+            trace.sql(f"SELECT * FROM {view}")
+
+
 def test_trace_open_for_writing_in_this_process(make_trace: MakeTrace) -> None:
     path = make_trace()
     with duckdb.connect(str(path)), pytest.raises(KvtraceError, match="open for writing in this process"):
