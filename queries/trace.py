@@ -387,7 +387,7 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _of_earlier(told: KvtraceError, error: BaseException | None = None) -> KvtraceError:
-    """What a canned query's failure means: views come without a new version, and an earlier trace lacks them."""
+    """The failure of a canned query, told as the trace's age: views come without a new version."""
     if not isinstance(error or told.__cause__, duckdb.CatalogException | duckdb.BinderException):
         return told
     lacks = str(told).splitlines()[0]
