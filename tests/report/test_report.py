@@ -234,7 +234,7 @@ def test_a_query_that_fails_is_said(make_trace: MakeTrace, tmp_path: Path) -> No
     assert done.exit_code == 0
     assert re.search(r"^kvtrace: step-timeline: it failed: .*step", done.stderr, re.MULTILINE)
     page = (tmp_path / "report.html").read_text()
-    assert "it failed: Catalog Error" in page
+    assert "it failed: an earlier kvtrace made this trace" in page
     assert 'id="request-latency"' in page
 
 
