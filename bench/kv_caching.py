@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from kvtrace.lab.cell import PREDICTED
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.summary import MADES, Result, load_results
 from kvtrace.queries import Trace
@@ -44,10 +43,10 @@ def main() -> None:
     parser.add_argument("sweep", type=Path)
     results = [result for result in load_results(parser.parse_args().sweep) if result.status == "ok"]
     mades = [made for made in reversed(MADES) if any(result.made == made for result in results)]
-    by_id: dict[str, dict[str, Result]] = {}
+    by_name: dict[str, dict[str, Result]] = {}
     for result in results:
-        by_id.setdefault(result.place.name.removesuffix(PREDICTED), {})[result.made] = result
-    cells = [Beside(next(iter(found.values())).cell, [found.get(made) for made in mades]) for found in by_id.values()]
+        by_name.setdefault(result.name, {})[result.made] = result
+    cells = [Found(next(iter(found.values())).cell, [found.get(made) for made in mades]) for found in by_name.values()]
     sections = []
     for tables in (_passes, _by_model, _returns, _memory, _overflows):
         for title, head, rows in tables(cells):
@@ -59,8 +58,8 @@ def main() -> None:
 Made = tuple[str, list[str], list[list[str]]]
 
 
-class Beside(NamedTuple):
-    """A cell and its results: predicted, then measured."""
+class Found(NamedTuple):
+    """A cell and what was found of it, as it was made: predicted, then measured."""
 
     cell: Cell
     results: list[Result | None]
@@ -84,11 +83,11 @@ def _text(value: float | None) -> str:
     return "-" if value is None else rounded(value)
 
 
-def _study(cells: Sequence[Beside], name: str) -> list[Beside]:
+def _study(cells: Sequence[Found], name: str) -> list[Found]:
     return [each for each in cells if each.cell.study.removeprefix("kv-caching-").startswith(name)]
 
 
-def _passes(cells: Sequence[Beside]) -> Iterator[Made]:
+def _passes(cells: Sequence[Found]) -> Iterator[Made]:
     """By token budget: forward passes of the requests of mixed lengths, and tokens a second."""
     chunks = {str(each.cell.max_num_batched_tokens): each for each in _study(cells, "chunks")}
     if not chunks:
@@ -111,7 +110,7 @@ def _passes(cells: Sequence[Beside]) -> Iterator[Made]:
     yield "Tokens/s of a prompt of 8,191 tokens", ["token budget", "tokens/s"], rows
 
 
-def _by_model(cells: Sequence[Beside]) -> Iterator[Made]:
+def _by_model(cells: Sequence[Found]) -> Iterator[Made]:
     """Tokens a second of passes that only prefill, and of those that only decode."""
     passes = _study(cells, "passes")
     for title, figure in (
@@ -127,7 +126,7 @@ def _by_model(cells: Sequence[Beside]) -> Iterator[Made]:
             yield title, ["workload", *told], rows
 
 
-def _returns(cells: Sequence[Beside]) -> Iterator[Made]:
+def _returns(cells: Sequence[Found]) -> Iterator[Made]:
     """Time to the first token of a request whose blocks were evicted, ms."""
     returns = _study(cells, "returns")
     told = PUBLISHED["return_s"]
@@ -145,7 +144,7 @@ def _returns(cells: Sequence[Beside]) -> Iterator[Made]:
         yield "Return of an evicted request, ms", ["evicted", *head], rows
 
 
-def _memory(cells: Sequence[Beside]) -> Iterator[Made]:
+def _memory(cells: Sequence[Found]) -> Iterator[Made]:
     """By KV memory: preemptions, forward passes, and the time of computing again."""
     rows = []
     memory = _study(cells, "memory")
@@ -167,7 +166,7 @@ def _memory(cells: Sequence[Beside]) -> Iterator[Made]:
         yield "128 requests by KV memory", head, rows
 
 
-def _overflows(cells: Sequence[Beside]) -> Iterator[Made]:
+def _overflows(cells: Sequence[Found]) -> Iterator[Made]:
     """Cost of preemptions: time of recomputing and of copies, and how often."""
     figures = {
         "preemptions": "preemptions",
@@ -194,7 +193,7 @@ def _overflows(cells: Sequence[Beside]) -> Iterator[Made]:
         yield f"Overflow of the KV cache, {each.cell.policy['name']} {caching}", head, rows
 
 
-def _add_costs(each: Beside) -> None:
+def _add_costs(each: Found) -> None:
     """Add what preemptions cost to the figures of the phases."""
     for result in filter(None, each.results):
         with Trace(result.place / "run" / "trace.duckdb") as trace:

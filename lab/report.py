@@ -13,7 +13,6 @@ from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.lab import charts
 from kvtrace.lab.accuracy import Beside, Order, beside, order_of
-from kvtrace.lab.cell import PREDICTED
 from kvtrace.lab.compare import DRAWN, Change, changes, changes_of_runs, groups, repeated, unfair
 from kvtrace.lab.matrix import text_of
 from kvtrace.lab.summary import MADE, MADES, Phase, Result, load_results
@@ -90,7 +89,7 @@ def write_report(directory: Path, target: Path) -> list[str]:
 def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Section:
     """The section of a study; its pictures are written beside the report."""
     place = {id_: number for number, id_ in enumerate(study["cells"])}
-    ran = [result for result in results if result.place.name.removesuffix(PREDICTED) in place]
+    ran = [result for result in results if result.name in place]
     predicted = [result for result in ran if result.made == "predicted"]
     values: dict[str, list[str]] = study["axes"]
     if any(MADE in result.cell.axes for result in ran):

@@ -105,6 +105,11 @@ class Result:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        """The folder's name, the same of the measured cell and the predicted one."""
+        return self.place.name.removesuffix(PREDICTED)
+
+    @property
     def made(self) -> str:
         """`measured`, or `predicted` by a replay."""
         return "predicted" if self.place.name.endswith(PREDICTED) else "measured"

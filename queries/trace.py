@@ -8,7 +8,8 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
@@ -186,7 +187,7 @@ class Trace:
             KvtraceError: no such query, parameter or value, or the query has no plot.
         """
         with needs_analysis():
-            draw = plot_of(self._ready(name).name)
+            draw = plot_of(find(name).name)
             return draw(self._canned(name, "pandas", params))
 
     @cached_property
@@ -206,14 +207,13 @@ class Trace:
         Raises:
             KvtraceError: no such query, or the trace lacks a table or view altogether.
         """
-        return tuple(table for table in self._ready(name).needs if not self._exists(f'SELECT 1 FROM "{table}"'))
+        with _asked_of_earlier():
+            return tuple(table for table in self._ready(name).needs if not self._exists(f'SELECT 1 FROM "{table}"'))
 
     def _canned(self, name: str, format_: Format, params: Mapping[str, object]) -> Any:
-        query = self._ready(name)
-        try:
+        with _asked_of_earlier():
+            query = self._ready(name)
             return self._result(query.sql(self._bind(query, params)), format_)
-        except KvtraceError as error:
-            raise _of_earlier(error) from error
 
     def _ready(self, name: str) -> Query:
         """A canned query, once what it needs is there: ingest leaves `COMPUTED` to the first that asks."""
@@ -239,7 +239,7 @@ class Trace:
         try:
             return bool(self._connection.sql(f"SELECT EXISTS ({select})").fetchall()[0][0])
         except duckdb.Error as error:
-            raise _of_earlier(_sql_error(error), error) from error
+            raise _sql_error(error) from error
 
     def _bind(self, query: Query, given: Mapping[str, object]) -> dict[str, str | None]:
         declared = {param.name: param for param in query.params}
@@ -386,12 +386,18 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         )
 
 
-def _of_earlier(told: KvtraceError, error: BaseException | None = None) -> KvtraceError:
-    """The failure of a canned query, told as the trace's age: views come without a new version."""
-    if not isinstance(error or told.__cause__, duckdb.CatalogException | duckdb.BinderException):
-        return told
-    lacks = str(told).splitlines()[0]
-    return KvtraceError(f"an earlier kvtrace made this trace, and the query needs more: ingest it again ({lacks})")
+@contextmanager
+def _asked_of_earlier() -> Iterator[None]:
+    """Tell that a canned query fails on a trace for the trace's age: views come without a new version."""
+    try:
+        yield
+    except KvtraceError as error:
+        if not isinstance(error.__cause__, duckdb.CatalogException | duckdb.BinderException):
+            raise
+        lacks = str(error).splitlines()[0]
+        raise KvtraceError(
+            f"an earlier kvtrace made this trace, and the query needs more: ingest it again ({lacks})"
+        ) from error
 
 
 _NESTED_WITH = re.compile(r"\(\s*with\b", re.IGNORECASE)

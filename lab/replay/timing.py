@@ -25,8 +25,11 @@ COPIES_TAKEN_OFF = (
 )
 """Said of predictions by a model that is fitted so."""
 
-_SHORTEST_SHARE, _ALIKE, _UNLIKE = 4, 2, 4
+_SHORTEST_SHARE = 4
 """One of so many steps with prefill that an idle engine began with is looked at for being bound by its launch."""
+
+_ALIKE, _UNLIKE = 2, 4
+"""They are, if the longest takes less than so many times the shortest, with at least so many times its tokens."""
 
 _ROUNDS = 6
 """Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
@@ -252,18 +255,16 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     plain = [step.prefill_tokens == 0 and step.decode_tokens > 0 for step in steps]
     decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late and not copies[n]]
     usual_ns = int(np.median([updates[n] - begins[n] for n in decodes])) if decodes else 0
-    told = [n for n, is_late in enumerate(late) if not is_late and not copies[n]]
-    follow = {n for n in told if steps[n].prefill_tokens and (not n or plain[n - 1])}
-    first = {n for n in told if steps[n].prefill_tokens and n and steps[n].start_ns >= updates[n - 1]}
+    timely = [n for n, is_late in enumerate(late) if not is_late and not copies[n]]
+    follow = {n for n in timely if steps[n].prefill_tokens and (not n or plain[n - 1])}
+    first = {n for n in timely if steps[n].prefill_tokens and n and steps[n].start_ns >= updates[n - 1]}
     if len(follow) < _FEWEST_STEPS:
         follow |= first
     samples = []
-    for number in told:
+    for number in (n for n in timely if plain[n] or n in follow):
         step, begin = steps[number], begins[number]
-        if number in follow and number:
+        if step.prefill_tokens and number:
             begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
-        elif not plain[number] and number not in follow:
-            continue
         spent_ns = max(updates[number] - begin - step.copying_ns, 0)
         samples.append(_Sample(_work_of(step), spent_ns, updates[number] - step.start_ns - step.copying_ns))
     launches = [

@@ -48,13 +48,21 @@ def test_too_few_or_equal_steps_give_no_price(tokens: list[float]) -> None:
     assert not found.usable
 
 
-def step(trace: Events, number: int, prefill: int, decode: int, computed: int, interval_ns: int) -> None:
-    """A step of one request that computes `prefill` or `decode` tokens after `computed`."""
+def step(
+    trace: Events,
+    number: int,
+    prefill: int,
+    decode: int,
+    computed: int,
+    takes_ns: int,
+    start_ns: int | None = None,
+) -> None:
+    """A step of one request that computes `prefill` or `decode` tokens after `computed`, alone unless told."""
     tokens = {f"{phase}_{what}": 0 for phase in ("chunked_prefill", "resumed") for what in ("requests", "tokens")}
     tokens |= {"prefill_requests": 1, "prefill_tokens": prefill, "decode_requests": 1, "decode_tokens": decode}
-    start = number * 10**9
-    trace.add("step_schedule", engine_id=1, step=number, start_ns=start, **tokens)
-    trace.add("step_update", engine_id=1, step=number, end_ns=start + interval_ns)
+    start_ns = number * 10**9 if start_ns is None else start_ns
+    trace.add("step_schedule", engine_id=1, step=number, start_ns=start_ns, **tokens)
+    trace.add("step_update", engine_id=1, step=number, end_ns=start_ns + takes_ns)
     share = {"scheduled_tokens": prefill + decode, "computed_tokens": computed}
     trace.add("step_request", engine_id=1, step=number, request=1, **share)
 
@@ -79,7 +87,7 @@ def test_prices_come_from_steps_with_prefill() -> None:
 def test_a_launch_is_part_of_the_step_that_was_launched() -> None:
     """Under async scheduling it delays the results of the step before, more or less of it by chance."""
     random, trace = np.random.default_rng(5), Events()
-    usual_ns, start, end, number = 7_000_000, 0, 7_000_000, 0
+    usual_ns, ahead_ns, now_ns, number = 7_000_000, 1_000_000, 7_000_000, 0
     for prefill in random.integers(100, 2000, 60).tolist():
         takes_ns = 5_000_000 + 20_000 * prefill
         held_ns = int(random.integers(0, takes_ns))
@@ -90,10 +98,8 @@ def test_a_launch_is_part_of_the_step_that_was_launched() -> None:
             (prefill, takes_ns - held_ns),
         ):
             number += 1
-            step(trace, number, prompt, 4, 0, interval_ns)
-            start, end = end - 1_000_000, end + interval_ns
-            trace.connection.execute(f"UPDATE step_schedule SET start_ns = {start} WHERE step = {number}")
-            trace.connection.execute(f"UPDATE step_update SET end_ns = {end} WHERE step = {number}")
+            step(trace, number, prompt, 4, 0, ahead_ns + interval_ns, now_ns - ahead_ns)
+            now_ns += interval_ns
     insert_cost_model(trace.connection)
     ((per_token, r2),) = trace.rows("SELECT ns_per_token, r2 FROM cost_model WHERE composition = 'with_prefill'")
     assert per_token == pytest.approx(20_000, rel=0.01)
