@@ -31,7 +31,7 @@ SELECT
     sum(resumed_tokens)::BIGINT AS recomputed_tokens,
     sum(added_ns * resumed_tokens / tokens) / 1e9 AS recomputing_s,
     (SELECT sum(device_ns) / 1e9 FROM transfer WHERE submitted_ns BETWEEN {start_ns} AND {end_ns}) AS copying_s
-FROM step LEFT JOIN step_added USING (engine_id, step)
+FROM step LEFT JOIN step_time USING (engine_id, step)
 WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
 """
 """Tokens that preempted requests computed again in a phase, the wall time that they added, and the time of copies."""

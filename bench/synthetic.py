@@ -14,8 +14,7 @@ import synthetic_gpu
 import synthetic_ledger
 from synthetic_sizes import BLOCKS, EPOCH_NS, LAYERS, REQUESTS, STEP_NS, STEPS, STEPS_OF_REQUEST, TOKEN_BYTES
 
-from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
-from kvtrace.ingest.views import fill_stored
+from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema, fill_stored
 
 EVENTS_OF_LIFETIME = 6.18
 """Average that the lifetimes below come to."""

@@ -10,7 +10,7 @@ import duckdb
 from kvtrace.events import EVENTS, Field
 from kvtrace.ingest.schema.declare import event_columns
 from kvtrace.ingest.schema.trace import ALL_ENUMS, TABLES, create_schema
-from kvtrace.ingest.views import views
+from kvtrace.queries.views import views
 
 KEYS = (
     (("process_id",), "process", "A recording process, of an engine, a worker or an API server."),
@@ -94,7 +94,7 @@ def _tables() -> Iterator[str]:
 
 def _views() -> Iterator[str]:
     yield "## Views\n"
-    yield "Each is a file in `ingest/views/`, made of the tables above and of views before it.\n"
+    yield "Each is a file in `queries/views/`, made of the tables above and of views before it.\n"
     types = _types()
     for view in views():
         yield f"### {view.name}{' (a table, made at ingest)' if view.stored else ''}\n"

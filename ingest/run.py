@@ -15,9 +15,9 @@ from kvtrace.ingest import build, client, clock, discarded, merge, run_tables
 from kvtrace.ingest.derive import costs, misses, requests, tiers
 from kvtrace.ingest.guard import naming
 from kvtrace.ingest.importers.importer import Progress
+from kvtrace.ingest.schema.trace import fill_stored
 from kvtrace.ingest.sources import Sources, import_sources, with_folders_searched, with_named_in_manifest
 from kvtrace.ingest.streams import StreamCount, Streams, recording_warnings
-from kvtrace.ingest.views import fill_stored
 from kvtrace.queries.trace import TRACE_NAME
 
 

@@ -291,6 +291,11 @@ class Event:
         """The name of the column that holds the recording process."""
         return "engine_id" if self.scope == "engine" else "process_id"
 
+    @property
+    def process_doc(self) -> str:
+        """The meaning of that column."""
+        return f"The recording {'engine' if self.scope == 'engine' else 'process'} (`process.process_id`)."
+
 
 def _members(field: Field) -> str:
     members = field.enum or ()

@@ -35,17 +35,17 @@ SELECT
 _PASSES = """
 SELECT
     count(*) AS passes,
-    sum(scheduled_tokens) * 1e9 / nullif(sum(interval_ns), 0) AS pass_tokens_per_s,
-    sum(scheduled_tokens) FILTER (decode_tokens = 0) * 1e9 / nullif(sum(interval_ns) FILTER (decode_tokens = 0), 0)
+    sum(scheduled_tokens) * 1e9 / nullif(sum(own_ns), 0) AS pass_tokens_per_s,
+    sum(scheduled_tokens) FILTER (decode_tokens = 0) * 1e9 / nullif(sum(own_ns) FILTER (decode_tokens = 0), 0)
         AS prefill_tokens_per_s,
     sum(decode_tokens) FILTER (decode_tokens = scheduled_tokens) * 1e9
-        / nullif(sum(interval_ns) FILTER (decode_tokens = scheduled_tokens), 0) AS decode_tokens_per_s
-FROM step WHERE scheduled_tokens > 0 AND start_ns BETWEEN ? AND ?
+        / nullif(sum(own_ns) FILTER (decode_tokens = scheduled_tokens), 0) AS decode_tokens_per_s
+FROM step JOIN step_time USING (engine_id, step) WHERE start_ns BETWEEN ? AND ?
 """
 _STEPS = """
 SELECT count(*), sum(tokens), sum(ms), sum(tokens * tokens), sum(tokens * ms), sum(ms * ms)
-FROM (SELECT scheduled_tokens::DOUBLE AS tokens, interval_ns / 1e6 AS ms FROM step
-    WHERE scheduled_tokens > 0 AND interval_ns IS NOT NULL AND start_ns BETWEEN ? AND ?)
+FROM (SELECT scheduled_tokens::DOUBLE AS tokens, own_ns / 1e6 AS ms FROM step JOIN step_time USING (engine_id, step)
+    WHERE own_ns IS NOT NULL AND start_ns BETWEEN ? AND ?)
 """
 
 

@@ -1,7 +1,7 @@
 -- What did each preemption lose, what did getting it back cost, and what would fetching it have cost?
 --
 -- One row per preemption, in order. Three prices of the tokens computed again: `added_ms`, the wall time that their steps
--- took beyond that of steps with decode tokens only (view step_added); `recompute_ms`, by the fitted cost model of query
+-- took beyond that of steps with decode tokens only (view step_time); `recompute_ms`, by the fitted cost model of query
 -- cost-model, without its intercept; `fetch_ms`, their bytes over the rate at which this run's connector loaded KV (table
 -- transfer_rate), NULL if it loaded nothing. Bytes are those of one rank. The break-even length is the number of tokens
 -- from a request's start whose recomputation costs as much as loading them; NULL means never, by this model.
@@ -76,7 +76,7 @@ WITH rate AS (
     FROM (SELECT * FROM step_request WHERE phase = 'resumed') r
     ASOF JOIN (SELECT * FROM preemption WHERE outcome = 'resumed') p
         ON r.engine_id = p.engine_id AND r.request = p.request AND r.step >= p.resume_step
-    LEFT JOIN step_added a ON a.engine_id = r.engine_id AND a.step = r.step
+    LEFT JOIN step_time a ON a.engine_id = r.engine_id AND a.step = r.step
     LEFT JOIN break_even b ON b.engine_id = r.engine_id
     GROUP BY r.engine_id, r.request, p.resume_step
 ), priced AS (

@@ -1,8 +1,10 @@
 -- What did each request's decoding take its time for: its own steps, others' prefills beside it, preemptions?
 --
--- One row per request that generated more than one token and ended. A step's time is the wall time that it added
--- (interval_ms of step-timeline). decode_only_ms + with_prefill_ms + recompute_ms + preempted_ms + other_ms = decode_ms;
--- other_ms is what is left: time between steps and steps that left it out. That a step with prefills is slower because of
+-- One row per request that generated more than one token and ended. A step's time is the wall time that was its own (view
+-- step_time); the launch of the next step counts for the step before if that was the request's last, and is left out if it
+-- was the one of the first token.
+-- decode_only_ms + with_prefill_ms + recompute_ms + preempted_ms + other_ms = decode_ms; other_ms is what is left: time
+-- between steps and steps that left it out. That a step with prefills is slower because of
 -- them is derived: slower_ms holds its time against the request's own steps without.
 --
 -- group: Requests and jobs
@@ -43,27 +45,33 @@ WITH life AS (
         q.phase = 'resumed' AS again,
         s.scheduled_requests,
         s.scheduled_tokens,
-        s.interval_ns,
+        -- The step before, or the one after, may not be one of this request's.
+        s.interval_ns
+        + CASE WHEN lag(s.step) OVER own = s.step - 1 THEN t.launch_ns ELSE 0 END
+        - CASE WHEN lead(s.step) OVER own = s.step + 1 THEN lead(t.launch_ns) OVER own ELSE 0 END
+            AS own_ns,
         s.scheduled_tokens - s.decode_tokens - CASE WHEN q.phase = 'decode' THEN 0 ELSE q.scheduled_tokens END
             AS prefill_tokens
     FROM life l
     JOIN step_request q ON q.request = l.request
     JOIN step s ON s.engine_id = q.engine_id AND s.step = q.step
+    JOIN step_time t ON t.engine_id = q.engine_id AND t.step = q.step
     -- Under async scheduling a step may be under way for a request that has ended.
     WHERE
         q.phase IN ('decode', 'resumed')
         AND s.end_ns > l.first_token_ns
         AND coalesce(s.update_ns, s.start_ns) <= l.finished_ns
+    WINDOW own AS (PARTITION BY q.request ORDER BY q.step)
 ), counted AS (
     SELECT
         request,
         count(*) FILTER (NOT again) AS decode_steps,
-        sum(CASE WHEN NOT again AND prefill_tokens = 0 THEN interval_ns ELSE 0 END)::BIGINT AS decode_only_ns,
+        sum(CASE WHEN NOT again AND prefill_tokens = 0 THEN own_ns ELSE 0 END)::BIGINT AS decode_only_ns,
         count(*) FILTER (NOT again AND prefill_tokens > 0) AS prefill_steps,
         sum(CASE WHEN NOT again THEN prefill_tokens ELSE 0 END)::BIGINT AS prefill_tokens,
-        sum(CASE WHEN NOT again AND prefill_tokens > 0 THEN interval_ns ELSE 0 END)::BIGINT AS with_prefill_ns,
-        quantile_cont(CASE WHEN NOT again AND prefill_tokens = 0 THEN interval_ns END, 0.5) AS step_ns,
-        sum(CASE WHEN again THEN interval_ns ELSE 0 END)::BIGINT AS recompute_ns,
+        sum(CASE WHEN NOT again AND prefill_tokens > 0 THEN own_ns ELSE 0 END)::BIGINT AS with_prefill_ns,
+        quantile_cont(CASE WHEN NOT again AND prefill_tokens = 0 THEN own_ns END, 0.5) AS step_ns,
+        sum(CASE WHEN again THEN own_ns ELSE 0 END)::BIGINT AS recompute_ns,
         avg(CASE WHEN NOT again THEN scheduled_requests END) AS batch_requests,
         avg(CASE WHEN NOT again THEN scheduled_tokens END) AS batch_tokens
     FROM own

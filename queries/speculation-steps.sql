@@ -5,8 +5,8 @@
 -- group: Scheduling
 -- needs: draft, step_schedule, step_update
 -- words: speculative, ngram, eagle, mtp, draft, accept
--- key: step, decode_requests, drafted_tokens, accepted_tokens, rejected_slots, interval_ms
--- worst: interval_ms
+-- key: step, decode_requests, drafted_tokens, accepted_tokens, rejected_slots, own_ms
+-- worst: own_ms
 -- column: engine_id recorded | The engine.
 -- column: step recorded | Scheduler step.
 -- column: time_ns [ns] recorded | When its results were processed, UNIX time.
@@ -16,7 +16,7 @@
 -- column: accepted_tokens [tokens] recorded | Of them, those that the model accepted.
 -- column: rejected_tokens [tokens] derived | The others.
 -- column: rejected_slots [tokens] derived | KV slots of tokens that were not accepted, in all KV cache groups of pages.
--- column: interval_ms [ms] derived | Wall time the step added.
+-- column: own_ms [ms] derived | Wall time that was its own (view step_time).
 
 SELECT
     d.engine_id,
@@ -28,8 +28,9 @@ SELECT
     sum(d.accepted_tokens)::BIGINT AS accepted_tokens,
     sum(d.drafted_tokens - d.accepted_tokens)::BIGINT AS rejected_tokens,
     sum(d.rejected_slots)::BIGINT AS rejected_slots,
-    any_value(s.interval_ns) / 1e6 AS interval_ms
+    any_value(t.own_ns) / 1e6 AS own_ms
 FROM step_draft d
 LEFT JOIN step s ON s.engine_id = d.engine_id AND s.step = d.step
+LEFT JOIN step_time t ON t.engine_id = d.engine_id AND t.step = d.step
 GROUP BY d.engine_id, d.step
 ORDER BY d.engine_id, d.step

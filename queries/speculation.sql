@@ -20,7 +20,7 @@
 -- column: accepted_per_draft [tokens] derived | accepted_tokens over drafts: what a request gained in a step.
 -- column: rejected_slots [tokens] derived | KV slots of tokens that were not accepted, in all KV cache groups of pages.
 -- column: decode_steps [steps] derived | Steps that only decode, with drafts.
--- column: mean_step_ms [ms] derived | What they took (mean).
+-- column: mean_step_ms [ms] derived | Their own time (view step_time), mean.
 -- column: basis derived | measured or fitted: where the time without drafts is from; NULL without either.
 -- column: plain_step_ms [ms] derived | What they would have taken without drafts (mean).
 -- column: plain_token_ms [ms] derived | That over their decoding requests: what an accepted token saves.
@@ -38,20 +38,22 @@ WITH drafted AS (
         sum(rejected_slots) AS rejected_slots
     FROM step_draft GROUP BY engine_id, step
 ), decoding AS (
-    SELECT s.engine_id, s.step, s.decode_requests, s.interval_ns, d.drafts, d.drafted_tokens, d.accepted_tokens
-    FROM step s LEFT JOIN drafted d ON d.engine_id = s.engine_id AND d.step = s.step
-    WHERE s.interval_ns IS NOT NULL AND s.decode_requests > 0 AND s.scheduled_tokens = s.decode_tokens
+    SELECT s.engine_id, s.step, s.decode_requests, t.own_ns, d.drafts, d.drafted_tokens, d.accepted_tokens
+    FROM step s
+    JOIN step_time t USING (engine_id, step)
+    LEFT JOIN drafted d ON d.engine_id = s.engine_id AND d.step = s.step
+    WHERE t.own_ns IS NOT NULL AND s.decode_requests > 0 AND s.scheduled_tokens = s.decode_tokens
 ), plain AS (
-    SELECT engine_id, decode_requests, median(interval_ns) AS interval_ns
+    SELECT engine_id, decode_requests, median(own_ns) AS own_ns
     FROM decoding WHERE drafts IS NULL GROUP BY engine_id, decode_requests HAVING count(*) >= 5
 ), compared AS (
     SELECT
-        d.*, p.interval_ns AS measured_ns,
+        d.*, p.own_ns AS measured_ns,
         coalesce(
-            p.interval_ns,
+            p.own_ns,
             CASE
-                WHEN d.interval_ns > d.drafted_tokens * c.ns_per_token
-                    THEN d.interval_ns - d.drafted_tokens * c.ns_per_token
+                WHEN d.own_ns > d.drafted_tokens * c.ns_per_token
+                    THEN d.own_ns - d.drafted_tokens * c.ns_per_token
             END
         ) AS plain_ns
     FROM decoding d
@@ -62,13 +64,13 @@ WITH drafted AS (
     SELECT
         engine_id,
         count(*) AS decode_steps,
-        avg(interval_ns) AS interval_ns,
+        avg(own_ns) AS own_ns,
         CASE
             WHEN count(plain_ns) < count(*) THEN NULL WHEN count(measured_ns) = count(*) THEN 'measured' ELSE 'fitted'
         END AS basis,
         avg(plain_ns) AS plain_ns,
         sum(plain_ns) / sum(decode_requests) AS token_ns,
-        sum(interval_ns - plain_ns) AS extra_ns,
+        sum(own_ns - plain_ns) AS extra_ns,
         sum(drafted_tokens) AS drafted_tokens,
         sum(accepted_tokens) AS accepted_tokens
     FROM compared GROUP BY engine_id
@@ -88,7 +90,7 @@ SELECT
     n.accepted_tokens / n.drafts AS accepted_per_draft,
     n.rejected_slots,
     coalesce(c.decode_steps, 0) AS decode_steps,
-    c.interval_ns / 1e6 AS mean_step_ms,
+    c.own_ns / 1e6 AS mean_step_ms,
     c.basis,
     CASE WHEN c.basis IS NOT NULL THEN c.plain_ns / 1e6 END AS plain_step_ms,
     CASE WHEN c.basis IS NOT NULL THEN c.token_ns / 1e6 END AS plain_token_ms,

@@ -1,7 +1,7 @@
 -- How does a step's wall time grow with the tokens scheduled in it?
 --
--- A least-squares line through (scheduled_tokens, interval) of each engine's steps: over all of them, over those that
--- only decode, and over those with any prefill (whole, chunked, or resumed after a preemption). Of the latter, those
+-- A least-squares line through (scheduled_tokens, own time of view step_time) of each engine's steps: over all of them, over
+-- those that only decode, and over those with any prefill (whole, chunked, or resumed after a preemption). Of the latter, those
 -- without and with decoding requests beside it have a line each, too. Steps without tokens, or whose results were never
 -- recorded, are left out. The slope says what a token costs, the intercept what a step costs before its first token; r2
 -- says how far to trust both. NULL where all steps have the same tokens.
@@ -20,7 +20,7 @@
 -- column: min_tokens [tokens] derived | Fewest tokens of a step in the fit.
 -- column: max_tokens [tokens] derived | Most tokens of a step in the fit.
 -- column: mean_tokens [tokens] derived | Mean tokens of a step in the fit.
--- column: mean_interval_ms [ms] derived | Mean wall time of a step in the fit.
+-- column: mean_ms [ms] derived | Mean wall time of a step in the fit.
 
 WITH observed AS (
     SELECT
@@ -31,22 +31,22 @@ WITH observed AS (
             ELSE ['all', 'with_prefill', 'mixed']
         END) AS composition,
         scheduled_tokens AS tokens,
-        interval_ns
-    FROM step
-    WHERE scheduled_tokens > 0 AND interval_ns IS NOT NULL AND step > $skip_steps
+        own_ns
+    FROM step JOIN step_time USING (engine_id, step)
+    WHERE own_ns IS NOT NULL AND step > $skip_steps
 ), fitted AS (
     SELECT
         engine_id,
         composition,
         count(*) AS steps,
         -- The fit of equal x divides by zero; DuckDB versions differ in what they make of that.
-        CASE WHEN min(tokens) < max(tokens) THEN regr_slope(interval_ns, tokens) END AS slope_ns,
-        CASE WHEN min(tokens) < max(tokens) THEN regr_intercept(interval_ns, tokens) END AS intercept_ns,
-        CASE WHEN min(tokens) < max(tokens) THEN regr_r2(interval_ns, tokens) END AS r2,
+        CASE WHEN min(tokens) < max(tokens) THEN regr_slope(own_ns, tokens) END AS slope_ns,
+        CASE WHEN min(tokens) < max(tokens) THEN regr_intercept(own_ns, tokens) END AS intercept_ns,
+        CASE WHEN min(tokens) < max(tokens) THEN regr_r2(own_ns, tokens) END AS r2,
         min(tokens) AS min_tokens,
         max(tokens) AS max_tokens,
         avg(tokens) AS mean_tokens,
-        avg(interval_ns) AS mean_interval_ns
+        avg(own_ns) AS mean_ns
     FROM observed
     GROUP BY engine_id, composition
 )
@@ -60,6 +60,6 @@ SELECT
     min_tokens,
     max_tokens,
     mean_tokens,
-    mean_interval_ns / 1e6 AS mean_interval_ms
+    mean_ns / 1e6 AS mean_ms
 FROM fitted
 ORDER BY engine_id, composition

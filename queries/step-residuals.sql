@@ -8,15 +8,15 @@
 -- needs: step_schedule, step_update
 -- param: skip_steps INTEGER = 0 | Leave out each engine's first steps up to this number, e.g. its warm-up.
 -- words: slow, steps
--- key: step, composition, scheduled_tokens, interval_ms, fitted_ms, residual_ms
+-- key: step, composition, scheduled_tokens, own_ms, fitted_ms, residual_ms
 -- worst: residual_ms
 -- column: engine_id recorded | The engine.
 -- column: step recorded | Scheduler step, counted from 1 in each engine.
 -- column: composition derived | decode_only or with_prefill.
 -- column: scheduled_tokens [tokens] derived | Tokens scheduled, all phases.
--- column: interval_ms [ms] derived | Wall time the step added.
+-- column: own_ms [ms] derived | Wall time that was its own (view step_time).
 -- column: fitted_ms [ms] derived | What the line gives for its tokens; NULL where all steps have the same tokens.
--- column: residual_ms [ms] derived | interval_ms - fitted_ms: above 0, it took longer.
+-- column: residual_ms [ms] derived | own_ms - fitted_ms: above 0, it took longer.
 
 WITH counted AS (
     SELECT
@@ -25,16 +25,16 @@ WITH counted AS (
         CASE WHEN scheduled_tokens = decode_tokens THEN 'decode_only' ELSE 'with_prefill' END
             AS composition,
         scheduled_tokens,
-        interval_ns / 1e6 AS interval_ms
-    FROM step
-    WHERE interval_ns IS NOT NULL AND scheduled_tokens > 0 AND step > $skip_steps
+        own_ns / 1e6 AS own_ms
+    FROM step JOIN step_time USING (engine_id, step)
+    WHERE own_ns IS NOT NULL AND step > $skip_steps
 ), fit AS (
     SELECT
         engine_id,
         composition,
-        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_slope(interval_ms, scheduled_tokens) END
+        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_slope(own_ms, scheduled_tokens) END
             AS slope,
-        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_intercept(interval_ms, scheduled_tokens) END
+        CASE WHEN min(scheduled_tokens) < max(scheduled_tokens) THEN regr_intercept(own_ms, scheduled_tokens) END
             AS intercept_ms
     FROM counted
     GROUP BY engine_id, composition
@@ -44,9 +44,9 @@ SELECT
     c.step,
     c.composition,
     c.scheduled_tokens,
-    c.interval_ms,
+    c.own_ms,
     f.intercept_ms + f.slope * c.scheduled_tokens AS fitted_ms,
-    c.interval_ms - (f.intercept_ms + f.slope * c.scheduled_tokens) AS residual_ms
+    c.own_ms - (f.intercept_ms + f.slope * c.scheduled_tokens) AS residual_ms
 FROM counted c
 JOIN fit f USING (engine_id, composition)
 ORDER BY c.engine_id, c.step

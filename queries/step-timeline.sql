@@ -17,6 +17,8 @@
 -- column: duration_ms [ms] derived | From entering `schedule` to having processed the step's results.
 -- column: interval_ms [ms] derived | Wall time the step added: since it started or since the end of the step before,
 --     whichever is later. Idle time between steps is not in it.
+-- column: own_ms [ms] derived | Wall time that was its own: with its launch, which interval_ms has in the step before (view
+--     step_time). NULL for steps without tokens.
 -- column: running [requests] recorded | Requests in the running queue after scheduling.
 -- column: waiting [requests] recorded | Requests in all waiting queues after scheduling.
 -- column: scheduled_requests [requests] derived | Requests scheduled, all phases.
@@ -43,6 +45,7 @@ SELECT
     (scheduled_ns - start_ns) / 1e6 AS schedule_ms,
     duration_ns / 1e6 AS duration_ms,
     interval_ns / 1e6 AS interval_ms,
+    own_ns / 1e6 AS own_ms,
     running,
     waiting,
     scheduled_requests,
@@ -61,7 +64,7 @@ SELECT
     limit_need_blocks,
     limit_free_blocks,
     limit_kept_blocks
-FROM step
+FROM step LEFT JOIN step_time USING (engine_id, step)
 WHERE
     ($engine IS NULL OR engine_id = $engine)
     AND ($first_step IS NULL OR step >= $first_step)

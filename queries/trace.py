@@ -21,6 +21,7 @@ from kvtrace.errors import KvtraceError, name_below, needs_analysis, needs_extra
 from kvtrace.queries.catalogue import Param, Query, catalogue, find
 from kvtrace.queries.plotting import plot_of
 from kvtrace.queries.text import first_line, inert
+from kvtrace.queries.views import views
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +76,7 @@ class Trace:
         self._connection = _connect(self.path)
         try:
             _check_version(self._connection, self.path)
+            _add_views(self._connection)
         except BaseException:
             self.close()
             raise
@@ -384,6 +386,17 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             f"{path} has trace version {inert(found)} (made by kvtrace {inert(maker)}); this kvtrace reads version "
             f"{TRACE_VERSION}. Ingest the recording again with this kvtrace, or use that one"
         )
+
+
+def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the views that an earlier kvtrace's trace lacks, for this connection: they come without a new version."""
+    made = {name for (name,) in connection.sql("SELECT view_name FROM duckdb_views()").fetchall()}
+    for view in views():
+        if not view.stored and view.name not in made:
+            try:
+                connection.execute(f"CREATE TEMP VIEW {view.name} AS {view.sql}")
+            except (duckdb.CatalogException, duckdb.BinderException):
+                continue  # the trace lacks what it is made of
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 import duckdb
 
 from kvtrace.ingest.schema import trace as schema
-from kvtrace.ingest.views import fill_stored
 
 create_schema = schema.create_schema
 
@@ -21,7 +20,7 @@ def write_trace(path: Path, *statements: str) -> Path:
         connection.execute("BEGIN")
         for statement in statements:
             connection.execute(statement)
-        fill_stored(connection)
+        schema.fill_stored(connection)
         connection.execute("COMMIT")
     return path
 

@@ -18,16 +18,16 @@ _MAD_TO_SIGMA = 1.4826
 
 _STEPS = """
 SELECT s.engine_id, s.scheduled_tokens = s.decode_tokens AS decode_only, s.scheduled_tokens::DOUBLE AS tokens,
-    r.contexts, coalesce(a.added_ns + coalesce(a.usual_ns, 0), s.interval_ns)::DOUBLE AS interval_ns
-FROM step s LEFT JOIN step_added a USING (engine_id, step) JOIN (
+    r.contexts, t.own_ns::DOUBLE AS own_ns
+FROM step s JOIN step_time t USING (engine_id, step) JOIN (
     SELECT engine_id, step, sum(scheduled_tokens::DOUBLE * computed_tokens
         + scheduled_tokens::DOUBLE * (scheduled_tokens::DOUBLE + 1) / 2) AS contexts
     FROM step_request GROUP BY engine_id, step
 ) r USING (engine_id, step)
-WHERE s.scheduled_tokens > 0 AND s.interval_ns IS NOT NULL
+WHERE t.own_ns IS NOT NULL
 ORDER BY s.engine_id, s.step
 """
-"""Steps with their wall time; that of a step with prefill includes its launch (view step_added)."""
+"""Steps with the wall time that was their own."""
 
 
 class Fit(NamedTuple):
@@ -54,11 +54,11 @@ def insert_cost_model(connection: duckdb.DuckDBPyConnection) -> None:
     columns: dict[str, Any] = connection.execute(_STEPS).fetchnumpy()
     engines = columns["engine_id"]
     decode_only = np.asarray(columns["decode_only"], bool)
-    tokens, contexts, interval = (np.asarray(columns[name], float) for name in ("tokens", "contexts", "interval_ns"))
+    tokens, contexts, own = (np.asarray(columns[name], float) for name in ("tokens", "contexts", "own_ns"))
     for engine in np.unique(engines).tolist():
         mine = engines == engine
         chosen = {"with_prefill": mine & ~decode_only, "all": mine, "decode_only": mine & decode_only}
-        fits = {name: fit(tokens[rows], contexts[rows], interval[rows]) for name, rows in chosen.items() if rows.any()}
+        fits = {name: fit(tokens[rows], contexts[rows], own[rows]) for name, rows in chosen.items() if rows.any()}
         used = next((name for name in ("with_prefill", "all") if name in fits and fits[name].usable), None)
         for name, found in fits.items():
             row = [engine, name, *found, name == used]

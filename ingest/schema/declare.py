@@ -31,6 +31,4 @@ SOURCE_ID = column("source_id", INTEGER, "The file it was read from (`source.sou
 
 def event_columns(event: Event) -> tuple[Field, ...]:
     """An event table's columns: the recording process, then the declared fields."""
-    role = "engine" if event.scope == "engine" else "process"
-    doc = f"The recording {role} (`process.process_id`)."
-    return (Field(event.process_column, INTEGER, doc), *event.fields)
+    return (Field(event.process_column, INTEGER, event.process_doc), *event.fields)

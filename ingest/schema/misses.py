@@ -7,7 +7,7 @@ from kvtrace.ingest.schema.declare import BIGINT, DOUBLE, INTEGER, TEXT, Table, 
 
 COST_MODEL = Table(
     "cost_model",
-    "What computing tokens costs in this run (derived): a least-squares fit of the steps' wall time, interval_ns = "
+    "What computing tokens costs in this run (derived): a least-squares fit of the steps' own wall time, own_ns = "
     "intercept_ns + ns_per_token * tokens + ns_per_token_context * token_contexts. A token that attends to c tokens, "
     "itself included, adds c to token_contexts.",
     (

@@ -26,8 +26,8 @@ from kvtrace.ingest.schema.imported import OUTSIDE_TABLES
 from kvtrace.ingest.schema.misses import VERDICTS
 from kvtrace.ingest.schema.reuse import REUSE_SIZE
 from kvtrace.ingest.schema.tiles import TILE_TABLES
-from kvtrace.ingest.views import View, views
 from kvtrace.queries.text import quoted
+from kvtrace.queries.views import View, views
 
 TRACE_VERSION = 12
 """Version of the tables below. Readers refuse a trace of another version and name both."""
@@ -318,6 +318,13 @@ def create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     for view in views():
         _create_view(connection, view)
     connection.execute("COMMIT")
+
+
+def fill_stored(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill the tables of the views that are made at ingest."""
+    for view in views():
+        if view.stored and connection.execute(f"SELECT {view.condition}").fetchall() == [(True,)]:
+            connection.execute(f"INSERT INTO {view.name} {view.sql}")
 
 
 def _create_view(connection: duckdb.DuckDBPyConnection, view: View) -> None:

@@ -11,9 +11,9 @@ import duckdb
 from kvtrace.errors import KvtraceError
 from kvtrace.export.place import is_export
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
-from kvtrace.ingest.views import views
 from kvtrace.queries.text import first_line, inert, quoted
 from kvtrace.queries.trace import COMPUTED, Trace, spill_directory
+from kvtrace.queries.views import views
 
 VIEWS = {view.name: view.sql for view in views() if not view.stored}
 """The SELECTs of a trace's views, in an order in which they can be made."""

@@ -26,7 +26,7 @@ def plot(frame: Frame) -> Figure:
             label=f"{prefix(fit.engine_id)}{fit.composition}: {fit.intercept_ms:.3g} ms + "
             f"{fit.slope_us_per_token:.3g} us/token\n(R² {fit.r2:.3f}, {fit.steps:,} steps)",
         )
-        axes.plot(fit.mean_tokens, fit.mean_interval_ms, MARKERS[number % len(MARKERS)], color=colour)
+        axes.plot(fit.mean_tokens, fit.mean_ms, MARKERS[number % len(MARKERS)], color=colour)
     log_if_wide(axes, [*floats(frame.min_tokens), *floats(frame.max_tokens)])
     axes.set_ylim(bottom=0)
     label(axes, x="scheduled in a step (tokens)", y="step time (ms)")

@@ -21,14 +21,14 @@ def plot(frame: Frame) -> Figure:
         rows = frame[frame.composition == kind]
         tokens = floats(rows.scheduled_tokens)
         axes.scatter(
-            tokens, floats(rows.interval_ms), s=7, alpha=0.45, linewidths=0, color=KINDS[kind], label=kind,
+            tokens, floats(rows.own_ms), s=7, alpha=0.45, linewidths=0, color=KINDS[kind], label=kind,
             rasterized=len(rows) > MANY_MARKS,
         )  # fmt: skip
         for number, (_, fit) in enumerate(rows.groupby("engine_id")):
             line = fit.sort_values("scheduled_tokens")
             name = None if number else "fit"
             axes.plot(floats(line.scheduled_tokens), floats(line.fitted_ms), color="black", linewidth=1.2, label=name)
-        log_if_wide(axes, floats(rows.interval_ms), axis="y")
+        log_if_wide(axes, floats(rows.own_ms), axis="y")
         if axes.get_yscale() == "linear":
             axes.set_ylim(bottom=0)
         label(axes, x=f"{kind}: scheduled (tokens)", y="step time (ms)" if axes is figure.axes[0] else "")

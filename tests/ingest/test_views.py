@@ -9,8 +9,8 @@ from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS, PinCause
 from kvtrace.ingest.gpu.enums import KernelCategory
 from kvtrace.ingest.schema.trace import TABLES, create_schema
-from kvtrace.ingest.views import View, in_order, parse, views
 from kvtrace.queries.backends.translate import tables_of
+from kvtrace.queries.views import View, in_order, parse, views
 
 FILE = """-- A thing.
 --

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from kvtrace.lab.summary import Result, load_results
@@ -94,3 +95,18 @@ def test_the_report_tells_of_forward_passes(swept: Path) -> None:
     assert measured.phases[1].figures["decode_tokens_per_s"] == pytest.approx(row.rate)
     # latencies count from when the engine might begin, so a batch of one pass takes as long as its pass
     assert measured.phases[0].figures["late_ms_max"] == 0
+
+
+def test_traces_of_an_earlier_kvtrace_have_the_same_figures(swept: Path) -> None:
+    """Views come without a new trace version."""
+    before = load_results(swept)
+    for result in before:
+        with duckdb.connect(str(result.place / "run" / "trace.duckdb")) as trace:
+            trace.execute("DROP VIEW step_time")
+
+    after = load_results(swept)
+
+    assert [(result.warnings, result.steps, [phase.figures for phase in result.phases]) for result in after] == [
+        (result.warnings, result.steps, [phase.figures for phase in result.phases]) for result in before
+    ]
+    assert all(any(phase.figures["decode_tokens_per_s"] for phase in result.phases) for result in after)

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kvtrace.ingest.views import fill_stored
+from kvtrace.ingest.schema.trace import fill_stored
 from tests.traces import write_trace
 
 MakeTrace = Callable[[str], Path]

@@ -11,9 +11,9 @@ from kvtrace import queries
 from kvtrace.errors import KvtraceError
 from kvtrace.events import EVENTS
 from kvtrace.ingest.schema import trace
-from kvtrace.ingest.views import views
 from kvtrace.queries import Trace, catalogue, find, grouped
 from kvtrace.queries.catalogue import parse
+from kvtrace.queries.views import views
 
 TABLES = {*EVENTS, *(table.name for table in trace.TABLES), *(view.name for view in views())}
 UNIT_SUFFIXES = {"ns", "us", "ms", "s", "tokens", "blocks", "requests"}

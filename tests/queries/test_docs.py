@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kvtrace.ingest.views import parse as parse_view
 from kvtrace.queries import Trace, catalogue
 from kvtrace.queries.catalogue import parse
 from kvtrace.queries.plotting import find_plot
+from kvtrace.queries.views import parse as parse_view
 
 from .conftest import MakeTrace
 

@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from kvtrace.ingest.schema.trace import create_schema
-from kvtrace.ingest.views import views
 from kvtrace.queries import Trace, catalogue, find
+from kvtrace.queries.views import views
 
 from .conftest import MakeTrace
 

@@ -17,8 +17,8 @@ def find(trace: Trace) -> Iterator[Finding]:
     """One finding for each engine that lost more than a fiftieth of its time in such steps."""
     for where, rows in by_engine(rows_of(trace, "step-residuals")):
         fitted = [row for row in rows if row["fitted_ms"] is not None]
-        slow = [row for row in fitted if row["interval_ms"] > _TIMES * max(row["fitted_ms"], 0.001)]
-        lost, whole = total(slow, "residual_ms"), total(rows, "interval_ms")
+        slow = [row for row in fitted if row["own_ms"] > _TIMES * max(row["fitted_ms"], 0.001)]
+        lost, whole = total(slow, "residual_ms"), total(rows, "own_ms")
         if not slow or lost / whole < _LEAST_SHARE:
             continue
         longest = max(slow, key=lambda row: row["residual_ms"])
@@ -26,7 +26,7 @@ def find(trace: Trace) -> Iterator[Finding]:
         text = (
             f"{where}{count(len(slow), 'step')} took over {_TIMES:.0f} times as long as their tokens explain, "
             f"{duration(lost)} in all ({percent(lost / whole)} of the steps' time). The worst is step "
-            f"{longest['step']:,}: {duration(longest['interval_ms'])} for {scheduled}."
+            f"{longest['step']:,}: {duration(longest['own_ms'])} for {scheduled}."
         )
         remedy = "Look at those steps in the page; a first step includes compilation, a stall may be the host's."
         worst = Thing("step", longest["step"], longest["engine_id"])

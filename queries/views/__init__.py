@@ -25,12 +25,9 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import resources
 
-import duckdb
-
 from kvtrace import sql_header
 from kvtrace.errors import KvtraceError
-from kvtrace.events import EVENTS
-from kvtrace.ingest.schema.declare import event_columns
+from kvtrace.events import EVENTS, Event
 from kvtrace.sql_header import Column
 
 _KINDS = ("needs", "made", "columns", "column")
@@ -81,13 +78,13 @@ def parse(name: str, text: str) -> View:
     made, _, condition = " ".join(header.all("made")).partition(" if ")
     if made not in ("", "at ingest"):
         raise KvtraceError(f"{file}: `made:` is `at ingest`, `at ingest if CONDITION` or left out")
-    of_events = [field for event in header.names("columns") for field in event_columns(EVENTS[event])]
+    of_events = [named for event in header.names("columns") for named in _columns_of(EVENTS[event])]
     return View(
         name=name,
         doc=" ".join(header.prose),
         needs=header.names("needs"),
         columns=(
-            *(Column(field.name, None, "recorded", field.doc) for field in of_events),
+            *(Column(name, None, "recorded", doc) for name, doc in of_events),
             *(sql_header.column(file, entry) for entry in header.all("column")),
         ),
         stored=bool(made),
@@ -96,8 +93,5 @@ def parse(name: str, text: str) -> View:
     )
 
 
-def fill_stored(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill the tables of the views that are made at ingest."""
-    for view in views():
-        if view.stored and connection.execute(f"SELECT {view.condition}").fetchall() == [(True,)]:
-            connection.execute(f"INSERT INTO {view.name} {view.sql}")
+def _columns_of(event: Event) -> list[tuple[str, str]]:
+    return [(event.process_column, event.process_doc), *((field.name, field.doc) for field in event.fields)]

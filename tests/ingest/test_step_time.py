@@ -1,4 +1,4 @@
-"""View `step_added`: engines whose large steps take known times, and steps written by hand."""
+"""View `step_time`: engines whose large steps take known times, and steps written by hand."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Row = tuple[int, int, int, int | None, int]
 """engine_id, step, tokens, usual_ns, added_ns"""
 
 
-def added(*engines: list[Step]) -> list[Row]:
-    """The view's rows; engines and their steps are numbered from 1."""
+def recorded(*engines: list[Step]) -> Events:
+    """A trace of the steps; engines and their steps are numbered from 1."""
     trace = Events()
     prefill = {f"{phase}_{what}": 0 for phase in ("prefill", "chunked_prefill") for what in ("requests", "tokens")}
     for engine, steps in enumerate(engines, 1):
@@ -34,7 +34,15 @@ def added(*engines: list[Step]) -> list[Row]:
             tokens = prefill | {"decode_tokens": step.decode, "resumed_tokens": step.resumed}
             trace.add("step_schedule", engine_id=engine, step=number, start_ns=step.start_ns, **tokens)
             trace.add("step_update", engine_id=engine, step=number, end_ns=step.end_ns)
-    return trace.rows("SELECT engine_id, step, tokens, usual_ns, added_ns FROM step_added ORDER BY engine_id, step")
+    return trace
+
+
+def added(*engines: list[Step]) -> list[Row]:
+    """The view's rows of steps with other tokens."""
+    rows = recorded(*engines).rows(
+        "SELECT engine_id, step, tokens, usual_ns, added_ns FROM step_time ORDER BY engine_id, step"
+    )
+    return [row for row in rows if row[4] is not None]
 
 
 def run(large: dict[int, tuple[int, int]], *, overlapping: bool) -> list[Step]:
@@ -80,6 +88,23 @@ def test_large_steps_added_what_a_run_of_small_ones_takes_less(seed: int, overla
     assert any(number + 1 in large for number in large), "two in a row are meant to be among them"
 
 
+@pytest.mark.parametrize("seed", [3, 4])
+def test_own_times_add_up_to_the_wall_time_and_leave_decode_steps_theirs(seed: int) -> None:
+    dice = random.Random(seed)
+    large = {
+        number: (dice.randrange(1_000, 40_000), dice.randrange(1_000, 40_000))
+        for number in range(20, 180)
+        if dice.random() < 0.1
+    }
+    steps = run(large, overlapping=True)
+
+    rows = recorded(steps).rows("SELECT step, own_ns, interval_ns FROM step_time JOIN step USING (engine_id, step)")
+
+    assert sum(own for _, own, _ in rows) == sum(interval for _, _, interval in rows) == steps[-1].end_ns
+    decode = [own for step, own, _ in rows if step > 1 and step - 1 not in large]
+    assert decode == [COMPUTE_NS] * (199 - len(large))
+
+
 def test_the_launch_is_in_the_step_before_only_if_that_overlaps_and_has_decode_tokens_only() -> None:
     usual = [Step(0, 100, 1), Step(50, 200, 1), Step(150, 300, 1)]
 
@@ -108,5 +133,21 @@ def test_a_usual_step_is_among_the_fifty_with_tokens_on_either_side() -> None:
     assert added(empty) == [(1, 63, 7, 100, 80 - 100)]
 
 
-def test_steps_whose_phases_are_unknown_have_no_row() -> None:
-    assert added([Step(0, 100, None, None), Step(100, 200, None, None)]) == []
+def test_a_launch_goes_to_no_other_step_than_the_next() -> None:
+    with_an_empty_step_between = [Step(0, 100, 1), Step(50, 200, 1), Step(150, 300, 0), Step(250, 500, 1, 8)]
+
+    rows = recorded(with_an_empty_step_between).rows("SELECT step, launch_ns, own_ns FROM step_time ORDER BY step")
+
+    assert rows == [(1, 0, 100), (2, 0, 100), (4, 100, 300)]
+
+
+def test_steps_whose_phases_are_unknown_keep_their_interval() -> None:
+    trace = Events()
+    for step in (1, 2):
+        known = {"budget_tokens": 100, "budget_left_tokens": 60}
+        trace.add("step_schedule", engine_id=1, step=step, start_ns=100 * step, **known)
+        trace.add("step_update", engine_id=1, step=step, end_ns=100 * step + 100 + step)
+    assert trace.rows("SELECT step, tokens, usual_ns, launch_ns, own_ns, added_ns FROM step_time ORDER BY step") == [
+        (1, None, None, 0, 101, None),
+        (2, None, None, 0, 101, None),
+    ]
