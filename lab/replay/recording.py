@@ -31,7 +31,8 @@ class EngineFacts:
         copies_by: The connector that made these copies.
         invented: No engine had all this: it was made for a workload that was never recorded.
         copy_begin_us: Host time that loading a block adds to a step, us: in the scheduler, and to begin its copy.
-        connector_lookup_us: Host time that asking the connector about a waiting request adds to a step, us.
+        connector_lookup_us: Host time that asking the connector about a waiting request adds to a step for each block
+            of that request, us: in all of the scheduler, not in the question alone.
     """
 
     engine_id: int
@@ -121,7 +122,8 @@ class StepTime(NamedTuple):
     """A recorded step. `update_ns` and `end_ns` are None if its results are not in the recording.
 
     Decode tokens include drafts. A decoding request's context counts once. `copying_ns` is how long its worker was busy
-    with a KV connector's copies.
+    with a KV connector's copies, `asking_ns` what its questions to the connector took (inferred, of
+    `EngineFacts.connector_lookup_us`).
     """
 
     step: int
@@ -134,6 +136,7 @@ class StepTime(NamedTuple):
     prefill_context: int
     waiting: int
     copying_ns: int = 0
+    asking_ns: int = 0
 
 
 @dataclass
@@ -346,7 +349,7 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
         )
     policy, scheduler, caching, chunked, ahead, connector, tp_size, settings = rest
     load, store = _rates(trace, number)
-    begin_us, lookup_us = _host_times(trace, number) if connector else (None, None)
+    begin_us, lookup_us = _host_times(trace, number, size) if connector else (None, None)
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
         scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), load, store, begin_us, lookup_us,
@@ -371,30 +374,36 @@ WITH load AS (
         WHERE call = 'load' AND engine_id = $e GROUP BY ALL
     ) GROUP BY step
 ), asked AS (
-    SELECT step, count(*) AS lookups FROM connector_lookup WHERE part = 0 AND engine_id = $e GROUP BY step
+    SELECT step, sum(prompt_tokens) / $size AS blocks FROM connector_lookup JOIN request USING (engine_id, request)
+    WHERE part = 0 AND engine_id = $e GROUP BY step
 ), plan AS (
-    SELECT step, scheduled_ns - start_ns AS ns, coalesce(lookups, 0) AS lookups, blocks,
+    SELECT step, scheduled_ns - start_ns AS ns, coalesce(asked.blocks, 0) AS asked, load.blocks,
         if(connector LIKE 'LMCache%', 0, coalesce(call.ns, 0)) AS called_ns
     FROM step_schedule LEFT JOIN asked USING (step) LEFT JOIN load USING (step) LEFT JOIN call USING (step)
     WHERE engine_id = $e
 ), idle AS (
-    SELECT median(ns) FILTER (lookups = 0) AS none_ns, median(ns) FILTER (lookups = 1) AS one_ns
-    FROM plan WHERE blocks IS NULL
+    SELECT median(ns) AS none_ns FROM plan WHERE blocks IS NULL AND asked = 0
+), question AS (
+    SELECT ns - none_ns AS ns, asked AS blocks FROM plan, idle WHERE blocks IS NULL AND asked > 0
+), answer AS (
+    SELECT greatest(sum(ns) / sum(blocks), 0) AS ns FROM question
+    WHERE ns / blocks < 5 * (SELECT median(ns / blocks) FROM question)
 ), cost AS (
-    SELECT ns - none_ns - lookups * coalesce(greatest(one_ns - none_ns, 0), 0) + called_ns AS ns, blocks
-    FROM plan, idle WHERE blocks IS NOT NULL
+    SELECT plan.ns - none_ns - asked * coalesce(answer.ns, 0) + called_ns AS ns, blocks
+    FROM plan, idle, answer WHERE blocks IS NOT NULL
 )
 SELECT
     (SELECT sum(ns) / sum(blocks) / 1e3 FROM cost WHERE ns / blocks < 5 * (SELECT median(ns / blocks) FROM cost)),
-    (SELECT (one_ns - none_ns) / 1e3 FROM idle)
+    (SELECT ns / 1e3 FROM answer)
 """
 """Host time that loads add to a step beside their copies, without stalls. LMCache copies within its call, which is not
 counted."""
 
 
-def _host_times(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:
-    """Host time of loading a block and of asking the connector about a request, us; None without any."""
-    begin_us, lookup_us = _rows(trace, _HOST_TIMES.replace("$e", str(engine_id)))[0]
+def _host_times(trace: Trace, engine_id: int, block_size: int) -> tuple[float | None, float | None]:
+    """Host time of loading a block and of asking the connector about one, us; None without any."""
+    sql = _HOST_TIMES.replace("$e", str(engine_id)).replace("$size", str(block_size))
+    begin_us, lookup_us = _rows(trace, sql)[0]
     begin_us, lookup_us = (each if each is None else max(float(each), 0.0) for each in (begin_us, lookup_us))
     return begin_us, lookup_us
 
@@ -530,6 +539,7 @@ def _fill(chains: Iterable[dict[int, int]]) -> None:
 
 
 def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
+    asking_ns = 1e3 * (engine.connector_lookup_us or 0)
     rows = _rows(
         trace,
         # A token at position p attends to p + 1 tokens; prefill of n tokens behind c: n * c + n * (n + 1) / 2.
@@ -540,7 +550,10 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         "FILTER (phase <> 'decode'), 0)::BIGINT prefill_context FROM step_request WHERE engine_id = $e GROUP BY step) "
         "SELECT s.step, s.start_ns, s.update_ns, s.end_ns, coalesce(decodes, 0)::BIGINT, coalesce(prefill, 0)::BIGINT, "
         "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting, "
-        "coalesce(c.ns, 0)::BIGINT FROM step s LEFT JOIN share USING (step) "
+        f"coalesce(c.ns, 0)::BIGINT, coalesce(a.blocks * {asking_ns}, 0)::BIGINT "
+        "FROM step s LEFT JOIN share USING (step) "
+        f"LEFT JOIN (SELECT step, sum(prompt_tokens) / {engine.block_size} AS blocks FROM connector_lookup "
+        "JOIN request USING (engine_id, request) WHERE part = 0 AND engine_id = $e GROUP BY step) a USING (step) "
         "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
         "sum(end_ns - start_ns) AS ns FROM connector_call WHERE engine_id = $e AND call <> 'poll' GROUP BY ALL) "
         "GROUP BY step) c USING (step) WHERE s.engine_id = $e ORDER BY s.step",

@@ -48,8 +48,13 @@ TIERS: dict[str, dict[str, Any]] = {
 }
 """Models of tiers; what they leave out is as `_TIER_DEFAULTS`. Bandwidths of `lmcache` are rounded ones of LMCache
 0.5.6 on H100s, those of `disk` our choice."""
-ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S, ASSUMED_COPY_BEGIN_US, ASSUMED_LOOKUP_US = 50.0, 38.0, 37.0, 850.0
+ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S, ASSUMED_COPY_BEGIN_US = 50.0, 38.0, 37.0
 """Copies from and to host memory where no recording has any: OffloadingConnector on H100s, vLLM 0.33, 32 layers."""
+ASSUMED_LOOKUP_US = {"offloading": 12.0}
+ASSUMED_OTHER_LOOKUP_US = 2.0
+"""Host time for each block of a request that a connector is asked about, where no recording has it. On hosts of H100s
+and H200s OffloadingConnector took 12 to 16 us, of which 3 are the GPU's own prefix cache. In a replay's processor time
+SimpleCPUOffloadConnector took a sixth of that beside the cache; others are taken for as fast."""
 _TIER_DEFAULTS: dict[str, Any] = {
     "bytes": 16 << 30,
     "latency_us": 10.0,
@@ -81,7 +86,8 @@ class Settings:
         load_gb_per_s: Bandwidth of copies from the host, GB/s; what the recording's own achieved, if it has any.
         store_gb_per_s: Bandwidth of copies to the host, GB/s, likewise.
         copy_begin_us: Host time that copying a block adds to a step, us; as recorded, too.
-        connector_lookup_us: Host time that asking the connector about a waiting request adds to a step, us, likewise.
+        connector_lookup_us: Host time that asking the connector about a waiting request adds to a step for each block
+            of that request, us, likewise; None: what is assumed of the connector.
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
         num_speculative_tokens: Most draft tokens of a request in a step; 0 without speculation.
@@ -103,7 +109,7 @@ class Settings:
     load_gb_per_s: float = ASSUMED_LOAD_GB_PER_S
     store_gb_per_s: float = ASSUMED_STORE_GB_PER_S
     copy_begin_us: float = ASSUMED_COPY_BEGIN_US
-    connector_lookup_us: float = ASSUMED_LOOKUP_US
+    connector_lookup_us: float | None = None
     connector: str = "offloading"
     lazy_offload: bool = False
     tier: dict[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.drive import Worker, predecessors
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.recording import Recording
-from kvtrace.lab.replay.settings import CONNECTORS, Settings
+from kvtrace.lab.replay.settings import ASSUMED_LOOKUP_US, ASSUMED_OTHER_LOOKUP_US, CONNECTORS, Settings
 from kvtrace.lab.replay.tiers.copies import OffloadingCopies, SimpleCpuCopies
 from kvtrace.lab.replay.tiers.prefetch import Prefetcher
 from kvtrace.lab.replay.tiers.rows import CopyRows
@@ -52,23 +52,26 @@ def emulated_worker(
         made = kind(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, begin_ns, clock, reported, rows)
     else:
         return None
-    return _Asked(scheduler.connector, made, int(settings.connector_lookup_us * 1000))
+    lookup_us = settings.connector_lookup_us
+    if lookup_us is None:
+        lookup_us = ASSUMED_LOOKUP_US.get("" if settings.tier else settings.connector, ASSUMED_OTHER_LOOKUP_US)
+    return _Asked(scheduler.connector, made, int(lookup_us * 1000), settings.block_size)
 
 
 class _Asked:
     """A worker, with the time that a step's questions to the connector took before it."""
 
-    def __init__(self, connector: Any, worker: Worker, lookup_ns: int) -> None:
-        self._worker, self._lookup_ns, self._lookups = worker, lookup_ns, 0
+    def __init__(self, connector: Any, worker: Worker, lookup_ns: int, block_size: int) -> None:
+        self._worker, self._lookup_ns, self._block_size, self._blocks = worker, lookup_ns, block_size, 0
         self._ask = connector.get_num_new_matched_tokens
         connector.get_num_new_matched_tokens = self._counted
 
-    def _counted(self, *arguments: Any) -> Any:
-        self._lookups += 1
-        return self._ask(*arguments)
+    def _counted(self, request: Any, *arguments: Any) -> Any:
+        self._blocks += request.num_tokens // self._block_size
+        return self._ask(request, *arguments)
 
     def begin(self, output: Any) -> int:
-        asked_ns, self._lookups = self._lookups * self._lookup_ns, 0
+        asked_ns, self._blocks = self._blocks * self._lookup_ns, 0
         return asked_ns + self._worker.begin(output)
 
     def __call__(self, output: Any, step: int = 0) -> Any:

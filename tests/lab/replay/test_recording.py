@@ -183,3 +183,39 @@ def test_a_cached_block_is_its_requests_or_else_its_holders(tmp_path: Path) -> N
     )
     chains = {request.number: request.chain for request in recording.requests}
     assert chains == {1: {0: 111}, 2: {1: 222}}
+
+
+def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(tmp_path: Path) -> None:
+    """A step is planned in 0.1 ms, and 10 us more a block asked about. One has stalled.
+
+    Loads take 5 us a block more in the scheduler, and 30 in the worker's call.
+    """
+    asked, loaded = [10, 200, 0, 40, 0, 300, 25, 0, 0, 150, 7], [0, 60, 0, 0, 0, 250, 0, 0, 0, 0, 0]
+    rows = []
+    for number, (blocks, load) in enumerate(zip(asked, loaded, strict=True), 2):
+        start, request = number * 10**9, 100 + number
+        planned = start + 100_000 + 10_000 * blocks + 5_000 * load + (10**8 if blocks == 7 else 0)
+        rows += [
+            "INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns, decode_requests, decode_tokens) "
+            f"VALUES (1, {number}, {start}, {planned}, 0, 0)",
+        ]
+        if blocks:
+            rows += [
+                f"INSERT INTO request (request, engine_id, prompt_tokens) VALUES ({request}, 1, {16 * blocks})",
+                "INSERT INTO connector_lookup (engine_id, step, request, part) VALUES "
+                f"(1, {number}, {request}, 0), (1, {number}, {request}, 1)",  # a MultiConnector asks its parts
+            ]
+        if load:
+            rows += [
+                "INSERT INTO transfer_submit (process_id, engine_id, step, transfer, connector, direction, blocks) "
+                f"VALUES (1, 1, {number}, {number}, 'OffloadingConnector', 'load', {load})",
+                "INSERT INTO connector_call (process_id, engine_id, step, part, call, start_ns, end_ns) "
+                f"VALUES (1, 1, {number}, 0, 'load', {planned}, {planned + 30_000 * load})",
+            ]
+    recording = read_recording(trace(tmp_path, *rows, connector="OffloadingConnector"))
+
+    assert recording.engine.connector_lookup_us == pytest.approx(10)
+    assert recording.engine.copy_begin_us == pytest.approx(35)
+    assert {step.step: step.asking_ns for step in recording.steps if step.asking_ns} == {
+        number: 10_000 * blocks for number, blocks in enumerate(asked, 2) if blocks
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -46,3 +47,52 @@ def test_prefills_of_an_idle_engine_tell_what_prefills_take(token_ns: int, promp
     assert model.end_ns(0, 0, Work(0, 16, 0, 136)) == pytest.approx(LAUNCH_NS, rel=0.25)
     decode = Work(1, 0, 2048, 0)
     assert model.end_ns(0, 0, decode) == pytest.approx(DECODE_NS + CONTEXT_NS * 2048, rel=0.1)
+
+
+@given(
+    context_ns=st.integers(20, 120),
+    token_ns=st.integers(0, 40_000),
+    seed=st.integers(0, 1000),
+)
+def test_reading_long_contexts_takes_its_time_beside_prefills_too(context_ns: int, token_ns: int, seed: int) -> None:
+    """Where the recording only has prefills with a few short contexts beside them, whose share is lost in the noise."""
+    dice = random.Random(seed)
+    steps, now = [], 0
+    for number in range(600):
+        decodes, prefill = dice.randrange(1, 12), dice.randrange(16, 8000) if number % 6 == 0 else 0
+        context = decodes * (dice.randrange(10, 200) if prefill else dice.randrange(100, 9000))
+        takes = DECODE_NS + token_ns * decodes + context_ns * context + 20_000 * prefill * dice.uniform(0.8, 1.2)
+        steps.append(StepTime(number, now, now + int(takes), now + int(takes), decodes, prefill, context, 0, 0))
+        now += int(takes)
+
+    model = fit(steps)
+
+    loaded = Work(42, 4000, 42 * 7000, 0)
+    decoding = token_ns * 42 + context_ns * 42 * 7000
+    truth = DECODE_NS + decoding + 20_000 * 4000
+    assert 0.85 * truth < model.step_ns(loaded) < 1.15 * (truth + decoding)  # reading is slower beside prefills
+
+
+@given(asking_ns=st.integers(0, 15_000_000))
+def test_questions_to_a_connector_are_no_part_of_a_launch(asking_ns: int) -> None:
+    """A replay adds what its own questions take."""
+    plain, asked, added = [], [], 0
+    for number in range(400):
+        now = number * 10 * DECODE_NS
+        large = number % 4 == 0
+        start = now - OVERHEAD_NS if large else now - DECODE_NS  # scheduled ahead; the launch holds back what is before
+        steps = [
+            StepTime(2 * number, now - 2 * DECODE_NS, now + (LAUNCH_NS if large else 0), 0, 1, 0, 100, 0, 0),
+            StepTime(2 * number + 1, start, now + 2 * LAUNCH_NS, 0, 1, 500 if large else 0, 100, 125_250, 0),
+        ]
+        plain += steps
+        added = asking_ns if large else 0
+        asked += [
+            steps[0]._replace(update_ns=now + (LAUNCH_NS + added if large else 0)),
+            steps[1]._replace(update_ns=now + 2 * LAUNCH_NS + added, asking_ns=added),
+        ]
+
+    expected, found = fit(plain), fit(asked)
+
+    assert expected.launch_ns > 0
+    assert (found.launch_ns, found.least_ns) == (expected.launch_ns, expected.least_ns)
