@@ -349,24 +349,8 @@ def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any, bounds: _B
         work, time = all_work, all_time
     design = np.column_stack([np.ones(len(time)), work])
     kept, limit = np.ones(len(time), dtype=bool), float("inf")
-    used = np.flatnonzero(design.any(axis=0))
-    found = np.zeros(design.shape[1])
-    given = bounds.least.copy()
     for _ in range(12):
-        # relative weights: a short step's error matters as much to its requests as a long one's
-        weight = 1 / np.sqrt(np.maximum(time[kept], 1))
-        beyond = (time - design @ given)[kept]
-        solved = np.linalg.lstsq(design[kept][:, used] * weight[:, None], beyond * weight, rcond=None)[0]
-        above = solved > (bounds.most - given)[used]
-        if above.any():
-            given[used[above]] = bounds.most[used[above]]
-            used = used[~above]
-            continue
-        if (solved < 0).any():
-            used = np.delete(used, int(np.argmin(solved * design[:, used].mean(axis=0))))
-            continue
-        found[:] = given
-        found[used] += solved
+        found = _bounded(design[kept], time[kept], bounds)
         error = np.abs(time - design @ found)
         limit = max(6 * 1.4826 * float(np.median(error)), 1.0)
         inside = error <= limit
@@ -375,6 +359,26 @@ def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any, bounds: _B
         kept = inside
     predicted = (design @ found)[kept].sum()
     return found * (time[kept].sum() / predicted if predicted > 0 else 1), limit
+
+
+def _bounded(design: Any, time: Any, bounds: _Bounds) -> Any:
+    """Coefficients within bounds, by least squares. What comes out beyond one is put there, the rest fitted anew."""
+    # relative weights: a short step's error matters as much to its requests as a long one's
+    weight = 1 / np.sqrt(np.maximum(time, 1))
+    found, used = bounds.least.copy(), np.flatnonzero(design.any(axis=0))
+    while used.size:
+        beyond = (time - design @ found) * weight
+        solved = np.linalg.lstsq(design[:, used] * weight[:, None], beyond, rcond=None)[0]
+        above = solved > (bounds.most - bounds.least)[used]
+        if (solved < 0).any():
+            used = np.delete(used, int(np.argmin(solved * design[:, used].mean(axis=0))))
+        elif above.any():
+            found[used[above]] = bounds.most[used[above]]
+            used = used[~above]
+        else:
+            found[used] += solved
+            break
+    return found
 
 
 def _residual(kind: str, work: Any, time: Any, coefficients: Any, least_ns: int) -> Residual:

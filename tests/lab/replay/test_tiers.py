@@ -157,6 +157,16 @@ def test_a_prefetch_that_comes_too_late_changes_nothing(engine: ProcessPoolExecu
     assert late["prefetch"]["begun"] == 0
 
 
+def test_a_question_costs_by_the_blocks_of_its_request(engine: ProcessPoolExecutor) -> None:
+    """One job alone, so that nobody else's questions delay it; its turns grow by their prompts and answers."""
+    free, dear = (
+        run(engine, "cpu_bytes_to_use=1GiB", f"connector_lookup_us={cost}", rate=1.0, count=1) for cost in (0, 1000)
+    )
+    later = [after - before for before, after in zip(free["first_s"], dear["first_s"], strict=True)]
+    prompts = [request.prompt_tokens for request in generated(rate=1.0, count=1).requests]
+    assert later == pytest.approx([prompt // 16 * 1e-3 for prompt in prompts[1:]], rel=0.01)
+
+
 def test_chunks_of_256_tokens_hit_less_than_blocks(engine: ProcessPoolExecutor) -> None:
     blocks = run(engine, "tier=host", "tier_bytes=1GiB", *FAST)
     chunks = run(engine, "tier=lmcache", "tier_bytes=1GiB", *FAST)
