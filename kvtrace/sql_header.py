@@ -43,7 +43,7 @@ UNITS = (
     "ppb",
     "ms/token",
     "ms/turn",
-    "us/token",
+    "us/token", "us/block",
 )
 
 _COLUMN = re.compile(r"(?P<name>[a-z]\w*)(?: \[(?P<unit>[^\]]+)\])? (?P<source>[a-z]+) \| (?P<meaning>.+)")

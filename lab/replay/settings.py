@@ -53,7 +53,7 @@ ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S, ASSUMED_COPY_BEGIN_US = 50.0, 38.
 ASSUMED_LOOKUP_US = {"offloading": 12.0}
 ASSUMED_OTHER_LOOKUP_US = 2.0
 """Host time for each block of a request that a connector is asked about, where no recording has it. On hosts of H100s
-and H200s OffloadingConnector took 12 to 16 us, of which 3 are the GPU's own prefix cache. In a replay's processor time
+and H200s OffloadingConnector took 14 to 21 us, of which 3 are the GPU's own prefix cache. In a replay's processor time
 SimpleCPUOffloadConnector took a sixth of that beside the cache; others are taken for as fast."""
 _TIER_DEFAULTS: dict[str, Any] = {
     "bytes": 16 << 30,
