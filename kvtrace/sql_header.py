@@ -43,7 +43,8 @@ UNITS = (
     "ppb",
     "ms/token",
     "ms/turn",
-    "us/token", "us/block",
+    "us/token",
+    "us/block",
 )
 
 _COLUMN = re.compile(r"(?P<name>[a-z]\w*)(?: \[(?P<unit>[^\]]+)\])? (?P<source>[a-z]+) \| (?P<meaning>.+)")

@@ -18,11 +18,15 @@ SELECT
     u.end_ns - s.start_ns AS duration_ns,
     u.end_ns - greatest(s.start_ns, lag(u.end_ns) OVER (PARTITION BY s.engine_id ORDER BY s.step))
         AS interval_ns,
-    s.prefill_requests + s.chunked_prefill_requests + s.decode_requests + s.resumed_requests
-        AS scheduled_requests,
-    coalesce(
-        s.prefill_tokens + s.chunked_prefill_tokens + s.decode_tokens + s.resumed_tokens,
-        s.budget_tokens - s.budget_left_tokens
+    -- A damaged recording may hold any number.
+    try_cast(
+        s.prefill_requests::BIGINT + s.chunked_prefill_requests + s.decode_requests + s.resumed_requests AS INTEGER
+    ) AS scheduled_requests,
+    try_cast(
+        coalesce(
+            s.prefill_tokens::BIGINT + s.chunked_prefill_tokens + s.decode_tokens + s.resumed_tokens,
+            s.budget_tokens::BIGINT - s.budget_left_tokens
+        ) AS INTEGER
     ) AS scheduled_tokens,
     u.output_tokens, u.finished_requests
 FROM step_schedule s LEFT JOIN step_update u USING (engine_id, step)

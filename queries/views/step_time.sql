@@ -25,9 +25,10 @@ WITH near AS (
         step,
         interval_ns,
         scheduled_tokens,
-        scheduled_tokens - decode_tokens AS tokens,
-        lead(scheduled_tokens - decode_tokens, 1, 0) OVER steps AS next_tokens,
-        lag(scheduled_tokens - decode_tokens) OVER steps = 0 AND start_ns < lag(end_ns) OVER steps AS follows_decode,
+        scheduled_tokens::BIGINT - decode_tokens AS tokens,
+        lead(scheduled_tokens::BIGINT - decode_tokens, 1, 0) OVER steps AS next_tokens,
+        lag(scheduled_tokens::BIGINT - decode_tokens) OVER steps = 0 AND start_ns < lag(end_ns) OVER steps
+            AS follows_decode,
         lag(scheduled_tokens) OVER steps AS before_scheduled_tokens,
         lag(interval_ns) OVER steps AS before_ns
     FROM step

@@ -151,3 +151,13 @@ def test_steps_whose_phases_are_unknown_keep_their_interval() -> None:
         (1, None, None, 0, 101, None),
         (2, None, None, 0, 101, None),
     ]
+
+
+@pytest.mark.parametrize("phase", ["prefill", "chunked_prefill", "decode", "resumed"])
+@pytest.mark.parametrize("far", [-(2**31) + 1, 2**31 - 1])
+def test_numbers_that_only_a_damaged_recording_has_are_no_error(phase: str, far: int) -> None:
+    trace = recorded([Step(0, 100, 1), Step(50, 200, 1, 8), Step(150, 300, 1)])
+    trace.rows("UPDATE step_schedule SET decode_tokens = -2, prefill_tokens = 2147483647 WHERE step = 1 RETURNING 1")
+    trace.rows(f"UPDATE step_schedule SET {phase}_tokens = {far}, {phase}_requests = {far} WHERE step > 1 RETURNING 1")
+    trace.rows(f"UPDATE step_schedule SET budget_tokens = {far}, budget_left_tokens = {-far} RETURNING 1")
+    assert len(trace.rows("FROM step LEFT JOIN step_time USING (engine_id, step)")) == 3

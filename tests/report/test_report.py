@@ -228,11 +228,11 @@ def test_a_plot_that_fails_leaves_its_answer(trace: Path, tmp_path: Path, monkey
 
 
 def test_a_query_that_fails_is_said(make_trace: MakeTrace, tmp_path: Path) -> None:
-    """A trace of the same version can lack a view that a newer kvtrace asks for."""
-    broken = make_trace(run_sql() + "DROP VIEW step")
+    """A trace of the same version can lack a table that a newer kvtrace asks for."""
+    broken = make_trace(run_sql() + "DROP TABLE cost_model")
     done = CliRunner().invoke(app, ["report", str(broken), "-o", str(tmp_path)])
     assert done.exit_code == 0
-    assert re.search(r"^kvtrace: step-timeline: it failed: .*step", done.stderr, re.MULTILINE)
+    assert re.search(r"^kvtrace: cost-model: it failed: .*cost_model", done.stderr, re.MULTILINE)
     page = (tmp_path / "report.html").read_text()
     assert "it failed: an earlier kvtrace made this trace" in page
     assert 'id="request-latency"' in page
