@@ -401,7 +401,7 @@ def _add_views(connection: duckdb.DuckDBPyConnection) -> None:
 
 @contextmanager
 def _asked_of_earlier() -> Iterator[None]:
-    """Tell that a canned query fails on a trace for the trace's age: views come without a new version."""
+    """Tell that a canned query fails on a trace for the trace's age: tables and columns come without a new version."""
     try:
         yield
     except KvtraceError as error:

@@ -364,7 +364,13 @@ def _rates(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:
     return found.get("load"), found.get("store")
 
 
-_HOST_TIMES = """
+_ASKED_BLOCKS = """
+SELECT step, sum(prompt_tokens) / $size AS blocks FROM connector_lookup JOIN request USING (engine_id, request)
+WHERE part = 0 AND engine_id = $e GROUP BY step
+"""
+"""Blocks of the requests that a step asked the connector about."""
+
+_HOST_TIMES = f"""
 WITH load AS (
     SELECT step, any_value(connector) AS connector, sum(blocks) AS blocks FROM transfer
     WHERE direction = 'load' AND blocks > 0 AND engine_id = $e GROUP BY step
@@ -373,10 +379,7 @@ WITH load AS (
         SELECT process_id, step, sum(end_ns - start_ns) AS ns FROM connector_call
         WHERE call = 'load' AND engine_id = $e GROUP BY ALL
     ) GROUP BY step
-), asked AS (
-    SELECT step, sum(prompt_tokens) / $size AS blocks FROM connector_lookup JOIN request USING (engine_id, request)
-    WHERE part = 0 AND engine_id = $e GROUP BY step
-), plan AS (
+), asked AS ({_ASKED_BLOCKS}), plan AS (
     SELECT step, scheduled_ns - start_ns AS ns, coalesce(asked.blocks, 0) AS asked, load.blocks,
         if(connector LIKE 'LMCache%', 0, coalesce(call.ns, 0)) AS called_ns
     FROM step_schedule LEFT JOIN asked USING (step) LEFT JOIN load USING (step) LEFT JOIN call USING (step)
@@ -396,8 +399,8 @@ SELECT
     (SELECT sum(ns) / sum(blocks) / 1e3 FROM cost WHERE ns / blocks < 5 * (SELECT median(ns / blocks) FROM cost)),
     (SELECT ns / 1e3 FROM answer)
 """
-"""Host time that loads add to a step beside their copies, without stalls. LMCache copies within its call, which is not
-counted."""
+"""Host time that loading a block adds to a step beside its copy, and that asking about one does, without stalls.
+LMCache copies within its call, which is not counted."""
 
 
 def _host_times(trace: Trace, engine_id: int, block_size: int) -> tuple[float | None, float | None]:
@@ -552,8 +555,7 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting, "
         f"coalesce(c.ns, 0)::BIGINT, coalesce(a.blocks * {asking_ns}, 0)::BIGINT "
         "FROM step s LEFT JOIN share USING (step) "
-        f"LEFT JOIN (SELECT step, sum(prompt_tokens) / {engine.block_size} AS blocks FROM connector_lookup "
-        "JOIN request USING (engine_id, request) WHERE part = 0 AND engine_id = $e GROUP BY step) a USING (step) "
+        f"LEFT JOIN ({_ASKED_BLOCKS.replace('$size', str(engine.block_size))}) a USING (step) "
         "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
         "sum(end_ns - start_ns) AS ns FROM connector_call WHERE engine_id = $e AND call <> 'poll' GROUP BY ALL) "
         "GROUP BY step) c USING (step) WHERE s.engine_id = $e ORDER BY s.step",

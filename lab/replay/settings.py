@@ -50,8 +50,7 @@ TIERS: dict[str, dict[str, Any]] = {
 0.5.6 on H100s, those of `disk` our choice."""
 ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S, ASSUMED_COPY_BEGIN_US = 50.0, 38.0, 37.0
 """Copies from and to host memory where no recording has any: OffloadingConnector on H100s, vLLM 0.33, 32 layers."""
-ASSUMED_LOOKUP_US = {"offloading": 12.0}
-ASSUMED_OTHER_LOOKUP_US = 2.0
+ASSUMED_LOOKUP_US, ASSUMED_OTHER_LOOKUP_US = 12.0, 2.0
 """Host time for each block of a request that a connector is asked about, where no recording has it. On hosts of H100s
 and H200s OffloadingConnector took 14 to 21 us, of which 3 are the GPU's own prefix cache. In a replay's processor time
 SimpleCPUOffloadConnector took a sixth of that beside the cache; others are taken for as fast."""

@@ -19,19 +19,20 @@
 -- column: added_ns [ns] derived | What own_ns exceeds usual_ns by, or all of it without usual_ns; NULL if it has decode tokens
 --     only.
 
-WITH near AS (
+WITH told AS (
+    SELECT *, scheduled_tokens::BIGINT - decode_tokens AS tokens FROM step
+), near AS (
     SELECT
         engine_id,
         step,
         interval_ns,
         scheduled_tokens,
-        scheduled_tokens::BIGINT - decode_tokens AS tokens,
-        lead(scheduled_tokens::BIGINT - decode_tokens, 1, 0) OVER steps AS next_tokens,
-        lag(scheduled_tokens::BIGINT - decode_tokens) OVER steps = 0 AND start_ns < lag(end_ns) OVER steps
-            AS follows_decode,
+        tokens,
+        lead(tokens, 1, 0) OVER steps AS next_tokens,
+        lag(tokens) OVER steps = 0 AND start_ns < lag(end_ns) OVER steps AS follows_decode,
         lag(scheduled_tokens) OVER steps AS before_scheduled_tokens,
         lag(interval_ns) OVER steps AS before_ns
-    FROM step
+    FROM told
     WINDOW steps AS (PARTITION BY engine_id ORDER BY step)
 ), compared AS (
     SELECT

@@ -45,6 +45,16 @@ def added(*engines: list[Step]) -> list[Row]:
     return [row for row in rows if row[4] is not None]
 
 
+def some_large(seed: int) -> dict[int, tuple[int, int]]:
+    """A tenth of the steps of a run, with their times to launch and to compute."""
+    dice = random.Random(seed)
+    return {
+        number: (dice.randrange(1_000, 40_000), dice.randrange(1_000, 40_000))
+        for number in range(20, 180)
+        if dice.random() < 0.1
+    }
+
+
 def run(large: dict[int, tuple[int, int]], *, overlapping: bool) -> list[Step]:
     """200 steps on one processor and one GPU; `large` ones take other times to launch and to compute."""
     host = gpu = 0
@@ -71,12 +81,7 @@ def run(large: dict[int, tuple[int, int]], *, overlapping: bool) -> list[Step]:
 @pytest.mark.parametrize("overlapping", [True, False])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_large_steps_added_what_a_run_of_small_ones_takes_less(seed: int, overlapping: bool) -> None:
-    dice = random.Random(seed)
-    large = {
-        number: (dice.randrange(1_000, 40_000), dice.randrange(1_000, 40_000))
-        for number in range(20, 180)
-        if dice.random() < 0.1
-    }
+    large = some_large(seed)
     steps = run(large, overlapping=overlapping)
 
     rows = added(steps)
@@ -90,12 +95,7 @@ def test_large_steps_added_what_a_run_of_small_ones_takes_less(seed: int, overla
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_own_times_add_up_to_the_wall_time_and_leave_decode_steps_theirs(seed: int) -> None:
-    dice = random.Random(seed)
-    large = {
-        number: (dice.randrange(1_000, 40_000), dice.randrange(1_000, 40_000))
-        for number in range(20, 180)
-        if dice.random() < 0.1
-    }
+    large = some_large(seed)
     steps = run(large, overlapping=True)
 
     rows = recorded(steps).rows("SELECT step, own_ns, interval_ns FROM step_time JOIN step USING (engine_id, step)")

@@ -54,7 +54,8 @@ def emulated_worker(
         return None
     lookup_us = settings.connector_lookup_us
     if lookup_us is None:
-        lookup_us = ASSUMED_LOOKUP_US.get("" if settings.tier else settings.connector, ASSUMED_OTHER_LOOKUP_US)
+        offloading = not settings.tier and settings.connector == "offloading"
+        lookup_us = ASSUMED_LOOKUP_US if offloading else ASSUMED_OTHER_LOOKUP_US
     return _Asked(scheduler.connector, made, int(lookup_us * 1000), settings.block_size)
 
 
