@@ -1,13 +1,15 @@
 """Replay's predictions of measured cells beside what was measured, and how many pairs of cells they order rightly.
 
-    python -m bench.replay_cells CELLS --base NAME [--base NAME ...] [--draws N] [--repeat TRACE]
+    python -m bench.replay_cells CELLS [CELLS ...] --base NAME [--base NAME ...] [--draws N]
 
 CELLS is a folder of `kvtrace lab run` (`OUT/cells`), whose cells have a trace (`run/trace.duckdb`). Each cell is
 predicted from the base of its own rate, with the cell's policy and sizes, closed loop and fitted times, and
 a base from bases of lower rates. With `--draws`, each figure is the mean of N replays with other draws of step times,
 and beside it stands their 95% interval: where a measured one lies in it, two runs of the same would differ by as much.
 
-A repetition of a cell tells the noise: pairs of cells that differ by no more than it are left out of the order.
+Further folders have the same cells, measured again. Each run is predicted from the bases of its own folder; then the
+mean of the predictions stands beside the mean of the runs. What the runs of a cell differ by tells the noise: pairs of
+cells that differ by no more than that are left out of the order.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from kvtrace.lab.replay import timing
@@ -31,6 +34,8 @@ from kvtrace.queries.statistics import Interval
 
 GOALS = {"hit_share": 0.01, "evictions": 0.03, "job_mean": 0.10, "ttft_p50": 0.15}
 """Errors that are aimed at: of a hit share in its own unit, of the others relative."""
+_NAME = 60
+"""Columns of a cell's name."""
 
 
 class Cell(NamedTuple):
@@ -75,6 +80,13 @@ class Predicted(NamedTuple):
     intervals: dict[str, Interval | None]
 
 
+class Pair(NamedTuple):
+    """A cell as predicted, and as measured."""
+
+    predicted: Predicted
+    measured: dict[str, float]
+
+
 def predict(base: Cell, cells: list[Cell], draws: int) -> list[Predicted]:
     """Predict cells from one recording. Cells of another rate have their jobs arrive as much faster."""
     recording = read_recording(base.trace)
@@ -108,10 +120,10 @@ def row(cell: Cell, predicted: Predicted, measured: dict[str, float]) -> str:
             text += f" [{interval.low * scale:{form}} {interval.high * scale:{form}}]"
         off = "" if key == "hit_share" or not real else f" ({mine / real - 1:+.0%})"
         texts.append(f"{text} / {real * scale:{form}}{off}")
-    return f"{cell.name[:44]:44} " + " | ".join(f"{text:>38}" for text in texts)
+    return f"{cell.name[:_NAME]:{_NAME}} " + " | ".join(f"{text:>38}" for text in texts)
 
 
-def goals_met(pairs: list[tuple[Predicted, dict[str, float]]]) -> list[str]:
+def goals_met(pairs: list[Pair]) -> list[str]:
     """How many cells each figure is within its goal for, and how many more are within the spread of draws."""
     found = []
     for key, goal in GOALS.items():
@@ -128,7 +140,7 @@ def goals_met(pairs: list[tuple[Predicted, dict[str, float]]]) -> list[str]:
     return found
 
 
-def print_order(pairs: list[tuple[Predicted, dict[str, float]]], noise: float) -> None:
+def print_order(pairs: list[Pair], noise: float) -> None:
     """Share of pairs of cells whose mean job times replay orders as measured."""
     for least in sorted({noise, 0.02, 0.04, 0.05}):
         right = asked = 0
@@ -140,36 +152,54 @@ def print_order(pairs: list[tuple[Predicted, dict[str, float]]], noise: float) -
         print(f"order of job times: {right} of {asked} pairs that differ by more than {least:.1%}")
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cells", type=Path)
-    parser.add_argument("--base", action="append", required=True, help="name of a cell to predict from; one a rate")
-    parser.add_argument("--draws", type=int, default=0, help="replays of each cell with other draws of step times")
-    parser.add_argument("--repeat", type=Path, help="trace of a second recording of one of the cells")
-    parser.add_argument("--repeat-of", help="which cell that is")
-    options = parser.parse_args(arguments)
-    cells = read_cells(options.cells)
-    bases = [cell for cell in cells if any(cell.name.startswith(name) for name in options.base)]
+def compare(cells: list[Cell], named: list[str], draws: int) -> dict[str, Pair]:
+    """Print the table of one run. Return what was predicted and measured of its cells, without the bases."""
+    bases = [cell for cell in cells if any(cell.name.startswith(name) for name in named)]
     titles = ("hit share, %", "evictions", "mean job, ms", "p50 TTFT, ms")
-    print(f"{'predicted / measured':44} " + " | ".join(f"{title:>38}" for title in titles))
-    pairs = []
+    print(f"{'predicted / measured':{_NAME}} " + " | ".join(f"{title:>38}" for title in titles))
+    pairs = {}
     for base in bases:
         asked = [cell for cell in cells if cell.rate == base.rate or (cell in bases and cell.rate > base.rate)]
-        for cell, predicted in zip(asked, predict(base, asked, options.draws), strict=True):
+        for cell, predicted in zip(asked, predict(base, asked, draws), strict=True):
             measured = figures(outcome(cell.trace))
             remark = " (base)" if cell is base else f" (from {base.rate:g}/s)" if cell.rate != base.rate else ""
             print(row(cell, predicted, measured) + remark)
             if not remark:
-                pairs.append((predicted, measured))
+                pairs[cell.name] = Pair(predicted, measured)
+    return pairs
+
+
+def mean_of(pairs: list[Pair]) -> Pair:
+    """One cell's runs, taken together."""
+    predicted = {key: fmean(pair.predicted.figures[key] for pair in pairs) for key in GOALS}
+    return Pair(Predicted(predicted, {}), {key: fmean(pair.measured[key] for pair in pairs) for key in GOALS})
+
+
+def noise_of(runs: list[dict[str, Pair]]) -> float:
+    """By how much the mean job time of a cell's runs differs, in the mean over cells; 0 for one run."""
+    if len(runs) == 1:
+        return 0.0
+    means = {}
+    for key in GOALS:
+        sides = [[run[name].measured[key] for run in runs] for name in runs[0]]
+        apart = [max(side) - min(side) if key == "hit_share" else max(side) / (min(side) or 1) - 1 for side in sides]
+        means[key] = fmean(apart)
+        print(f"{key}: runs of a cell are {means[key]:.1%} apart in the mean, {max(apart):.1%} at most")
+    return means["job_mean"]
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", type=Path, nargs="+")
+    parser.add_argument("--base", action="append", required=True, help="name of a cell to predict from; one a rate")
+    parser.add_argument("--draws", type=int, default=0, help="replays of each cell with other draws of step times")
+    options = parser.parse_args(arguments)
+    runs = [compare(read_cells(folder), options.base, options.draws) for folder in options.cells]
+    everywhere = [name for name in runs[0] if all(name in run for run in runs)]
+    pairs = [mean_of([run[name] for run in runs]) if len(runs) > 1 else runs[0][name] for name in everywhere]
     for line in goals_met(pairs):
         print(line)
-    noise = 0.0
-    if options.repeat:
-        mine = figures(outcome(options.repeat))["job_mean"]
-        real = next(figures(outcome(cell.trace)) for cell in cells if cell.name.startswith(options.repeat_of))
-        noise = abs(mine / real["job_mean"] - 1)
-        print(f"a repetition of {options.repeat_of}: mean job time {mine / real['job_mean'] - 1:+.1%}")
-    print_order(pairs, noise)
+    print_order(pairs, noise_of([{name: run[name] for name in everywhere} for run in runs]))
 
 
 if __name__ == "__main__":

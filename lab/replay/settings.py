@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
@@ -29,8 +29,6 @@ _OFFLOAD = (
     "cpu_bytes_to_use", "connector", "offload_gb_per_s", "load_gb_per_s", "store_gb_per_s", "copy_begin_us",
     "connector_lookup_us",
 )  # fmt: skip
-_COPIES = ("load_gb_per_s", "store_gb_per_s", "copy_begin_us", "connector_lookup_us")
-"""Of an engine and of settings: bandwidths of copies, and the host times of the connector that made them."""
 CONNECTORS = {"offloading": "OffloadingConnector", "simple-cpu-offload": "SimpleCPUOffloadConnector"}
 _WORDS = {"order": _ORDERS, "connector": tuple(CONNECTORS)}
 TIERS: dict[str, dict[str, Any]] = {
@@ -48,12 +46,31 @@ TIERS: dict[str, dict[str, Any]] = {
 }
 """Models of tiers; what they leave out is as `_TIER_DEFAULTS`. Bandwidths of `lmcache` are rounded ones of LMCache
 0.5.6 on H100s, those of `disk` our choice."""
-ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S, ASSUMED_COPY_BEGIN_US = 50.0, 38.0, 37.0
-"""Copies from and to host memory where no recording has any: OffloadingConnector on H100s, vLLM 0.33, 32 layers."""
-ASSUMED_LOOKUP_US, ASSUMED_OTHER_LOOKUP_US = 12.0, 2.0
-"""Host time for each block of a request that a connector is asked about, where no recording has it. On hosts of H100s
-and H200s OffloadingConnector took 14 to 21 us, of which 3 are the GPU's own prefix cache. In a replay's processor time
-SimpleCPUOffloadConnector took a sixth of that beside the cache; others are taken for as fast."""
+
+
+class Assumed(NamedTuple):
+    """Figures of a connector where no recording has any; of vLLM 0.33 on H100s, 32 layers.
+
+    Attributes:
+        load_gb_per_s: Bandwidth of copies from the host, GB/s.
+        store_gb_per_s: Bandwidth of copies to the host, GB/s.
+        copy_begin_us: Host time that copying a block adds to a step, us.
+        connector_lookup_us: Host time for each block of a request that the connector is asked about, us.
+    """
+
+    load_gb_per_s: float
+    store_gb_per_s: float
+    copy_begin_us: float
+    connector_lookup_us: float
+
+
+_COPIES = Assumed._fields
+"""Of an engine and of settings: bandwidths of copies, and the host times of the connector that made them."""
+ASSUMED = {"offloading": Assumed(50.0, 38.0, 37.0, 12.0), "simple-cpu-offload": Assumed(34.0, 40.0, 37.0, 5.0)}
+"""By connector. Lookups of the first took 4 to 21 us on H100s and H200s, most where its tier was full, those of the
+second 4 to 10; 3 of them are the GPU's own prefix cache."""
+ASSUMED_TIER_LOOKUP_US = 2.0
+"""Of a model of a tier."""
 _TIER_DEFAULTS: dict[str, Any] = {
     "bytes": 16 << 30,
     "latency_us": 10.0,
@@ -86,7 +103,7 @@ class Settings:
         store_gb_per_s: Bandwidth of copies to the host, GB/s, likewise.
         copy_begin_us: Host time that copying a block adds to a step, us; as recorded, too.
         connector_lookup_us: Host time that asking the connector about a waiting request adds to a step for each block
-            of that request, us, likewise; None: what is assumed of the connector.
+            of that request, us, likewise; None: what is assumed.
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
         num_speculative_tokens: Most draft tokens of a request in a step; 0 without speculation.
@@ -105,9 +122,9 @@ class Settings:
     scheduler_cls: str | None = None
     pins: dict[str, Any] = field(default_factory=dict)
     cpu_bytes_to_use: int | None = None
-    load_gb_per_s: float = ASSUMED_LOAD_GB_PER_S
-    store_gb_per_s: float = ASSUMED_STORE_GB_PER_S
-    copy_begin_us: float = ASSUMED_COPY_BEGIN_US
+    load_gb_per_s: float = ASSUMED["offloading"].load_gb_per_s
+    store_gb_per_s: float = ASSUMED["offloading"].store_gb_per_s
+    copy_begin_us: float = ASSUMED["offloading"].copy_begin_us
     connector_lookup_us: float | None = None
     connector: str = "offloading"
     lazy_offload: bool = False
@@ -139,8 +156,8 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
         num_speculative_tokens=engine.num_speculative_tokens,
     )
-    recorded: dict[str, Any] = {name: getattr(engine, name) for name in _COPIES}
-    return replace(settings, **{name: value for name, value in recorded.items() if value is not None})
+    recorded = {name: value for name in _COPIES if (value := getattr(engine, name)) is not None}
+    return replace(settings, **(ASSUMED[connector]._asdict() | {"connector_lookup_us": None} | recorded))
 
 
 def with_copies_of(engine: EngineFacts, other: EngineFacts) -> EngineFacts:
@@ -224,8 +241,16 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
         else:
             found[name] = value if name == "scheduler_cls" else _number(change, value)
     tier = _whole_tier(tier, base, engine)
+    found = _assumed_of(engine, base, found) | found
     settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch, scheduler=scheduler)
     return _checked(engine, base, settings, blocks_given="num_gpu_blocks" in found)
+
+
+def _assumed_of(engine: EngineFacts, base: Settings, found: dict[str, Any]) -> dict[str, Any]:
+    """Figures assumed of copies, if another connector is asked for: those of one say little of another's."""
+    connector = found.get("connector", base.connector)
+    known = connector == base.connector or engine.copies_by == CONNECTORS[connector]
+    return {} if known else ASSUMED[connector]._asdict()
 
 
 def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_given: bool) -> Settings:

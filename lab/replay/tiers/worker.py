@@ -9,7 +9,7 @@ from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.drive import Worker, predecessors
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.recording import Recording
-from kvtrace.lab.replay.settings import ASSUMED_LOOKUP_US, ASSUMED_OTHER_LOOKUP_US, CONNECTORS, Settings
+from kvtrace.lab.replay.settings import ASSUMED, ASSUMED_TIER_LOOKUP_US, Settings
 from kvtrace.lab.replay.tiers.copies import OffloadingCopies, SimpleCpuCopies
 from kvtrace.lab.replay.tiers.prefetch import Prefetcher
 from kvtrace.lab.replay.tiers.rows import CopyRows
@@ -38,8 +38,6 @@ def emulated_worker(
     block_bytes = (engine.block_bytes or 0) * settings.block_size // engine.block_size
     reported = recording.transfers if model is None else None
     begin_ns = int(settings.copy_begin_us * 1000)
-    if settings.connector == "simple-cpu-offload" and engine.connector != CONNECTORS[settings.connector]:
-        begin_ns = 0  # it has a thread for that; what its scheduler's side takes was not measured
     made: Worker
     if settings.tier:
         made = tier = scheduler.connector
@@ -54,8 +52,7 @@ def emulated_worker(
         return None
     lookup_us = settings.connector_lookup_us
     if lookup_us is None:
-        offloading = not settings.tier and settings.connector == "offloading"
-        lookup_us = ASSUMED_LOOKUP_US if offloading else ASSUMED_OTHER_LOOKUP_US
+        lookup_us = ASSUMED_TIER_LOOKUP_US if settings.tier else ASSUMED[settings.connector].connector_lookup_us
     return _Asked(scheduler.connector, made, int(lookup_us * 1000), settings.block_size)
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
-from kvtrace.lab.replay.recording import read_recording
+from kvtrace.lab.replay.recording import THREAD_COPY_US, EngineFacts, read_recording
 from kvtrace.lab.replay.settings import (
-    ASSUMED_LOAD_GB_PER_S,
-    ASSUMED_STORE_GB_PER_S,
+    ASSUMED,
+    Settings,
     changed_settings,
     recorded_settings,
     untold_settings,
@@ -88,10 +88,31 @@ def test_copies_are_as_fast_as_recorded_ones(tmp_path: Path) -> None:
     assert (host["load_gb_per_s"], host["store_gb_per_s"], disk["load_gb_per_s"]) == (40, 30, 5)
     still = read_recording(trace(tmp_path)).engine
     assumed = recorded_settings(still)
-    assert (assumed.load_gb_per_s, assumed.store_gb_per_s) == (ASSUMED_LOAD_GB_PER_S, ASSUMED_STORE_GB_PER_S)
+    assert (assumed.load_gb_per_s, assumed.store_gb_per_s) == ASSUMED["offloading"][:2]
     taken = recorded_settings(with_copies_of(still, moved))
     assert taken == replace(assumed, load_gb_per_s=40, store_gb_per_s=30)
     assert with_copies_of(moved, still) == moved
+
+
+def test_what_one_connectors_copies_take_is_not_anothers(tmp_path: Path) -> None:
+    """Recorded ones are those of their connector; another's are as assumed of it, but for what is given."""
+    (tmp_path / "moved").mkdir()
+    rate = "INSERT INTO transfer_rate VALUES (1, 'load', 'device', 9, 9, 9, 2e10)"
+    moved = read_recording(trace(tmp_path / "moved", rate, connector="SimpleCPUOffloadConnector")).engine
+    plain = read_recording(trace(tmp_path)).engine
+    own, none = recorded_settings(moved), recorded_settings(plain)
+    simple, offloading = ASSUMED["simple-cpu-offload"], ASSUMED["offloading"]
+    assert (own.load_gb_per_s, own.store_gb_per_s) == (20, simple.store_gb_per_s)
+
+    def rates(engine: EngineFacts, base: Settings, *changes: str) -> tuple[float, ...]:
+        found = changed_settings(engine, base, ["cpu_bytes_to_use=1GiB", *changes])
+        return tuple(getattr(found, name) for name in ASSUMED["offloading"]._fields)
+
+    assert rates(plain, none, "connector=simple-cpu-offload") == simple
+    assert rates(plain, none, "connector=simple-cpu-offload", "load_gb_per_s=9") == simple._replace(load_gb_per_s=9)
+    assert rates(moved, own, "connector=offloading") == offloading
+    taken = with_copies_of(plain, moved)
+    assert rates(taken, recorded_settings(taken), "connector=simple-cpu-offload")[0] == 20
 
 
 @pytest.mark.parametrize("direction", ["load", "store"])
@@ -185,11 +206,13 @@ def test_a_cached_block_is_its_requests_or_else_its_holders(tmp_path: Path) -> N
     assert chains == {1: {0: 111}, 2: {1: 222}}
 
 
-def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(tmp_path: Path) -> None:
+@pytest.mark.parametrize("connector", ["OffloadingConnector", "SimpleCPUOffloadConnector"])
+def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(tmp_path: Path, connector: str) -> None:
     """A step is planned in 0.1 ms, and 10 us more a block asked about. One has stalled.
 
-    Loads take 5 us a block more in the scheduler, and 30 in the worker's call.
+    Loads take 5 us a block more in the scheduler, and 30 in the worker's call. A thread that copies holds up launches.
     """
+    thread_us = THREAD_COPY_US.get(connector, 0)
     asked, loaded = [10, 200, 0, 40, 0, 300, 25, 0, 0, 150, 7], [0, 60, 0, 0, 0, 250, 0, 0, 0, 0, 0]
     rows = []
     for number, (blocks, load) in enumerate(zip(asked, loaded, strict=True), 2):
@@ -208,14 +231,17 @@ def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(tmp_path: P
         if load:
             rows += [
                 "INSERT INTO transfer_submit (process_id, engine_id, step, transfer, connector, direction, blocks) "
-                f"VALUES (1, 1, {number}, {number}, 'OffloadingConnector', 'load', {load})",
+                f"VALUES (1, 1, {number}, {number}, '{connector}', 'load', {load})",
                 "INSERT INTO connector_call (process_id, engine_id, step, part, call, start_ns, end_ns) "
                 f"VALUES (1, 1, {number}, 0, 'load', {planned}, {planned + 30_000 * load})",
             ]
-    recording = read_recording(trace(tmp_path, *rows, connector="OffloadingConnector"))
+    recording = read_recording(trace(tmp_path, *rows, connector=connector))
 
     assert recording.engine.connector_lookup_us == pytest.approx(10)
-    assert recording.engine.copy_begin_us == pytest.approx(35)
+    assert recording.engine.copy_begin_us == pytest.approx(35 + thread_us)
+    assert {step.step: step.copying_ns for step in recording.steps if step.copying_ns} == {
+        number: (30_000 + thread_us * 1_000) * load for number, load in enumerate(loaded, 2) if load
+    }
     assert {step.step: step.asking_ns for step in recording.steps if step.asking_ns} == {
         number: 10_000 * blocks for number, blocks in enumerate(asked, 2) if blocks
     }
