@@ -7,7 +7,7 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.engine import STOP_TOKEN, TOKEN, Requests
@@ -23,11 +23,25 @@ _NEVER = 1 << 62
 _QUEUED, _ABORT, _RESET, _START, _RESULTS = range(5)
 
 
+class HostTime(NamedTuple):
+    """Host time that a KV connector takes of a step, ns.
+
+    Attributes:
+        before_ns: Before the step is launched.
+        launched_ns: After it is launched and the step before it has ended: launches wait so long, and its results do.
+        computed_ns: After its results: launches wait so long.
+    """
+
+    before_ns: int = 0
+    launched_ns: int = 0
+    computed_ns: int = 0
+
+
 class Worker(Protocol):
     """The worker's side of a KV connector, emulated."""
 
-    def begin(self, output: Any) -> int:
-        """Take up what a step that is launched brings. Return how long the host is busy with it, ns."""
+    def begin(self, output: Any) -> HostTime:
+        """Take up what a step that is launched brings. Return what it takes of the host."""
         ...
 
     def __call__(self, output: Any, step: int = 0) -> Any:
@@ -93,11 +107,11 @@ class Drive:
         """Forget a request that has ended."""
         return self._recorded.pop(request_id)
 
-    def schedule(self, step: int = 0) -> tuple[Any, list[str], int]:
+    def schedule(self, step: int = 0) -> tuple[Any, list[str], HostTime]:
         """Schedule a step, by its recorded number if there is one.
 
         Returns:
-            The scheduler's output, the requests that get a token of it, and by how many ns copies delay it.
+            The scheduler's output, the requests that get a token of it, and what its copies take of the host.
         """
         scheduler = self.scheduler
         if scheduler.connector is not None and len(scheduler.finished_req_ids) > 1:
@@ -106,7 +120,7 @@ class Drive:
         self.steps += 1
         requests = scheduler.requests
         tokens = [id_ for id_ in output.num_scheduled_tokens if not requests[id_].is_prefill_chunk]
-        return output, tokens, self._worker.begin(output) if self._worker is not None else 0
+        return output, tokens, self._worker.begin(output) if self._worker is not None else HostTime()
 
     def results(self, output: Any, tokens: list[str], step: int = 0) -> list[Any]:
         """Hand in the results of a step, by its recorded number if there is one; vLLM's outputs for the clients."""
@@ -325,7 +339,9 @@ class _Timed:
         self._closed = loop.kind == "closed"
         self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
         self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
-        self._open = 0
+        self._open = self._prefills = 0
+        # When the last step ends, when the host has launched it, and when the next one may be launched.
+        self._done = self._launched = self._free = 0
         self._zero = self._frontend_ns = 0
         self._rate = loop.rate
         self._barriers: deque[_Barrier] = deque()
@@ -429,28 +445,19 @@ class _Timed:
         ahead = 2 if scheduler.scheduler_config.async_scheduling else 1
         leap = drive.leap(ahead)
         running: deque[tuple[int, Any, list[str]]] = deque()
-        now, done, launched, stuck, prefills = self._zero, 0, 0, 0, 0
+        now, stuck = self._zero, 0
         while self._due or self._held or running or scheduler.has_requests():
             clock.set(now)
             self._take_in(now)
             if leap is not None and len(running) == ahead - 1 and leap.begin(running[0][1] if running else None):
-                now, done = self._leap(leap, running, now, done)
+                now = self._leap(leap, running, now)
                 clock.set(now)
                 self._take_in(now)
             if scheduler.has_requests() and len(running) < ahead:
-                output, tokens, busy_ns = drive.schedule()
+                output, tokens = self._launch(now)
                 total = output.total_num_scheduled_tokens
                 stuck = 0 if total else stuck + 1
-                done = max(done, now)
-                if total:
-                    work = drive.work(output)
-                    launch_ns = self._model.launch(prefills) if work.prefill_tokens else 0
-                    prefills += work.prefill_tokens > 0
-                    done = self._model.end_ns(now + busy_ns, done, work, launch_ns)
-                    launched = now + busy_ns + launch_ns
-                elif busy_ns:
-                    done = launched = max(done, now + busy_ns)
-                running.append((done, output, tokens))
+                running.append((self._done, output, tokens))
                 if len(running) < ahead and (total or scheduler.has_requests()):
                     now += self._model.overhead_ns if total else 0
                     continue
@@ -460,7 +467,7 @@ class _Timed:
                 now = max(now, self._next_event())
                 continue
             finished, output, tokens = running.popleft()
-            now = max(now, finished, launched)
+            now = max(now, finished, self._launched)
             clock.set(now)
             self._abort(now)
             for result in drive.results(output, tokens):
@@ -472,17 +479,39 @@ class _Timed:
             if stuck > _STUCK_STEPS and not self._due and not self._aborts:
                 break  # what is left can never be scheduled, as with a pool smaller than a request
 
-    def _leap(self, leap: Leap, running: deque[tuple[int, Any, list[str]]], now: int, done: int) -> tuple[int, int]:
-        """Take decode steps until something else happens; the time after them, and when the last one ends."""
+    def _launch(self, now: int) -> tuple[Any, list[str]]:
+        """Schedule a step and launch it. Return the scheduler's output, and the requests that get a token of it."""
+        output, tokens, host = self._drive.schedule()
+        start, before = max(now + host.before_ns, self._free), max(self._done, now)
+        computes = output.total_num_scheduled_tokens > 0
+        if computes:
+            work = self._drive.work(output)
+            launch_ns = self._model.launch(self._prefills) if work.prefill_tokens else 0
+            self._prefills += work.prefill_tokens > 0
+            self._launched = start + launch_ns
+            self._done = self._model.end_ns(start, before, work, launch_ns)
+        else:
+            self._done = before
+            if host.before_ns:
+                self._done = self._launched = max(before, now + host.before_ns)
+        if host.launched_ns:
+            self._free = max(self._launched, before) + host.launched_ns
+            self._done = max(self._done, self._free) if computes else self._done
+        if host.computed_ns:
+            self._free = max(self._free, self._done + host.computed_ns)
+        return output, tokens
+
+    def _leap(self, leap: Leap, running: deque[tuple[int, Any, list[str]]], now: int) -> int:
+        """Take decode steps until something else happens. Return the time after them."""
         drive, model = self._drive, self._model
         pending = running[0][0] if running else None
         waiting = drive.scheduler.get_request_counts()[1]
         while leap.requests and now < self._next_event():
-            ends = model.end_ns(now, max(done, now), Work(leap.requests, 0, leap.context, 0))
+            ends = model.end_ns(now, max(self._done, now), Work(leap.requests, 0, leap.context, 0))
             results = max(now, ends if pending is None else pending)
             if (self._aborts and results >= self._aborts[0][0]) or not leap.step():
                 break
-            done, now = ends, results
+            self._done, now = ends, results
             if pending is not None:
                 pending = ends
             ended = leap.ended()
@@ -498,7 +527,7 @@ class _Timed:
             output = drive.decode_step(ids) if leap.steps else running[0][1]
             running[0] = (pending, output, list(output.num_scheduled_tokens))
         drive.steps += leap.steps
-        return now, done
+        return now
 
     def _next_event(self) -> int:
         """When the next request arrives or a barrier is due."""

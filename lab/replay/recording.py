@@ -17,9 +17,10 @@ _ONE_ARRIVAL_NS = 100_000_000
 _SAMPLE = re.compile(r"\d+_(.+)", re.ASCII | re.DOTALL)
 LOAD = 1 << 40
 """Set in a `transfer` that is a load, above the connector's own number of it (`probes/connectors/part.py`)."""
-THREAD_COPY_US = {"SimpleCPUOffloadConnector": 30.0}
-"""Host time for which a connector's thread holds up launches for each block that it copies. No record tells it: it is
-inferred from how much longer steps with loads took on an H100, vLLM 0.33, 32 layers: 30 to 40 us a block."""
+_HOLDS_UP = "SimpleCPUOffloadConnector"
+HIDDEN_COPY_NS = 8_000_000
+"""Copies that this connector's thread hands to the driver hold up launches, but for so long (inferred). On an H100 with
+vLLM 0.33, steps with loads of 20 to 190 ms took as long as the load, less 3 to 14 ms: `kvtrace query load-steps`."""
 _ABORTS = ("abort", "error", "other", "ignored")
 
 
@@ -352,7 +353,7 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
         )
     policy, scheduler, caching, chunked, ahead, connector, tp_size, settings = rest
     load, store = _rates(trace, number)
-    begin_us, lookup_us = _host_times(trace, number, size, connector) if connector else (None, None)
+    begin_us, lookup_us = _host_times(trace, number, size) if connector else (None, None)
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
         scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), load, store, begin_us, lookup_us,
@@ -406,12 +407,10 @@ SELECT
 LMCache copies within its call, which is not counted."""
 
 
-def _host_times(trace: Trace, engine_id: int, block_size: int, connector: str) -> tuple[float | None, float | None]:
+def _host_times(trace: Trace, engine_id: int, block_size: int) -> tuple[float | None, float | None]:
     """Host time of loading a block and of asking the connector about one, us; None without any."""
     sql = _HOST_TIMES.replace("$e", str(engine_id)).replace("$size", str(block_size))
     begin_us, lookup_us = (each if each is None else max(float(each), 0.0) for each in _rows(trace, sql)[0])
-    if begin_us is not None:
-        begin_us += THREAD_COPY_US.get(connector, 0.0)
     return begin_us, lookup_us
 
 
@@ -547,7 +546,7 @@ def _fill(chains: Iterable[dict[int, int]]) -> None:
 
 def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
     asking_ns = 1e3 * (engine.connector_lookup_us or 0)
-    thread_ns = 1e3 * THREAD_COPY_US.get(engine.connector or "", 0)
+    hidden_ns = HIDDEN_COPY_NS if engine.connector == _HOLDS_UP else 1 << 62
     rows = _rows(
         trace,
         # A token at position p attends to p + 1 tokens; prefill of n tokens behind c: n * c + n * (n + 1) / 2.
@@ -558,12 +557,13 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         "FILTER (phase <> 'decode'), 0)::BIGINT prefill_context FROM step_request WHERE engine_id = $e GROUP BY step) "
         "SELECT s.step, s.start_ns, s.update_ns, s.end_ns, coalesce(decodes, 0)::BIGINT, coalesce(prefill, 0)::BIGINT, "
         "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting, "
-        f"(coalesce(c.ns, 0) + coalesce(t.blocks * {thread_ns}, 0))::BIGINT, "
+        "(coalesce(c.ns, 0) + coalesce(t.ns, 0))::BIGINT, "
         f"coalesce(a.blocks * {asking_ns}, 0)::BIGINT "
         "FROM step s LEFT JOIN share USING (step) "
         f"LEFT JOIN ({_ASKED_BLOCKS.replace('$size', str(engine.block_size))}) a USING (step) "
-        "LEFT JOIN (SELECT step, max(blocks) AS blocks FROM (SELECT process_id, step, sum(blocks) AS blocks "
-        "FROM transfer WHERE engine_id = $e GROUP BY ALL) GROUP BY step) t USING (step) "
+        "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
+        f"sum(greatest(device_ns - {hidden_ns}, 0)) AS ns FROM transfer WHERE engine_id = $e GROUP BY ALL) "
+        "GROUP BY step) t USING (step) "
         "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
         "sum(end_ns - start_ns) AS ns FROM connector_call WHERE engine_id = $e AND call <> 'poll' GROUP BY ALL) "
         "GROUP BY step) c USING (step) WHERE s.engine_id = $e ORDER BY s.step",

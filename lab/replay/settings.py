@@ -66,7 +66,7 @@ class Assumed(NamedTuple):
 
 _COPIES = Assumed._fields
 """Of an engine and of settings: bandwidths of copies, and the host times of the connector that made them."""
-ASSUMED = {"offloading": Assumed(50.0, 38.0, 37.0, 12.0), "simple-cpu-offload": Assumed(34.0, 40.0, 37.0, 5.0)}
+ASSUMED = {"offloading": Assumed(50.0, 38.0, 37.0, 12.0), "simple-cpu-offload": Assumed(34.0, 40.0, 6.0, 5.0)}
 """By connector. Lookups of the first took 4 to 21 us on H100s and H200s, most where its tier was full, those of the
 second 4 to 10; 3 of them are the GPU's own prefix cache."""
 ASSUMED_TIER_LOOKUP_US = 2.0

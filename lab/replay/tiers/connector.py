@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from kvtrace.events import TierOp
 from kvtrace.lab.replay.clock import VirtualClock
+from kvtrace.lab.replay.drive import HostTime
 from kvtrace.lab.replay.tiers.link import Link
 from kvtrace.lab.replay.tiers.prefetch import Prefetcher
 from kvtrace.lab.replay.tiers.rows import CopyRows
@@ -148,8 +149,8 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     # The emulated worker
 
-    def begin(self, output: Any) -> int:
-        """Return how long the copies of a step hold it up, ns."""
+    def begin(self, output: Any) -> HostTime:
+        """Return how long the copies of a step hold it up."""
         busy_ns, self._busy_ns = self._busy_ns, 0
         if self._rows is not None:
             now = self._clock.now_ns
@@ -158,7 +159,7 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
                 self._rows.copied(number, blocks, size, start, start, start + took_ns, is_store=is_store)
             self._rows.step(output.kv_connector_metadata)
         self._held_up = []
-        return busy_ns
+        return HostTime(busy_ns)
 
     def __call__(self, output: Any, step: int = 0) -> Any:
         """Return the worker's report with the results of a step, or None."""

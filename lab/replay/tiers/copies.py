@@ -2,7 +2,7 @@
 
 A connector's own scheduler side decides what is stored, loaded and evicted. Copies of one direction run one after the
 other; both directions and the GPU's computing run side by side. Beginning them is work of the host, for which a step
-waits.
+waits, and for most of a copy that a thread hands to the driver.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from kvtrace.lab.replay.clock import VirtualClock
-from kvtrace.lab.replay.recording import LOAD
+from kvtrace.lab.replay.drive import HostTime
+from kvtrace.lab.replay.recording import HIDDEN_COPY_NS, LOAD
 from kvtrace.lab.replay.tiers.link import Link
 from kvtrace.lab.replay.tiers.rows import CopyRows
 
@@ -57,15 +58,16 @@ class Copies(ABC):
         self._links = {False: Link(load_gb_per_s), True: Link(store_gb_per_s)}
         self._running: list[Copy] = []
         self._begin_ns, self._host_ns = begin_ns, 0
+        self._holds = {False: 0, True: 0}  # by direction: for how long launches wait, ns
 
-    def begin(self, output: Any) -> int:
-        """Take up the copies of a step that is launched now. Return how long the host is busy with that, ns."""
-        self._host_ns = self._clock.now_ns
+    def begin(self, output: Any) -> HostTime:
+        """Take up the copies of a step that is launched now. Return what that takes of the host."""
+        self._host_ns, self._holds = self._clock.now_ns, {False: 0, True: 0}
         if output.kv_connector_metadata is not None:
             self._take_up(output.kv_connector_metadata)
         if self._rows is not None:
             self._rows.step(output.kv_connector_metadata)
-        return self._host_ns - self._clock.now_ns
+        return HostTime(self._host_ns - self._clock.now_ns, self._holds[False], self._holds[True])
 
     def __call__(self, output: Any, step: int = 0) -> Any:
         """Return the worker's report with the results of a step, or None."""
@@ -93,11 +95,15 @@ class Copies(ABC):
         else:
             self._host_ns += blocks * self._begin_ns
             size, link = blocks * self._block_bytes, self._links[is_store]
-            end = link.copy(size, self._host_ns)
+            end, took_ns = link.copy(size, self._host_ns), link.took_ns(size)
             if self._rows is not None:
-                began = end - link.took_ns(size)
-                self._rows.copied(number, blocks, size, self._host_ns, began, end, is_store=is_store)
+                self._rows.copied(number, blocks, size, self._host_ns, end - took_ns, end, is_store=is_store)
+            self._holds[is_store] += self._holds_up_ns(took_ns)
         self._running.append(Copy(end, number, requests, is_store))
+
+    def _holds_up_ns(self, took_ns: int) -> int:
+        """For how long a copy that takes so long holds up launches."""
+        return 0
 
     def _wait_for(self, copies: Iterable[Copy]) -> None:
         """Let the worker wait; recorded times have that in them."""
@@ -135,6 +141,8 @@ class OffloadingCopies(Copies):
 class SimpleCpuCopies(Copies):
     """Of vLLM's SimpleCPUOffloadConnector.
 
+    Its thread's copies hold up launches.
+
     Its worker keeps the stores that are not over in a set of numbers, and tells of those that end with one step in the
     set's order, in which the scheduler's side releases their blocks. The order follows from what was added and removed
     before, so with recorded times the same set is kept here.
@@ -159,6 +167,9 @@ class SimpleCpuCopies(Copies):
             self._begin(told.load_event, len(told.load_gpu_blocks), requests, is_store=False)
         if told.store_event >= 0:
             self._begin(told.store_event, len(told.store_gpu_blocks), (), is_store=True)
+
+    def _holds_up_ns(self, took_ns: int) -> int:
+        return max(took_ns - HIDDEN_COPY_NS, 0)
 
     def _report(self, done: list[Copy]) -> Any:
         from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata

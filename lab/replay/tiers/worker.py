@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvtrace.lab.replay.clock import VirtualClock
-from kvtrace.lab.replay.drive import Worker, predecessors
+from kvtrace.lab.replay.drive import HostTime, Worker, predecessors
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.recording import Recording
 from kvtrace.lab.replay.settings import ASSUMED, ASSUMED_TIER_LOOKUP_US, Settings
@@ -68,9 +68,10 @@ class _Asked:
         self._blocks += request.num_tokens // self._block_size
         return self._ask(request, *arguments)
 
-    def begin(self, output: Any) -> int:
+    def begin(self, output: Any) -> HostTime:
         asked_ns, self._blocks = self._blocks * self._lookup_ns, 0
-        return asked_ns + self._worker.begin(output)
+        host = self._worker.begin(output)
+        return host._replace(before_ns=host.before_ns + asked_ns)
 
     def __call__(self, output: Any, step: int = 0) -> Any:
         return self._worker(output, step)

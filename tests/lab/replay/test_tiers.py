@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvtrace.lab.replay.recording import EngineFacts, Recording
+from kvtrace.lab.replay.recording import HIDDEN_COPY_NS, EngineFacts, Recording
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings
 from kvtrace.lab.replay.timing import TimeModel
 from kvtrace.lab.workloads.model import Job, Turn
@@ -129,6 +129,34 @@ def test_simple_cpu_offload_serves_what_the_gpu_evicted(engine: ProcessPoolExecu
     assert plain["hit_tokens"] < run(engine, *settings, "lazy_offload=true")["hit_tokens"]
     assert eager["left"] == 0
     assert eager["held"] == []
+
+
+def test_a_threads_copies_hold_up_launches() -> None:
+    """A load from the launch on, a store from the results on, but for what is hidden; small ones do not."""
+    from kvtrace.lab.replay.tiers.copies import SimpleCpuCopies
+
+    copies = SimpleCpuCopies(1 << 20, 50.0, 25.0, 1000, SimpleNamespace(now_ns=0))
+
+    def held(loads: int, stores: int) -> tuple[int, int, int]:
+        told = SimpleNamespace(
+            need_flush=False, load_event=int(loads > 0) - 1, load_gpu_blocks=[1] * loads, load_event_to_reqs={0: []},
+            store_event=int(stores > 0) - 1, store_gpu_blocks=[1] * stores,
+        )  # fmt: skip
+        return tuple(copies.begin(SimpleNamespace(kv_connector_metadata=told)))
+
+    took_ns = (1000 << 20) // 50
+    assert held(1000, 0) == (1_000_000, took_ns - HIDDEN_COPY_NS, 0)
+    assert held(0, 1000) == (1_000_000, 0, 2 * took_ns - HIDDEN_COPY_NS)
+    assert held(100, 100) == (200_000, 0, 0)
+
+
+def test_others_wait_for_a_threads_copies(engine: ProcessPoolExecutor) -> None:
+    """With copies as slow as these, a step with a load ends when it has nearly been copied."""
+    free = ["store_gb_per_s=1000", "copy_begin_us=0", "connector_lookup_us=0"]
+    slow = ["cpu_bytes_to_use=1GiB", "load_gb_per_s=0.5", *free]
+    beside, held = (run(engine, *slow, f"connector={name}") for name in ("offloading", "simple-cpu-offload"))
+    assert held["hit_tokens"] == pytest.approx(beside["hit_tokens"], rel=0.05)
+    assert sum(held["first_s"]) > 1.1 * sum(beside["first_s"])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
