@@ -20,6 +20,8 @@ from kvtrace.lab.replay.timing import TimeModel, Work
 _STUCK_STEPS = 1000
 _IDLE_STEP_NS = 1_000_000
 _NEVER = 1 << 62
+_CLOCK_STEP_S = 1e-6
+"""More than the difference of two moments next to each other, in s since 1970 as a float."""
 _QUEUED, _ABORT, _RESET, _START, _RESULTS = range(5)
 
 
@@ -230,16 +232,30 @@ def replay_recorded(drive: Drive) -> None:
 
 
 def _pin_on_time(drive: Drive) -> None:
-    """Have pins begin when they did, up to milliseconds after a step's results: that may be a step at their end."""
-    pin, times = getattr(drive.scheduler, "pin_request", None), drive.recording.pinned_ns
-    if pin is None or not times:
+    """Have pins begin when they did, up to milliseconds after a step's results, and end in the step in which they did.
+
+    A scheduler looks for those that end some microseconds after a step's start, which may be a step more.
+    """
+    scheduler = drive.scheduler
+    pin, pins = getattr(scheduler, "pin_request", None), drive.recording.pins
+    if pin is None or not pins:
         return
 
     def pin_on_time(request: Any, seconds: float) -> None:
-        drive.clock.set(times.get(request.request_id, 0))
+        told = pins.get(request.request_id)
+        if told is not None:
+            drive.clock.set(told.begin_ns)
         pin(request, seconds)
+        held = scheduler.pinned_requests.get(request.request_id)
+        if held is not None and told is not None:
+            end = held.end
+            if told.after_ns is not None:
+                end = max(end, told.after_ns / 1e9 + _CLOCK_STEP_S)
+            if told.until_ns is not None:
+                end = min(end, told.until_ns / 1e9)
+            scheduler.pinned_requests[request.request_id] = held._replace(end=end)
 
-    drive.scheduler.pin_request = pin_on_time
+    scheduler.pin_request = pin_on_time
 
 
 @dataclass

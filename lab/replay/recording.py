@@ -122,6 +122,18 @@ def in_job_order(requests: list[RecordedRequest]) -> list[RecordedRequest]:
     return [replace(request, priority=place[request.session or request.number]) for request in requests]
 
 
+class Pinned(NamedTuple):
+    """When a request's blocks were pinned, and what is known of the end of their time to live: between two moments.
+
+    It is looked for as a step starts. `after_ns` is the start of the last step that did not find it, or when something
+    else ended the pin; `until_ns` the start of the step that did. None where the recording does not tell.
+    """
+
+    begin_ns: int
+    after_ns: int | None
+    until_ns: int | None
+
+
 class StepTime(NamedTuple):
     """A recorded step. `update_ns` and `end_ns` are None if its results are not in the recording.
 
@@ -150,7 +162,7 @@ class Recording:
     Attributes:
         resets_ns: When the prefix cache was emptied.
         phases_ns: When a workload began that waited for the ends of all requests before it.
-        pinned_ns: When each request's blocks were pinned for some time after its end, by its internal id.
+        pins: Of requests whose blocks were pinned for some time after their end, by their internal id.
         transfers: With a KV connector: the step with whose results the workers reported each transfer's end, by the
             connector's own number of the transfer, of a load with `LOAD`.
         ended: By step, the internal ids of ended requests in the order in which the connector was told of them.
@@ -166,7 +178,7 @@ class Recording:
     command: str | None
     warnings: list[str]
     transfers: dict[int, int] = field(default_factory=dict)
-    pinned_ns: dict[str, int] = field(default_factory=dict)
+    pins: dict[str, Pinned] = field(default_factory=dict)
     ended: dict[int, list[str]] = field(default_factory=dict)
     loaded: dict[int, list[str]] = field(default_factory=dict)
     phases_ns: list[int] = field(default_factory=list)
@@ -213,13 +225,25 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
         if engine.connector:
             recording.transfers = _transfers(trace, engine)
             _read_news(trace, recording)
-        pins = _rows(
-            trace,
-            "SELECT internal_id, min(time_ns) FROM pin_start JOIN request USING (request, engine_id) "
-            f"WHERE cause = 'ttl' AND engine_id = {engine.engine_id} GROUP BY internal_id",
-        )
-        recording.pinned_ns = dict(pins)
+        recording.pins = _pins(trace, engine)
     return recording
+
+
+def _pins(trace: Trace, engine: EngineFacts) -> dict[str, Pinned]:
+    rows = _rows(
+        trace,
+        "WITH ended AS ("
+        "SELECT pin, any_value(reason)::VARCHAR AS reason, min(time_ns) AS time_ns, any_value(step) AS step "
+        "FROM pin_end WHERE engine_id = $e GROUP BY pin"
+        "), start AS ("
+        "SELECT step, start_ns, lag(start_ns) OVER (ORDER BY step) AS before_ns FROM step WHERE engine_id = $e) "
+        "SELECT internal_id, min(p.time_ns), any_value(if(reason = 'expired', before_ns, e.time_ns)), "
+        "any_value(if(reason = 'expired', start_ns, NULL)) "
+        "FROM pin_start p JOIN request USING (request, engine_id) LEFT JOIN ended e USING (pin) "
+        "LEFT JOIN start s ON s.step = e.step WHERE cause = 'ttl' AND p.engine_id = $e GROUP BY internal_id",
+        engine,
+    )
+    return {name: Pinned(*times) for name, *times in rows}
 
 
 def _refuse(trace: Trace, engine: EngineFacts, drafts: Drafts) -> None:

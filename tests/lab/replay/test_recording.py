@@ -6,13 +6,15 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
-from kvtrace.lab.replay.recording import HIDDEN_COPY_NS, EngineFacts, read_recording
+from kvtrace.lab.replay.drive import Drive, _pin_on_time
+from kvtrace.lab.replay.recording import HIDDEN_COPY_NS, EngineFacts, Pinned, read_recording
 from kvtrace.lab.replay.settings import (
     ASSUMED,
     Settings,
@@ -160,6 +162,53 @@ def test_pins_and_tools_are_read(tmp_path: Path) -> None:
     recording = read_recording(trace(tmp_path, scheduler=TTL_PIN, settings=settings))
     assert recorded_settings(recording.engine).pins == {"ttl_s": 1.5}
     assert recording.requests[0].tool == "grep"
+
+
+def test_a_pins_time_to_live_ends_between_two_steps(tmp_path: Path) -> None:
+    """Steps start at 20, 30 and 40 s. The second pin is used, the third held to the end."""
+    rows = [
+        f"INSERT INTO step_schedule (engine_id, step, start_ns, scheduled_ns) VALUES (1, {step}, {step}0000000000, 0)"
+        for step in (2, 3, 4)
+    ]
+    for number, end in enumerate(("40000000099, 4, 'expired'", "35000000000, 3, 'used'", None), 1):
+        rows += [
+            f"INSERT INTO request (request, engine_id, internal_id) VALUES ({10 + number}, 1, 'p{number}')",
+            "INSERT INTO pin_start (engine_id, time_ns, step, pin, block_id, cause, request) "
+            f"VALUES (1, {number}, 2, {number}, 1, 'ttl', {10 + number}), (1, 9, 2, {number}, 2, 'ttl', {10 + number})",
+        ]
+        if end:
+            rows.append(
+                f"INSERT INTO pin_end (engine_id, pin, block_id, time_ns, step, reason) VALUES (1, {number}, 1, {end})"
+            )
+    assert read_recording(trace(tmp_path, *rows)).pins == {
+        "p1": (1, 30_000_000_000, 40_000_000_000),
+        "p2": (2, 35_000_000_000, None),
+        "p3": (3, None, None),
+    }
+
+
+class Held(NamedTuple):
+    """What a scheduler keeps of a pin."""
+
+    end: float
+
+
+@pytest.mark.parametrize("late_ns", [-5_000, 0, 5_000])
+def test_a_pin_ends_in_the_step_in_which_it_did(late_ns: int) -> None:
+    """Whatever microseconds lie between its beginning and when that was recorded."""
+    start_ns, begin_ns = 1_795_817_666_315_949_619, 1_795_817_663_315_949_619 + late_ns
+    moments: list[int] = []
+    pinned: dict[str, Held] = {}
+
+    def pin_request(request: Any, seconds: float) -> None:
+        pinned[request.request_id] = Held(moments[-1] / 1e9 + seconds)
+
+    scheduler = SimpleNamespace(pin_request=pin_request, pinned_requests=pinned)
+    recording = SimpleNamespace(pins={"r": Pinned(begin_ns, start_ns - 7_000_000, start_ns)})
+    drive = SimpleNamespace(scheduler=scheduler, recording=recording, clock=SimpleNamespace(set=moments.append))
+    _pin_on_time(cast("Drive", drive))
+    scheduler.pin_request(SimpleNamespace(request_id="r"), 3.0)
+    assert (start_ns - 7_000_000) / 1e9 < pinned["r"].end <= start_ns / 1e9
 
 
 def test_traces_of_earlier_kvtraces_are_read(tmp_path: Path) -> None:
