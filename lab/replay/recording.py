@@ -20,7 +20,7 @@ LOAD = 1 << 40
 _HOLDS_UP = "SimpleCPUOffloadConnector"
 HIDDEN_COPY_NS = 8_000_000
 """Copies that this connector's thread hands to the driver hold up launches, but for so long (inferred). On an H100 with
-vLLM 0.33, steps with loads of 20 to 190 ms took as long as the load, less 3 to 14 ms: `kvtrace query load-steps`."""
+vLLM 0.33, steps with loads of 20 to 190 ms took as long as the load, less 2 to 13 ms: `kvtrace query load-steps`."""
 _ABORTS = ("abort", "error", "other", "ignored")
 
 

@@ -188,7 +188,7 @@ def test_a_pins_time_to_live_ends_between_two_steps(tmp_path: Path) -> None:
 
 
 class Held(NamedTuple):
-    """What a scheduler keeps of a pin."""
+    """A scheduler's pin."""
 
     end: float
 
