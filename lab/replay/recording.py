@@ -570,7 +570,7 @@ def _fill(chains: Iterable[dict[int, int]]) -> None:
 
 def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
     asking_ns = 1e3 * (engine.connector_lookup_us or 0)
-    hidden_ns = HIDDEN_COPY_NS if engine.connector == _HOLDS_UP else 1 << 62
+    held_ns = f"greatest(device_ns, {HIDDEN_COPY_NS}) - {HIDDEN_COPY_NS}" if engine.connector == _HOLDS_UP else "0"
     rows = _rows(
         trace,
         # A token at position p attends to p + 1 tokens; prefill of n tokens behind c: n * c + n * (n + 1) / 2.
@@ -586,7 +586,7 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         "FROM step s LEFT JOIN share USING (step) "
         f"LEFT JOIN ({_ASKED_BLOCKS.replace('$size', str(engine.block_size))}) a USING (step) "
         "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
-        f"sum(greatest(device_ns - {hidden_ns}, 0)) AS ns FROM transfer WHERE engine_id = $e GROUP BY ALL) "
+        f"sum({held_ns}) AS ns FROM transfer WHERE engine_id = $e GROUP BY ALL) "
         "GROUP BY step) t USING (step) "
         "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
         "sum(end_ns - start_ns) AS ns FROM connector_call WHERE engine_id = $e AND call <> 'poll' GROUP BY ALL) "
