@@ -34,13 +34,6 @@ WITH asked AS (
     LEFT JOIN request r ON r.engine_id = l.engine_id AND r.request = l.request
     WHERE l.part = 0
     GROUP BY l.engine_id, l.step
-), loaded AS (
-    SELECT engine_id, step, sum(blocks) AS blocks
-    FROM (
-        SELECT engine_id, transfer, any_value(step) AS step, max(blocks) AS blocks
-        FROM transfer WHERE direction = 'load' GROUP BY engine_id, transfer
-    )
-    GROUP BY engine_id, step
 ), plan AS (
     SELECT
         s.engine_id,
@@ -55,7 +48,7 @@ WITH asked AS (
         l.blocks AS loaded_blocks
     FROM step_schedule s
     LEFT JOIN asked a ON a.engine_id = s.engine_id AND a.step = s.step
-    LEFT JOIN loaded l ON l.engine_id = s.engine_id AND l.step = s.step
+    LEFT JOIN step_load l ON l.engine_id = s.engine_id AND l.step = s.step
 ), usual AS (
     SELECT engine_id, median(ns) AS ns FROM plan WHERE kind = 'neither' GROUP BY engine_id
 ), counted AS (

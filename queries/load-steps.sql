@@ -20,18 +20,7 @@
 -- column: us_per_block [us/block] derived | What the steps took beyond the usual, over the blocks that they loaded.
 -- column: copy_ms [ms] derived | Mean time of their copies on the GPU; NULL where the connector does not tell.
 
-WITH load AS (
-    SELECT
-        engine_id, transfer, any_value(connector) AS connector, any_value(step) AS step, max(blocks) AS blocks,
-        max(device_ns) AS copy_ns
-    FROM transfer
-    WHERE direction = 'load' AND blocks > 0
-    GROUP BY engine_id, transfer
-), loaded AS (
-    SELECT engine_id, step, any_value(connector) AS connector, sum(blocks) AS blocks, sum(copy_ns) AS copy_ns
-    FROM load
-    GROUP BY engine_id, step
-), plain AS (
+WITH plain AS (
     SELECT engine_id, step, own_ns, usual_ns
     FROM (SELECT *, lead(tokens, 1, 0) OVER (PARTITION BY engine_id ORDER BY step) AS next_tokens FROM step_time)
     WHERE tokens = 0 AND next_tokens = 0 AND own_ns IS NOT NULL AND usual_ns IS NOT NULL
@@ -45,7 +34,7 @@ WITH load AS (
         s.scheduled_ns - s.start_ns AS schedule_ns,
         p.own_ns,
         p.usual_ns
-    FROM loaded l
+    FROM step_load l
     JOIN plain p ON p.engine_id = l.engine_id AND p.step = l.step
     JOIN step_schedule s ON s.engine_id = l.engine_id AND s.step = l.step
 )

@@ -506,13 +506,14 @@ class _Timed:
             self._prefills += work.prefill_tokens > 0
             self._launched = start + launch_ns
             self._done = self._model.end_ns(start, before, work, launch_ns)
+        elif host.before_ns:
+            self._done = self._launched = max(before, now + host.before_ns)
         else:
             self._done = before
-            if host.before_ns:
-                self._done = self._launched = max(before, now + host.before_ns)
         if host.launched_ns:
             self._free = max(self._launched, before) + host.launched_ns
-            self._done = max(self._done, self._free) if computes else self._done
+            if computes:
+                self._done = max(self._done, self._free)
         if host.computed_ns:
             self._free = max(self._free, self._done + host.computed_ns)
         return output, tokens

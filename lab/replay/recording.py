@@ -138,8 +138,8 @@ class StepTime(NamedTuple):
     """A recorded step. `update_ns` and `end_ns` are None if its results are not in the recording.
 
     Decode tokens include drafts. A decoding request's context counts once. `copying_ns` is how long its worker was busy
-    with a KV connector's copies, `asking_ns` what its questions to the connector took (inferred, of
-    `EngineFacts.connector_lookup_us`).
+    with a KV connector's copies, or launches waited for them (inferred); `asking_ns` what its questions to it
+    took (inferred, of `EngineFacts.connector_lookup_us`).
     """
 
     step: int
