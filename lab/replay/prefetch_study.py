@@ -12,7 +12,6 @@ import argparse
 import itertools
 import json
 import multiprocessing
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvtrace.lab.replay import timing
+from kvtrace.lab.replay import process, timing
 from kvtrace.lab.replay.policies import PREFETCH
 from kvtrace.lab.replay.recording import EngineFacts, read_recording
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings
@@ -143,12 +142,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rows", type=Path, help="JSON lines of all cells are appended here; known ones are not rerun")
     options = parser.parse_args()
-    os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-    import vllm.engine.arg_utils
-    import vllm.v1.core.sched.async_scheduler
-    import vllm.v1.outputs  # noqa: F401
-
     recording = read_recording(options.trace)
+    process.import_vllm()
+    process.warm(recording.engine, recorded_settings(recording.engine))
     rows = []
     if options.rows and options.rows.exists():
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]

@@ -399,10 +399,7 @@ WHERE part = 0 AND engine_id = $e GROUP BY step
 """Blocks of the requests that a step asked the connector about."""
 
 _HOST_TIMES = f"""
-WITH load AS (
-    SELECT step, any_value(connector) AS connector, sum(blocks) AS blocks FROM transfer
-    WHERE direction = 'load' AND blocks > 0 AND engine_id = $e GROUP BY step
-), call AS (
+WITH load AS (SELECT step, connector, blocks FROM step_load WHERE engine_id = $e), call AS (
     SELECT step, max(ns) AS ns FROM (
         SELECT process_id, step, sum(end_ns - start_ns) AS ns FROM connector_call
         WHERE call = 'load' AND engine_id = $e GROUP BY ALL

@@ -6,13 +6,13 @@ Only processes that end afterwards import it: it replaces `time`'s clocks.
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvtrace.lab.replay import process
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.drive import Drive, Loop, replay_timed
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, StepTime
@@ -135,9 +135,7 @@ def simulate(recording: Recording, settings: Settings, model: TimeModel) -> tupl
         settings: Of the scheduler.
         model: Times of steps.
     """
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    process.import_vllm()
     from kvtrace.lab.replay import engine
     from kvtrace.lab.replay.tiers.worker import emulated_worker
 

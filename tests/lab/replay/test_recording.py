@@ -255,12 +255,15 @@ def test_a_cached_block_is_its_requests_or_else_its_holders(tmp_path: Path) -> N
     assert chains == {1: {0: 111}, 2: {1: 222}}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("connector", ["OffloadingConnector", "SimpleCPUOffloadConnector"])
-def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(tmp_path: Path, connector: str) -> None:
+def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(
+    tmp_path: Path, connector: str, workers: int
+) -> None:
     """A step is planned in 0.1 ms, and 10 us more a block asked about. One has stalled.
 
     Loads take 5 us a block more in the scheduler, and 30 in the worker's call, and copy at 50 us a block. One connector
-    has a thread for its copies, which hold up launches.
+    has a thread for its copies, which hold up launches. Each of a tensor-parallel engine's workers loads all blocks.
     """
     asked, loaded = [10, 200, 0, 40, 0, 300, 25, 0, 0, 150, 7], [0, 60, 0, 0, 0, 250, 0, 0, 0, 0, 0]
     rows = []
@@ -277,14 +280,14 @@ def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(tmp_path: P
                 "INSERT INTO connector_lookup (engine_id, step, request, part) VALUES "
                 f"(1, {number}, {request}, 0), (1, {number}, {request}, 1)",  # a MultiConnector asks its parts
             ]
-        if load:
+        for worker in range(1, 1 + workers if load else 1):
             rows += [
                 "INSERT INTO transfer_submit (process_id, engine_id, step, transfer, connector, direction, blocks) "
-                f"VALUES (1, 1, {number}, {number}, '{connector}', 'load', {load})",
+                f"VALUES ({worker}, 1, {number}, {number}, '{connector}', 'load', {load})",
                 "INSERT INTO transfer_end (process_id, transfer, finished_ns, device_ns) "
-                f"VALUES (1, {number}, {planned}, {50_000 * load})",
+                f"VALUES ({worker}, {number}, {planned}, {50_000 * load})",
                 "INSERT INTO connector_call (process_id, engine_id, step, part, call, start_ns, end_ns) "
-                f"VALUES (1, 1, {number}, 0, 'load', {planned}, {planned + 30_000 * load})",
+                f"VALUES ({worker}, 1, {number}, 0, 'load', {planned}, {planned + 30_000 * load})",
             ]
     recording = read_recording(trace(tmp_path, *rows, connector=connector))
 
