@@ -2,9 +2,10 @@
 
     python -m bench.replay_peers CELLS --pair MEASURED=BASE [--pair MEASURED=BASE ...]
 
-CELLS is a folder of `kvtrace lab run` whose cells have a trace (`run/trace.duckdb`). Replay predicts MEASURED from BASE,
-a cell of the same jobs with another size of KV cache, by the command that a user would type. The others get the prompts
-of MEASURED itself, with their recorded hash chains and in recorded order, and the size of its cache.
+CELLS is a folder of `kvtrace lab run` whose cells have a trace (`run/trace.duckdb`). MEASURED and BASE are what names
+begin with. Replay predicts MEASURED from BASE, a cell of the same jobs with another size of KV cache, by the command
+that a user would type. The others get the prompts of MEASURED itself, with their recorded hash chains and in recorded
+order, and the size of its cache.
 
 The others are not dependencies of kvtrace. `kvcache-simulator` must be on the PATH. Of LMCache, the functions of
 `lmcache.tools.cache_simulator` are called, as its command needs more than its wheel. One that is missing is left out.
@@ -50,7 +51,7 @@ def main() -> None:
     """Ask every tool about every pair and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", type=Path)
-    parser.add_argument("--pair", action="append", required=True, metavar="MEASURED=BASE", help="starts of cells' names")
+    parser.add_argument("--pair", action="append", required=True, metavar="MEASURED=BASE")
     options = parser.parse_args()
     print("| cell | tool | hits predicted / measured, % | off, pp | job time off | took, s |")
     print("|---|---|---|---|---|---|")
@@ -95,7 +96,8 @@ def measured_of(trace: Path) -> Measured:
 
 def replay(base: Path, cell: Recording, measured: Measured) -> Said:
     """Predict the cell from a recording of another one."""
-    command = [*KVTRACE, "replay", base, "--set", f"num_gpu_blocks={cell.engine.blocks + 1}", "--loop", "closed", "--json"]
+    size = f"num_gpu_blocks={cell.engine.blocks + 1}"
+    command = [*KVTRACE, "replay", base, "--set", size, "--loop", "closed", "--json"]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     took = time.perf_counter() - began
@@ -130,7 +132,8 @@ def kvcache_simulator(cell: Recording, measured: Measured) -> Said | None:
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         for length, output, chain in prompts(cell):
             record = {
-                "input_length": length, "output_length": output, "block_size": cell.engine.block_size, "hash_ids": chain,
+                "input_length": length, "output_length": output, "block_size": cell.engine.block_size,
+                "hash_ids": chain,
             }  # fmt: skip
             file.write(json.dumps(record) + "\n")
         file.flush()
