@@ -82,7 +82,7 @@ def _trace(cells: Path, name: str) -> Path:
 
 
 def measured_of(trace: Path) -> Measured:
-    """What a recorded cell's requests said."""
+    """Shares and times of a recorded cell."""
     with kvtrace.open(trace) as opened:
         table = opened.sql(
             "WITH come AS (SELECT *, ntile(2) OVER (ORDER BY arrival_ns, request) AS half FROM request), "

@@ -54,14 +54,26 @@ def serve(path: Path) -> None:
     """Import, then serve one request after another; ends with its parent, and what it runs with it."""
     die_with_parent()
     _preload()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # It is looked for, not handled: what a handler raises is ignored where Python calls back, as after a fork.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
         while True:
+            _wait_for(listener)
             connection, _ = listener.accept()
             with connection:
                 _serve_one(connection, listener)
+
+
+def _wait_for(source: socket.socket) -> None:
+    while not select.select([source], [], [], _LOOK_S)[0]:
+        _end_if_asked()
+
+
+def _end_if_asked() -> None:
+    if signal.SIGTERM in signal.sigpending():
+        sys.exit(128 + signal.SIGTERM)
 
 
 def _preload() -> None:
@@ -79,6 +91,7 @@ def _preload() -> None:
 
 
 def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
+    _wait_for(connection)
     data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     while data and not data.endswith(b"\n"):
         data += connection.recv(1 << 16)
@@ -87,7 +100,7 @@ def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
     asked: dict[str, Any] = json.loads(data)
     pid = os.fork()
     if pid == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         connection.close()
         listener.close()
         _become(asked, descriptors)
@@ -126,6 +139,7 @@ def _wait(connection: socket.socket, pid: int) -> int:
     """The program's exit code; the program is ended if its caller goes away."""
     gone_s: float | None = None
     while True:
+        _end_if_asked()
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,42 @@ def test_nothing_outlives_it(tmp_path: Path) -> None:
     asked.communicate(timeout=PATIENCE_S)
     with locked(sweep, (1, 1)):
         pass  # it raises, had it to wait for too long
+
+
+SERVER = """
+import os, signal, sys
+from pathlib import Path
+from kvtrace.lab import warm
+warm._preload = lambda: None
+if sys.argv[2] != "idle":
+    os.register_at_fork(**{sys.argv[2]: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+warm.serve(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["idle", "before", "after_in_parent"])
+def test_it_ends_whenever_it_is_asked(tmp_path: Path, moment: str) -> None:
+    """Python ignores what a signal's handler raises where it calls back, as around a fork."""
+    path, program = tmp_path / "socket", tmp_path / "program.py"
+    program.write_text("import time\ntime.sleep(600)\n")
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(path), moment])
+    asked = None
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not path.exists():
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if moment == "idle":
+            server.terminate()
+        else:
+            command = [sys.executable, "-m", "kvtrace.lab.warm", "run", str(path), str(program)]
+            asked = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert server.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        if asked:
+            assert asked.communicate(timeout=PATIENCE_S) == (b"", None)  # the program does not hold its caller's stream
+            assert asked.returncode == 1
+    finally:
+        server.kill()
+        if asked:
+            asked.kill()
