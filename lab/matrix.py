@@ -23,8 +23,14 @@ MOST_CELLS = 2000
 """Of a matrix. At a minute each that is more than a day."""
 
 _LONGEST_MESSAGE = 600
-_IN_WORKLOAD = ("rate", "jobs", "concurrency")
+IN_WORKLOAD = ("rate", "jobs", "concurrency")
 """Parameters of workloads that a matrix sets as if they were a cell's own; others are `workload.NAME`."""
+
+
+def workload_in_cell(given: Mapping[str, Any], common: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Parameters of a workload: its own, the cell's where it has such, and the cell's seed if it has none."""
+    known = parameters_of(str(given.get("kind", "")))
+    return {"seed": seed, **given, **{key: value for key, value in common.items() if key in known}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +99,7 @@ class Cell:
         made: dict[str, Workload] = {}
         for name in self.phases:
             if name not in made:
-                given = {"seed": self.seed + self.repeat, **self.workloads[name]}
-                known = parameters_of(str(given.get("kind", "")))
-                given |= {key: value for key, value in self.workload.items() if key in known}
+                given = workload_in_cell(self.workloads[name], self.workload, self.seed + self.repeat)
                 if given["kind"] == "evict-pair":
                     given = {
                         "pool": self.kv_tokens // self.block_size * self.block_size,
@@ -176,7 +180,7 @@ def _cell(study: str, common: Mapping[str, Any], place: dict[str, Any], workload
         inner = key.removeprefix("workload.")
         if key in own:
             settings[key] = value
-        elif key in _IN_WORKLOAD or inner != key:
+        elif key in IN_WORKLOAD or inner != key:
             settings["workload"][inner] = value
         else:
             raise KvtraceError(f"{key!r} is no setting of a cell; there are {', '.join(sorted(own))} and workload.NAME")

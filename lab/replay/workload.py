@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.matrix import IN_WORKLOAD, Cell, workload_in_cell
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, StepTime
 from kvtrace.lab.workloads import Workload, make
 from kvtrace.queries import Trace
@@ -31,7 +32,7 @@ def is_workload(path: Path) -> bool:
 
 
 def read_workload(path: Path, name: str | None = None) -> Workload:
-    """The workload of a file: a matrix's only or named one, or a table with `kind` and its parameters.
+    """The workload of a file: a matrix's only or named one, as its cells have it, or a table with `kind`.
 
     Raises:
         KvtraceError: It cannot be read, or has several workloads and none was named.
@@ -49,8 +50,13 @@ def read_workload(path: Path, name: str | None = None) -> Workload:
     chosen = name or (next(iter(known)) if len(known) == 1 else "")
     if chosen not in known:
         raise KvtraceError(f"{path}: name a workload with --workload; there are {', '.join(known) or 'none'}", 2)
-    common = {key: value for key, value in given.get("cell", {}).items() if key in ("rate", "jobs", "concurrency")}
-    return make(chosen, {**common, **known[chosen]})
+    cell = given.get("cell", {})
+    common = {
+        key.removeprefix("workload."): value
+        for key, value in cell.items()
+        if key in IN_WORKLOAD or key.startswith("workload.")
+    }
+    return make(chosen, workload_in_cell(known[chosen], common, cell.get("seed", Cell.seed)))
 
 
 def is_request_trace(path: Path) -> bool:
@@ -218,7 +224,7 @@ def recording_of_requests(path: Path, like: Recording) -> Recording:
         if prompt < 1:
             raise KvtraceError(
                 f"request {row['internal_id']} generates {output} tokens; {like.trace} had a max_model_len of "
-                f"{engine.max_model_len}; --set max_model_len=... raises it",
+                f"{engine.max_model_len}; take --time-from a trace that had more",
                 2,
             )
         cut += prompt < row["prompt_tokens"]

@@ -17,9 +17,11 @@ import pytest
 import kvtrace as package
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import load_cell
+from kvtrace.lab.matrix import read_matrix
 from kvtrace.lab.replay.cell import figures_of
 from kvtrace.lab.replay.check import outcome
 from kvtrace.lab.replay.sweep import _times
+from kvtrace.lab.replay.workload import read_workload
 from kvtrace.lab.summary import load_results
 from tests.lab.replay.conftest import kvtrace
 from tests.traces import write_trace
@@ -98,6 +100,26 @@ def test_a_request_trace_hits_what_a_prefix_cache_that_forgets_nothing_would(dem
         facts = dict(replayed.sql("SELECT key, value FROM run").itertuples(index=False))
     assert (facts["source"], facts["replayed"]) == ("replay", "moon.duckdb")
     assert facts["replay_unrecorded"] == "a workload that was never recorded"
+
+
+def test_what_does_not_fit_an_engine_says_what_to_do(demo: Path, tmp_path: Path) -> None:
+    asked = {"timestamp": 0, "input_length": 20, "output_length": 100_000, "hash_ids": [1]}
+    (tmp_path / "long.jsonl").write_text(json.dumps(asked) + "\n")
+    kvtrace("ingest", "--requests", tmp_path / "long.jsonl", "--block-size", BLOCK, "-o", tmp_path / "long.duckdb")
+    done = kvtrace("replay", tmp_path / "long.duckdb", "--time-from", demo, code=1)
+    assert "generates 100000 tokens" in done.stderr
+    assert "--time-from a trace that had more" in " ".join(done.stderr.split())
+
+
+def test_a_matrix_is_replayed_with_the_jobs_of_its_cells(tmp_path: Path) -> None:
+    """Its seed and rate are a cell's own there, too; a workload's own seed comes first."""
+    path = tmp_path / "small.toml"
+    for seeds in ("", "seed = 9", "seed = 9\nrate = 3.0"):
+        path.write_text(MATRIX.replace("rate = 20.0", "rate = 20.0\nseed = 21") + seeds + "\n")
+        (cell, *_) = read_matrix(path).cells
+        (cells,), replayed = cell.make_workloads(), read_workload(path)
+        assert [job.turns for job in replayed.jobs] == [job.turns for job in cells.jobs]
+        assert replayed.arrivals_s == cells.arrivals_s
 
 
 @pytest.fixture(scope="module")
