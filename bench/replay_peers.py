@@ -25,17 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import kvtrace
+from kvtrace.lab.replay.check import Outcome, outcome
 from kvtrace.lab.replay.recording import Recording, read_recording
 
 KVTRACE = (sys.executable, "-m", "kvtrace")
-
-
-class Measured(NamedTuple):
-    """Hit shares of all requests and of the later half, and the mean time of a job, ms."""
-
-    hit_share: float
-    later_share: float
-    job_ms: float
 
 
 class Said(NamedTuple):
@@ -58,15 +51,15 @@ def main() -> None:
     for pair in options.pair:
         name, _, base = pair.partition("=")
         trace = _trace(options.cells, name)
-        recording, measured = read_recording(trace), measured_of(trace)
+        recording, measured = read_recording(trace), outcome(trace)
         tools = {
             "kvtrace replay": replay(_trace(options.cells, base), recording, measured),
             "LMCache cache_simulator": lmcache(recording, measured),
-            "kvcache-simulator (later half)": kvcache_simulator(recording, measured),
+            "kvcache-simulator (later half)": kvcache_simulator(recording, later_share(trace)),
         }
         for tool, said in tools.items():
             if said:
-                job = "-" if said.job_ms is None else f"{said.job_ms / measured.job_ms - 1:+.0%}"
+                job = "-" if said.job_ms is None else f"{said.job_ms / measured.latency_ms['job'][0] - 1:+.0%}"
                 print(
                     f"| {name} | {tool} | {said.hit_share:.1%} / {said.measured:.1%} "
                     f"| {100 * (said.hit_share - said.measured):+.1f} | {job} | {said.took_s:.2f} |",
@@ -81,31 +74,29 @@ def _trace(cells: Path, name: str) -> Path:
     return found[0]
 
 
-def measured_of(trace: Path) -> Measured:
-    """Shares and times of a recorded cell."""
+def later_share(trace: Path) -> float:
+    """Hit share of the later half of a recorded cell's requests."""
     with kvtrace.open(trace) as opened:
-        table = opened.sql(
-            "WITH come AS (SELECT *, ntile(2) OVER (ORDER BY arrival_ns, request) AS half FROM request), "
-            "job AS (SELECT max(finished_ns) - min(arrival_ns) AS ns FROM request GROUP BY session) "
-            "SELECT sum(local_cached_tokens) / sum(prompt_tokens), sum(local_cached_tokens) FILTER (half = 2) / "
-            "sum(prompt_tokens) FILTER (half = 2), (SELECT avg(ns) / 1e6 FROM job) FROM come",
+        [[share]] = opened.sql(
+            "SELECT sum(local_cached_tokens) / sum(prompt_tokens) FROM "
+            "(SELECT *, ntile(2) OVER (ORDER BY arrival_ns, request) AS half FROM request) WHERE half = 2",
             format="arrow",
-        )
-    return Measured(*(float(column[0].as_py()) for column in table.columns))
+        ).columns
+    return float(share.as_py())
 
 
-def replay(base: Path, cell: Recording, measured: Measured) -> Said:
+def replay(base: Path, cell: Recording, measured: Outcome) -> Said:
     """Predict the cell from a recording of another one."""
     size = f"num_gpu_blocks={cell.engine.blocks + 1}"
     command = [*KVTRACE, "replay", base, "--set", size, "--loop", "closed", "--json"]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     took = time.perf_counter() - began
-    outcome = json.loads(done.stdout)["outcomes"]["what if"]
-    return Said(outcome["hit_share"], measured.hit_share, took, outcome["latency_ms"]["job"][0])
+    told = json.loads(done.stdout)["outcomes"]["what if"]
+    return Said(told["hit_share"], measured.hit_share, took, told["latency_ms"]["job"][0])
 
 
-def lmcache(cell: Recording, measured: Measured) -> Said | None:
+def lmcache(cell: Recording, measured: Outcome) -> Said | None:
     """LMCache's simulator, with chunks of vLLM's block size."""
     try:
         simulator = importlib.import_module("lmcache.tools.cache_simulator.simulator")
@@ -125,7 +116,7 @@ def lmcache(cell: Recording, measured: Measured) -> Said | None:
         return Said(found["token_hit_rate"], measured.hit_share, time.perf_counter() - began)
 
 
-def kvcache_simulator(cell: Recording, measured: Measured) -> Said | None:
+def kvcache_simulator(cell: Recording, measured: float) -> Said | None:
     """kvcache-simulator, which warms up with the first half of the requests."""
     if not shutil.which("kvcache-simulator"):
         return None
@@ -148,7 +139,7 @@ def kvcache_simulator(cell: Recording, measured: Measured) -> Said | None:
     told = json.loads(done.stdout)
     # It has no point for a size that holds all blocks: there its ceiling is reached.
     found = told["points"][0]["results"]["lru"] if told["points"] else told["ceiling"]
-    return Said(found["hitRate"], measured.later_share, took)
+    return Said(found["hitRate"], measured, took)
 
 
 def prompts(cell: Recording) -> list[tuple[int, int, list[str]]]:
