@@ -30,10 +30,10 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "fcfs": (),
     "priority": (),
     "ttl-pin": ("ttl_s", "threshold_s", "unseen_tool_s", "tool_s", "order"),
-    "simple-cpu-offload": ("host_gib", "lazy_offload"),
-    "offloading": ("host_gib",),
-    "lmcache": ("host_gib", "chunk_tokens"),
-    "lmcache-mp": ("host_gib", "chunk_tokens"),
+    "simple-cpu-offload": ("host_gib", "lazy_offload", "order"),
+    "offloading": ("host_gib", "order"),
+    "lmcache": ("host_gib", "chunk_tokens", "order"),
+    "lmcache-mp": ("host_gib", "chunk_tokens", "order"),
     "hf-generate": ("batch",),
 }
 POLICIES = tuple(_OPTIONS)
@@ -90,7 +90,7 @@ def engine_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
     if "lazy_offload" in policy:
         extra["lazy_offload"] = bool(policy["lazy_offload"])
     config = {"kv_connector": _CONNECTORS[name], "kv_role": "kv_both", "kv_connector_extra_config": extra}
-    return {"kv_transfer_config": config}
+    return {"kv_transfer_config": config, **order}
 
 
 def _lmcache_server(policy: Mapping[str, Any]) -> dict[str, Any]:

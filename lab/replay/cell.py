@@ -96,12 +96,12 @@ def settings_of(policy: Mapping[str, Any]) -> list[str]:
     if "host_gib" in policy:
         size = int(float(policy["host_gib"]) * (1 << 30))
     if name == "offloading":
-        return [f"cpu_bytes_to_use={size}"]
+        return [*order, f"cpu_bytes_to_use={size}"]
     if name == "simple-cpu-offload":
         lazy = [f"lazy_offload={str(bool(policy['lazy_offload'])).lower()}"] if "lazy_offload" in policy else []
-        return [f"cpu_bytes_to_use={size}", "connector=simple-cpu-offload", *lazy]
+        return [*order, f"cpu_bytes_to_use={size}", "connector=simple-cpu-offload", *lazy]
     if name == "lmcache":  # a model of its host tier; LMCache itself is not run
-        return ["tier=lmcache", f"tier_bytes={size}", f"tier_chunk_tokens={policy.get('chunk_tokens', 256)}"]
+        return [*order, "tier=lmcache", f"tier_bytes={size}", f"tier_chunk_tokens={policy.get('chunk_tokens', 256)}"]
     raise KvtraceError(f"policy {policy_label(policy)} cannot be replayed")
 
 

@@ -15,6 +15,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import arguments_of
 from kvtrace.lab.matrix import Matrix, read_matrix
 from kvtrace.lab.policies import engine_arguments, environment, gave_up, jobs_go_in_order, policy_of
+from kvtrace.lab.replay.cell import settings_of
 from kvtrace.lab.workloads import make
 
 STUDIES = sorted((Path(__file__).parents[2] / "examples" / "studies").glob("*.toml"))
@@ -103,6 +104,16 @@ def test_pins_can_go_with_jobs_served_in_their_order() -> None:
     assert [jobs_go_in_order(policy) for policy in (pinning, plain, {"name": "priority"})] == [True, False, True]
     with pytest.raises(KvtraceError, match='"requests" or "jobs", not 1'):
         policy_of({"name": "ttl-pin", "order": 1})
+
+
+@pytest.mark.parametrize("name", ["simple-cpu-offload", "offloading", "lmcache", "lmcache-mp"])
+def test_connectors_can_go_with_jobs_served_in_their_order(name: str) -> None:
+    ordered, plain = (policy_of({"name": name, "host_gib": 1, **order}) for order in ({"order": "jobs"}, {}))
+    assert [jobs_go_in_order(policy) for policy in (ordered, plain)] == [True, False]
+    assert engine_arguments(ordered)["scheduling_policy"] == "priority"
+    assert "scheduling_policy" not in engine_arguments(plain)
+    if name != "lmcache-mp":  # which is not replayed
+        assert settings_of(ordered) == ["order=jobs", *settings_of(plain)]
 
 
 @pytest.mark.parametrize("name", ["lmcache", "lmcache-mp"])
