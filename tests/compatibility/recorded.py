@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
@@ -21,22 +22,29 @@ def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
     not named was in no module that vLLM imported.
     """
     processes: dict[str, list[ProcessRecording]] = defaultdict(list)
+    devices: dict[str, set[str]] = defaultdict(set)
     runs: dict[str, set[Path]] = defaultdict(set)
     for run in sorted({path.parent for folder in folders for path in folder.rglob(PROCESSES) if path.is_dir()}):
         for process in open_recording(run).processes:
             version = (process.vllm_version or "unknown").partition("+")[0]
             processes[version].append(process)
             runs[version].add(run)
+            if "worker" in process.roles:
+                devices[version].add(str(process.device.get("name") or _cell_device(run)))
     return {
         version: {
-            "devices": sorted(
-                {str(process.device.get("name", "CPU")) for process in found if "worker" in process.roles}
-            ),
+            "devices": sorted(devices[version]),
             "runs": len(runs[version]),
             "hooks": dict(sorted(_states(found).items())),
         }
         for version, found in processes.items()
     }
+
+
+def _cell_device(run: Path) -> str:
+    """What a cell of the lab says it ran on. A recording at `host` does not tell; other ones are made on a CPU."""
+    facts = run.parent / "facts.json"
+    return json.loads(facts.read_text()).get("device") or "CPU" if facts.is_file() else "CPU"
 
 
 def _states(processes: Iterable[ProcessRecording]) -> dict[str, str]:
