@@ -43,12 +43,13 @@ def groups(results: Sequence[Result], compare: str) -> dict[tuple[tuple[str, str
 def changes(results: Sequence[Result], compare: str, values: Sequence[str]) -> Iterator[Change]:
     """Compare each value with the first one, in each group and phase, by job completion time and time to first token.
 
-    A pair is a job of one repeat in both cells.
+    A pair is a job of one repeat in both cells. Where cells run their phases in other orders, a workload is compared
+    with itself.
     """
     baseline = values[0]
     for group, members in groups(results, compare).items():
-        for position, name in sorted({(p.position, p.workload["name"]) for r in members for p in r.phases}):
-            by_value = {value: _jobs(members, compare, value, position) for value in values}
+        for name in dict.fromkeys(phase.label for result in members for phase in result.phases):
+            by_value = {value: _jobs(members, compare, value, name) for value in values}
             for value in values[1:]:
                 for metric in ("jct_s", "ttft_ms"):
                     one, other = by_value[baseline].get(metric, {}), by_value[value].get(metric, {})
@@ -87,15 +88,13 @@ def changes_of_runs(results: Sequence[Result], compare: str, values: Sequence[st
                     yield Change(place, phase.workload["name"], value, name, found)
 
 
-def _jobs(
-    members: Sequence[Result], compare: str, value: str, position: int
-) -> dict[str, dict[tuple[int, str], float]]:
+def _jobs(members: Sequence[Result], compare: str, value: str, label: str) -> dict[str, dict[tuple[int, str], float]]:
     found: dict[str, dict[tuple[int, str], float]] = {"jct_s": {}, "ttft_ms": {}}
     for result in members:
         if text_of(result.cell.axes.get(compare)) != value:
             continue
         for phase in result.phases:
-            if phase.position == position:
+            if phase.label == label:
                 for metric, jobs in found.items():
                     jobs |= {(result.cell.repeat, job): took for job, took in getattr(phase, metric).items()}
     return found
@@ -152,10 +151,5 @@ def _changes(software: set[tuple[tuple[str, str], ...]]) -> str:
 
 def repeated(result: Result) -> Iterator[tuple[Phase, Phase]]:
     """The first and a later phase of the same workload in a cell: cold and warm."""
-    first: dict[str, Phase] = {}
-    for phase in result.phases:
-        name = phase.workload["name"]
-        if name in first:
-            yield first[name], phase
-        else:
-            first[name] = phase
+    cold = {phase.workload["name"]: phase for phase in result.phases if not phase.again}
+    yield from ((cold[phase.workload["name"]], phase) for phase in result.phases if phase.again)

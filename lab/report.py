@@ -248,7 +248,7 @@ def _cells(results: Sequence[Result], axes: list[str], compare: str | None) -> I
     for result in results:
         head = [*(text_of(result.cell.axes[axis]) for axis in axes), *([str(result.cell.repeat)] if repeats else [])]
         for phase in result.phases:
-            marks = {name: (result.place.name, phase.position, name) in best for name in columns}
+            marks = {name: (result.place.name, phase.label, name) in best for name in columns}
             figures = [Cell(phase.figures.get(name), "best" if marks[name] else "") for name in columns]
             rows.append([*head, *([_numbered(phase)] if phases else []), *figures])
         if result.status != "ok":
@@ -268,33 +268,33 @@ def _cells(results: Sequence[Result], axes: list[str], compare: str | None) -> I
         yield "Failed cells", [_table(["cell", "error"], failed)]
 
 
-def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, int, str]]:
+def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, str, str]]:
     """Cell, phase and figure of the best of each group of comparable cells."""
     found = set()
     for members in groups(results, compare or "").values() if compare else [list(results)]:
-        for position in {phase.position for result in members for phase in result.phases}:
+        for label in {phase.label for result in members for phase in result.phases}:
             for name, (_, better) in COLUMNS.items():
                 values = [
                     (value, result.place.name)
                     for result in members
                     for phase in result.phases
-                    if phase.position == position and (value := phase.figures.get(name)) is not None
+                    if phase.label == label and (value := phase.figures.get(name)) is not None
                 ]
                 if better and len({value for value, _ in values}) > 1:
                     _, winner = (min if better == "min" else max)(values)
-                    found.add((winner, position, name))
+                    found.add((winner, label, name))
     return found
 
 
 def _alike(results: Sequence[Result]) -> Iterator[tuple[list[str], str, list[Phase]]]:
-    """Axes without the repeat, a phase's name, and the phase in all repeats of that cell."""
+    """Axes without the repeat, a phase's label, and the phase in all repeats of that cell."""
     found: dict[tuple[tuple[str, ...], int, str], list[Phase]] = {}
     for result in results:
         axes = tuple(text_of(value) for axis, value in result.cell.axes.items() if axis != "repeat")
         for phase in result.phases:
-            found.setdefault((axes, phase.position, str(phase.workload["name"])), []).append(phase)
-    for (axes, _, name), phases in found.items():
-        yield list(axes), name, phases
+            found.setdefault((axes, phase.position, phase.label), []).append(phase)
+    for (axes, _, label), phases in found.items():
+        yield list(axes), label, phases
 
 
 def _axes_of(results: Sequence[Result]) -> list[str]:
@@ -331,9 +331,9 @@ def _repeats(results: Sequence[Result]) -> Iterator[Part]:
 def _passes(results: Sequence[Result]) -> Iterator[Part]:
     """Forward passes of workloads whose requests were all queued before the first one."""
     found: dict[tuple[tuple[str, ...], str], list[Phase]] = {}
-    for axes, name, phases in _alike(results):
+    for axes, _, phases in _alike(results):
         if all(phase.workload["parameters"].get("arrival") == "batch" for phase in phases):
-            found.setdefault((tuple(axes), name), []).extend(phases)
+            found.setdefault((tuple(axes), str(phases[0].workload["name"])), []).extend(phases)
     if not found:
         return
     figures = {
@@ -508,49 +508,52 @@ def _change(change: Change) -> tuple[list[Any], list[Any]]:
     )
 
 
+_PHASES_TOLD = ("ttft_ms_mean", "output_tokens_per_s", "cached_share")
+
+
 def _cold_and_warm(results: Sequence[Result]) -> Iterator[Part]:
+    """Workloads that a cell ran more than once: the mean of repeats, with the lowest and the highest."""
+    found: dict[tuple[tuple[str, ...], str], list[tuple[Phase, Phase]]] = {}
+    for result in results:
+        if result.cell.prefix_caching:
+            axes = tuple(text_of(value) for axis, value in result.cell.axes.items() if axis != "repeat")
+            for cold, warm in repeated(result):
+                found.setdefault((axes, warm.label), []).append((cold, warm))
     rows = [
         [
-            result.cell.label,
-            cold.workload["name"],
-            *_pair(cold, warm, "ttft_ms_mean"),
-            *_pair(cold, warm, "cached_share"),
+            *axes,
+            label,
+            *(
+                _span([pair[which].figures.get(name) for pair in pairs])
+                for name in ("ttft_ms_mean", "cached_share")
+                for which in (0, 1)
+            ),
         ]
-        for result in results
-        if result.cell.prefix_caching
-        for cold, warm in repeated(result)
+        for (axes, label), pairs in found.items()
     ]
     if rows:
-        head = ["cell", "workload", "TTFT cold ms", "TTFT warm ms", "cached cold", "cached warm"]
-        yield "Cold and warm", [Paragraph(["The same requests again on the same engine."]), _table(head, rows)]
-
-
-def _pair(one: Phase, other: Phase, name: str) -> list[float | None]:
-    return [one.figures.get(name), other.figures.get(name)]
+        numbers = ["TTFT cold ms", "TTFT warm ms", "cached cold", "cached warm"]
+        reading = "The same requests again on the same engine."
+        yield "Cold and warm", [Paragraph([reading]), _table([*_axes_of(results), "workload", *numbers], rows, numbers)]
 
 
 def _orders(results: Sequence[Result]) -> Iterator[Part]:
     """A workload at several places in cells that differ in their phases' order only."""
-    found: dict[tuple[str, str], dict[int, Phase]] = {}
+    found: dict[tuple[str, str], dict[int, list[Phase]]] = {}
     for result in results:
         if "phases" in result.cell.axes:
-            rest = ", ".join(f"{axis} {text_of(value)}" for axis, value in _axes(result) if axis != "phases")
+            rest = ", ".join(f"{axis} {text_of(value)}" for axis, value in _axes(result) if axis not in ("phases", "repeat"))
             for phase in result.phases:
-                found.setdefault((rest, phase.workload["name"]), {}).setdefault(phase.position, phase)
+                found.setdefault((rest, phase.label), {}).setdefault(phase.position, []).append(phase)
     rows = [
-        [
-            rest,
-            name,
-            position + 1,
-            *(phase.figures.get(each) for each in ("ttft_ms_mean", "output_tokens_per_s", "cached_share")),
-        ]
-        for (rest, name), places in found.items()
+        [rest, label, position + 1, *(_span([phase.figures.get(name) for phase in phases]) for name in _PHASES_TOLD)]
+        for (rest, label), places in found.items()
         if len(places) > 1
-        for position, phase in sorted(places.items())
+        for position, phases in sorted(places.items())
     ]
     if rows:
-        head = ["cells", "workload", "place", "TTFT mean ms", "output tok/s", "cached share"]
-        yield "Does the order of phases matter?", [_table(head, rows)]
+        numbers = ["place", *(COLUMNS[name][0] for name in _PHASES_TOLD)]
+        yield "Does the order of phases matter?", [_table(["cells", "workload", *numbers], rows, numbers)]
 
 
 def _regression(results: Sequence[Result]) -> Iterator[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +65,7 @@ class Phase:
     Attributes:
         workload: Its description, with `name` and `sha256`.
         position: Which of the cell's phases, from 0.
+        again: How often the cell ran the same workload before: 0 is cold, 1 is warm.
         figures: Throughputs, latencies, shares; None what cannot be told.
         jct_s: Completion time of each job that was completed, by session, s.
         ttft_ms: Mean time to the first token of each such job, ms.
@@ -81,6 +83,13 @@ class Phase:
     turns_ms: list[float] = field(default_factory=list)
     shape: str | None = None
     draws: dict[str, list[float]] = field(default_factory=dict)
+    again: int = 0
+
+    @property
+    def label(self) -> str:
+        """The workload's name, and whether the cell ran it before: phases with the same label did the same."""
+        name = str(self.workload["name"])
+        return name if not self.again else f"{name}, again" if self.again == 1 else f"{name}, time {self.again + 1}"
 
     def spread(self, name: str) -> Spread | None:
         """A figure over the draws; None without any."""
@@ -152,6 +161,10 @@ def load_result(place: Path) -> Result:
         _phase(workload, [record for record in records if record["phase"] == workload["phase"]])
         for workload in workloads
     ]
+    before = Counter[str]()
+    for phase in result.phases:
+        phase.again = before[phase.workload["name"]]
+        before[phase.workload["name"]] += 1
     drawn: list[dict[str, float]] = facts.get("predicted", {}).get(DRAWS, [])
     for phase in result.phases:  # a predicted cell has one
         phase.draws = {name: [each[name] for each in drawn if name in each] for name in (drawn[0] if drawn else ())}

@@ -291,6 +291,30 @@ def test_cold_and_warm_passes_and_phase_orders_are_set_side_by_side(tmp_path: Pa
     assert ("y", "2", "7") in orders
 
 
+def test_phases_in_another_order_are_compared_with_themselves(tmp_path: Path) -> None:
+    """GIVEN cells that send x and y, y twice, in two orders THEN x is compared with x, and a second y with a second."""
+
+    def phases(*names: str) -> list[dict[str, Any]]:
+        described = {"sha256": "one", "jobs": 8, "requests": 8, "parameters": {}}
+        return [{"phase": number, "name": name, **described} for number, name in enumerate(names)]
+
+    def sent(phase: int, ttft: int) -> list[dict[str, Any]]:
+        begin = 1000 * phase
+        return [request(f"s{n}", 0, begin, begin + ttft, begin + ttft + 50, phase=phase, last=True) for n in range(8)]
+
+    sweep = Sweep(tmp_path, compare="phases", phases=["x+y+y", "y+y+x"])
+    for names, ttfts in ((("x", "y", "y"), (10, 20, 30)), (("y", "y", "x"), (21, 31, 11))):
+        records = [record for phase, ttft in enumerate(ttfts) for record in sent(phase, ttft)]
+        sweep.cell(records, phases=names, workloads=phases(*names))
+    text = written(sweep.close())
+    rows = [row for row in table(text, "Against x+y+y") if row["of"] == "TTFT (ms)"]
+    found = {row["workload"]: (row["x+y+y"], row["difference"]) for row in rows}
+    assert found == {"x": ("10", "1"), "y": ("20", "1"), "y, again": ("30", "1")}
+    for ttft in (10, 20, 30):
+        assert f"| **{ttft}** |" in text
+        assert f"| **{ttft + 1}** |" not in text
+
+
 def in_column(title: str) -> str:
     """A JavaScript expression: the text of the cell of `row` below that title."""
     heads = "[...document.querySelectorAll('thead th')]"
