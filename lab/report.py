@@ -542,7 +542,9 @@ def _orders(results: Sequence[Result]) -> Iterator[Part]:
     found: dict[tuple[str, str], dict[int, list[Phase]]] = {}
     for result in results:
         if "phases" in result.cell.axes:
-            rest = ", ".join(f"{axis} {text_of(value)}" for axis, value in _axes(result) if axis not in ("phases", "repeat"))
+            rest = ", ".join(
+                f"{axis} {text_of(value)}" for axis, value in _axes(result) if axis not in ("phases", "repeat")
+            )
             for phase in result.phases:
                 found.setdefault((rest, phase.label), {}).setdefault(phase.position, []).append(phase)
     rows = [
