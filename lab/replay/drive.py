@@ -354,6 +354,8 @@ class _Timed:
         self._held: list[tuple[int, RecordedRequest]] = []  # that come after a barrier which is to come
         self._closed = loop.kind == "closed"
         self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
+        self._free_slots = dict(recording.slots)
+        self._without_slot: dict[str, deque[RecordedRequest]] = defaultdict(deque)
         self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
         self._open = self._prefills = 0
         # When the last step ends, when the host has launched it, and when the next one may be launched.
@@ -383,10 +385,15 @@ class _Timed:
         late = predecessors(recording) if loop.kind == "closed" else {}
         for request in recording.requests:
             before = late.get(request.number)
-            if before is None or before.finished_ns is None:
-                self._arrive(self._zero + round((request.arrival_ns - self._zero) / loop.rate), request)
-            else:
+            if before is not None and before.finished_ns is not None:
                 self._followers[before.number].append((request.arrival_ns - before.finished_ns, request))
+                continue
+            if self._closed and request.pool is not None:
+                if not self._free_slots[request.pool]:
+                    self._without_slot[request.pool].append(request)
+                    continue
+                self._free_slots[request.pool] -= 1
+            self._arrive(self._zero + round((request.arrival_ns - self._zero) / loop.rate), request)
 
     def _draw(self) -> None:
         """Take the stream's next request."""
@@ -450,8 +457,11 @@ class _Timed:
     def _ended(self, request: RecordedRequest, now: int) -> None:
         for barrier in self._barriers:
             barrier.earlier -= request.arrival_ns < barrier.recorded_ns
-        for gap, follower in self._followers.pop(request.number, ()):
+        followers = self._followers.pop(request.number, ())
+        for gap, follower in followers:
             self._arrive(now + gap, follower)
+        if request.pool is not None and not followers and self._without_slot[request.pool]:
+            self._arrive(now, self._without_slot[request.pool].popleft())
         self._open -= 1
         if not self._open and not self._due:
             self._next_batch(now)

@@ -84,6 +84,8 @@ class RecordedRequest:
         lora: Name of its LoRA adapter.
         drafts: With speculation, by the number of output tokens before a step: draft tokens that were verified, and
             those of them that were accepted.
+        pool: Of a job that takes a free slot of this name: as many at a time as `Recording.slots` says, in the order of
+            their numbers, each as soon as another one ends.
     """
 
     number: int
@@ -105,6 +107,7 @@ class RecordedRequest:
     tenant: str | None = None
     lora: str | None = None
     drafts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    pool: str | None = None
 
     @property
     def aborted(self) -> bool:
@@ -162,6 +165,7 @@ class Recording:
     Attributes:
         resets_ns: When the prefix cache was emptied.
         phases_ns: When a workload began that waited for the ends of all requests before it.
+        slots: Jobs at a time, by the pool of requests that have one.
         pins: Of requests whose blocks were pinned for some time after their end, by their internal id.
         transfers: With a KV connector: the step with whose results the workers reported each transfer's end, by the
             connector's own number of the transfer, of a load with `LOAD`.
@@ -182,6 +186,7 @@ class Recording:
     ended: dict[int, list[str]] = field(default_factory=dict)
     loaded: dict[int, list[str]] = field(default_factory=dict)
     phases_ns: list[int] = field(default_factory=list)
+    slots: dict[str, int] = field(default_factory=dict)
 
     @property
     def by_number(self) -> dict[int, RecordedRequest]:

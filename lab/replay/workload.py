@@ -109,45 +109,40 @@ def recording_of_workloads(
         engine: What they would send it to.
         like: The recording the engine is like; the frontend's share is taken from it.
         reset_between: Empty the prefix cache before each workload but the first.
-
-    Raises:
-        KvtraceError: Jobs of a workload wait for free slots of more than one.
     """
     frontend_ns = frontend_share(like)
     requests: list[RecordedRequest] = []
     phases_ns: list[int] = []
+    slots: dict[str, int] = {}
     for phase, workload in enumerate(workloads):
         start_ns = _START_NS
         if phase:
             start_ns = max(request.queued_ns for request in requests) + 1
             phases_ns.append(start_ns)
         requests += _requests_of(workload, phase, engine, frontend_ns, start_ns, len(requests))
+        slots[_pool(workload, phase)] = workload.concurrency or 1
     notes = list(dict.fromkeys(note for workload in workloads for note in workload.notes))
     made = _made(Path("+".join(dict.fromkeys(each.name for each in workloads))), engine, requests, notes)
-    return replace(made, resets_ns=phases_ns) if reset_between else replace(made, phases_ns=phases_ns)
+    return replace(made, slots=slots, **{"resets_ns" if reset_between else "phases_ns": phases_ns})
+
+
+def _pool(workload: Workload, phase: int) -> str:
+    return f"{phase}-{workload.name}"
 
 
 def _requests_of(
     workload: Workload, phase: int, engine: EngineFacts, frontend_ns: int, start_ns: int, before: int
 ) -> list[RecordedRequest]:
     """Requests of a workload that begins at some time, numbered after `before` others."""
-    if workload.arrivals_s is None and (workload.concurrency or 1) > 1:
-        raise KvtraceError(
-            f"workload {workload.name}: {workload.concurrency} jobs at a time, each as soon as another ends, cannot be "
-            "replayed; arrivals at times can, and one job at a time",
-            2,
-        )
     requests: list[RecordedRequest] = []
-    end_ns, apart = start_ns, f"{phase}-" if phase else ""  # no turn follows one of the workload before
+    apart = f"{phase}-" if phase else ""  # no turn follows one of the workload before
+    pool = _pool(workload, phase) if workload.arrivals_s is None else None
     for place, job in enumerate(workload.jobs):
-        if workload.arrivals_s is not None:
-            end_ns = start_ns + round(workload.arrivals_s[place] * 1e9)
+        end_ns = start_ns + (round(workload.arrivals_s[place] * 1e9) if workload.arrivals_s is not None else 0)
         prompts = list(_prompts(workload, place, engine.hash_block_size))
         for index, (turn, (prompt, chain)) in enumerate(zip(job.turns, prompts, strict=True)):
-            session, turn_number = apart + job.session, job.first_turn + index
-            if workload.arrivals_s is None:
-                session = apart + workload.name  # one job after another: all turns follow each other
-                turn_number = len(requests)
+            # Jobs that take slots are apart, also where one goes on with another's session.
+            session, turn_number = f"{pool}-{place}" if pool else apart + job.session, job.first_turn + index
             name = f"{workload.name}-{phase}-{job.session}-{job.first_turn + index}"
             requests.append(
                 RecordedRequest(
@@ -166,6 +161,7 @@ def _requests_of(
                     "length",
                     end_ns + frontend_ns,
                     chain,
+                    pool=pool,
                 )
             )
             end_ns += frontend_ns + round(turn.tool_s * 1e9)

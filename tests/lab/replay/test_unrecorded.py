@@ -271,6 +271,45 @@ def test_phases_of_a_predicted_cell_follow_each_other(demo: Path, tmp_path: Path
     assert "4 phases on one engine: draws are of cells with one" in done.stdout
 
 
+POOL = """
+name = "pool"
+[cell]
+model = "tiny"
+block_size = 32
+kv_tokens = 8192
+max_num_seqs = 6
+max_num_batched_tokens = 256
+phases = ["first", "second"]
+[axes]
+concurrency = [1, 3]
+[workloads]
+first = { kind = "agent", jobs = 7, turns = 3, scale = 0.05, tool_scale = 0.1, arrival = "closed" }
+second = { kind = "shared-prefix", families = 3, members = 3, size = 256, output = 8, arrival = "closed" }
+"""
+
+
+def test_jobs_of_a_closed_loop_take_slots_as_they_come_free(demo: Path, tmp_path: Path) -> None:
+    """Each job begins when another ends, in the order of the jobs; as many as there are slots begin at once."""
+    (tmp_path / "pool.toml").write_text(POOL)
+    kvtrace("lab", "run", tmp_path / "pool.toml", "-o", tmp_path, "--replay", "--time-from", demo)
+    for result in load_results(tmp_path):
+        slots = int(result.cell.axes["concurrency"])
+        sent = [json.loads(line) for line in (result.place / "run" / "client.jsonl").read_text().splitlines()]
+        ended_ns = 0
+        for phase, jobs in enumerate((7, 9)):
+            records: dict[str, list[dict[str, Any]]] = {}
+            for record in (record for record in sent if record["phase"] == phase):
+                records.setdefault(record["session"], []).append(record)
+            begins = [min(record["due_ns"] for record in turns) for turns in records.values()]
+            ends = sorted(max(record["last_token_ns"] for record in turns) for turns in records.values())
+            assert len(begins) == jobs
+            assert begins == sorted(begins)
+            assert len(set(begins[:slots])) == 1
+            assert begins[0] >= ended_ns - 1000
+            assert all(abs(begin - end) < 1000 for begin, end in zip(begins[slots:], ends, strict=False))
+            ended_ns = ends[-1]
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
