@@ -123,7 +123,8 @@ def recording_of_workloads(
         slots[_pool(workload, phase)] = workload.concurrency or 1
     notes = list(dict.fromkeys(note for workload in workloads for note in workload.notes))
     made = _made(Path("+".join(dict.fromkeys(each.name for each in workloads))), engine, requests, notes)
-    return replace(made, slots=slots, **{"resets_ns" if reset_between else "phases_ns": phases_ns})
+    made = replace(made, slots=slots)
+    return replace(made, resets_ns=phases_ns) if reset_between else replace(made, phases_ns=phases_ns)
 
 
 def _pool(workload: Workload, phase: int) -> str:

@@ -303,8 +303,8 @@ def test_jobs_of_a_closed_loop_take_slots_as_they_come_free(demo: Path, tmp_path
             begins = [min(record["due_ns"] for record in turns) for turns in records.values()]
             ends = sorted(max(record["last_token_ns"] for record in turns) for turns in records.values())
             assert len(begins) == jobs
+            assert begins[slots - 1] - begins[0] < 1000
             assert begins == sorted(begins)
-            assert len(set(begins[:slots])) == 1
             assert begins[0] >= ended_ns - 1000
             assert all(abs(begin - end) < 1000 for begin, end in zip(begins[slots:], ends, strict=False))
             ended_ns = ends[-1]
