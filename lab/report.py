@@ -142,7 +142,7 @@ def _fairness(results: Sequence[Result], compare: str | None) -> Iterator[Part]:
 
 def _predictions(results: Sequence[Result], compare: str | None) -> Iterator[Part]:
     """Where predicted cells come from, and how they compare with the measured ones of the same settings."""
-    predicted = [result for result in results if result.made == "predicted"]
+    predicted = [result for result in results if result.made == "predicted" and result.status == "ok"]
     if not predicted:
         return
     notes: Counter[str] = Counter()

@@ -181,11 +181,12 @@ def test_step_times_are_of_the_same_connector_but_for_lmcache(predicted: Path) -
         _times(cells["fcfs"], measured[1:])
 
 
-def test_predicted_cells_are_read_like_measured_ones(predicted: Path) -> None:
+def test_predicted_cells_are_read_like_measured_ones(demo: Path, predicted: Path) -> None:
     kvtrace("lab", "report", predicted)
     text = (predicted / "report" / "report.md").read_text()
     assert "Not measured but predicted by replay: 4 of 5 cells ended, 1 failed." in text
     assert "policy hf-generate batch=2 cannot be replayed" in text
+    assert f"step times of {demo.name} (4 of 4 cells)" in text
     (place,) = predicted.glob("cells/ttl-pin-*-predicted")
     rows = kvtrace("query", "client-latency", place / "run" / "trace.duckdb", "--format", "json").stdout
     assert len(json.loads(rows)) > 0
