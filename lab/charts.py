@@ -113,14 +113,14 @@ def _draw_lines(axes: Axes, by_line: dict[tuple[str, str], list[_Point]], lines:
         points = sorted((px, fmean(ys)) for px, ys in at.items())
         number = names.index(name)
         style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        title = name
+        title = name or (made if len(lines) > 1 else None)
         if made == "predicted":
             style |= {"linestyle": "--", "markerfacecolor": "none"}
-            title = f"{name} (predicted)".strip()
+            title = f"{name} (predicted)" if name else made
         for point in by_line.get((name, made), []):
             if point.spread is not None:
                 axes.vlines(point.x, point.spread.low, point.spread.high, color=style["color"], linewidth=0.8)
-        axes.plot([px for px, _ in points], [py for _, py in points], label=title or None, markersize=4, **style)
+        axes.plot([px for px, _ in points], [py for _, py in points], label=title, markersize=4, **style)
 
 
 def _x(result: Result, phase: Phase, name: str) -> float:

@@ -47,7 +47,7 @@ def measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
     batch = int(cell.policy.get("batch", 8))
     offset_ns = realtime_offset_ns()
     first = [job.turns[0] for job in workloads[0].jobs[:batch]]
-    # The first batch once before it counts: kernels are chosen when a length is first seen, and it ran 2 to 4 times slower.
+    # The first batch once before it counts: kernels are chosen at a new length, and it ran 2 to 4 times slower.
     _generate(model, [turn.new for turn in first], max(turn.output_tokens for turn in first), device)
     with Notes(run_dir / layout.CLIENT) as notes:
         for phase, workload in enumerate(workloads):

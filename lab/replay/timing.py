@@ -28,6 +28,9 @@ COPIES_TAKEN_OFF = (
 _SHORTEST_SHARE = 4
 """One of so many steps with prefill that an idle engine began with is looked at for being bound by its launch."""
 
+_MEAN_OF = 4
+"""So many steps with prefill that follow one another are taken for one of their mean."""
+
 _ALIKE, _UNLIKE = 2, 4
 """They are, if the longest takes less than so many times the shortest, with at least so many times its tokens."""
 
@@ -258,7 +261,10 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     The engine takes in a step's results after it has launched the next step. Launching a step with prefill keeps the
     host busy for long, so the results before it are late: such a step tells the launch time and not its own. A step
     with prefill between two steps without tells its own time, from the predicted end of the one before it. So does one
-    that an idle engine began with, its launch included: these are taken where there are too few others.
+    that an idle engine began with, its launch included: these are taken where there are too few others. So are then
+    steps with prefill that follow one another, as in a burst: they take their own time or the next one's launch,
+    whichever is longer, and a fit of steps longer than a launch tells the two apart. Their results are noticed now
+    early, now late, so that means of some are taken: of their work, too.
     """
     updates = [step.update_ns or 0 for step in steps]
     begins = [max(step.start_ns, before) for step, before in zip(steps, [0, *updates], strict=False)]
@@ -272,16 +278,24 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     first = {n for n in timely if steps[n].prefill_tokens and n and steps[n].start_ns >= updates[n - 1]}
     if len(follow) < _FEWEST_STEPS:
         follow |= first
-    samples = []
-    for number in (n for n in timely if plain[n] or n in follow):
+    behind = [
+        n for n in range(1, len(copies)) if steps[n - 1].prefill_tokens and steps[n].prefill_tokens and not copies[n]
+    ]
+    samples: dict[int, _Sample] = {}
+    for number in sorted(
+        follow | {n for n in timely if plain[n]} | (set(behind) if len(follow) < _FEWEST_STEPS else set())
+    ):
         step, begin = steps[number], begins[number]
-        if step.prefill_tokens and number:
+        if step.prefill_tokens and number and not steps[number - 1].prefill_tokens:
             begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
         took_ns = updates[number] - step.copying_ns
         if begin == step.start_ns:  # else the device was busy meanwhile
             took_ns -= step.asking_ns
         since_start_ns = updates[number] - step.start_ns - step.copying_ns - step.asking_ns
-        samples.append(_Sample(_work_of(step), max(took_ns - begin, 0), since_start_ns))
+        samples[number] = _Sample(_work_of(step), max(took_ns - begin, 0), since_start_ns)
+    means = {
+        n: _mean([samples[m] for m in _run_to(n, set(behind))]) for n in behind if n in samples and n not in follow
+    }
     launches = [
         updates[n] - steps[n + 1].start_ns - steps[n + 1].copying_ns - steps[n + 1].asking_ns
         for n, is_late in enumerate(late)
@@ -291,7 +305,21 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
         launches = _launch_bound([(updates[n] - steps[n].start_ns, steps[n].prefill_tokens) for n in first])
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]
     overhead_ns = max(int(np.median(gaps)), 0) if gaps else 0
-    return samples, overhead_ns, launches
+    return list((samples | means).values()), overhead_ns, launches
+
+
+def _run_to(number: int, members: set[int]) -> list[int]:
+    """The last of the members that follow each other up to one, a few of them."""
+    return list(itertools.takewhile(members.__contains__, range(number, number - _MEAN_OF, -1)))
+
+
+def _mean(samples: Sequence[_Sample]) -> _Sample:
+    """A sample of mean work, which takes the mean time as far as time is linear in work."""
+    spent, since_start, *work = (
+        round(sum(values) / len(samples))
+        for values in zip(*((s.spent_ns, s.since_start_ns, *s.work) for s in samples), strict=True)
+    )
+    return _Sample(Work(*work), spent, since_start)
 
 
 def _launch_bound(first: list[tuple[int, int]]) -> list[int]:
@@ -343,22 +371,30 @@ def _above(least_ns: int, work: Any, time: Any, all_work: Any, all_time: Any, bo
 def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any, bounds: _Bounds) -> tuple[Any, float]:
     """Coefficients within bounds, and the error from which on a step is an outlier and is left out of the fit.
 
-    Steps of all kinds are used where one kind has too few.
+    Steps of all kinds are used where one kind has too few. Its own few are then held against each other, as they would
+    all be outliers beside many of the other kind.
     """
+    own = np.zeros(len(time), dtype=bool)
     if len(time) < _FEWEST_STEPS:
+        own = (all_work[:, 1] > 0) == bool(len(work) and work[0, 1] > 0)
         work, time = all_work, all_time
     design = np.column_stack([np.ones(len(time)), work])
-    kept, limit = np.ones(len(time), dtype=bool), float("inf")
+    kept, own_limit = np.ones(len(time), dtype=bool), float("inf")
     for _ in range(12):
         found = _bounded(design[kept], time[kept], bounds)
         error = np.abs(time - design @ found)
-        limit = max(6 * 1.4826 * float(np.median(error)), 1.0)
-        inside = error <= limit
+        limit = _limit(error)
+        own_limit = max(limit, _limit(error[own])) if own.any() else limit
+        inside = error <= np.where(own, own_limit, limit)
         if (inside == kept).all():
             break
         kept = inside
     predicted = (design @ found)[kept].sum()
-    return found * (time[kept].sum() / predicted if predicted > 0 else 1), limit
+    return found * (time[kept].sum() / predicted if predicted > 0 else 1), own_limit
+
+
+def _limit(error: Any) -> float:
+    return max(6 * 1.4826 * float(np.median(error)), 1.0)
 
 
 def _bounded(design: Any, time: Any, bounds: _Bounds) -> Any:

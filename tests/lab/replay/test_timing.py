@@ -49,6 +49,47 @@ def test_prefills_of_an_idle_engine_tell_what_prefills_take(token_ns: int, promp
     assert model.end_ns(0, 0, decode) == pytest.approx(DECODE_NS + CONTEXT_NS * 2048, rel=0.1)
 
 
+def burst(token_ns: int, budget: int, requests: int, prompt: int, outputs: int) -> list[StepTime]:
+    """Requests that all come at once to an engine that schedules ahead: prefill after prefill, then decoding only.
+
+    A step's results are taken in when the device has them and the step after it is launched.
+    """
+    works, left = [], requests * prompt
+    while left:
+        tokens, done = min(budget, left), requests - -(-left // prompt)
+        left -= tokens
+        works.append(Work(done, tokens, done * prompt, tokens * prompt // 2))
+    works += [Work(requests, 0, requests * (prompt + n), 0) for n in range(outputs)]
+    steps: list[StepTime] = []
+    host = device = 0
+    for number, work in enumerate(works):
+        start, takes = host, DECODE_NS + 30_000 * work.decode_tokens + token_ns * work.prefill_tokens
+        host += LAUNCH_NS if work.prefill_tokens else OVERHEAD_NS
+        device = max(device, start) + max(takes, host - start)
+        steps.append(StepTime(number, start, device, device + OVERHEAD_NS, *work, 0))
+        if number:  # the step before is taken in now, and the next is scheduled after that
+            before = steps[-2]
+            taken_in = max(host, before.update_ns or 0)
+            steps[-2] = before._replace(update_ns=taken_in, end_ns=taken_in + OVERHEAD_NS)
+            host = taken_in + OVERHEAD_NS
+    return steps
+
+
+@given(
+    token_ns=st.integers(15_000, 60_000),
+    budget=st.sampled_from([2048, 4096, 8192]),
+    requests=st.integers(100, 300),
+    prompt=st.integers(700, 1500),
+)
+def test_a_burst_tells_what_prefills_take(token_ns: int, budget: int, requests: int, prompt: int) -> None:
+    """As of an offline batch: no prefill comes between steps that only decode, and most follow one another."""
+    steps = burst(token_ns, budget, requests, prompt, 200)
+    first = steps[0]._replace(start_ns=steps[0].start_ns - 6_000_000_000)  # an engine's first step
+    model = fit([first, *steps[1:]])
+    work = Work(requests // 2, budget, requests // 2 * prompt, budget * prompt // 2)
+    assert model.step_ns(work) == pytest.approx(DECODE_NS + 15_000 * requests + token_ns * budget, rel=0.15)
+
+
 @given(
     context_ns=st.integers(20, 120),
     token_ns=st.integers(0, 40_000),
