@@ -42,7 +42,7 @@ def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _cell_device(run: Path) -> str:
-    """What a cell of the lab says it ran on. A recording at `host` does not tell; other ones are made on a CPU."""
+    """The device a cell of the lab says it ran on. A recording at `host` does not tell; others are made on a CPU."""
     facts = run.parent / "facts.json"
     return json.loads(facts.read_text()).get("device") or "CPU" if facts.is_file() else "CPU"
 
