@@ -37,6 +37,24 @@ WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
 """Tokens that preempted requests computed again in a phase, the wall time that they added, and the time of copies."""
 
 
+_OVER_TIME = """
+WITH shown AS (
+    SELECT start_ns, lead(start_ns, 1, {end_ns}) OVER (ORDER BY start_ns) AS next_ns, running,
+        100 * used_blocks / blocks AS kv_cache_percent
+    FROM step JOIN engine USING (engine_id) WHERE start_ns BETWEEN {start_ns} AND {end_ns}
+), tenth AS (
+    SELECT n, {start_ns} + n * ({end_ns} - {start_ns}) // 10 AS begin_ns,
+        {start_ns} + (n + 1) * ({end_ns} - {start_ns}) // 10 AS end_ns
+    FROM range(10) AS tenths(n)
+), part AS (
+    SELECT n, {figure} AS value, least(s.next_ns, t.end_ns) - greatest(s.start_ns, t.begin_ns) AS part_ns
+    FROM tenth t JOIN shown s ON s.start_ns < t.end_ns AND s.next_ns > t.begin_ns
+)
+SELECT n, sum(value * part_ns) / sum(part_ns) AS mean FROM part GROUP BY n ORDER BY n
+"""
+"""A figure's mean over time in each tenth of a phase."""
+
+
 def main() -> None:
     """Print all tables that the sweep has cells for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -48,7 +66,7 @@ def main() -> None:
         by_name.setdefault(result.name, {})[result.made] = result
     cells = [Found(next(iter(found.values())).cell, [found.get(made) for made in mades]) for found in by_name.values()]
     sections = []
-    for tables in (_passes, _by_model, _returns, _memory, _overflows):
+    for tables in (_passes, _by_model, _returns, _memory, _over_time, _overflows):
         for title, head, rows in tables(cells):
             words = [[Words(value) for value in row] for row in rows]
             sections.append(Section(f"{title}, {' / '.join(('published', *mades))}", "", [text_table(head, words)]))
@@ -164,6 +182,25 @@ def _memory(cells: Sequence[Found]) -> Iterator[Made]:
     head = ["model", "KV tokens", "watermark", "preempted", "passes", "computing again, s", "tokens", "makespan, s"]
     if rows:
         yield "128 requests by KV memory", head, rows
+
+
+def _over_time(cells: Sequence[Found]) -> Iterator[Made]:
+    """KV cache usage and running requests by tenth of the run: the study's Figure 11."""
+    for figure, title in (("kv_cache_percent", "KV cache usage, %"), ("running", "Running requests")):
+        rows = []
+        for each in sorted(_study(cells, "memory"), key=lambda each: (each.cell.model, each.cell.kv_tokens)):
+            told = PUBLISHED["over_time"].get(f"{each.cell.model} {each.cell.kv_tokens}")
+            if told is None or each.cell.engine.get("watermark"):
+                continue
+            name = [each.cell.model, rounded(each.cell.kv_tokens)]
+            rows.append([*name, "published", *map(rounded, told[figure])])
+            for result in filter(None, each.results):
+                (window,) = result.facts["phases"]
+                with Trace(result.place / "run" / "trace.duckdb") as trace:
+                    means = trace.sql(_OVER_TIME.format(figure=figure, **window), format="arrow")["mean"].to_pylist()
+                rows.append([*name, result.made, *map(rounded, means)])
+        if rows:
+            yield f"{title} by tenth of the run", ["model", "KV tokens", "", *map(str, range(1, 11))], rows
 
 
 def _overflows(cells: Sequence[Found]) -> Iterator[Made]:
