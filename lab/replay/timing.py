@@ -276,15 +276,14 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     timely = [n for n, is_late in enumerate(late) if not is_late and not copies[n]]
     follow = {n for n in timely if steps[n].prefill_tokens and (not n or plain[n - 1])}
     first = {n for n in timely if steps[n].prefill_tokens and n and steps[n].start_ns >= updates[n - 1]}
+    behind: set[int] = set()
     if len(follow) < _FEWEST_STEPS:
         follow |= first
-    behind = [
-        n for n in range(1, len(copies)) if steps[n - 1].prefill_tokens and steps[n].prefill_tokens and not copies[n]
-    ]
+    if len(follow) < _FEWEST_STEPS:
+        after = [n for n in range(1, len(copies)) if steps[n - 1].prefill_tokens and not copies[n]]
+        behind = {n for n in after if steps[n].prefill_tokens} - follow
     samples: dict[int, _Sample] = {}
-    for number in sorted(
-        follow | {n for n in timely if plain[n]} | (set(behind) if len(follow) < _FEWEST_STEPS else set())
-    ):
+    for number in sorted(follow | behind | {n for n in timely if plain[n]}):
         step, begin = steps[number], begins[number]
         if step.prefill_tokens and number and not steps[number - 1].prefill_tokens:
             begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
@@ -293,9 +292,7 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
             took_ns -= step.asking_ns
         since_start_ns = updates[number] - step.start_ns - step.copying_ns - step.asking_ns
         samples[number] = _Sample(_work_of(step), max(took_ns - begin, 0), since_start_ns)
-    means = {
-        n: _mean([samples[m] for m in _run_to(n, set(behind))]) for n in behind if n in samples and n not in follow
-    }
+    means = {n: _mean([samples[m] for m in _run_to(n, behind)]) for n in behind}
     launches = [
         updates[n] - steps[n + 1].start_ns - steps[n + 1].copying_ns - steps[n + 1].asking_ns
         for n, is_late in enumerate(late)
