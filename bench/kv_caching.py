@@ -47,12 +47,14 @@ WITH shown AS (
         {start_ns} + (n + 1) * ({end_ns} - {start_ns}) // 10 AS end_ns
     FROM range(10) AS tenths(n)
 ), part AS (
-    SELECT n, {figure} AS value, least(s.next_ns, t.end_ns) - greatest(s.start_ns, t.begin_ns) AS part_ns
+    SELECT n, running, kv_cache_percent, least(s.next_ns, t.end_ns) - greatest(s.start_ns, t.begin_ns) AS part_ns
     FROM tenth t JOIN shown s ON s.start_ns < t.end_ns AND s.next_ns > t.begin_ns
 )
-SELECT n, sum(value * part_ns) / sum(part_ns) AS mean FROM part GROUP BY n ORDER BY n
+SELECT sum(kv_cache_percent * part_ns) / sum(part_ns) AS kv_cache_percent,
+    sum(running * part_ns) / sum(part_ns) AS running
+FROM part GROUP BY n ORDER BY n
 """
-"""A figure's mean over time in each tenth of a phase."""
+"""Means over time in each tenth of a phase."""
 
 
 def main() -> None:
@@ -186,21 +188,24 @@ def _memory(cells: Sequence[Found]) -> Iterator[Made]:
 
 def _over_time(cells: Sequence[Found]) -> Iterator[Made]:
     """KV cache usage and running requests by tenth of the run: the study's Figure 11."""
-    for figure, title in (("kv_cache_percent", "KV cache usage, %"), ("running", "Running requests")):
-        rows = []
-        for each in sorted(_study(cells, "memory"), key=lambda each: (each.cell.model, each.cell.kv_tokens)):
-            told = PUBLISHED["over_time"].get(f"{each.cell.model} {each.cell.kv_tokens}")
-            if told is None or each.cell.engine.get("watermark"):
-                continue
-            name = [each.cell.model, rounded(each.cell.kv_tokens)]
-            rows.append([*name, "published", *map(rounded, told[figure])])
-            for result in filter(None, each.results):
-                (window,) = result.facts["phases"]
-                with Trace(result.place / "run" / "trace.duckdb") as trace:
-                    means = trace.sql(_OVER_TIME.format(figure=figure, **window), format="arrow")["mean"].to_pylist()
-                rows.append([*name, result.made, *map(rounded, means)])
-        if rows:
-            yield f"{title} by tenth of the run", ["model", "KV tokens", "", *map(str, range(1, 11))], rows
+    titles = {"kv_cache_percent": "KV cache usage, %", "running": "Running requests"}
+    rows: dict[str, list[list[str]]] = {figure: [] for figure in titles}
+    for each in sorted(_study(cells, "memory"), key=lambda each: (each.cell.model, each.cell.kv_tokens)):
+        told = PUBLISHED["over_time"].get(f"{each.cell.model} {each.cell.kv_tokens}")
+        if told is None or each.cell.engine.get("watermark"):
+            continue
+        curves = [("published", told)]
+        for result in filter(None, each.results):
+            (window,) = result.facts["phases"]
+            with Trace(result.place / "run" / "trace.duckdb") as trace:
+                curves.append((result.made, trace.sql(_OVER_TIME.format(**window), format="arrow").to_pydict()))
+        for made, curve in curves:
+            for figure in titles:
+                head = [each.cell.model, rounded(each.cell.kv_tokens), made]
+                rows[figure].append([*head, *map(rounded, curve[figure])])
+    for figure, title in titles.items():
+        if rows[figure]:
+            yield f"{title} by tenth of the run", ["model", "KV tokens", "", *map(str, range(1, 11))], rows[figure]
 
 
 def _overflows(cells: Sequence[Found]) -> Iterator[Made]:

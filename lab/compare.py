@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.lab.matrix import text_of
-from kvtrace.lab.summary import Phase, Result
+from kvtrace.lab.summary import Result
 from kvtrace.queries.statistics import Difference, paired_difference, replicate_difference
 
 LATE_MS = 50.0
@@ -147,9 +147,3 @@ def _changes(software: set[tuple[tuple[str, str], ...]]) -> str:
     packages = {name for each in software for name, _ in each}
     versions = {name: {dict(each).get(name, "none") for each in software} for name in sorted(packages)}
     return ", ".join(f"{name} {_listed(found)}" for name, found in versions.items() if len(found) > 1)
-
-
-def repeated(result: Result) -> Iterator[tuple[Phase, Phase]]:
-    """The first and a later phase of the same workload in a cell: cold and warm."""
-    cold = {phase.workload["name"]: phase for phase in result.phases if not phase.again}
-    yield from ((cold[phase.workload["name"]], phase) for phase in result.phases if phase.again)

@@ -13,7 +13,7 @@ from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.lab import charts
 from kvtrace.lab.accuracy import Beside, Order, beside, order_of
-from kvtrace.lab.compare import DRAWN, Change, changes, changes_of_runs, groups, repeated, unfair
+from kvtrace.lab.compare import DRAWN, Change, changes, changes_of_runs, groups, unfair
 from kvtrace.lab.matrix import text_of
 from kvtrace.lab.summary import MADE, MADES, Phase, Result, load_results
 from kvtrace.queries.plotting import draw_bytes
@@ -288,12 +288,12 @@ def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, str,
 
 def _alike(results: Sequence[Result]) -> Iterator[tuple[list[str], str, list[Phase]]]:
     """Axes without the repeat, a phase's label, and the phase in all repeats of that cell."""
-    found: dict[tuple[tuple[str, ...], int, str], list[Phase]] = {}
+    found: dict[tuple[tuple[str, ...], str], list[Phase]] = {}
     for result in results:
         axes = tuple(text_of(value) for axis, value in result.cell.axes.items() if axis != "repeat")
         for phase in result.phases:
-            found.setdefault((axes, phase.position, phase.label), []).append(phase)
-    for (axes, _, label), phases in found.items():
+            found.setdefault((axes, phase.label), []).append(phase)
+    for (axes, label), phases in found.items():
         yield list(axes), label, phases
 
 
@@ -513,23 +513,19 @@ _PHASES_TOLD = ("ttft_ms_mean", "output_tokens_per_s", "cached_share")
 
 def _cold_and_warm(results: Sequence[Result]) -> Iterator[Part]:
     """Workloads that a cell ran more than once: the mean of repeats, with the lowest and the highest."""
-    found: dict[tuple[tuple[str, ...], str], list[tuple[Phase, Phase]]] = {}
-    for result in results:
-        if result.cell.prefix_caching:
-            axes = tuple(text_of(value) for axis, value in result.cell.axes.items() if axis != "repeat")
-            for cold, warm in repeated(result):
-                found.setdefault((axes, warm.label), []).append((cold, warm))
+    caching = [result for result in results if result.cell.prefix_caching]
+    found = {(*axes, label): phases for axes, label, phases in _alike(caching)}
     rows = [
         [
-            *axes,
-            label,
+            *place,
             *(
-                _span([pair[which].figures.get(name) for pair in pairs])
+                _span([phase.figures.get(name) for phase in phases])
                 for name in ("ttft_ms_mean", "cached_share")
-                for which in (0, 1)
+                for phases in (found[(*place[:-1], warm[0].workload["name"])], warm)
             ),
         ]
-        for (axes, label), pairs in found.items()
+        for place, warm in found.items()
+        if warm[0].again
     ]
     if rows:
         numbers = ["TTFT cold ms", "TTFT warm ms", "cached cold", "cached warm"]

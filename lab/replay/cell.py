@@ -85,23 +85,26 @@ def settings_of(policy: Mapping[str, Any]) -> list[str]:
     Raises:
         KvtraceError: No replay has it.
     """
+    return [*(["order=jobs"] if jobs_go_in_order(policy) else []), *_own_settings(policy)]
+
+
+def _own_settings(policy: Mapping[str, Any]) -> list[str]:
     name = policy["name"]
-    order = ["order=jobs"] if jobs_go_in_order(policy) else []
     if name in ("fcfs", "priority"):
-        return order
+        return []
     if name == "ttl-pin":
         options = {"tool_s": TOOL_S, **policy}
         given = [f"{key}={options[key]}" for key in ("ttl_s", "threshold_s", "unseen_tool_s") if key in options]
-        return [*order, f"scheduler_cls={TTL_PIN}", *given, f"tool_s={json.dumps(options['tool_s'])}"]
+        return [f"scheduler_cls={TTL_PIN}", *given, f"tool_s={json.dumps(options['tool_s'])}"]
     if "host_gib" in policy:
         size = int(float(policy["host_gib"]) * (1 << 30))
     if name == "offloading":
-        return [*order, f"cpu_bytes_to_use={size}"]
+        return [f"cpu_bytes_to_use={size}"]
     if name == "simple-cpu-offload":
         lazy = [f"lazy_offload={str(bool(policy['lazy_offload'])).lower()}"] if "lazy_offload" in policy else []
-        return [*order, f"cpu_bytes_to_use={size}", "connector=simple-cpu-offload", *lazy]
+        return [f"cpu_bytes_to_use={size}", "connector=simple-cpu-offload", *lazy]
     if name == "lmcache":  # a model of its host tier; LMCache itself is not run
-        return [*order, "tier=lmcache", f"tier_bytes={size}", f"tier_chunk_tokens={policy.get('chunk_tokens', 256)}"]
+        return ["tier=lmcache", f"tier_bytes={size}", f"tier_chunk_tokens={policy.get('chunk_tokens', 256)}"]
     raise KvtraceError(f"policy {policy_label(policy)} cannot be replayed")
 
 

@@ -227,14 +227,17 @@ def test_the_trace_of_a_predicted_cell_has_its_copies(
     assert tier["hit_requests"] > 0
 
 
-PHASES = """
-name = "phases"
+ROOMY = """
 [cell]
 model = "tiny"
 block_size = 32
 kv_tokens = 8192
 max_num_seqs = 6
 max_num_batched_tokens = 256
+"""
+PHASES = (
+    ROOMY
+    + """
 phases = ["families", "late", "families", "pairs"]
 [axes]
 reset_between = [false, true]
@@ -243,6 +246,7 @@ families = { kind = "shared-prefix", families = 2, members = 2, size = 256, outp
 late = { kind = "fixed", jobs = 4, prompt = 64, output = 4, rate = 50.0 }
 pairs = { kind = "evict-pair", evicted = 512, rounds = 2 }
 """
+)
 
 
 def test_phases_of_a_predicted_cell_follow_each_other(demo: Path, tmp_path: Path) -> None:
@@ -272,14 +276,9 @@ def test_phases_of_a_predicted_cell_follow_each_other(demo: Path, tmp_path: Path
     assert "4 phases on one engine: draws are of cells with one" in done.stdout
 
 
-POOL = """
-name = "pool"
-[cell]
-model = "tiny"
-block_size = 32
-kv_tokens = 8192
-max_num_seqs = 6
-max_num_batched_tokens = 256
+POOL = (
+    ROOMY
+    + """
 phases = ["first", "second"]
 [axes]
 concurrency = [1, 3]
@@ -287,6 +286,7 @@ concurrency = [1, 3]
 first = { kind = "agent", jobs = 7, turns = 3, scale = 0.05, tool_scale = 0.1, arrival = "closed" }
 second = { kind = "shared-prefix", families = 3, members = 3, size = 256, output = 8, arrival = "closed" }
 """
+)
 
 
 def test_jobs_of_a_closed_loop_take_slots_as_they_come_free(demo: Path, tmp_path: Path) -> None:
