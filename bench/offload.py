@@ -29,6 +29,8 @@ from typing import Any
 from kvtrace.lab import policies
 
 GPU_BLOCKS, BLOCK_TOKENS = 4096, 16
+FIGURES = '{"seconds"'
+"""How the line of figures begins."""
 POLICIES = {"none": "fcfs", "simple": "simple-cpu-offload"}
 """The lab's names of kinds that have another one here."""
 
@@ -113,7 +115,8 @@ def measure(kind: str, options: Any, run: Path | None) -> dict[str, Any]:
         raise SystemExit(f"the {kind!r} run failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     if run is not None:
         print("\n".join(line for line in done.stderr.splitlines() if line.startswith("kvtrace:")), flush=True)
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    # LMCache's server, which ends with the engine, says so on standard output, too.
+    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith(FIGURES)))
     return found
 
 

@@ -59,6 +59,7 @@ def insert_run(connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recor
         "ingest_version": __version__,
         "source": "capture",
         "vllm_version": ", ".join(versions) or None,
+        "gpu": ", ".join(_gpus(recordings)) or None,
         **{key: _agreed(recordings, key) for key in _OF_MANIFEST},
         "started_ns": started,
         "ended_ns": ended,
@@ -67,6 +68,13 @@ def insert_run(connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recor
         "warnings": text or None,
     }
     insert_rows(connection, "run", ((key, _text(value)) for key, value in facts.items() if value is not None))
+
+
+def _gpus(recordings: Sequence[Recording]) -> list[str]:
+    """The names of the workers' GPUs. Recordings made before workers told have them at levels `layer` and `tile`."""
+    workers = [process for recording in recordings for process in recording.processes]
+    told = {process.rank.get("gpu") or process.device.get("name") for process in workers}
+    return sorted(str(name) for name in told if name)
 
 
 def _agreed(recordings: Sequence[Recording], key: str) -> Any:

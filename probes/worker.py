@@ -123,7 +123,7 @@ class _WorkerHooks:
             return
         self._announced.add(os.getpid())
         self._recorder.note("role", opens=True, role="worker")
-        self._recorder.note("rank", **_ranks(args[0]))
+        self._recorder.note("rank", **_ranks(args[0]), **_gpu(args[0]))
         ranges, layers = self._ranges, self._layers
         if ranges is not None:
             ranges.start()
@@ -167,3 +167,13 @@ def _ranks(runner: ModelRunner) -> dict[str, Any]:
         except Exception:  # the group does not exist in this version or this launch
             continue
     return found
+
+
+def _gpu(runner: ModelRunner) -> dict[str, Any]:
+    """The name of the worker's GPU. Empty on a CPU."""
+    device = getattr(runner, "device", None)
+    if getattr(device, "type", None) != "cuda":
+        return {}
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name(device)}

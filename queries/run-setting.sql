@@ -8,6 +8,7 @@
 -- needs: request
 -- key: model, policy, blocks, block_size_tokens, max_num_seqs, prefix_caching
 -- column: vllm_version recorded | vLLM's version.
+-- column: gpu recorded | The workers' GPU; NULL on a CPU, or if the recording does not tell.
 -- column: model recorded | Model name or path.
 -- column: engines recorded | Engines; 0 if the trace is not of a recording.
 -- column: scheduler recorded | The scheduler's class; NULL if it was not recorded.

@@ -36,8 +36,9 @@ RUN = Table(
     "run",
     "Facts about the recording as a whole, one a row.",
     (
-        _column("key", _TEXT, "trace_version, kvtrace_version, vllm_version, command, started_ns, ended_ns, exit_code, "
-                              "source, limits, frozen_ns, kept_from_ns, ... Of several recordings what they agree in."),
+        _column("key", _TEXT, "trace_version, kvtrace_version, vllm_version, gpu, command, started_ns, ended_ns, "
+                              "exit_code, source, limits, frozen_ns, kept_from_ns, ... Of several recordings what "
+                              "they agree in."),
         _column("value", _TEXT, "The fact as text."),
     ),
 )  # fmt: skip

@@ -93,7 +93,7 @@ def settings(trace: Trace) -> dict[str, str]:
         "kvtrace_version": run.get("kvtrace_version") or "-",
         "engines": str(len(engines["model"])),
         **found,
-        "gpu": _values(trace, "SELECT DISTINCT name FROM gpu_device ORDER BY ALL"),
+        "gpu": run.get("gpu") or _values(trace, "SELECT DISTINCT name FROM gpu_device ORDER BY ALL"),
         "host": _values(trace, "SELECT DISTINCT host FROM process ORDER BY ALL"),
         "hooks": _values(trace, "SELECT DISTINCT hook FROM hook WHERE state = 'installed' ORDER BY ALL"),
         "depth": _depth(trace),

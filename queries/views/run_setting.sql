@@ -4,6 +4,7 @@
 --
 -- needs: connector, engine, request, run
 -- column: vllm_version recorded | vLLM's version.
+-- column: gpu recorded | The workers' GPU; NULL on a CPU, or if the recording does not tell.
 -- column: model recorded | Model name or path.
 -- column: engines derived | Engines; 0 if the trace is not of a recording.
 -- column: scheduler recorded | The scheduler's class; NULL if it was not recorded.
@@ -82,6 +83,7 @@ WITH host AS (
 )
 SELECT
     (SELECT any_value(value) FROM run WHERE key = 'vllm_version') AS vllm_version,
+    (SELECT any_value(value) FROM run WHERE key = 'gpu') AS gpu,
     e.model, e.engines, e.scheduler, e.policy, e.blocks, e.block_size_tokens, e.capacity_tokens, e.max_num_seqs,
     e.max_num_batched_tokens, e.max_model_len, e.prefix_caching, e.chunked_prefill, e.async_scheduling,
     e.connector, host.bytes AS host_bytes,

@@ -160,3 +160,14 @@ def test_every_table_says_what_it_is(small_run: Path, query: Callable) -> None:
     assert select("SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal") == []
     facts = dict(select("SELECT key, value FROM run"))
     assert (facts["command"], facts["exit_code"], facts["vllm_version"]) == ('["vllm"]', "0", "0.32.0")
+
+
+def test_the_run_names_the_gpus_of_its_workers(run_dir: Path, query: Callable) -> None:
+    told, older, frontend = Recorder(run_dir), Recorder(run_dir), Recorder(run_dir)
+    for worker in (told, older):
+        worker.note("role", opens=True, role="worker")
+    told.note("rank", tp_rank=0, gpu="NVIDIA H200")
+    older.note("device", state="recording", level="layer", name="NVIDIA H100 80GB HBM3")  # before ranks named it
+    update(frontend, 50)
+    select = query(ingest(run_dir).target)
+    assert select("SELECT gpu FROM run_setting") == [("NVIDIA H100 80GB HBM3, NVIDIA H200",)]

@@ -84,6 +84,7 @@ UNFAIR = {
     "UPDATE engine SET blocks = 99": "Different KV blocks of an engine: A 100, B 99",
     "UPDATE run SET value = '0.33.0' WHERE key = 'vllm_version'": "Different vLLM version: A 0.32.0, B 0.33.0",
     "UPDATE run SET value = '2' WHERE key = 'kvtrace_version'": "Different kvtrace version: A 1, B 2",
+    "INSERT INTO run VALUES ('gpu', 'NVIDIA H200')": "Different GPU: A -, B NVIDIA H200",
     "INSERT INTO hook VALUES (1, 'f', 'installed', NULL)": "Different installed hooks: A #1, B #2",
     "INSERT INTO stream VALUES (1, 'request_event', 1, 10, 0, 3)": "B: 3 records were lost",
     "UPDATE request SET finished_ns = NULL WHERE request = 7": "B: 1 requests did not end in the recording",

@@ -1,7 +1,7 @@
 -- Two engines of a data-parallel run that agree in all but the scheduler, the running requests, prefix caching, and
 -- the number of KV cache groups. Engine 1 offloads to 10 chunks of 4 blocks in host memory (and some on disk, which is
 -- no host memory), engine 2 to 5 of one block. Two jobs, 1 s apart, and a request of no job.
-INSERT INTO run VALUES ('vllm_version', '0.32.0');
+INSERT INTO run VALUES ('vllm_version', '0.32.0'), ('gpu', 'NVIDIA H100 80GB HBM3');
 INSERT INTO engine (engine_id, model, scheduler, policy, block_size_tokens, blocks, kv_groups, max_num_seqs, max_num_batched_tokens,
     max_model_len, prefix_caching, chunked_prefill, async_scheduling, block_bytes, connector, tp_size, pp_size, dp_size)
 VALUES
