@@ -16,8 +16,10 @@ tokens, and of those without, in which the engine waited for loads.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,7 +32,7 @@ from kvtrace.lab import policies
 
 GPU_BLOCKS, BLOCK_TOKENS = 4096, 16
 FIGURES = '{"seconds"'
-"""How the line of figures begins."""
+"""How the line of figures begins. vLLM and LMCache print behind it."""
 POLICIES = {"none": "fcfs", "simple": "simple-cpu-offload"}
 """The lab's names of kinds that have another one here."""
 
@@ -110,14 +112,31 @@ def measure(kind: str, options: Any, run: Path | None) -> dict[str, Any]:
             *command,
         ]
     environment = {**os.environ, **policies.environment(policy(kind, options.gib))}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise SystemExit(f"the {kind!r} run failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    code, output, errors = ended(command, environment)
+    reason = policies.gave_up(policy(kind, options.gib), output + errors)
+    if code or reason:
+        raise SystemExit(f"the {kind!r} run failed: {reason or ''}\n{output[-2000:]}\n{errors[-4000:]}")
     if run is not None:
-        print("\n".join(line for line in done.stderr.splitlines() if line.startswith("kvtrace:")), flush=True)
-    # LMCache's server, which ends with the engine, says so on standard output, too.
-    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith(FIGURES)))
+        print("\n".join(line for line in errors.splitlines() if line.startswith("kvtrace:")), flush=True)
+    found: dict[str, Any] = json.loads(next(line for line in output.splitlines() if line.startswith(FIGURES)))
     return found
+
+
+def ended(command: list[str], environment: dict[str, str]) -> tuple[int, str, str]:
+    """Run a command to its end: exit code, standard output and standard error. Nothing of it is left running.
+
+    LMCache's server outlives an engine that was not served, and would keep pipes open.
+    """
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True)
+        try:
+            code = process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for file in (output, errors):
+            file.seek(0)
+        return code, output.read(), errors.read()
 
 
 def compared(recorded: list[float], untraced: list[float]) -> str:

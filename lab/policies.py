@@ -24,6 +24,7 @@ _CHUNK_TOKENS = 256
 _LMCACHE_GAVE_UP = {
     "degraded mode (recompute)": "LMCache did not start, and the engine recomputed everything",
     "LMCache server is unhealthy": "LMCache's server did not answer, and the engine went on without it",
+    "Something went wrong when processing the": "LMCache's server failed to store or to load",
     "cuda_ops compiled extension not found": "LMCache ran without its CUDA kernels, on operations of torch",
 }
 _OPTIONS: dict[str, tuple[str, ...]] = {

@@ -122,10 +122,16 @@ def test_lmcache_is_refused_where_it_is_not_installed(name: str) -> None:
         environment(policy_of({"name": name, "host_gib": 1}))
 
 
-def test_lmcache_that_gave_up_is_no_result() -> None:
-    log = "ERROR: Failed to initialize components. System will operate in degraded mode (recompute)."
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("ERROR: Failed to initialize components. System will operate in degraded mode (recompute).", "recomputed everything"),
+        ("ERROR: Something went wrong when processing the store request for request_id=0-b7", "failed to store or to load"),
+    ],
+)
+def test_lmcache_that_gave_up_is_no_result(log: str, why: str) -> None:
     lmcache = policy_of({"name": "lmcache", "host_gib": 1})
-    assert "recomputed everything" in str(gave_up(lmcache, log))
+    assert why in str(gave_up(lmcache, log))
     assert gave_up(lmcache, "LMCache WARNING: something else") is None
     assert gave_up(policy_of("fcfs"), log) is None
 
