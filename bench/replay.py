@@ -24,7 +24,8 @@ from typing import Any
 
 from kvtrace.lab.replay import process, timing
 from kvtrace.lab.replay.clock import VirtualClock
-from kvtrace.lab.replay.drive import Drive, Loop, loop_of, replay_timed
+from kvtrace.lab.replay.drive import Drive, replay_timed
+from kvtrace.lab.replay.loops import Loop, loop_of
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, read_recording
 from kvtrace.lab.replay.run import Job, replay_all
 from kvtrace.lab.replay.settings import recorded_settings

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from kvtrace.lab.replay import timing
 from kvtrace.lab.replay.cell import settings_of
 from kvtrace.lab.replay.check import outcome
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.resample import figures, over_draws
 from kvtrace.lab.replay.run import Job, replay_all

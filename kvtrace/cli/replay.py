@@ -31,7 +31,8 @@ LoopOption = Annotated[
     typer.Option(
         metavar="KIND",
         help="How requests arrive: open (at recorded times), closed (a session's next turn comes its recorded gap "
-        "after the last one's end), batch (a batch comes after all requests before it), or auto.",
+        "after the last one's end), concurrency (as many at a time as recorded, the next one after any one's end), "
+        "batch (a batch comes after all requests before it), or auto.",
     ),
 ]
 TimeFromOption = Annotated[
@@ -61,7 +62,9 @@ CheckOption = Annotated[
 TimeOption = Annotated[
     str, typer.Option(metavar="KIND", help="Times of steps: recorded, fitted, or auto: fitted with a change.")
 ]
-RateOption = Annotated[str, typer.Option(metavar="FACTOR", help="Factor on the arrival rate, as in 2x.")]
+RateOption = Annotated[
+    str, typer.Option(metavar="FACTOR", help="Factor on the arrival rate, or on the requests at a time, as in 2x.")
+]
 SeedsOption = Annotated[
     int, typer.Option(metavar="N", min=0, help="Replay N resamples of the jobs, too: 95% intervals of the figures.")
 ]
@@ -89,7 +92,7 @@ WorkloadOption = Annotated[
 _AT_ONCE = 2
 """Repeated replays side by side."""
 
-_LOOPS = ("auto", "open", "closed", "batch")
+_LOOPS = ("auto", "open", "closed", "concurrency", "batch")
 
 
 def register(app: typer.Typer) -> None:

@@ -31,7 +31,7 @@ from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import TTL_PIN, jobs_go_in_order, policy_label
 from kvtrace.lab.replay import process
 from kvtrace.lab.replay.check import Outcome
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import EngineFacts, Recording
 from kvtrace.lab.replay.resample import drawn_job
 from kvtrace.lab.replay.run import Job, Replayed, finish

@@ -13,6 +13,7 @@ from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.engine import STOP_TOKEN, TOKEN, Requests
 from kvtrace.lab.replay.in_order import InOrder
 from kvtrace.lab.replay.leap import Leap, can_leap, quicken
+from kvtrace.lab.replay.loops import Clients, Loop, batches_of, clients_of, predecessors
 from kvtrace.lab.replay.recording import RecordedRequest, Recording
 from kvtrace.lab.replay.tally import Tally
 from kvtrace.lab.replay.timing import TimeModel, Work
@@ -258,66 +259,6 @@ def _pin_on_time(drive: Drive) -> None:
     scheduler.pin_request = pin_on_time
 
 
-@dataclass
-class Loop:
-    """How requests arrive when times are not the recorded ones.
-
-    Attributes:
-        kind: `open`: at their recorded times. `closed`: a session's next turn comes its recorded gap after the last
-            one ended. `batch`: a batch comes its recorded gap after all requests before it ended.
-        rate: Factor on the arrival rate; gaps of closed loops stay.
-    """
-
-    kind: str = "open"
-    rate: float = 1.0
-
-
-def loop_of(recording: Recording) -> str:
-    """The way of arriving that fits a recording: offline batches, sessions whose turns follow each other, or open."""
-    batches = batches_of(recording)
-    if len(recording.requests) > 1 and len(batches) * 2 <= len(recording.requests):
-        tail = max((len(batch) for batch in batches), default=0)
-        ends = [max(r.finished_ns or 0 for r in batch) for batch in batches]
-        starts = [min(r.queued_ns for r in batch) for batch in batches]
-        apart = all(start >= end for start, end in zip(starts[1:], ends, strict=False))
-        if tail > 1 and apart and all(_at_once(batch) for batch in batches):
-            return "batch"
-    follows = predecessors(recording)
-    return "closed" if len(follows) * 3 >= len(recording.requests) else "open"
-
-
-def _at_once(batch: list[RecordedRequest]) -> bool:
-    """All requests of a batch were queued before any of them ended."""
-    return max(r.queued_ns for r in batch) <= min(r.finished_ns or 1 << 62 for r in batch)
-
-
-def batches_of(recording: Recording) -> list[list[RecordedRequest]]:
-    """Requests in groups, each of which was queued after all requests before it had ended."""
-    batches: list[list[RecordedRequest]] = []
-    busy_until = 0
-    for request in recording.requests:
-        if not batches or request.queued_ns >= busy_until:
-            batches.append([])
-        batches[-1].append(request)
-        busy_until = max(busy_until, request.finished_ns or 1 << 62)
-    return batches
-
-
-def predecessors(recording: Recording) -> dict[int, RecordedRequest]:
-    """The request whose end each later turn of a session waited for, by the turn's number."""
-    sessions: dict[str, list[RecordedRequest]] = defaultdict(list)
-    for request in recording.requests:
-        if request.session is not None:
-            sessions[request.session].append(request)
-    found = {}
-    for turns in sessions.values():
-        turns.sort(key=lambda r: (r.turn if r.turn is not None else -1, r.queued_ns))
-        for before, after in itertools.pairwise(turns):
-            if before.finished_ns is not None and before.finished_ns <= after.arrival_ns:
-                found[after.number] = before
-    return found
-
-
 def replay_timed(drive: Drive, model: TimeModel, loop: Loop, stream: Iterator[RecordedRequest] | None = None) -> None:
     """Run all requests to their ends, with predicted step times.
 
@@ -352,16 +293,18 @@ class _Timed:
         self._due: list[tuple[int, int, RecordedRequest]] = []
         self._aborts: list[tuple[int, int, RecordedRequest]] = []
         self._held: list[tuple[int, RecordedRequest]] = []  # that come after a barrier which is to come
-        self._closed = loop.kind == "closed"
+        self._closed = loop.kind in ("closed", "concurrency")  # an end brings what follows
         self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
         self._free_slots = dict(recording.slots)
         self._without_slot: dict[str, deque[RecordedRequest]] = defaultdict(deque)
+        self._clients: deque[Clients] = deque()
+        self._without_place: deque[tuple[int, RecordedRequest]] = deque()
         self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
         self._open = self._prefills = 0
         # When the last step ends, when the host has launched it, and when the next one may be launched.
         self._done = self._launched = self._free = 0
         self._zero = self._frontend_ns = 0
-        self._rate = loop.rate
+        self._rate, self._factor = (1.0, loop.rate) if loop.kind == "concurrency" else (loop.rate, 1.0)
         self._barriers: deque[_Barrier] = deque()
         if stream is not None:
             self._zero = drive.clock.now_ns
@@ -376,11 +319,15 @@ class _Timed:
         self._frontend_ns = max(0, handover[len(handover) // 10])
         moments = [(ns, True) for ns in recording.resets_ns] + [(ns, False) for ns in recording.phases_ns]
         for recorded_ns, empties in sorted(moments):
-            due_ns = self._zero + round((recorded_ns - self._zero) / loop.rate) if loop.kind != "batch" else self._zero
+            due_ns = self._scaled(recorded_ns) if loop.kind != "batch" else self._zero
             earlier = sum(request.arrival_ns < recorded_ns for request in recording.requests)
             self._barriers.append(_Barrier(recorded_ns, due_ns, earlier, empties))
         if loop.kind == "batch":
             self._plan_batches(recording)
+            return
+        if loop.kind == "concurrency":
+            self._clients.extend(clients_of(recording))
+            self._next_clients(self._zero)
             return
         late = predecessors(recording) if loop.kind == "closed" else {}
         for request in recording.requests:
@@ -393,13 +340,35 @@ class _Timed:
                     self._without_slot[request.pool].append(request)
                     continue
                 self._free_slots[request.pool] -= 1
-            self._arrive(self._zero + round((request.arrival_ns - self._zero) / loop.rate), request)
+            self._arrive(self._scaled(request.arrival_ns), request)
+
+    def _scaled(self, recorded_ns: int) -> int:
+        return self._zero + round((recorded_ns - self._zero) / self._rate)
+
+    def _next_clients(self, now: int) -> None:
+        """The first ones come at their times, more at a time with the last of them, and all others behind an end."""
+        while self._clients and not self._clients[0].requests:
+            self._clients.popleft()
+        if not self._clients:
+            return
+        clients = self._clients.popleft()
+        requests, recorded, gaps = clients.requests, clients.at_once, clients.gaps_ns
+        at_once = max(1, round(recorded * self._factor))
+        usual_ns = sorted(gaps)[len(gaps) // 2] if gaps else 0
+        first_ns = last_ns = requests[0].arrival_ns
+        for place, request in enumerate(requests):
+            if place < at_once:
+                last_ns = request.arrival_ns if place < recorded else last_ns
+                self._arrive(now + clients.after_ns + last_ns - first_ns, request)
+            else:
+                known = recorded <= place < recorded + len(gaps)
+                self._without_place.append((gaps[place - recorded] if known else usual_ns, request))
 
     def _draw(self) -> None:
         """Take the stream's next request."""
         request = next(self._stream, None) if self._stream is not None else None
         if request is not None:
-            self._arrive(self._zero + round((request.arrival_ns - self._zero) / self._rate), request)
+            self._arrive(self._scaled(request.arrival_ns), request)
 
     def _plan_batches(self, recording: Recording) -> None:
         end_ns = self._zero
@@ -462,9 +431,14 @@ class _Timed:
             self._arrive(now + gap, follower)
         if request.pool is not None and not followers and self._without_slot[request.pool]:
             self._arrive(now, self._without_slot[request.pool].popleft())
+        if self._without_place:
+            gap, follower = self._without_place.popleft()
+            self._arrive(now + gap, follower)
         self._open -= 1
         if not self._open and not self._due:
             self._next_batch(now)
+            if not self._held:
+                self._next_clients(now)
 
     def run(self) -> None:
         drive, scheduler, clock = self._drive, self._drive.scheduler, self._drive.clock

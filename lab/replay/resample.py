@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.replay.loops import clients_of
 from kvtrace.lab.replay.recording import RecordedRequest, Recording
 from kvtrace.queries.statistics import FEWEST_UNITS, Interval, replicate_difference, replicate_interval
 
@@ -88,7 +89,8 @@ def resampled(recording: Recording, seed: int) -> Recording:
                 chains[id(request.chain)] = _own(request.chain, holders, copy)
             requests.append(_moved(request, len(requests) + 1, place, shift, chains[id(request.chain)]))
     requests.sort(key=lambda request: (request.queued_ns, request.number))
-    return replace(recording, requests=requests, resets_ns=[])
+    places = [(len(each.requests), each.at_once, each.gaps_ns, each.after_ns) for each in clients_of(recording)]
+    return replace(recording, requests=requests, resets_ns=[], places=places)
 
 
 def _own(chain: dict[int, int], holders: Counter[int], copy: int) -> dict[int, int]:

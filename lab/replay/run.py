@@ -19,7 +19,7 @@ import duckdb
 from kvtrace.errors import KvtraceError
 from kvtrace.format.manifest import Manifest
 from kvtrace.lab.replay.check import Outcome, outcome
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import Recording
 from kvtrace.lab.replay.settings import Settings, recorded_settings
 from kvtrace.lab.replay.timing import TimeModel

@@ -11,7 +11,7 @@ from typing import Any
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import check, timing
 from kvtrace.lab.replay.check import Outcome
-from kvtrace.lab.replay.drive import Loop, loop_of
+from kvtrace.lab.replay.loops import Loop, loop_of
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.settings import (

@@ -14,7 +14,8 @@ from typing import Any
 
 from kvtrace.lab.replay import process
 from kvtrace.lab.replay.clock import VirtualClock
-from kvtrace.lab.replay.drive import Drive, Loop, replay_timed
+from kvtrace.lab.replay.drive import Drive, replay_timed
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import EngineFacts, RecordedRequest, Recording, StepTime
 from kvtrace.lab.replay.settings import Settings
 from kvtrace.lab.replay.timing import TimeModel

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvtrace.lab.replay import check
 from kvtrace.lab.replay.check import Outcome
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.run import Job, replay_all
 from kvtrace.lab.replay.session import Session
 from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings

@@ -125,8 +125,14 @@ def test_lmcache_is_refused_where_it_is_not_installed(name: str) -> None:
 @pytest.mark.parametrize(
     ("log", "why"),
     [
-        ("ERROR: Failed to initialize components. System will operate in degraded mode (recompute).", "recomputed everything"),
-        ("ERROR: Something went wrong when processing the store request for request_id=0-b7", "failed to store or to load"),
+        (
+            "ERROR: Failed to initialize components. System will operate in degraded mode (recompute).",
+            "recomputed everything",
+        ),
+        (
+            "ERROR: Something went wrong when processing the store request for request_id=0-b7",
+            "failed to store or to load",
+        ),
     ],
 )
 def test_lmcache_that_gave_up_is_no_result(log: str, why: str) -> None:

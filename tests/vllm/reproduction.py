@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import check
 from kvtrace.lab.replay.check import Agreement, Outcome
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, replay
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings, untold_settings

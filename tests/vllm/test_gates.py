@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvtrace.lab.replay import timing
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvtrace.lab.replay.clock import VirtualClock
-from kvtrace.lab.replay.drive import HostTime, Worker, predecessors
+from kvtrace.lab.replay.drive import HostTime, Worker
+from kvtrace.lab.replay.loops import predecessors
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.recording import Recording
 from kvtrace.lab.replay.settings import ASSUMED, ASSUMED_TIER_LOOKUP_US, Settings

@@ -11,7 +11,7 @@ import pytest
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import timing
 from kvtrace.lab.replay.check import Outcome
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, replay
 from kvtrace.lab.replay.settings import changed_settings, recorded_settings

@@ -12,7 +12,7 @@ import pytest
 import kvtrace as package
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import advise, timing
-from kvtrace.lab.replay.drive import Loop
+from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.session import Session

@@ -54,7 +54,7 @@ def type_of(name):
     return TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i64")
 
 
-def compiled(kernel, constants, architecture, warps):
+def compiled(kernel, constants, architecture, warps, **options):
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else type_of(name) for name in names}
     aligned = [i for i, name in enumerate(names) if signature[name][0] == "*" or "stride" in name]
@@ -64,7 +64,8 @@ def compiled(kernel, constants, architecture, warps):
         constexprs={(names.index(name),): value for name, value in constants.items() if name in names},
         attrs={(i,): [["tt.divisibility", 16]] for i in aligned if signature[names[i]] != "constexpr"},
     )
-    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": warps})
+    options |= {"num_warps": warps}
+    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
 
 
 class Device:
@@ -114,7 +115,7 @@ def registers(binary: bytes, folder: Path) -> int:
 
 
 def tile_loop(code: str) -> list[str]:
-    """Return the largest loop's events, in the machine code's order: timer reads, tensor-core products, waits."""
+    """Return the largest loop's instructions."""
     lines, labels = [], {}
     for line in code.splitlines():
         if label := re.match(r"\s*(\.L_x_\d+):", line):
@@ -127,8 +128,18 @@ def tile_loop(code: str) -> list[str]:
         if (target := re.search(r"BRA.*?(\.L_x_\d+)", line)) and labels.get(target[1], end + 1) <= end
     ]
     first, last = max(loops, key=lambda loop: loop[1] - loop[0])
+    return lines[first : last + 1]
+
+
+def events(loop: list[str]) -> list[str]:
+    """Return timer reads, tensor-core products, waits and stores, in the machine code's order."""
     kinds = {"GLOBALTIMER": "timer", "HMMA": "product", "DEPBAR.LE": "wait", "STG": "store"}
-    return [kind for line in lines[first : last + 1] for mark, kind in kinds.items() if mark in line]
+    return [kind for line in loop for mark, kind in kinds.items() if mark in line]
+
+
+def spills(loop: list[str]) -> int:
+    """Return how many instructions move spilled registers."""
+    return sum("LDL" in line or "STL" in line for line in loop)
 
 
 def main():
@@ -153,7 +164,10 @@ def main():
             fact["registers"], fact["registers_before"] = registers(binary, folder), registers(own, folder)
             fact["timer"], fact["atomics"] = code.count("GLOBALTIMER"), len(re.findall(r"\bRED[G.]", code))
             if "attention" in name:
-                fact["loop"] = tile_loop(code)
+                fact["loop"] = events(tile_loop(code))
+                limit = fact["registers_before"]  # as a launch holds it
+                held = compiled(rewritten, constants | without, architecture, warps, maxnreg=limit).asm["cubin"]
+                fact["spills_in_loop"] = spills(tile_loop(listing(held, folder)))
             print(json.dumps(fact), flush=True)
     kernel = attention.kernel_unified_attention
     numbers = not_ready(kernel, launch.load(kernel, rewrite.attention), [3, 1, 2, 15, 16, 17, 32, 100, 255, 256])
