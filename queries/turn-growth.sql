@@ -5,7 +5,8 @@
 --
 -- The failure mode is inferred from the mean latencies of the turns by the first rule that holds. `flat`: the slowest
 -- turn took less than `growth` times the fastest. `transfer_wall`: ratio at least `growth`, and for at least `share` of
--- the time from the first arrival to the last end a transfer from or to an offload tier was under way.
+-- the time from the first arrival to the last end a transfer from or to an offload tier was under way (no longer than
+-- the copies took by the device's clock, or by the connector's, where that is known).
 -- `admission_spike`: the slowest turn comes before the last, took at least `growth` times the mean of those after it,
 -- and the slowest of these less than `growth` times the fastest. `linear_queueing`: ratio at least `growth`, a line
 -- through the means has r2 of at least `fit`, and at least `share` of the growth is waiting for the first admission.
@@ -33,7 +34,8 @@
 -- column: peak_turn derived | The turn with the largest mean latency; of several, the first.
 -- column: peak_over_later [ratio] derived | Its mean latency over the mean of the turns after it.
 -- column: queue_share [ratio] derived | Share of last_ms - first_ms that is waiting for the first admission.
--- column: transfer_share [ratio] derived | Share of the time with a transfer under way.
+-- column: transfer_share [ratio] derived | Share of the time with a transfer under way: from submissions to ends, but
+--     in all no longer than the copies took by the device's clock, or by the connector's, where that is known.
 -- setting: jobs_per_s
 
 WITH turns AS (
@@ -74,16 +76,22 @@ WITH turns AS (
     SELECT
         submitted_ns,
         finished_ns,
+        coalesce(device_ns, reported_ns) AS copy_ns,
+        least(finished_ns, span.end_ns) - greatest(submitted_ns, span.start_ns) AS within_ns,
         max(finished_ns) OVER (
             ORDER BY submitted_ns, finished_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS before_ns
     FROM transfer, span
     WHERE finished_ns > span.start_ns AND submitted_ns < span.end_ns
 ), moved AS (
+    -- From a submission to the step that tells of its end is longer than the copy.
     SELECT
-        sum(greatest(
-            least(finished_ns, span.end_ns) - greatest(submitted_ns, coalesce(before_ns, 0), span.start_ns), 0
-        )) AS ns
+        least(
+            sum(greatest(
+                least(finished_ns, span.end_ns) - greatest(submitted_ns, coalesce(before_ns, 0), span.start_ns), 0
+            )),
+            sum(least(coalesce(copy_ns, within_ns), within_ns))
+        ) AS ns
     FROM moving, span
 ), fitted AS (
     SELECT

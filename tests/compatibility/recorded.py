@@ -30,7 +30,7 @@ def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
             processes[version].append(process)
             runs[version].add(run)
             if "worker" in process.roles:
-                devices[version].add(str(process.device.get("name") or _cell_device(run)))
+                devices[version].add(str(told or _cell_device(run)))
     return {
         version: {
             "devices": sorted(devices[version]),
@@ -42,7 +42,7 @@ def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _cell_device(run: Path) -> str:
-    """The device a cell of the lab says it ran on. A recording at `host` does not tell; others are made on a CPU."""
+    """The device a cell of the lab says it ran on. Earlier recordings at `host` do not tell; others are made on a CPU."""
     facts = run.parent / "facts.json"
     return json.loads(facts.read_text()).get("device") or "CPU" if facts.is_file() else "CPU"
 

@@ -1,6 +1,7 @@
 -- Job a: ten turns, one after the other without gaps, of 1, 2, 3, 4, 1, 1.2, 2.4, 3.6, 4 and 7.2 s; the first four wait 0,
 -- 0.8, 1.6 and 2.4 s of that, the others not at all. Job b: three turns of 3, 4 and 5 s that wait 1, 1.8 and 2.6 s, and an
--- aborted one. Transfers are under way from 19 to 27 s (two that overlap) and from 29 s on, and one never ends.
+-- aborted one. Transfers are under way from 19 to 27 s (two that overlap, whose copies took 4.5 and 3.2 s of it) and from 29 s on, and one
+-- never ends.
 INSERT INTO engine (engine_id, block_size_tokens, blocks, policy, prefix_caching) VALUES (1, 16, 100, 'fcfs', true);
 INSERT INTO request BY NAME
 SELECT row_number() OVER () AS request, 1 AS engine_id, session, turn, arrival * 1000000::BIGINT AS arrival_ns,
@@ -27,7 +28,7 @@ INSERT INTO transfer_submit (process_id, engine_id, transfer, submitted_ns, dire
     (2, 1, 2, 22000000000, 'load'),
     (2, 1, 3, 29000000000, 'load'),
     (2, 1, 4, 1000000000, 'load');
-INSERT INTO transfer_end (process_id, transfer, finished_ns) VALUES
-    (2, 1, 24000000000),
-    (2, 2, 27000000000),
-    (2, 3, 31000000000);
+INSERT INTO transfer_end (process_id, transfer, finished_ns, device_ns, reported_ns) VALUES
+    (2, 1, 24000000000, 4500000000, 4900000000),
+    (2, 2, 27000000000, NULL, 3200000000),
+    (2, 3, 31000000000, NULL, NULL);
