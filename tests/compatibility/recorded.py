@@ -30,6 +30,7 @@ def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
             processes[version].append(process)
             runs[version].add(run)
             if "worker" in process.roles:
+                told = process.rank.get("gpu") or process.device.get("name")
                 devices[version].add(str(told or _cell_device(run)))
     return {
         version: {
@@ -42,7 +43,7 @@ def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _cell_device(run: Path) -> str:
-    """The device a cell of the lab says it ran on. Earlier recordings at `host` do not tell; others are made on a CPU."""
+    """The device a cell of the lab says it ran on. Early recordings at `host` do not tell; others are made on a CPU."""
     facts = run.parent / "facts.json"
     return json.loads(facts.read_text()).get("device") or "CPU" if facts.is_file() else "CPU"
 

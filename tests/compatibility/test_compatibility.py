@@ -32,7 +32,8 @@ POOL = "vllm.v1.core.block_pool:BlockPool"
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 NOT_VLLMS = {
-    *("cuda", "data_ptr", "dtype", "elapsed_time", "element_size", "is_available", "numel", "shape", "stride"),
+    *("cuda", "data_ptr", "dtype", "elapsed_time", "element_size", "get_device_name", "is_available", "numel"),
+    *("shape", "stride"),
     *("digest", "_replace", "tobytes", "tolist"),
     *("descCount", "postDuration", "startTime", "totalBytes", "xferDuration"),
 }
