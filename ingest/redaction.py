@@ -62,7 +62,7 @@ _KEPT = {
 """Text columns whose values are kvtrace's, vLLM's, CUDA's or the model architecture's own words."""
 
 _KEPT_FACTS = (
-    "trace_version", "kvtrace_version", "ingest_version", "source", "vllm_version", "started_ns", "ended_ns",
+    "trace_version", "kvtrace_version", "ingest_version", "source", "vllm_version", "gpu", "started_ns", "ended_ns",
     "exit_code", "pid",
 )  # fmt: skip
 _HASHED_FACTS = ("command",)
