@@ -13,11 +13,13 @@ from kvtrace.lab.replay.recording import RecordedRequest, Recording
 
 _NEVER = 1 << 62
 _PAUSE_NS = 500_000_000
+"""A benchmark that follows another one has to start; a client that waits is back within milliseconds."""
 _FEWEST_GAPS = 8
 _NEARLY_ALL = 0.9
 _RIGHT_AFTER = 0.1
-"""Part of a request's time."""
+"""Part of a request's time. With random arrivals, gaps are as much only with hundreds of requests at a time."""
 _IRREGULAR = 0.3
+"""Standard deviation over mean of the times between arrivals."""
 
 
 @dataclass
