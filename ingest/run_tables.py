@@ -44,6 +44,7 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Iterabl
 def insert_run(connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recording], warnings: Sequence[str]) -> None:
     """Fill table `run`: the manifests' facts that hold for all recordings, versions, what could not be relied on."""
     versions = sorted({p.vllm_version for recording in recordings for p in recording.processes if p.vllm_version})
+    gpus = sorted({p.gpu for recording in recordings for p in recording.processes if p.gpu})
     alone = recordings[0].run_dir if len(recordings) == 1 else None
     folders = [f"{alone}/"] if alone else [f"{recording.run_dir.parent}/" for recording in recordings]
     text = "\n".join(warnings)
@@ -59,7 +60,7 @@ def insert_run(connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recor
         "ingest_version": __version__,
         "source": "capture",
         "vllm_version": ", ".join(versions) or None,
-        "gpu": ", ".join(_gpus(recordings)) or None,
+        "gpu": ", ".join(gpus) or None,
         **{key: _agreed(recordings, key) for key in _OF_MANIFEST},
         "started_ns": started,
         "ended_ns": ended,
@@ -68,13 +69,6 @@ def insert_run(connection: duckdb.DuckDBPyConnection, recordings: Sequence[Recor
         "warnings": text or None,
     }
     insert_rows(connection, "run", ((key, _text(value)) for key, value in facts.items() if value is not None))
-
-
-def _gpus(recordings: Sequence[Recording]) -> list[str]:
-    """The names of the workers' GPUs. Recordings made before workers told have them at levels `layer` and `tile`."""
-    workers = [process for recording in recordings for process in recording.processes]
-    told = {process.rank.get("gpu") or process.device.get("name") for process in workers}
-    return sorted(str(name) for name in told if name)
 
 
 def _agreed(recordings: Sequence[Recording], key: str) -> Any:

@@ -70,6 +70,12 @@ class ProcessRecording:
         """Process id on its host."""
         return int(self.facts["pid"])
 
+    @property
+    def gpu(self) -> str | None:
+        """The name of a worker's GPU. Earlier recordings have it at levels `layer` and `tile` only."""
+        name = self.rank.get("gpu") or self.device.get("name")
+        return str(name) if name else None
+
     def segments(self) -> dict[str, list[Segment]]:
         """The segments there are now, in order, by event; headers are read once. A compacted one comes first.
 

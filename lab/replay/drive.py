@@ -13,7 +13,7 @@ from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.engine import STOP_TOKEN, TOKEN, Requests
 from kvtrace.lab.replay.in_order import InOrder
 from kvtrace.lab.replay.leap import Leap, can_leap, quicken
-from kvtrace.lab.replay.loops import Clients, Loop, batches_of, clients_of, predecessors
+from kvtrace.lab.replay.loops import Group, Loop, batches_of, clients_of, predecessors
 from kvtrace.lab.replay.recording import RecordedRequest, Recording
 from kvtrace.lab.replay.tally import Tally
 from kvtrace.lab.replay.timing import TimeModel, Work
@@ -296,10 +296,9 @@ class _Timed:
         self._closed = loop.kind in ("closed", "concurrency")  # an end brings what follows
         self._followers: dict[int, list[tuple[int, RecordedRequest]]] = defaultdict(list)
         self._free_slots = dict(recording.slots)
-        self._without_slot: dict[str, deque[RecordedRequest]] = defaultdict(deque)
-        self._clients: deque[Clients] = deque()
-        self._without_place: deque[tuple[int, RecordedRequest]] = deque()
-        self._batches: deque[tuple[int, list[tuple[int, RecordedRequest]]]] = deque()
+        # Gaps and requests that wait for an end: of a pool, or of any request.
+        self._without_slot: dict[str | None, deque[tuple[int, RecordedRequest]]] = defaultdict(deque)
+        self._groups: deque[Group] = deque()
         self._open = self._prefills = 0
         # When the last step ends, when the host has launched it, and when the next one may be launched.
         self._done = self._launched = self._free = 0
@@ -322,12 +321,9 @@ class _Timed:
             due_ns = self._scaled(recorded_ns) if loop.kind != "batch" else self._zero
             earlier = sum(request.arrival_ns < recorded_ns for request in recording.requests)
             self._barriers.append(_Barrier(recorded_ns, due_ns, earlier, empties))
-        if loop.kind == "batch":
-            self._plan_batches(recording)
-            return
-        if loop.kind == "concurrency":
-            self._clients.extend(clients_of(recording))
-            self._next_clients(self._zero)
+        if loop.kind in ("batch", "concurrency"):
+            self._groups.extend((batches_of if loop.kind == "batch" else clients_of)(recording))
+            self._next_group(self._zero)
             return
         late = predecessors(recording) if loop.kind == "closed" else {}
         for request in recording.requests:
@@ -337,7 +333,7 @@ class _Timed:
                 continue
             if self._closed and request.pool is not None:
                 if not self._free_slots[request.pool]:
-                    self._without_slot[request.pool].append(request)
+                    self._without_slot[request.pool].append((0, request))
                     continue
                 self._free_slots[request.pool] -= 1
             self._arrive(self._scaled(request.arrival_ns), request)
@@ -345,44 +341,29 @@ class _Timed:
     def _scaled(self, recorded_ns: int) -> int:
         return self._zero + round((recorded_ns - self._zero) / self._rate)
 
-    def _next_clients(self, now: int) -> None:
+    def _next_group(self, now: int) -> None:
         """The first ones come at their times, more at a time with the last of them, and all others behind an end."""
-        while self._clients and not self._clients[0].requests:
-            self._clients.popleft()
-        if not self._clients:
+        while self._groups and not self._groups[0].requests:
+            self._groups.popleft()
+        if not self._groups:
             return
-        clients = self._clients.popleft()
-        requests, recorded, gaps = clients.requests, clients.at_once, clients.gaps_ns
+        requests, recorded, gaps, after_ns = self._groups.popleft()
         at_once = max(1, round(recorded * self._factor))
         usual_ns = sorted(gaps)[len(gaps) // 2] if gaps else 0
         first_ns = last_ns = requests[0].arrival_ns
         for place, request in enumerate(requests):
             if place < at_once:
                 last_ns = request.arrival_ns if place < recorded else last_ns
-                self._arrive(now + clients.after_ns + last_ns - first_ns, request)
+                self._arrive(now + after_ns + last_ns - first_ns, request)
             else:
                 known = recorded <= place < recorded + len(gaps)
-                self._without_place.append((gaps[place - recorded] if known else usual_ns, request))
+                self._without_slot[None].append((gaps[place - recorded] if known else usual_ns, request))
 
     def _draw(self) -> None:
         """Take the stream's next request."""
         request = next(self._stream, None) if self._stream is not None else None
         if request is not None:
             self._arrive(self._scaled(request.arrival_ns), request)
-
-    def _plan_batches(self, recording: Recording) -> None:
-        end_ns = self._zero
-        for batch in batches_of(recording):
-            first = min(request.arrival_ns for request in batch)
-            self._batches.append((max(first - end_ns, 0), [(r.arrival_ns - first, r) for r in batch]))
-            end_ns = max(request.finished_ns or first for request in batch)
-        self._next_batch(self._zero)
-
-    def _next_batch(self, now: int) -> None:
-        if self._batches:
-            gap, batch = self._batches.popleft()
-            for offset, request in batch:
-                self._arrive(now + gap + offset, request)
 
     def _arrive(self, moment: int, request: RecordedRequest) -> None:
         if self._closed and self._barriers and request.arrival_ns >= self._barriers[0].recorded_ns:
@@ -429,16 +410,13 @@ class _Timed:
         followers = self._followers.pop(request.number, ())
         for gap, follower in followers:
             self._arrive(now + gap, follower)
-        if request.pool is not None and not followers and self._without_slot[request.pool]:
-            self._arrive(now, self._without_slot[request.pool].popleft())
-        if self._without_place:
-            gap, follower = self._without_place.popleft()
+        waiting = self._without_slot[request.pool] or self._without_slot[None]
+        if waiting and not followers:
+            gap, follower = waiting.popleft()
             self._arrive(now + gap, follower)
         self._open -= 1
-        if not self._open and not self._due:
-            self._next_batch(now)
-            if not self._held:
-                self._next_clients(now)
+        if not self._open and not self._due and not self._held:
+            self._next_group(now)
 
     def run(self) -> None:
         drive, scheduler, clock = self._drive, self._drive.scheduler, self._drive.clock

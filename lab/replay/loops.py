@@ -41,21 +41,21 @@ def loop_of(recording: Recording) -> str:
     """The way of arriving that fits: offline batches, turns or clients that wait for each other's ends, or open."""
     batches = batches_of(recording)
     if len(recording.requests) > 1 and len(batches) * 2 <= len(recording.requests):
-        tail = max((len(batch) for batch in batches), default=0)
-        ends = [max(r.finished_ns or 0 for r in batch) for batch in batches]
-        starts = [min(r.queued_ns for r in batch) for batch in batches]
+        tail = max((batch.at_once for batch in batches), default=0)
+        ends = [max(r.finished_ns or 0 for r in batch.requests) for batch in batches]
+        starts = [min(r.queued_ns for r in batch.requests) for batch in batches]
         apart = all(start >= end for start, end in zip(starts[1:], ends, strict=False))
-        if tail > 1 and apart and all(_at_once(batch) for batch in batches):
+        if tail > 1 and apart and all(_at_once(batch.requests) for batch in batches):
             return "batch"
     follows = predecessors(recording)
     if len(follows) * 3 >= len(recording.requests):
         return "closed"
-    waited = sum(len(clients.requests) for clients in clients_of(recording) if _wait_for_each_other(clients))
+    waited = sum(len(group.requests) for group in clients_of(recording) if _wait_for_each_other(group))
     return "concurrency" if waited and waited >= _NEARLY_ALL * len(recording.requests) else "open"
 
 
-class Clients(NamedTuple):
-    """Clients of which each asks again when it has its answer, as those of a run of a benchmark.
+class Group(NamedTuple):
+    """Requests that come when all before them have ended: an offline batch, or the requests of a benchmark's clients.
 
     Attributes:
         requests: In the order of arrival.
@@ -71,21 +71,21 @@ class Clients(NamedTuple):
     after_ns: int
 
 
-def clients_of(recording: Recording) -> list[Clients]:
+def clients_of(recording: Recording) -> list[Group]:
     """The recorded requests, as if each but the first ones had waited for a place among those at a time.
 
     There are others at a time behind a pause in which there was no request.
     """
-    requests = sorted(recording.requests, key=lambda r: (r.arrival_ns, r.number))
+    requests = sorted(recording.requests, key=_arrival)
     if recording.places is not None:
         left = iter(requests)
         drawn = [
-            Clients([*itertools.islice(left, count)], at_once, gaps_ns, after_ns)
+            Group([*itertools.islice(left, count)], at_once, gaps_ns, after_ns)
             for count, at_once, gaps_ns, after_ns in recording.places
         ]
         drawn[-1].requests.extend(left)  # jobs of several requests may be drawn more often than others
         return drawn
-    found: list[Clients] = []
+    found: list[Group] = []
     busy_until = begun = 0
     for place, request in enumerate(requests):
         if place and request.arrival_ns - busy_until > _PAUSE_NS:
@@ -95,15 +95,26 @@ def clients_of(recording: Recording) -> list[Clients]:
     return [*found, _clients(requests[begun:], found)]
 
 
-def _clients(requests: list[RecordedRequest], before: list[Clients]) -> Clients:
+def _clients(requests: list[RecordedRequest], before: list[Group]) -> Group:
     ends = sorted(r.finished_ns or _NEVER for r in requests)
     at_once = max(place + 1 - bisect.bisect_right(ends, r.arrival_ns) for place, r in enumerate(requests))
     gaps = [r.arrival_ns - end for r, end in zip(requests[at_once:], ends, strict=False)]
-    last = max((r.finished_ns or 0 for r in before[-1].requests), default=0) if before else requests[0].arrival_ns
-    return Clients(requests, at_once, gaps, requests[0].arrival_ns - last)
+    return Group(requests, at_once, gaps, _after_ns(requests, before))
 
 
-def _wait_for_each_other(clients: Clients) -> bool:
+def _after_ns(requests: list[RecordedRequest], before: list[Group]) -> int:
+    """From the end of the group before to the first arrival; one that never ended counts from its arrival."""
+    if not before:
+        return 0
+    last_ns = max(r.finished_ns or before[-1].requests[0].arrival_ns for r in before[-1].requests)
+    return requests[0].arrival_ns - last_ns
+
+
+def _arrival(request: RecordedRequest) -> tuple[int, int]:
+    return request.arrival_ns, request.number
+
+
+def _wait_for_each_other(clients: Group) -> bool:
     """Nearly every request came right after one had ended, and as many were there all along.
 
     Arrivals at a constant rate can keep as many requests there by chance: their gaps are as long as it takes until one
@@ -127,7 +138,7 @@ def _at_once(batch: list[RecordedRequest]) -> bool:
     return max(r.queued_ns for r in batch) <= min(r.finished_ns or _NEVER for r in batch)
 
 
-def batches_of(recording: Recording) -> list[list[RecordedRequest]]:
+def batches_of(recording: Recording) -> list[Group]:
     """Requests in groups, each of which was queued after all requests before it had ended."""
     batches: list[list[RecordedRequest]] = []
     busy_until = 0
@@ -136,7 +147,11 @@ def batches_of(recording: Recording) -> list[list[RecordedRequest]]:
             batches.append([])
         batches[-1].append(request)
         busy_until = max(busy_until, request.finished_ns or _NEVER)
-    return batches
+    found: list[Group] = []
+    for batch in batches:
+        batch.sort(key=_arrival)
+        found.append(Group(batch, len(batch), [], max(_after_ns(batch, found), 0)))
+    return found
 
 
 def predecessors(recording: Recording) -> dict[int, RecordedRequest]:

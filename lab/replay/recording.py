@@ -166,7 +166,7 @@ class Recording:
         resets_ns: When the prefix cache was emptied.
         phases_ns: When a workload began that waited for the ends of all requests before it.
         slots: Jobs at a time, by the pool of requests that have one.
-        places: Of a resample: how many requests each of the recording's `loops.Clients` had, and what they were.
+        places: Of a resample: how many requests each `loops.Group` of the recording had, and its other fields.
         pins: Of requests whose blocks were pinned for some time after their end, by their internal id.
         transfers: With a KV connector: the step with whose results the workers reported each transfer's end, by the
             connector's own number of the transfer, of a load with `LOAD`.

@@ -30,8 +30,7 @@ def facts(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
             processes[version].append(process)
             runs[version].add(run)
             if "worker" in process.roles:
-                told = process.rank.get("gpu") or process.device.get("name")
-                devices[version].add(str(told or _cell_device(run)))
+                devices[version].add(process.gpu or _cell_device(run))
     return {
         version: {
             "devices": sorted(devices[version]),
