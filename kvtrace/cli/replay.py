@@ -134,10 +134,11 @@ def replay(
         from kvtrace.lab.replay.session import FITTED, Session
         from kvtrace.lab.replay.workload import is_request_trace, is_workload
     if is_workload(trace) or is_request_trace(trace):
-        if check or recorded or time == "recorded":
+        if check or time == "recorded":
             raise KvtraceError(f"{trace} was never recorded: there is nothing to check, and no recorded times", 2)
         repeats = {"seeds": seeds, "draws": draws}
-        _replay_unrecorded(trace, output, set_ or [], time_from, _loop(loop), factor, repeats, workload, as_json)
+        told = recorded or []
+        _replay_unrecorded(trace, output, set_ or [], time_from, told, _loop(loop), factor, repeats, workload, as_json)
         return
     with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
         session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
@@ -161,6 +162,7 @@ def _replay_unrecorded(
     output: Path | None,
     changes: list[str],
     time_from: Path | None,
+    told: list[str],
     loop: str,
     rate: float,
     repeats: dict[str, int],
@@ -174,7 +176,7 @@ def _replay_unrecorded(
             f"{source} was never recorded; --time-from TRACE says what engine it ran on and how long steps take", 2
         )
     with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
-        made = Unrecorded(source, time_from, Path(folder), loop, workload)
+        made = Unrecorded(source, time_from, Path(folder), loop, workload, told)
         changed = bool(changes) or rate != 1
         jobs = [made.what_if(BASE, [], target=None if changed else output)]
         if changed:

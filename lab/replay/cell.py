@@ -104,7 +104,8 @@ def _own_settings(policy: Mapping[str, Any]) -> list[str]:
         lazy = [f"lazy_offload={str(bool(policy['lazy_offload'])).lower()}"] if "lazy_offload" in policy else []
         return [f"cpu_bytes_to_use={size}", "connector=simple-cpu-offload", *lazy]
     if name == "lmcache":  # a model of its host tier; LMCache itself is not run
-        return ["tier=lmcache", f"tier_bytes={size}", f"tier_chunk_tokens={policy.get('chunk_tokens', 256)}"]
+        rate = [f"tier_store_gb_per_s={policy['store_gb_per_s']}"] if "store_gb_per_s" in policy else []
+        return ["tier=lmcache", f"tier_bytes={size}", f"tier_chunk_tokens={policy.get('chunk_tokens', 256)}", *rate]
     raise KvtraceError(f"policy {policy_label(policy)} cannot be replayed")
 
 

@@ -190,16 +190,21 @@ def untold_settings(engine: EngineFacts, settings: Settings) -> list[str]:
     """
     found = []
     extra = _connector_options(engine)
-    if engine.connector and not settings.cpu_bytes_to_use:
+    if engine.connector and not settings.cpu_bytes_to_use and not settings.tier:
         if extra.get("kv_offload_backend", "cpu") != "cpu":
             what = f"its {extra['kv_offload_backend']} cannot be replayed"
         elif engine.connector in CONNECTORS.values():
             what = "the size of its host memory is not in the trace; --recorded cpu_bytes_to_use=16GiB gives it"
         else:
-            what = f"only the scheduler sides of {' and '.join(CONNECTORS.values())} can be built without their workers"
+            what = (
+                f"only the scheduler sides of {' and '.join(CONNECTORS.values())} can be built without their workers; "
+                "--recorded tier=lmcache and --recorded tier_bytes=16GiB put a model of LMCache's host tier in its place"
+            )
         raise KvtraceError(f"engine {engine.engine_id} had a KV connector ({engine.connector}): {what}", 2)
     if engine.connector and extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
         found.append(f"the connector's spec, {extra['spec_name']}, is replayed as vLLM's CPUOffloadingSpec")
+    if settings.tier and engine.connector:
+        found.append(f"{engine.connector} is replaced by a model of a host tier: how well it fits, the errors say")
     if settings.scheduler_cls == TTL_PIN and not settings.pins and not engine.told:
         found.append("options of TTL pins are not in the trace; --recorded ttl_s=... and threshold_s=... give them")
     return found

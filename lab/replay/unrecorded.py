@@ -34,12 +34,19 @@ class Unrecorded:
         folder: Where traces go that are not kept.
         loop: A kind of `Loop`, or `auto`: closed for workloads, open for request traces.
         workload: Which workload of a matrix.
+        told: Settings of the other trace's engine that it does not tell, as `NAME=VALUE`.
     """
 
     def __init__(
-        self, source: Path, other: Path, folder: Path, loop: str = "auto", workload: str | None = None
+        self,
+        source: Path,
+        other: Path,
+        folder: Path,
+        loop: str = "auto",
+        workload: str | None = None,
+        told: Sequence[str] = (),
     ) -> None:
-        self.other = Session(other, folder)
+        self.other = Session(other, folder, told=told)
         like, model = self.other.recording, self.other.own_model
         if is_workload(source):
             made = read_workload(source, workload)

@@ -170,6 +170,20 @@ def test_step_times_are_of_the_given_trace_and_copies_of_a_measured_cell(
     assert "host copies at 50 and 17 GB/s, of which nobody measured those from the host" in facts["notes"]
 
 
+def test_a_model_of_its_tier_stands_for_a_recorded_lmcache(predicted: Path, tmp_path: Path) -> None:
+    """Here the recording is such a model's own, so nothing departs; step times can be had of it, too."""
+    (place,) = predicted.glob("cells/lmcache-*-predicted")
+    trace = place / "run" / "trace.duckdb"
+    refused = kvtrace("replay", trace, code=1).stderr
+    assert "--recorded tier=lmcache" in refused
+    told = [f"--recorded=tier{setting}" for setting in ("=lmcache", "_bytes=1GiB", "_chunk_tokens=64")]
+    said = json.loads(kvtrace("replay", trace, "--check", "--json", *told).stdout)
+    assert said["agreement"] == {"identical_steps": 1, "identical_blocks": 1, "departs": None}
+    assert said["outcomes"]["repeated"]["hit_tokens"] > 0
+    (tmp_path / "small.toml").write_text(MATRIX)
+    kvtrace("replay", tmp_path / "small.toml", "--time-from", trace, "--set", "tier=none", *told)
+
+
 def test_step_times_are_of_the_same_connector_but_for_lmcache(predicted: Path) -> None:
     """LMCache's copies are part of its steps, so a measured FCFS cell comes first."""
     cells = {name: load_cell(next(predicted.glob(f"cells/{name}-*"))) for name in ("fcfs", "offloading", "lmcache")}
