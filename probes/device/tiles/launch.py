@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import sys
 import tempfile
 import types
@@ -31,6 +32,7 @@ class Compiled(Protocol):
     """A Triton kernel compiled for some arguments."""
 
     n_regs: int
+    metadata: Any
 
     def _init_handles(self) -> None: ...
 
@@ -101,15 +103,28 @@ FORMS = "num_seqs", (1, 2, 16)
 """An argument for whose values Triton compiles a kernel once more: if it is 1, and if it is a multiple of 16."""
 
 
+class Form(NamedTuple):
+    """How a rewritten kernel is compiled for some compile-time arguments."""
+
+    programs: float
+    """Of a grid of no more programs, all run at once when the compiler may take the registers it wants."""
+    held: dict[str, int]
+    """The compiler's options for larger grids."""
+
+
+AS_IT_IS = Form(math.inf, {})
+
+
 class Compilation:
     """The compilation of a rewritten kernel, as soon as its compile-time arguments are known.
 
     With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
-    a fifth longer at 256 sequences (docs/device-recorder.md). In all its forms at once: the first call is vLLM's own,
-    to warm up, and at a later one that needs another form requests would wait for the compiler.
+    a third longer at 256 sequences (docs/device-recorder.md). So the compiler is held to vLLM's number, but only where
+    it has to be: told any number, even one that it keeps by itself, it makes other code, which takes 3% longer.
 
-    Where only windows are observed, it is compiled in each form when vLLM's own would be. And less is looked at in a
-    launch: outside graphs, Python's time is the step's.
+    In all its forms at once: the first call is vLLM's own, to warm up, and at a later one that needs another form
+    requests would wait for the compiler. Where only windows are observed, it is compiled in each form when vLLM's own
+    would be. And less is looked at in a launch: outside graphs, Python's time is the step's.
     """
 
     def __init__(self, kernel: Kernel, rewritten: Kernel, *, tiles: bool = True) -> None:
@@ -117,7 +132,7 @@ class Compilation:
         self._rewritten = rewritten
         self._tiles = tiles
         self._fixed = [parameter.name for parameter in kernel.params if parameter.is_constexpr]
-        self._found: dict[tuple[object, ...], dict[str, int]] = {}
+        self._found: dict[tuple[object, ...], Form] = {}
 
     def options(self, grid: object, ours: Args, args: Args, kwargs: Kwargs) -> dict[str, int]:
         """Choose the compiler's options for a launch.
@@ -130,29 +145,49 @@ class Compilation:
         """
         key: tuple[object, ...]
         if self._tiles:
-            key = tuple(map(kwargs.get, self._fixed))
+            key = *map(kwargs.get, self._fixed), kwargs.get("num_warps")
         else:  # a layer's launches differ in these alone
             key = ours[2], kwargs.get("TILE_SIZE"), kwargs.get("IS_3D")
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._registers(grid, args, kwargs)
-            if self._tiles:
-                self._compile(grid, (*ours, *args), {**kwargs, **found})
-        return found
-
-    def _registers(self, grid: object, args: Args, kwargs: Kwargs) -> dict[str, int]:
-        try:
-            compiled = self._kernel.warmup(*args, grid=grid, **kwargs)
-            compiled._init_handles()
-            return {"maxnreg": compiled.n_regs} if compiled.n_regs else {}
-        except Exception:  # another Triton: without a limit it records as well
+            found = self._found[key] = self._form(grid, ours, args, kwargs)
+        if not found.held or (isinstance(grid, tuple) and math.prod(grid) <= found.programs):
             return {}
+        return found.held
+
+    def _form(self, grid: object, ours: Args, args: Args, kwargs: Kwargs) -> Form:
+        try:
+            own = self._kernel.warmup(*args, grid=grid, **kwargs)
+            free = self._rewritten.warmup(*ours, *args, grid=grid, **kwargs)
+            own._init_handles()
+            free._init_handles()
+            form = AS_IT_IS if free.n_regs <= own.n_regs else Form(_at_once(free), {"maxnreg": own.n_regs})
+        except Exception:  # another Triton: without a limit it records as well
+            form = AS_IT_IS
+        if self._tiles:
+            self._compile(grid, (*ours, *args), kwargs)
+            if form.held:
+                self._compile(grid, (*ours, *args), {**kwargs, **form.held})
+        return form
 
     def _compile(self, grid: object, args: Args, kwargs: Kwargs) -> None:
         name, numbers = FORMS
         with suppress(Exception):  # if it cannot be compiled at all, the launch will say so
             for number in numbers if name in kwargs else ():
                 self._rewritten.warmup(*args, grid=grid, **{**kwargs, name: number})
+
+
+_WARP, _REGISTERS_AT_ONCE = 32, 8
+
+
+def _at_once(compiled: Compiled) -> int:
+    """Programs of a kernel that the GPU's registers suffice for at once. They are handed out in eights a thread."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    registers = -(-compiled.n_regs // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
+    warps = gpu.regs_per_multiprocessor // (registers * _WARP)
+    return int(gpu.multi_processor_count * (warps // compiled.metadata.num_warps))
 
 
 class Rewritten:

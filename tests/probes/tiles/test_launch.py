@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,16 @@ class Kernel:
 
     class Compiled:
         n_regs = 0
+        metadata = SimpleNamespace(num_warps=4)
+
+        def __init__(self, registers: int) -> None:
+            self._registers = registers
 
         def _init_handles(self) -> None:
-            self.n_regs = 112
+            self.n_regs = self._registers
 
-    def __init__(self) -> None:
+    def __init__(self, registers: int) -> None:
+        self.registers = registers
         self.params = [self.Parameter("rows", False), self.Parameter("TILE_SIZE", True)]
         self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self.compiled: list[dict[str, Any]] = []
@@ -38,22 +44,47 @@ class Kernel:
 
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         self.compiled.append(kwargs)
-        return self.Compiled()
+        return self.Compiled(self.registers)
+
+
+SMALL, LARGE = (49, 8), (50, 8)
+"""Grids that have 392 and 400 programs. With 136 registers a GPU of 132 multiprocessors runs 396 at once."""
 
 
 @pytest.fixture
-def kernels() -> tuple[Kernel, Kernel, Current, Rewritten]:
-    own, rewritten, current = Kernel(), Kernel(), Current("control", -1)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> tuple[Kernel, Kernel, Current, Rewritten]:
+    """Vllm's own kernel has 80 registers, the rewritten one would have 136."""
+    gpu = SimpleNamespace(multi_processor_count=132, regs_per_multiprocessor=65536)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: gpu)
+    own, rewritten, current = Kernel(80), Kernel(136), Current("control", -1)
     return own, rewritten, current, Rewritten(own, rewritten, current, pytest.fail, Compilation(own, rewritten))
 
 
 def test_only_the_layers_to_record_launch_the_rewritten_kernel(kernels) -> None:
     own, rewritten, current, launched = kernels
-    launched[(1,)]("a", rows=3, TILE_SIZE=16)
+    launched[LARGE]("a", rows=3, TILE_SIZE=16)
     current.what = 5
-    launched[(1,)]("a", rows=3, TILE_SIZE=16)
+    launched[LARGE]("a", rows=3, TILE_SIZE=16)
     assert own.launches == [(("a",), {"rows": 3, "TILE_SIZE": 16})]
-    assert rewritten.launches == [(("control", None, 5, -1, "a"), {"rows": 3, "TILE_SIZE": 16, "maxnreg": 112})]
+    assert rewritten.launches == [(("control", None, 5, -1, "a"), {"rows": 3, "TILE_SIZE": 16, "maxnreg": 80})]
+
+
+def test_registers_are_limited_only_where_programs_would_wait_for_others(kernels) -> None:
+    _, rewritten, current, launched = kernels
+    current.what = 5
+    for grid in (SMALL, LARGE, SMALL):
+        launched[grid]("a", TILE_SIZE=16)
+    assert [kwargs.get("maxnreg") for _, kwargs in rewritten.launches] == [None, 80, None]
+
+
+def test_a_kernel_that_takes_no_more_registers_is_compiled_as_vllms_own(kernels) -> None:
+    """Told the number that it takes anyway, the compiler would make slower code."""
+    own, rewritten, current, launched = kernels
+    own.registers = rewritten.registers = 80
+    current.what = 5
+    launched[LARGE]("a", num_seqs=3, TILE_SIZE=16)
+    assert all("maxnreg" not in kwargs for kwargs in [*rewritten.compiled, rewritten.launches[0][1]])
 
 
 def test_a_step_that_is_left_out_launches_vllms_own_but_into_a_graph(kernels) -> None:
@@ -87,10 +118,11 @@ def test_without_the_number_of_registers_it_records_as_well(kernels) -> None:
 def test_all_forms_of_a_kernel_are_compiled_before_its_first_launch(kernels) -> None:
     _, rewritten, current, launched = kernels
     current.what = 5
-    for sequences in (3, 1, 32):
-        launched[(1,)]("a", num_seqs=sequences, TILE_SIZE=16)
-        forms = [{"num_seqs": number, "TILE_SIZE": 16, "maxnreg": 112} for number in (1, 2, 16)]
-        assert rewritten.compiled == forms  # and none for a later launch
+    for sequences, grid in ((3, SMALL), (1, LARGE), (32, LARGE)):
+        launched[grid]("a", num_seqs=sequences, TILE_SIZE=16)
+        asked = {"num_seqs": 3, "TILE_SIZE": 16}  # how many registers does it take?
+        forms = [asked | {"num_seqs": number} | held for held in ({}, {"maxnreg": 80}) for number in (1, 2, 16)]
+        assert rewritten.compiled == [asked, *forms]  # and none for a later launch
 
 
 def test_a_kernel_that_cannot_be_compiled_ahead_is_launched(kernels) -> None:
