@@ -63,7 +63,7 @@ demo: $(READY)
 	$(BIN)/kvtrace view $(RUN)/trace.duckdb -o $(RUN)/trace.html
 	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
 
-test: $(READY) $(SOURCES)/.ready $(VENV)/.nixl
+test: $(READY) $(SOURCES)/.ready $(VENV)/.nixl $(VENV)/.lmcache
 	@echo "== tests (a good part of them on real vLLM engines)"
 	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 \
 	KVTRACE_FLASHINFER_SOURCES=$(SOURCES)/flashinfer-0.6.14:$(SOURCES)/flashinfer-0.7.2 \
@@ -215,6 +215,13 @@ $(VENV)-analysis/.ready: pyproject.toml
 $(VENV)/.nixl: $(READY)
 	@echo "== installing NIXL for the tests of prefill and decode engines (58 MB)"
 	@$(PIP) --no-deps nixl==1.5.1 nixl-cu13==1.5.1 && touch $@ || echo "== no NIXL for this machine: those tests are skipped"
+
+# Beside the environment, for the tests of its server alone: its other packages are made for GPUs.
+$(VENV)/.lmcache: $(READY)
+	@echo "== installing LMCache for the tests of its server (22 MB)"
+	@rm -rf $(VENV)/lmcache
+	@$(PIP) --no-deps --target $(VENV)/lmcache lmcache==0.5.6 aiofile caio py-cpuinfo redis sortedcontainers \
+	    opentelemetry-exporter-prometheus && touch $@ || echo "== no LMCache for this machine: those tests are skipped"
 
 # Sources of other vLLM versions and of FlashInfer, for the tests of hooks and of rewriting kernels.
 $(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py

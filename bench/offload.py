@@ -153,12 +153,15 @@ WITH share AS (
     SELECT turn, (max(finished_ns) - min(queued_ns)) / 1e9 AS seconds, min(queued_ns) AS start_ns,
         max(finished_ns) AS end_ns
     FROM request WHERE turn IS NOT NULL GROUP BY turn
-), moved AS (
-    SELECT span.turn, t.direction, count(*) AS transfers, sum(t.blocks)::BIGINT AS blocks,
-        sum(t.bytes)::BIGINT AS bytes,
-        sum(coalesce(t.device_ns, t.reported_ns, t.finished_ns - t.started_ns)) / 1e9 AS copy_s
+), alone AS (
+    SELECT t.*, span.turn, greatest(0, t.finished_ns - greatest(t.started_ns, coalesce(max(t.finished_ns) OVER (
+        PARTITION BY span.turn, t.direction ORDER BY t.started_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ), 0))) AS host_ns
     FROM transfer t JOIN span ON t.submitted_ns BETWEEN span.start_ns AND span.end_ns
-    GROUP BY span.turn, t.direction
+), moved AS (
+    SELECT turn, direction, count(*) AS transfers, sum(blocks)::BIGINT AS blocks, sum(bytes)::BIGINT AS bytes,
+        sum(coalesce(device_ns, reported_ns, host_ns)) / 1e9 AS copy_s
+    FROM alone GROUP BY turn, direction
 ), asked AS (
     SELECT span.turn, sum(c.time_ns - c.asked_ns) / 1e9 AS lookup_s
     FROM connector_lookup c JOIN span ON c.time_ns BETWEEN span.start_ns AND span.end_ns
@@ -173,6 +176,8 @@ FROM span LEFT JOIN share USING (turn) LEFT JOIN asked USING (turn)
     LEFT JOIN moved s ON s.turn = span.turn AND s.direction = 'store'
 ORDER BY span.turn
 """
+
+# Where only the host timed transfers, those that a server works off together are on their way at the same time.
 
 STEPS = """
 SELECT span.turn, s.scheduled_tokens AS tokens, s.scheduled_tokens = s.decode_tokens AS decodes,

@@ -198,7 +198,7 @@ def untold_settings(engine: EngineFacts, settings: Settings) -> list[str]:
         else:
             what = (
                 f"only the scheduler sides of {' and '.join(CONNECTORS.values())} can be built without their workers; "
-                "--recorded tier=lmcache and --recorded tier_bytes=16GiB put a model of LMCache's host tier in its place"
+                "--recorded tier=lmcache and --recorded tier_bytes=16GiB replace LMCache by a model of its tier"
             )
         raise KvtraceError(f"engine {engine.engine_id} had a KV connector ({engine.connector}): {what}", 2)
     if engine.connector and extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
