@@ -2,12 +2,12 @@
 
     python bench/tile_kernels.py [KIND...] [REGISTERS...]
 
-Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16), 576 tokens of context, and a
-prefill of 16 prompts of 512 tokens, a CUDA graph of 32 calls replayed; microseconds a call, median of 21 rounds, kinds
-alternating. `off`: vLLM's kernels; `recorded`: rewritten; `filtered`: the same in a step that is not recorded (out of a
-graph such a step launches vLLM's own); `windows`: no tiles, only the layer's window; the others leave out or move a
-part of what rewriting adds. Attention is held to the registers of vLLM's own (`any registers`: it is not); numbers as
-arguments: to those. Names as arguments: only these kinds, beside `off`.
+Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16) and a prefill of 16 prompts of
+512 tokens, a CUDA graph of 32 calls replayed; microseconds a call, median of 21 rounds, kinds alternating. `off`:
+vLLM's kernels; `recorded`: rewritten; `filtered`: the same in a step that is not recorded (out of a graph such a step
+launches vLLM's own); `windows`: no tiles, only the layer's window; the others leave out or move a part of what
+rewriting adds. Attention is held to the registers of vLLM's own where an engine's would be (`any registers`: it is
+not). Numbers as arguments: tiles and windows held to those. Names as arguments: only these kinds, beside `off`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from kvtrace.probes.device.tiles.layout import WINDOW_WORDS
 from kvtrace.probes.device.tiles.ring import Ring
 
 HEADS, KV_HEADS, SIZE, BLOCK, CALLS = 32, 8, 128, 16, 32
+SHAPES = (8, 1, 576), (32, 1, 576), (100, 1, 576), (200, 1, 800), (256, 1, 576), (256, 1, 96), (16, 512, 512)
+"""Sequences, tokens computed of each, and its tokens with them."""
 
 
 def without(*lines: str):
@@ -72,13 +74,13 @@ def main() -> None:
     stream = torch.cuda.Stream()
     original = reads.kernel_unified_attention
     original_write = writes.reshape_and_cache_kernel_flash
-    for sequences, queries, context in ((8, 1, 576), (32, 1, 576), (256, 1, 576), (16, 512, 512)):
+    for sequences, queries, context in SHAPES:
         read, write = batch(sequences, queries, context)
         graphs, rounds = {}, {}
         kinds = {name: rewriting for name, rewriting in KINDS.items() if name in named | {"off"}}
-        kinds |= {f"recorded, {n} regs": n for n in limits}
+        kinds |= {f"{what}, {n} regs": n for n in limits for what in ("recorded", "windows")}
         for kind, rewriting in kinds.items():
-            current = windows if kind == "windows" else tiles
+            current = windows if kind.startswith("windows") else tiles
             current.what = 1 << 8 if current is tiles else 0
             if kind == "off":
                 reads.kernel_unified_attention = original
@@ -87,7 +89,8 @@ def main() -> None:
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
             else:
                 rewritten = launch.load(original, rewriting)
-                compilation = None if kind == "any registers" else launch.Compilation(original, rewritten)
+                compilation = launch.Compilation(original, rewritten, tiles=current is tiles)
+                compilation = None if kind == "any registers" else compilation
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail, compilation)
             graphs[kind] = captured(read, stream)
         for kind in ("write off", "write recorded", "write windows"):
@@ -106,7 +109,10 @@ def main() -> None:
         for kind, values in rounds.items():
             base = rounds["write off" if "write" in kind else "off"]
             ratio = statistics.median(v / b for v, b in zip(values, base, strict=True))
-            print(f"{sequences:4} x {queries:3} {kind:22} {statistics.median(values):8.2f} us  {ratio:.3f}", flush=True)
+            print(
+                f"{sequences:4} x {queries:3} x {context:3} {kind:22} {statistics.median(values):8.2f} us  {ratio:.3f}",
+                flush=True,
+            )
 
 
 def fail(why: str) -> None:
