@@ -42,6 +42,7 @@ COLUMNS: dict[str, tuple[str, str | None]] = {
     "makespan_s": ("makespan s", "min"),
     "output_tokens_per_s": ("output tok/s", "max"),
     "requests_per_s": ("requests/s", "max"),
+    "turn_ms_mean": ("turn mean ms", "min"),
     "jct_s_mean": ("JCT mean s", "min"),
     "jct_s_p99": ("JCT p99 s", "min"),
     "ttft_ms_mean": ("TTFT mean ms", "min"),

@@ -43,6 +43,7 @@ def test_the_figures_of_a_cell_are_those_of_its_records(tmp_path: Path) -> None:
     assert row["makespan s"] == "0.5"
     assert row["output tok/s"] == "40"
     assert row["requests/s"] == "8"
+    assert row["turn mean ms"] == "100"
     assert row["JCT mean s"] == "0.3"  # 0.2 and 0.4
     assert row["JCT p99 s"] == "0.4"
     assert row["TTFT mean ms"] == "20"
@@ -111,8 +112,11 @@ def test_the_best_of_comparable_cells_is_marked(tmp_path: Path) -> None:
     text = written(sweep.close())
     assert "![mean job completion time (s)](study-jct_s_mean.svg)" in text  # against the rate, one line a policy
     assert "<svg" in (tmp_path / "report" / "study-jct_s_mean.svg").read_text()
-    lines = [line for line in text.splitlines() if re.match(r"\| (fcfs|priority) \| [12].0 \| \d", line)]
-    marked = {tuple(line.split(" | ")[:2]): "**0." in line.split(" | ")[6] for line in lines}
+    heading, _, *rows = [line.split(" | ") for line in text.partition("### Cells")[2].splitlines() if line[:1] == "|"][
+        :6
+    ]
+    column = heading.index("JCT mean s")
+    marked = {tuple(row[:2]): row[column].startswith("**") for row in rows}
     assert marked == {
         ("| fcfs", "1.0"): False,
         ("| priority", "1.0"): True,
