@@ -41,9 +41,6 @@ POLICIES = tuple(_OPTIONS)
 TTL_PIN = "kvtrace.lab.ttl_pin.TTLPinScheduler"
 """The scheduler of policy `ttl-pin`, as vLLM takes it."""
 
-_OF_PREDICTIONS = "store_gb_per_s"
-"""An option that no engine has: how fast predictions take it to be."""
-
 Policy = dict[str, Any]
 """`name`, and options of it."""
 
@@ -74,7 +71,7 @@ def jobs_go_in_order(policy: Mapping[str, Any]) -> bool:
 
 def policy_label(policy: Mapping[str, Any]) -> str:
     """Return a policy's name in tables, such as `offloading 16 GiB`."""
-    rest = [f"{key}={value}" for key, value in policy.items() if key not in {"name", "host_gib", _OF_PREDICTIONS}]
+    rest = [f"{key}={value}" for key, value in policy.items() if key not in {"name", "host_gib"}]
     size = [f"{policy['host_gib']:g} GiB"] if "host_gib" in policy else []
     return " ".join([str(policy["name"]), *size, *rest])
 

@@ -181,12 +181,15 @@ _WARP, _REGISTERS_AT_ONCE = 32, 8
 
 
 def _at_once(compiled: Compiled) -> int:
-    """Programs of a kernel that the GPU's registers suffice for at once. They are handed out in eights a thread."""
+    """Programs of a kernel that the GPU's registers suffice for at once; 0 if torch does not tell how many it has.
+
+    They are handed out in eights a thread.
+    """
     import torch
 
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
     registers = -(-compiled.n_regs // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
-    warps = gpu.regs_per_multiprocessor // (registers * _WARP)
+    warps = getattr(gpu, "regs_per_multiprocessor", 0) // (registers * _WARP)
     return int(gpu.multi_processor_count * (warps // compiled.metadata.num_warps))
 
 

@@ -78,6 +78,16 @@ def test_registers_are_limited_only_where_programs_would_wait_for_others(kernels
     assert [kwargs.get("maxnreg") for _, kwargs in rewritten.launches] == [None, 80, None]
 
 
+def test_registers_are_limited_where_torch_does_not_tell_how_many_there_are(
+    kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, rewritten, current, launched = kernels
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    current.what = 5
+    launched[SMALL]("a", TILE_SIZE=16)
+    assert rewritten.launches[0][1]["maxnreg"] == 80
+
+
 def test_a_kernel_that_takes_no_more_registers_is_compiled_as_vllms_own(kernels) -> None:
     """Told the number that it takes anyway, the compiler would make slower code."""
     own, rewritten, current, launched = kernels
