@@ -42,8 +42,8 @@ NOT_VLLMS = {
 """Attributes of the standard library's, numpy's, torch's, NIXL's and LMCache's objects that the probes read."""
 
 NOT_ALONE = {"nixl", "lmcache_mp"}
-"""Adapters of connectors that need another process: `tests/vllm/test_handover.py`, `tests/probes/test_nixl_reads.py`,
-`tests/vllm/test_lmcache_server.py`."""
+"""Adapters of connectors that need another process: `tests/vllm/test_handover.py`, `tests/vllm/test_lmcache_server.py`,
+and `test_nixl_reads.py` and `test_lmcache_mp.py` in `tests/probes`."""
 
 OTHER_WAYS = {
     "_block_size_bytes": "the bytes of a secondary tier's transfers are unknown",

@@ -1,8 +1,10 @@
-"""Sweeps made by hand: cells that never ran, whose clients' records are known to the nanosecond."""
+"""Matrices, the command for them, and sweeps made by hand: their clients' records are known to the nanosecond."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,42 @@ from kvtrace.lab.cell import CELL, FACTS, PREDICTED
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import policy_label, policy_of
 from kvtrace.lab.sweep import RESULT, RUN
+from tests.vllm.conftest import vllm_environment
 
 MS = 1_000_000
 SOFTWARE = {"python": "3.11", "vllm": "0.32.0"}
+
+
+def lab(*arguments: str | Path, timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `kvtrace lab` in a process of its own, which can start vLLM."""
+    command = [sys.executable, "-m", "kvtrace", "lab", *map(str, arguments)]
+    environment = vllm_environment(**environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=timeout)
+
+
+def small_matrix(*policies: str) -> str:
+    """The file of a matrix: agents on the smallest shape with each policy, as TOML has it."""
+    listed = "".join(f"  {policy},\n" for policy in policies)
+    return f"""
+name = "small"
+compare = "policy"
+[cell]
+model = "tiny"
+block_size = 32
+max_num_seqs = 6
+max_num_batched_tokens = 256
+rate = 20.0
+[axes]
+policy = [
+{listed}]
+kv_tokens = [1536]
+[workloads.agents]
+kind = "agent"
+jobs = 8
+turns = 4
+scale = 0.1
+tool_scale = 0.1
+"""
 
 
 def request(session: str, turn: int, send: int, first: int, end: int, **more: Any) -> dict[str, Any]:

@@ -20,16 +20,11 @@ from kvtrace.queries import Trace
 from kvtrace.queries.text import rounded
 from tests.vllm.conftest import vllm_environment
 
-from .cells import table
+from .cells import lab, table
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "examples" / "studies" / "tiny-policies.toml"
 PATIENCE_S = 240
-
-
-def lab(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kvtrace", "lab", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=vllm_environment(), **options)
 
 
 def results(directory: Path) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import count
 from typing import NamedTuple, Protocol
 
 from kvtrace.events import Direction, Tier
@@ -76,8 +75,7 @@ class LMCacheMp(Adapter):
         self._connector: _Connector = part.connector
         self._transfers = Transfers(part)
         self._pending: list[tuple[int, int, int, _Future]] = []  # transfer, when asked for, bytes
-        self._step = -1
-        self._orders = {direction: count() for direction in Direction}
+        self._numbered = -1, dict.fromkeys(Direction, 0)  # a step, and how many loads and stores of it have numbers
 
     @staticmethod
     def fits(connector: object) -> bool:
@@ -93,11 +91,10 @@ class LMCacheMp(Adapter):
         engine = self.part.engine()
         if engine is None or engine.step < 0:  # steps number the transfers
             return
-        orders = {direction: count() for direction in Direction}
         for copy in metadata.requests:
             direction = _DIRECTIONS[copy.direction]
             blocks = [block for group in self._blocks(copy.op) for block in group]
-            transfer = self._transfer(engine.step, next(orders[direction]), direction)
+            transfer = self._next(engine.step, direction)
             yield Planned(transfer, direction, [copy.request_id] * len(blocks), blocks, [-1] * len(blocks))
 
     def attach_worker(self) -> bool:
@@ -132,15 +129,12 @@ class LMCacheMp(Adapter):
         return after
 
     def _submitted(self, direction: Direction, request_id: str, op: _Op, asked_ns: int) -> None:
-        _, step = self.part.step
-        if step != self._step:
-            self._step, self._orders = step, {direction: count() for direction in Direction}
-        order, adapter = next(self._orders[direction]), self._connector.worker_adapter
+        (_, step), adapter = self.part.step, self._connector.worker_adapter
         if step < 0 or (direction is Direction.store and not adapter.is_kv_writer):
             return  # of ranks that hold the same KV, one stores it
         groups = self._blocks(op)
         bytes_ = sum(len(ids) * group.block_bytes for ids, group in zip(groups, self._groups, strict=False))
-        transfer = self._transfer(step, order, direction)
+        transfer = self._next(step, direction)
         blocks = sum(map(len, groups))
         self._transfers.submitted(
             transfer, direction, _TIERS[direction], blocks, submitted_ns=asked_ns, bytes_=bytes_ or -1
@@ -154,8 +148,13 @@ class LMCacheMp(Adapter):
         else:
             self._pending.append((transfer, asked_ns, bytes_ or -1, future))
 
-    def _transfer(self, step: int, order: int, direction: Direction) -> int:
-        return self.part.transfer(step << _ORDER_BITS | order, direction)
+    def _next(self, step: int, direction: Direction) -> int:
+        """Make the key of a step's next load or store."""
+        if step != self._numbered[0]:
+            self._numbered = step, dict.fromkeys(Direction, 0)
+        taken = self._numbered[1]
+        taken[direction] += 1
+        return self.part.transfer(step << _ORDER_BITS | taken[direction], direction)
 
     @cached_property
     def _groups(self) -> list[_Group]:

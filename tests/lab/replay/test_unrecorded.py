@@ -23,35 +23,18 @@ from kvtrace.lab.replay.check import outcome
 from kvtrace.lab.replay.sweep import _times
 from kvtrace.lab.replay.workload import read_workload
 from kvtrace.lab.summary import load_results
+from tests.lab.cells import small_matrix
 from tests.lab.replay.conftest import kvtrace
 from tests.traces import write_trace
 
 BLOCK = 32
-MATRIX = """
-name = "small"
-compare = "policy"
-[cell]
-model = "tiny"
-block_size = 32
-max_num_seqs = 6
-max_num_batched_tokens = 256
-rate = 20.0
-[axes]
-policy = [
-  "fcfs",
-  { name = "ttl-pin", ttl_s = 0.5 },
-  { name = "hf-generate", batch = 2 },
-  { name = "offloading", host_gib = 1 },
-  { name = "lmcache", host_gib = 1, chunk_tokens = 64 },
-]
-kv_tokens = [1536]
-[workloads.agents]
-kind = "agent"
-jobs = 8
-turns = 4
-scale = 0.1
-tool_scale = 0.1
-"""
+MATRIX = small_matrix(
+    '"fcfs"',
+    '{ name = "ttl-pin", ttl_s = 0.5 }',
+    '{ name = "hf-generate", batch = 2 }',
+    '{ name = "offloading", host_gib = 1 }',
+    '{ name = "lmcache", host_gib = 1, chunk_tokens = 64 }',
+)
 
 
 def lru_hits(requests: list[tuple[list[int], int]], capacity: int) -> int:
