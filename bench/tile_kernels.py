@@ -89,8 +89,8 @@ def main() -> None:
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
             else:
                 rewritten = launch.load(original, rewriting)
-                compilation = launch.Compilation(original, rewritten, tiles=current is tiles)
-                compilation = None if kind == "any registers" else compilation
+                held = kind != "any registers"
+                compilation = launch.Compilation(original, rewritten, tiles=current is tiles) if held else None
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail, compilation)
             graphs[kind] = captured(read, stream)
         for kind in ("write off", "write recorded", "write windows"):

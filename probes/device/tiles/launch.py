@@ -161,7 +161,8 @@ class Compilation:
             free = self._rewritten.warmup(*ours, *args, grid=grid, **kwargs)
             own._init_handles()
             free._init_handles()
-            form = AS_IT_IS if free.n_regs <= own.n_regs else Form(_at_once(free), {"maxnreg": own.n_regs})
+            limited = own.n_regs and free.n_regs > own.n_regs
+            form = Form(_at_once(free), {"maxnreg": own.n_regs}) if limited else AS_IT_IS
         except Exception:  # another Triton: without a limit it records as well
             form = AS_IT_IS
         if self._tiles:
