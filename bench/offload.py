@@ -8,7 +8,8 @@ each, every engine in a process of its own, once untraced and once under `kvtrac
 pass and the tokens that came from a cache; then, from the recording, where the second pass's time went and that of all
 passes behind the first, in the mean, each in two ways. Priced: each step's tokens at the time a token of the run (the
 median of its steps of at least half the largest's tokens, whatever their pass: with a connector, only the first has
-such), but no step below the median of those that only decode; the transfers' bytes at their own bandwidth; the
+such), but no step below the median of those that only decode; the transfers' bytes at their own bandwidth, or, of loads
+that only the host timed and that others overlap, the time in which no tokens were scheduled beside them; the
 connector's lookups at what they took, for nothing is scheduled meanwhile. Observed: wall time of the steps with
 tokens, and of those without, in which the engine waited for loads.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -26,9 +28,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.lab import policies
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GPU_BLOCKS, BLOCK_TOKENS = 4096, 16
 FIGURES = '{"seconds"'
@@ -182,7 +187,8 @@ ORDER BY span.turn
 STEPS = """
 SELECT span.turn, s.scheduled_tokens AS tokens, s.scheduled_tokens = s.decode_tokens AS decodes,
     s.start_ns >= span.start_ns AS begun,
-    (least(s.end_ns, span.end_ns) - greatest(s.end_ns - s.interval_ns, span.start_ns)) / 1e9 AS seconds
+    greatest(s.end_ns - s.interval_ns, span.start_ns) AS from_ns, least(s.end_ns, span.end_ns) AS until_ns,
+    (until_ns - from_ns) / 1e9 AS seconds
 FROM step s JOIN (
     SELECT turn, min(queued_ns) AS start_ns, max(finished_ns) AS end_ns FROM request
     WHERE turn IS NOT NULL GROUP BY turn
@@ -196,6 +202,16 @@ Account = dict[str, float]
 """A pass's seconds, its steps, and the seconds that the ledger accounts for, by what they are made of."""
 
 
+HOST_TIMED = """
+SELECT span.turn, t.started_ns, t.finished_ns
+FROM transfer t JOIN (
+    SELECT turn, min(queued_ns) AS start_ns, max(finished_ns) AS end_ns FROM request
+    WHERE turn IS NOT NULL GROUP BY turn
+) span ON t.submitted_ns BETWEEN span.start_ns AND span.end_ns
+WHERE t.direction = 'load' AND coalesce(t.device_ns, t.reported_ns) IS NULL AND t.finished_ns IS NOT NULL
+"""
+
+
 def account(kind: str, run: Path) -> list[Account]:
     """Print what the recording says of each pass; the accounts of those behind the first."""
     import kvtrace
@@ -207,7 +223,7 @@ def account(kind: str, run: Path) -> list[Account]:
         raise SystemExit(f"ingest of the {kind!r} run failed:\n{done.stderr[-2000:]}")
     with kvtrace.open(run / "trace.duckdb") as trace:
         passes = trace.sql(ACCOUNT).to_dict("records")
-        steps = trace.sql(STEPS)
+        steps, host_timed = trace.sql(STEPS), trace.sql(HOST_TIMED)
         for query in ("transfers", "tier-hits", "pinned-blocks"):
             rows = trace.query(query)
             print(f"-- {kind}: {query}\n{rows.to_string(index=False) if len(rows) else '(nothing)'}", flush=True)
@@ -222,18 +238,33 @@ def account(kind: str, run: Path) -> list[Account]:
         mine = steps[steps.turn == row["turn"]]
         computed, waiting = mine[mine.tokens > 0], mine[mine.tokens == 0]
         priced = computed[computed.begun]
+        loads = host_timed[host_timed.turn == row["turn"]]
         accounts.append(
             {
                 "seconds": row["seconds"],
                 "steps": len(priced),
                 "computing": float((priced.tokens * a_token).clip(lower=least_s).sum()),
-                "loading": row["load_s"],
+                "loading": waited_for(loads, waiting) if len(loads) else row["load_s"],
                 "lookups": row["lookup_s"],
                 "stepping": float(computed.seconds.sum()),
                 "waiting": float(waiting.seconds.sum()),
             }
         )
     return accounts
+
+
+def waited_for(loads: pd.DataFrame, steps: pd.DataFrame) -> float:
+    """Seconds of steps in which any of the loads was on its way: each instant once. Steps do not overlap."""
+    ends = sorted([(at, 1) for at in loads.started_ns] + [(at, -1) for at in loads.finished_ns])
+    under_way, begun, spans = 0, 0, []
+    for at, change in ends:
+        if under_way == 0:
+            begun = at
+        under_way += change
+        if under_way == 0:
+            spans.append((begun, at))
+    pairs = itertools.product(spans, zip(steps.from_ns, steps.until_ns, strict=True))
+    return sum(max(0, min(a, b) - max(c, d)) for (c, a), (d, b) in pairs) / 1e9
 
 
 def mean(accounts: list[Account]) -> Account:

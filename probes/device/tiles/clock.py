@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvtrace.probes.device.tiles.layout import TILE_MASK, WAY_WORDS, WINDOW_WAYS
+from kvtrace.probes.device.tiles.layout import TILE_BITS, TILE_MASK, WAY_WORDS, WINDOW_WAYS
 
 _NEVER = "0x7fedcba9"  # a NaN that arithmetic does not produce
 
@@ -42,23 +42,55 @@ _TICKS = tl.constexpr("{" + _read(_FEW, 2 * _FEW) + "mov.u32 $0, %kvtt; }")
 _TICKS_CONSTRAINTS = tl.constexpr(",".join(["=&r"] * _FEW + ["r"] * 2 * _FEW))
 _TICKS_PACK = tl.constexpr(_FEW)
 
-# Operands after the value, `since` and ticks: the pair of places, the last with room, and the address of place 0.
-_MARK = tl.constexpr(
-    "{"
-    + _read(_FEW, 2 * _FEW)
-    + f"""
-        .reg .s64 %kvta;
-        and.b64 %kvta, ${4 * _FEW}, {TILE_MASK};
-        setp.ge.and.s64 %kvtp, ${5 * _FEW}, %kvta, %kvtp;
-        shl.b32 %kvtt, %kvtt, 8;
-        or.b32 %kvtt, %kvtt, ${3 * _FEW};
-        shl.b64 %kvta, %kvta, 1;
-        add.s64 %kvta, %kvta, ${6 * _FEW};
-        @%kvtp st.global.u16 [%kvta], %kvtt;
-        mov.u32 $0, 0;
-    }}"""
-)
-_MARK_CONSTRAINTS = tl.constexpr(",".join(["=&r"] * _FEW + ["r"] * 3 * _FEW + ["l"] * 3 * _FEW))
+# The timer's words are read by all threads: ptxas makes that of a read under a predicate, too.
+_PASSED = tl.constexpr("""{
+    .reg .u32 %kvtt;
+    mov.u32 %kvtt, %globaltimer_lo;
+    sub.u32 %kvtt, %kvtt, $1;
+    shr.u32 %kvtt, %kvtt, 5;
+    min.u32 $0, %kvtt, 255;
+}""")
+
+# Operands: `since`, ticks, the pair of places, the end of those with room, and the address of place 0. A place is the
+# lower word of the pair: one that needs more is behind the end.
+_MARK = tl.constexpr(f"""{{{_FIRST_THREAD}
+    .reg .u32 %kvtl, %kvth; .reg .u64 %kvta;
+    mov.b64 {{%kvtl, %kvth}}, $3;
+    setp.gt.and.u32 %kvtp, $4, %kvtl, %kvtp;
+    mad.wide.u32 %kvta, %kvtl, 2, $5;
+    mov.u32 %kvtt, %globaltimer_lo;
+    sub.u32 %kvtt, %kvtt, $1;
+    shr.u32 %kvtt, %kvtt, 5;
+    min.u32 %kvtt, %kvtt, 255;
+    prmt.b32 %kvtt, %kvtt, $2, 0x3204;
+    @%kvtp st.global.u16 [%kvta], %kvtt;
+    mov.u32 $0, 0;
+}}""")
+
+_BEHIND = tl.constexpr(" ".join(f"mov.u32 ${number}, 0;" for number in range(_FEW)))
+_BEHIND_CONSTRAINTS = tl.constexpr(",".join(["=r"] * _FEW + ["r"] * _FEW))
+
+# Operands: the pair of places, the end of those with room, the programs that find room, the address of the first one's
+# record, and the record's words; place 0 of the ring is the fifth of them. Other threads jump over all of it.
+_RECORD = tl.constexpr(f"""{{
+    .reg .pred %kvtp; .reg .u32 %kvtt; .reg .u64 %kvta, %kvtb;
+    mov.u32 $0, 0;
+    mov.u32 %kvtt, %tid.x;
+    setp.ne.u32 %kvtp, %kvtt, 0;
+    @%kvtp bra KVT_OTHERS;
+    and.b64 %kvta, $1, {TILE_MASK};
+    cvt.u64.u32 %kvtb, $2;
+    setp.lt.u64 %kvtp, %kvta, %kvtb;
+    shr.u64 %kvtb, $1, {TILE_BITS};
+    setp.lt.and.u64 %kvtp, %kvtb, $3, %kvtp;
+    mad.lo.u64 %kvtb, %kvtb, 24, $4;
+    cvt.u32.u64 %kvtt, %kvta;
+    add.u32 %kvtt, %kvtt, $9;
+    @%kvtp st.global.v2.u32 [%kvtb], {{$5, $6}};
+    @%kvtp st.global.v2.u32 [%kvtb + 8], {{$7, $8}};
+    @%kvtp st.global.v2.u32 [%kvtb + 16], {{%kvtt, $10}};
+    KVT_OTHERS:
+}}""")
 
 # Operands after the two counts of ticks: the record's first three words, its address, and whether to write it.
 _PUT = tl.constexpr(f"""{{{_FIRST_THREAD}
@@ -152,22 +184,42 @@ def kvt_ticks(bits, since):
 
 
 @triton.jit
-def kvt_mark(bits, since, ticks, pair, last_place, address):
-    """Store two bytes at `address + 2 * place`: `ticks`, and the ticks since `since` when `bits` is there.
+def kvt_behind(bits):
+    """Hold what follows, the calls of this file, behind the instructions that make `bits`: they are issued first."""
+    tl.inline_asm_elementwise(_BEHIND, _BEHIND_CONSTRAINTS, [bits], dtype=tl.int32, is_pure=False, pack=_TICKS_PACK)
 
-    `place` is the lower part of `pair`. Nothing is stored beyond `last_place`. The address is put together here and not
+
+@triton.jit
+def kvt_passed(since):
+    """Ticks since `since`, at most 255, in every thread."""
+    return tl.inline_asm_elementwise(_PASSED, "=&r,r", [since], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def kvt_mark(since, ticks, pair, end, address):
+    """Store two bytes at `address + 2 * place`: `ticks`, and the ticks since `since`.
+
+    `place` is the lower word of `pair`. Nothing is stored from `end` on. The address is put together here and not
     before the loop, where the program would wait for the atomic that `pair` comes from.
     """
-    since, ticks = tl.broadcast_to(since, bits.shape), tl.broadcast_to(ticks, bits.shape)
-    pair, last_place = tl.broadcast_to(pair, bits.shape), tl.broadcast_to(last_place, bits.shape)
-    address = tl.broadcast_to(address, bits.shape)
     tl.inline_asm_elementwise(
-        _MARK,
-        _MARK_CONSTRAINTS,
-        [bits, since, ticks, pair, last_place, address],
+        _MARK, "=&r,r,r,l,r,l", [since, ticks, pair, end, address], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def kvt_record(pair, end, programs, first_program, start, total, who, of, place_0, more):
+    """Store a program's record, of six words, if its place in `pair` is before `end` and its number below `programs`.
+
+    The first thread does. `place_0` and the place make the fifth word.
+    """
+    tl.inline_asm_elementwise(
+        _RECORD,
+        "=&r,l,r,l,l,r,r,r,r,r,r",
+        [pair, end, programs, first_program, start, total, who, of, place_0, more],
         dtype=tl.int32,
         is_pure=False,
-        pack=_TICKS_PACK,
+        pack=1,
     )
 
 

@@ -2,9 +2,12 @@
 
 What the times mean. Loads are pipelined: a tile's K and V are on their way while earlier tiles are computed. So a tile
 is timed where the program needs it. Its K time is read when the running maximum of the scores is there, which depends
-on all of the tile's K. Its V time is read at the top of the loop's next turn: the instructions that multiply V have
-been issued by then, in order, so their operands are there. (Waiting for their results would cost a tenth of a
-microsecond a tile.) Behind the last turn the output's accumulator is waited for.
+on all of the tile's K. Its V time is read at the top of the loop's next turn, or behind the last one: the instructions
+that multiply V have been issued by then, in order, so their operands are there. (Waiting for their results would cost
+a tenth of a microsecond a tile, and two percent of a decode at the end.)
+
+A compiler moves nothing across a read of the timer, so K's stands where least could move: between the maximum and what
+needs it. Behind the whole step of the softmax, sums would be finished first that otherwise overlap with V's product.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ import triton.language as tl
 
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.clock import (
+    kvt_behind,
     kvt_bits,
     kvt_enter,
     kvt_leave,
     kvt_load,
     kvt_mark,
     kvt_now,
+    kvt_passed,
     kvt_put,
+    kvt_record,
     kvt_reserve,
 )
 
@@ -29,11 +35,11 @@ _WRITE_CURSOR = tl.constexpr(layout.CURSOR_WORDS[layout.WRITES])
 _ADDRESS = tl.constexpr(layout.ADDRESS_WORD)
 _ROOM = tl.constexpr(layout.ROOM_WORD)
 _TILES = tl.constexpr(layout.TILES)
-_TILE_BITS = tl.constexpr(layout.TILE_BITS)
 _A_PROGRAM = tl.constexpr(1 << layout.TILE_BITS)
 _TILE_MASK = tl.constexpr(layout.TILE_MASK)
 _LISTS = tl.constexpr(1)
 _TICK_NS = tl.constexpr(1 << layout.TICK_SHIFT)
+_LARGEST = tl.constexpr((1 << 31) - 1)
 _WINDOW_WORDS = tl.constexpr(layout.WINDOW_WORDS)
 _FIRST = tl.constexpr(layout.FIRST)
 _LAST = tl.constexpr(layout.LAST)
@@ -63,9 +69,9 @@ def kvt_begin(
 ):
     """Reserve a program's record and its tiles; nothing in a step that is not recorded, which has no room.
 
-    Returns the pair of places, the last place where its tiles would find room (-1: they are not recorded), the address
-    of place 0 less that of the first tile, and the start. Nothing here waits for the atomic, unless the program lists
-    blocks: only then do all its threads learn of the place.
+    Returns the pair of places, the end of the places where its tiles would find room (0: they are not recorded), the
+    address of place 0 less that of the first tile, and the start. Nothing here waits for the atomic, unless the program
+    lists blocks: only then do all its threads learn of the place.
     """
     a_tile: tl.constexpr = TILE_SIZE // BLOCK_SIZE if TILE_SIZE > BLOCK_SIZE else 1
     tiles = high - low
@@ -76,14 +82,15 @@ def kvt_begin(
         pair = tl.atomic_add(control + _PAIR_CURSOR, slots + _A_PROGRAM, mask=wanted, sem="relaxed")
     else:
         pair = kvt_reserve(control + _PAIR_CURSOR, slots + _A_PROGRAM, wanted)
-    last_place = tl.where(wanted, room - slots, -1)
-    return pair, last_place, first_tile - low.to(tl.int64) * 2, kvt_now()
+    end = tl.where(wanted, tl.minimum(tl.maximum(room - slots + 1, 0), _LARGEST), 0).to(tl.int32)
+    return pair, end, first_tile - low.to(tl.int64) * 2, kvt_now()
 
 
 @triton.jit
-def kvt_times(like, start):
-    """The start, in the shape that times of K have."""
-    return tl.zeros_like(like).to(tl.int32) + start
+def kvt_key_ticks(scores, highest, since):
+    """Ticks from `since` to when the running maximum is there: the one of vLLM's next statement, computed once."""
+    kvt_behind(kvt_bits(tl.maximum(highest, tl.max(scores, axis=1))))
+    return kvt_passed(since)
 
 
 @triton.jit
@@ -93,30 +100,21 @@ def kvt_key(last, ticks):
 
 
 @triton.jit
-def kvt_value(last, ticks, pair, last_place, address, tile, low):
-    """At the loop's top: record the tile before, if there is one. `ticks` led to its K at `last`; its V is used now."""
-    limit = tl.where(tile >= low, last_place, -1)
-    kvt_mark(last, last, ticks, pair, limit, address + tile * 2)
-
-
-@triton.jit
-def kvt_last_value(output, last, ticks, pair, last_place, address, tile, low):
-    """Behind the loop: record the last tile, when the output is there."""
-    limit = tl.where(tile >= low, last_place, -1)
-    there = tl.max(kvt_bits(output), axis=1)
-    kvt_mark(there, last, ticks, pair, limit, address + tile * 2)
+def kvt_value(last, ticks, pair, end, address, tile, low):
+    """Record a tile, if there is one: `ticks` led to its K at `last`, and its V has been used now."""
+    kvt_mark(last, ticks, pair, tl.where(tile >= low, end, 0), address + tile * 2)
 
 
 @triton.jit
 def kvt_see(
-    total, block, inside, index, low, high, what, head, pair, last_place, address,
+    total, block, inside, index, low, high, what, head, pair, end, address,
     TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Take up physical blocks by their index in the sequence; list them behind the tiles if this program does that."""
     a_tile: tl.constexpr = TILE_SIZE // BLOCK_SIZE if TILE_SIZE > BLOCK_SIZE else 1
     block = block.to(tl.int32)
     place = pair & _TILE_MASK
-    lists = ((what >> 16) == head + _LISTS) & (place <= last_place)
+    lists = ((what >> 16) == head + _LISTS) & (place < end)
     ids = address + (place + low + ((high - low + 1) & -2)) * 2
     pointer = ids.to(tl.pointer_type(tl.int32)) + (index - low * a_tile)
     tl.store(pointer, tl.where(inside, block, -1), mask=index < tl.where(lists, high * a_tile, 0))
@@ -125,7 +123,7 @@ def kvt_see(
 
 @triton.jit
 def kvt_end(
-    programs, first_program, pair, start, last_place, address, total, row, query_block, what, head, low, high,
+    programs, first_program, pair, start, end, address, total, row, query_block, what, head, low, high,
     TILE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Write a program's record."""
@@ -133,17 +131,13 @@ def kvt_end(
         (TILE_SIZE > 16) + (TILE_SIZE > 32) + (TILE_SIZE > 64) + (TILE_SIZE > 128) + (TILE_SIZE > 256)
     )
     sizes: tl.constexpr = (tile_code << 2) | (BLOCK_SIZE // 16 << 6)
-    program, place = pair >> _TILE_BITS, pair & _TILE_MASK
-    ok = (place <= last_place) & (program < programs)
-    words = (first_program + program * 24).to(tl.pointer_type(tl.int64))
-    tl.store(words, (start.to(tl.int64) & 0xFFFFFFFF) | (total.to(tl.int64) << 32), mask=ok)
-    who = (row.to(tl.int64) & 0xFFFF) | ((query_block.to(tl.int64) & 0xFFFF) << 16)
-    of = ((what & 0xFF).to(tl.int64) << 32) | (head.to(tl.int64) << 40) | ((low.to(tl.int64) & 0xFFFF) << 48)
-    tl.store(words + 1, who | of, mask=ok)
-    at = ((address >> 1) + low + place) & 0xFFFFFFFF
+    who = (row.to(tl.int32) & 0xFFFF) | ((query_block.to(tl.int32) & 0xFFFF) << 16)
+    of = (what & 0xFF) | (head.to(tl.int32) << 8) | ((low.to(tl.int32) & 0xFFFF) << 16)
+    place_0 = (address >> 1).to(tl.int32) + low.to(tl.int32)
     sums = ((what >> 8) & 0xFF) == head + 1
-    flags = tl.where((what >> 16) == head + _LISTS, 3, tl.where(sums, 1, 0)).to(tl.int64)
-    tl.store(words + 2, at | (((high - low).to(tl.int64) & 0xFFFF) << 32) | ((flags | sizes) << 48), mask=ok)
+    flags = tl.where((what >> 16) == head + _LISTS, 3, tl.where(sums, 1, 0))
+    more = ((high - low).to(tl.int32) & 0xFFFF) | ((flags | sizes) << 16)
+    kvt_record(pair, end, programs, first_program, start, total, who, of, place_0, more)
 
 
 @triton.jit

@@ -46,7 +46,7 @@ _TILES, _WINDOWS = "kvt_control is not None", "kvt_windows is not None"
 _LOOKUP = 64
 """Blocks that a program looks up at once."""
 
-_PLACE = "kvt_pair, kvt_last_place, kvt_address"
+_PLACE = "kvt_pair, kvt_end_place, kvt_address"
 _SIZES = "TILE_SIZE, BLOCK_SIZE"
 """Arguments that several added calls share."""
 
@@ -76,23 +76,23 @@ def attention(source: str) -> str:
     sequence = ast.unparse(factor_of([function], "block_table_stride"))
     query_block = ast.unparse(factor_of([function], "BLOCK_Q"))
     inside = _mask_of(load, block)
-    scored, score, output = _score_and_output(function, loop)
+    at_key, ticked = _key_ticks(function, loop)
 
     look_up, read = _block_lookup(loop.body, _name(block), inside)
     key = f"""
-        kvt_ticked = kvt_ticks(kvt_bits({score}), kvt_since)
+        {ticked}
         kvt_since = kvt_key(kvt_since, kvt_ticked)
     """
-    loop.body[scored + 1 : scored + 1] = [_if_tiles(key)]
+    loop.body.insert(at_key, _if_tiles(key))
     loop.body.insert(0, _if_tiles(f"kvt_value(kvt_since, kvt_ticked, {_PLACE}, {tile} - 1, {low})"))
     before = f"""
         {_PLACE}, kvt_start = kvt_begin(kvt_control, kvt_tiles, kvt_first_tile, kvt_what, kvt_heads, {head},
             {low}, {high}, {_SIZES})
-        kvt_since = kvt_times({score}, kvt_start)
-        kvt_ticked = kvt_since * 0
+        kvt_since = kvt_start
+        kvt_ticked = kvt_start * 0
     """
     after = f"""
-        kvt_last_value({output}, kvt_since, kvt_ticked, {_PLACE}, {high} - 1, {low})
+        kvt_value(kvt_since, kvt_ticked, {_PLACE}, {high} - 1, {low})
         if kvt_tiles > 0:
             kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})
             kvt_total = 0
@@ -106,7 +106,7 @@ def attention(source: str) -> str:
                     kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
                         {_PLACE}, {_SIZES})
                 kvt_total = tl.sum(kvt_sum, axis=0)
-            kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_last_place, kvt_address, kvt_total,
+            kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_end_place, kvt_address, kvt_total,
                 {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {_SIZES})
     """
     window = f"kvt_windows, kvt_what, {ATTENTION_WINDOW}, {low} < {high}"
@@ -121,15 +121,24 @@ def attention(source: str) -> str:
     return _finished(function)
 
 
-def _score_and_output(function: ast.FunctionDef, loop: ast.For) -> tuple[int, str, str]:
-    """Find what a tile's K and V flow into: the statement that computes scores, their name, V's accumulator."""
+def _key_ticks(function: ast.FunctionDef, loop: ast.For) -> tuple[int, str]:
+    """Find where in the loop a tile's K is there, by what flows into the running maximum: the place, and the call.
+
+    vLLM hands scores and maximum to a function: its time is in front of that. The maximum is that function's, too, and
+    compilers compute it once. Where a loop has it in statements, the time is behind them.
+    """
     keys = tainted(loop.body, assigned_from(loop.body, "load", KEY))
     values = tainted(loop.body, assigned_from(loop.body, "load", VALUE))
-    carried = carried_into(function, loop)
-    output = only(values & carried, "accumulator of V")
-    scored = _last_assigning(loop.body, (keys - values) & carried)
-    score = next(name for name in _in_order(loop.body[scored]) if name in (keys - values) & carried)
-    return scored, score, output
+    of_keys, carried = keys - values, carried_into(function, loop)
+    scored = _last_assigning(loop.body, of_keys & carried)
+    statement = loop.body[scored]
+    highest = next(name for name in _in_order(statement) if name in of_keys & carried)
+    given = statement.value.args if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) else []
+    arguments = [argument.id for argument in given if isinstance(argument, ast.Name)]
+    scores = [name for name in arguments if name in of_keys - carried]
+    if highest in arguments and len(scores) == 1:
+        return scored, f"kvt_ticked = kvt_key_ticks({scores[0]}, {highest}, kvt_since)"
+    return scored + 1, f"kvt_behind(kvt_bits({highest})); kvt_ticked = kvt_passed(kvt_since)"
 
 
 def cache_write(source: str) -> str:

@@ -38,7 +38,10 @@ class Clock:
     def install(self):
         recorder.kvt_now = clock.kvt_now = lambda: tl.full([], self.read(), tl.int32)
         clock.kvt_ticks = lambda bits, since: tl.full(bits.shape, self.ticks(since), tl.int32)
+        recorder.kvt_passed = clock.kvt_passed = lambda since: tl.full([], self.ticks(since), tl.int32)
+        recorder.kvt_behind = clock.kvt_behind = lambda bits: None
         recorder.kvt_mark = clock.kvt_mark = self.mark
+        recorder.kvt_record = clock.kvt_record = record
         recorder.kvt_reserve = clock.kvt_reserve = reserve
         recorder.kvt_put = clock.kvt_put = put
         recorder.kvt_load = clock.kvt_load = load
@@ -53,9 +56,9 @@ class Clock:
             there = ctypes.c_uint64.from_address(first(word))
             there.value = max(there.value, value & (1 << 64) - 1)
 
-    def mark(self, bits, since, ticks, pair, last_place, address):
-        place = first(pair) & layout.TILE_MASK
-        if first(last_place) >= place:
+    def mark(self, since, ticks, pair, end, address):
+        place = first(pair) & 0xFFFFFFFF
+        if place < first(end):
             at = first(address) + 2 * place
             ctypes.c_uint16.from_address(at).value = first(ticks) | self.ticks(since) << 8
 
@@ -66,6 +69,15 @@ def reserve(counter, amount, wanted):
 
 def load(pointer):
     return tl.load(pointer)
+
+
+def record(pair, end, programs, first_program, *words):
+    program, place = first(pair) >> layout.TILE_BITS, first(pair) & layout.TILE_MASK
+    if place < first(end) and program < first(programs):
+        start, total, who, of, place_0, more = map(first, words)
+        words = start, total, who, of, place_0 + place, more
+        at = first(first_program) + layout.SECTIONS[layout.PROGRAMS].record_bytes * program
+        (ctypes.c_uint32 * 6).from_address(at)[:] = [word & 0xFFFFFFFF for word in words]
 
 
 def put(ticks, more, word_0, word_1, word_2, address, ok):
