@@ -1,13 +1,14 @@
 """On a GPU: what recording tiles costs vLLM's Triton kernels by themselves, by part. No engine.
 
-    python bench/tile_kernels.py [KIND...] [REGISTERS...]
+    python bench/tile_kernels.py [KIND...] [REGISTERS...] [nTHREADS...]
 
 Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16) and a prefill of 16 prompts of
 512 tokens, a CUDA graph of 32 calls replayed; microseconds a call, median of 21 rounds, kinds alternating. `off`:
 vLLM's kernels; `recorded`: rewritten; `filtered`: the same in a step that is not recorded (out of a graph such a step
 launches vLLM's own); `windows`: no tiles, only the layer's window; the others leave out or move a part of what
 rewriting adds. Attention is held to the registers of vLLM's own where an engine's would be (`any registers`: it is
-not). Numbers as arguments: tiles and windows held to those. Names as arguments: only these kinds, beside `off`.
+not). Numbers as arguments: each named kind held to those, too; with an n, by a block of so many threads, which only the
+compiler is told of. Names as arguments: only these kinds, beside `off`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def without(*lines: str):
 KINDS = {
     "off": None,
     "recorded": rewrite.attention,
+    "no K times": without("kvt_ticked = kvt_key_ticks", "kvt_since = kvt_key("),
     "no V times": without("kvt_value("),
-    "no last V": without("kvt_last_value("),
-    "no times": without("kvt_value(", "kvt_ticked = kvt_ticks", "kvt_since = kvt_key("),
+    "no times": without("kvt_value(", "kvt_ticked = kvt_key_ticks", "kvt_since = kvt_key("),
     "no blocks": lambda source: re.sub(r"if kvt_what >> 8 & 255 == .*:", "if False:", rewrite.attention(source)),
     "no record": without("kvt_end("),
     "any registers": rewrite.attention,
@@ -56,18 +57,20 @@ KINDS = {
 
 
 class Limited:
-    """A kernel launched with at most so many registers a thread."""
+    """A kernel held to so many registers a thread (`80`), or to as many as a block of so many threads has (`n768`)."""
 
-    def __init__(self, kernel, registers):
-        self.kernel, self.registers = kernel, registers
+    def __init__(self, kernel, limit):
+        self.kernel, self.options = kernel, {"maxnreg": int(limit)} if limit.isdigit() else {}
+        if not self.options:
+            self.options = {"ptx_options": f"--maxntid={limit[1:]} -override-directive-values"}
 
     def run(self, *args, **kwargs):
-        return self.kernel.run(*args, maxnreg=self.registers, **kwargs)
+        return self.kernel.run(*args, **self.options, **kwargs)
 
 
 def main() -> None:
-    limits = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    named = {argument for argument in sys.argv[1:] if not argument.isdigit()} or set(KINDS)
+    limits = [argument for argument in sys.argv[1:] if re.fullmatch(r"n?\d+", argument)]
+    named = set(sys.argv[1:]) - set(limits) or set(KINDS)
     ring = Ring(1 << 30)
     tiles = launch.Current(ring.control, -1)
     windows = launch.Current(None, windows=torch.zeros(WINDOW_WORDS, dtype=torch.int64, device="cuda"))
@@ -78,14 +81,15 @@ def main() -> None:
         read, write = batch(sequences, queries, context)
         graphs, rounds = {}, {}
         kinds = {name: rewriting for name, rewriting in KINDS.items() if name in named | {"off"}}
-        kinds |= {f"{what}, {n} regs": n for n in limits for what in ("recorded", "windows")}
+        kinds |= {f"{kind}, {limit}": kinds[kind] for limit in limits for kind in named - {"off", "any registers"}}
         for kind, rewriting in kinds.items():
+            limit = kind.rpartition(", ")[2]
             current = windows if kind.startswith("windows") else tiles
             current.what = 1 << 8 if current is tiles else 0
             if kind == "off":
                 reads.kernel_unified_attention = original
-            elif isinstance(rewriting, int):
-                rewritten = Limited(launch.load(original, rewrite.attention), rewriting)
+            elif limit in limits:
+                rewritten = Limited(launch.load(original, rewriting), limit)
                 reads.kernel_unified_attention = launch.Rewritten(original, rewritten, current, fail)
             else:
                 rewritten = launch.load(original, rewriting)

@@ -165,6 +165,9 @@ def main():
             fact["timer"], fact["atomics"] = code.count("GLOBALTIMER"), len(re.findall(r"\bRED[G.]", code))
             if "attention" in name:
                 fact["loop"] = events(tile_loop(code))
+                fact["shuffles"], fact["shuffles_before"] = (
+                    sum("SHFL" in line for line in tile_loop(each)) for each in (code, listing(own, folder))
+                )
                 limit = fact["registers_before"]  # as a launch holds it
                 held = compiled(rewritten, constants | without, architecture, warps, maxnreg=limit).asm["cubin"]
                 fact["spills_in_loop"] = spills(tile_loop(listing(held, folder)))

@@ -44,6 +44,13 @@ def test_k_is_timed_between_its_product_and_vs_and_v_before_the_next_wait(facts:
             assert events == ["timer", "store", "wait", "product", "timer", "product"], fact
 
 
+def test_the_maximum_that_ks_time_waits_for_is_computed_once(facts: list[dict]) -> None:
+    """It stands in front of vLLM's function, which has it as well: threads exchange as much as without."""
+    for fact in facts:
+        if "loop" in fact:
+            assert fact["shuffles"] == fact["shuffles_before"] > 0, fact
+
+
 def test_a_window_takes_two_reads_of_the_timer_and_two_atomics_outside_the_loop(facts: list[dict]) -> None:
     for fact in facts:
         if fact.get("output") == "windows":
