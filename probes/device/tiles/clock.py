@@ -1,8 +1,10 @@
 """Inline assembly for Triton kernels: the time at which a value is there, and memory accesses that nobody waits for.
 
-The timer is read under a predicate that compares the value with one bit pattern, so the hardware has the value before
-it reads, and no compiler can move the read forward. Only the program's first thread reads, and its first element of the
-value is the one waited for. `%globaltimer_lo`: nanoseconds, low word, in steps of 32 ns on an H200.
+Where a value is waited for (cache writes), the timer is read under a predicate that compares it with one bit pattern,
+so the hardware has the value before it reads, and no compiler can move the read forward. The program's first thread
+reads, and its first element of the value is the one waited for. Where instructions are only to be issued before
+(attention), no compiler moves them across the read, and the hardware issues them in order: their operands are there
+then. `%globaltimer_lo`: nanoseconds, low word, in steps of 32 ns on an H200.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _PASSED = tl.constexpr("""{
 }""")
 
 # Operands: `since`, ticks, the pair of places, the end of those with room, and the address of place 0. A place is the
-# lower word of the pair: one that needs more is behind the end.
+# lower word of the pair. A step that asks for more places than a word counts has no room, and is dropped whole.
 _MARK = tl.constexpr(f"""{{{_FIRST_THREAD}
     .reg .u32 %kvtl, %kvth; .reg .u64 %kvta;
     mov.b64 {{%kvtl, %kvth}}, $3;

@@ -130,6 +130,35 @@ def test_recording_changes_no_result(outcomes, name: str) -> None:
     assert outcomes[name][1]["same"]
 
 
+IN_STATEMENTS = """
+        m_j = tl.maximum(M, tl.max(S, axis=1))
+        safe = tl.where(m_j > float("-inf"), m_j, 0.0)
+        P = tl.exp(S - safe[:, None])
+        alpha = tl.exp(M - safe)
+        L = L * alpha + tl.sum(P, axis=1)
+        M = m_j
+"""
+
+
+def test_a_loop_with_the_softmax_in_statements_is_recorded_as_well(outcomes, tmp_path: Path) -> None:
+    """As vLLM's kernel had it before it called a function."""
+    ops = tmp_path / "vllm/v1/attention/ops"
+    ops.mkdir(parents=True)
+    for name in ("triton_attention_helpers", "triton_unified_attention", "triton_reshape_and_cache_flash"):
+        text = (version_folders()[0] / f"vllm/v1/attention/ops/{name}.py").read_text()
+        (ops / f"{name}.py").write_text(
+            text.replace("\n        M, L, P, alpha = softmax_step(S, M, L)\n", IN_STATEMENTS)
+        )
+    assert IN_STATEMENTS in (ops / "triton_unified_attention.py").read_text()
+    case, facts = outcomes["mixed batch, 2D"]
+    (found,) = run(tmp_path, [case])
+    assert found["same"]
+    ours, theirs = step_of(found), step_of(facts)
+    assert np.array_equal(ours.ticks, theirs.ticks)
+    for name in ("row", "query_block", "head", "first_tile", "tiles"):
+        assert np.array_equal(ours.programs[name], theirs.programs[name]), name
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_tile_that_attention_needs_is_recorded_once(outcomes, name: str) -> None:
     case, facts = outcomes[name]
