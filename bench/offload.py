@@ -150,29 +150,35 @@ def compared(recorded: list[float], untraced: list[float]) -> str:
     return f"all passes: {sum(recorded) / sum(untraced):.3f}, median of those behind the first: {alike:.3f}"
 
 
-ACCOUNT = """
+SPAN = """span AS (
+    SELECT turn, min(queued_ns) AS start_ns, max(finished_ns) AS end_ns FROM request
+    WHERE turn IS NOT NULL GROUP BY turn
+)"""
+"""Passes, from their first request to their last token."""
+
+ALONE = """alone AS (
+    SELECT t.*, span.turn, greatest(t.started_ns, coalesce(max(t.finished_ns) OVER (
+        PARTITION BY span.turn, t.direction ORDER BY t.started_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ), 0)) AS alone_ns
+    FROM transfer t JOIN span ON t.submitted_ns BETWEEN span.start_ns AND span.end_ns
+)"""
+"""Transfers, and from when on each is alone on its way, or not at all: where only the host timed them, those that a
+server works off together are on their way at the same time."""
+
+ACCOUNT = f"""
 WITH share AS (
     SELECT r.turn, sum(s.scheduled_tokens)::BIGINT AS computed_tokens
     FROM step_request s JOIN request r USING (request) WHERE r.turn IS NOT NULL GROUP BY r.turn
-), span AS (
-    SELECT turn, (max(finished_ns) - min(queued_ns)) / 1e9 AS seconds, min(queued_ns) AS start_ns,
-        max(finished_ns) AS end_ns
-    FROM request WHERE turn IS NOT NULL GROUP BY turn
-), alone AS (
-    SELECT t.*, span.turn, greatest(0, t.finished_ns - greatest(t.started_ns, coalesce(max(t.finished_ns) OVER (
-        PARTITION BY span.turn, t.direction ORDER BY t.started_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ), 0))) AS host_ns
-    FROM transfer t JOIN span ON t.submitted_ns BETWEEN span.start_ns AND span.end_ns
-), moved AS (
+), {SPAN}, {ALONE}, moved AS (
     SELECT turn, direction, count(*) AS transfers, sum(blocks)::BIGINT AS blocks, sum(bytes)::BIGINT AS bytes,
-        sum(coalesce(device_ns, reported_ns, host_ns)) / 1e9 AS copy_s
+        sum(coalesce(device_ns, reported_ns, greatest(0, finished_ns - alone_ns))) / 1e9 AS copy_s
     FROM alone GROUP BY turn, direction
 ), asked AS (
     SELECT span.turn, sum(c.time_ns - c.asked_ns) / 1e9 AS lookup_s
     FROM connector_lookup c JOIN span ON c.time_ns BETWEEN span.start_ns AND span.end_ns
     WHERE c.part = 0 GROUP BY span.turn
 )
-SELECT span.turn, span.seconds, coalesce(computed_tokens, 0) AS computed_tokens,
+SELECT span.turn, (end_ns - start_ns) / 1e9 AS seconds, coalesce(computed_tokens, 0) AS computed_tokens,
     coalesce(l.transfers, 0) AS loads, coalesce(l.bytes, 0) AS load_bytes, coalesce(l.blocks, 0) AS load_blocks,
     coalesce(l.copy_s, 0) AS load_s, coalesce(s.transfers, 0) AS stores, coalesce(s.bytes, 0) AS store_bytes,
     coalesce(s.copy_s, 0) AS store_s, coalesce(lookup_s, 0) AS lookup_s
@@ -182,34 +188,26 @@ FROM span LEFT JOIN share USING (turn) LEFT JOIN asked USING (turn)
 ORDER BY span.turn
 """
 
-# Where only the host timed transfers, those that a server works off together are on their way at the same time.
-
-STEPS = """
+STEPS = f"""
+WITH {SPAN}
 SELECT span.turn, s.scheduled_tokens AS tokens, s.scheduled_tokens = s.decode_tokens AS decodes,
     s.start_ns >= span.start_ns AS begun,
     greatest(s.end_ns - s.interval_ns, span.start_ns) AS from_ns, least(s.end_ns, span.end_ns) AS until_ns,
     (until_ns - from_ns) / 1e9 AS seconds
-FROM step s JOIN (
-    SELECT turn, min(queued_ns) AS start_ns, max(finished_ns) AS end_ns FROM request
-    WHERE turn IS NOT NULL GROUP BY turn
-) span ON s.end_ns > span.start_ns AND s.end_ns - s.interval_ns < span.end_ns
+FROM step s JOIN span ON s.end_ns > span.start_ns AND s.end_ns - s.interval_ns < span.end_ns
 """
 # What a step added to the wall time lies before its end. Under asynchronous scheduling an empty step may begin before
 # a pass and end in it, with all the time in which the pass's first step loads: only its part in the pass is the pass's.
 
 
+HOST_TIMED = f"""
+WITH {SPAN}, {ALONE}
+SELECT turn, alone_ns AS from_ns, finished_ns AS until_ns FROM alone
+WHERE direction = 'load' AND coalesce(device_ns, reported_ns) IS NULL AND finished_ns > alone_ns
+"""
+
 Account = dict[str, float]
 """A pass's seconds, its steps, and the seconds that the ledger accounts for, by what they are made of."""
-
-
-HOST_TIMED = """
-SELECT span.turn, t.started_ns, t.finished_ns
-FROM transfer t JOIN (
-    SELECT turn, min(queued_ns) AS start_ns, max(finished_ns) AS end_ns FROM request
-    WHERE turn IS NOT NULL GROUP BY turn
-) span ON t.submitted_ns BETWEEN span.start_ns AND span.end_ns
-WHERE t.direction = 'load' AND coalesce(t.device_ns, t.reported_ns) IS NULL AND t.finished_ns IS NOT NULL
-"""
 
 
 def account(kind: str, run: Path) -> list[Account]:
@@ -254,17 +252,12 @@ def account(kind: str, run: Path) -> list[Account]:
 
 
 def waited_for(loads: pd.DataFrame, steps: pd.DataFrame) -> float:
-    """Seconds of steps in which any of the loads was on its way: each instant once. Steps do not overlap."""
-    ends = sorted([(at, 1) for at in loads.started_ns] + [(at, -1) for at in loads.finished_ns])
-    under_way, begun, spans = 0, 0, []
-    for at, change in ends:
-        if under_way == 0:
-            begun = at
-        under_way += change
-        if under_way == 0:
-            spans.append((begun, at))
-    pairs = itertools.product(spans, zip(steps.from_ns, steps.until_ns, strict=True))
-    return sum(max(0, min(a, b) - max(c, d)) for (c, a), (d, b) in pairs) / 1e9
+    """Seconds of steps in which any of the loads was on its way. Neither loads nor steps overlap among themselves."""
+    spans = (zip(each.from_ns, each.until_ns, strict=True) for each in (loads, steps))
+    shared = (
+        min(ends) - max(begins) for begins, ends in (zip(*pair, strict=True) for pair in itertools.product(*spans))
+    )
+    return sum(max(0, ns) for ns in shared) / 1e9
 
 
 def mean(accounts: list[Account]) -> Account:

@@ -28,30 +28,27 @@ _FIRST_THREAD = """
 """%kvtp tells the program's first thread; %kvtt is its number, to be used again."""
 
 
-def _read(value: int, since: int) -> str:
-    """Ticks of 32 ns since `since` in register %kvtt, of thread 0, once `value` is there; %kvtp tells that thread."""
-    return f"""{_FIRST_THREAD}
-        setp.ne.and.b32 %kvtp, ${value}, {_NEVER}, %kvtp;
-        mov.u32 %kvtt, 0;
-        @%kvtp mov.u32 %kvtt, %globaltimer_lo;
-        @%kvtp sub.u32 %kvtt, %kvtt, ${since};
+def _elapsed(since: int, only: str = "") -> str:
+    """Ticks of 32 ns since operand `since` in register %kvtt, at most 255; with the predicate `only`, elsewhere 0."""
+    return f"""
+        {"mov.u32 %kvtt, 0;" if only else ""}
+        {only} mov.u32 %kvtt, %globaltimer_lo;
+        {only} sub.u32 %kvtt, %kvtt, ${since};
         shr.u32 %kvtt, %kvtt, 5;
         min.u32 %kvtt, %kvtt, 255;
     """
 
 
-_TICKS = tl.constexpr("{" + _read(_FEW, 2 * _FEW) + "mov.u32 $0, %kvtt; }")
+_TICKS = tl.constexpr(f"""{{{_FIRST_THREAD}
+    setp.ne.and.b32 %kvtp, ${_FEW}, {_NEVER}, %kvtp;
+    {_elapsed(2 * _FEW, only="@%kvtp")}
+    mov.u32 $0, %kvtt;
+}}""")
 _TICKS_CONSTRAINTS = tl.constexpr(",".join(["=&r"] * _FEW + ["r"] * 2 * _FEW))
 _TICKS_PACK = tl.constexpr(_FEW)
 
 # The timer's words are read by all threads: ptxas makes that of a read under a predicate, too.
-_PASSED = tl.constexpr("""{
-    .reg .u32 %kvtt;
-    mov.u32 %kvtt, %globaltimer_lo;
-    sub.u32 %kvtt, %kvtt, $1;
-    shr.u32 %kvtt, %kvtt, 5;
-    min.u32 $0, %kvtt, 255;
-}""")
+_PASSED = tl.constexpr(f"{{ .reg .u32 %kvtt; {_elapsed(1)} mov.u32 $0, %kvtt; }}")
 
 # Operands: `since`, ticks, the pair of places, the end of those with room, and the address of place 0. A place is the
 # lower word of the pair. A step that asks for more places than a word counts has no room, and is dropped whole.
@@ -60,10 +57,7 @@ _MARK = tl.constexpr(f"""{{{_FIRST_THREAD}
     mov.b64 {{%kvtl, %kvth}}, $3;
     setp.gt.and.u32 %kvtp, $4, %kvtl, %kvtp;
     mad.wide.u32 %kvta, %kvtl, 2, $5;
-    mov.u32 %kvtt, %globaltimer_lo;
-    sub.u32 %kvtt, %kvtt, $1;
-    shr.u32 %kvtt, %kvtt, 5;
-    min.u32 %kvtt, %kvtt, 255;
+    {_elapsed(1)}
     prmt.b32 %kvtt, %kvtt, $2, 0x3204;
     @%kvtp st.global.u16 [%kvta], %kvtt;
     mov.u32 $0, 0;

@@ -78,7 +78,7 @@ def attention(source: str) -> str:
     inside = _mask_of(load, block)
     at_key, ticked = _key_ticks(function, loop)
 
-    look_up, read = _block_lookup(loop.body, _name(block), inside)
+    lookup = _block_lookup(loop.body, _name(block), inside)
     key = f"""
         {ticked}
         kvt_since = kvt_key(kvt_since, kvt_ticked)
@@ -91,34 +91,50 @@ def attention(source: str) -> str:
         kvt_since = kvt_start
         kvt_ticked = kvt_start * 0
     """
-    after = f"""
-        kvt_value(kvt_since, kvt_ticked, {_PLACE}, {high} - 1, {low})
-        if kvt_tiles > 0:
-            kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})
-            kvt_total = 0
-            if (kvt_what >> 8) & 0xFF == {head} + 1:
-                kvt_sum = tl.zeros([{_LOOKUP}], dtype=tl.int32)
-                kvt_unit: tl.constexpr = TILE_SIZE if TILE_SIZE < BLOCK_SIZE else BLOCK_SIZE
-                for kvt_first in range({low} * TILE_SIZE // kvt_unit, {high} * TILE_SIZE // kvt_unit, {_LOOKUP}):
-                    kvt_index = kvt_first + tl.arange(0, {_LOOKUP})
-                    kvt_inside = (kvt_index * kvt_unit < {high} * TILE_SIZE) & ({read})
-                    kvt_block = tl.load({look_up}, mask=kvt_inside, other=0)
-                    kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
-                        {_PLACE}, {_SIZES})
-                kvt_total = tl.sum(kvt_sum, axis=0)
-            kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_end_place, kvt_address, kvt_total,
-                {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {_SIZES})
+    end = f"""
+        kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_end_place, kvt_address, kvt_total,
+            {sequence}, {query_block}, kvt_what, {head}, {low}, {high}, {_SIZES})
     """
+    record = [
+        _call(f"kvt_programs, kvt_first_program = kvt_room(kvt_control, {PROGRAMS})"),
+        _call("kvt_total = 0"),
+        _if(f"(kvt_what >> 8) & 0xFF == {head} + 1", _block_sum(*lookup, head, low, high)),
+        *_statements(end),
+    ]
+    last = _call(f"kvt_value(kvt_since, kvt_ticked, {_PLACE}, {high} - 1, {low})")
     window = f"kvt_windows, kvt_what, {ATTENTION_WINDOW}, {low} < {high}"
     body[at : at + 1] = [
         _if_windows(f"kvt_window_first({window})"),
         _if_tiles(before),
         loop,
-        _if_tiles(after),
+        _if(_TILES, [last, _if("kvt_tiles > 0", record)]),
         _if_windows(f"kvt_window_last({window})"),
     ]
     function.body.insert(0, _if_tiles(f"kvt_tiles, kvt_first_tile = kvt_room(kvt_control, {TILES})"))
     return _finished(function)
+
+
+def _block_sum(look_up: str, read: str, head: str, low: str, high: str) -> list[ast.stmt]:
+    """Statements that look up a program's blocks, list them if they are to be listed, and sum them up in `kvt_total`.
+
+    Args:
+        look_up: The place that the ids of the blocks `kvt_index` are loaded from.
+        read: Which of them attention reads.
+        head: The KV head.
+        low: The first tile.
+        high: The end of the tiles.
+    """
+    return _statements(f"""
+        kvt_sum = tl.zeros([{_LOOKUP}], dtype=tl.int32)
+        kvt_unit: tl.constexpr = TILE_SIZE if TILE_SIZE < BLOCK_SIZE else BLOCK_SIZE
+        for kvt_first in range({low} * TILE_SIZE // kvt_unit, {high} * TILE_SIZE // kvt_unit, {_LOOKUP}):
+            kvt_index = kvt_first + tl.arange(0, {_LOOKUP})
+            kvt_inside = (kvt_index * kvt_unit < {high} * TILE_SIZE) & ({read})
+            kvt_block = tl.load({look_up}, mask=kvt_inside, other=0)
+            kvt_sum = kvt_see(kvt_sum, kvt_block, kvt_inside, kvt_index, {low}, {high}, kvt_what, {head},
+                {_PLACE}, {_SIZES})
+        kvt_total = tl.sum(kvt_sum, axis=0)
+    """)
 
 
 def _key_ticks(function: ast.FunctionDef, loop: ast.For) -> tuple[int, str]:
