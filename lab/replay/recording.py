@@ -17,7 +17,11 @@ _ONE_ARRIVAL_NS = 100_000_000
 _SAMPLE = re.compile(r"\d+_(.+)", re.ASCII | re.DOTALL)
 LOAD = 1 << 40
 """Set in a `transfer` that is a load, above the connector's own number of it (`probes/connectors/part.py`)."""
-_HOLDS_UP = "SimpleCPUOffloadConnector"
+_HOLDS_UP, _WAITS = "SimpleCPUOffloadConnector", "LMCacheConnectorV1"
+_HIDDEN_WAITS = (
+    "LMCache's stores were recorded by an earlier kvtrace, with the wait for their steps' own work in their times: "
+    "neither their speed is known nor what prefills take"
+)
 HIDDEN_COPY_NS = 8_000_000
 """Copies that this connector's thread hands to the driver hold up launches, but for so long (inferred). On an H100 with
 vLLM 0.33, steps with loads of 20 to 190 ms took as long as the load, less 2 to 13 ms: `kvtrace query load-steps`."""
@@ -142,7 +146,8 @@ class StepTime(NamedTuple):
 
     Decode tokens include drafts. A decoding request's context counts once. `copying_ns` is how long its worker was busy
     with a KV connector's copies, or launches waited for them (inferred); `asking_ns` what its questions to it
-    took (inferred, of `EngineFacts.connector_lookup_us`).
+    took (inferred, of `EngineFacts.connector_lookup_us`); `waited_ns` how long its worker waited for the step's own
+    work before it stored that, and `worked_ns` the time from the step's start to the end of it, without its loads.
     """
 
     step: int
@@ -156,6 +161,8 @@ class StepTime(NamedTuple):
     waiting: int
     copying_ns: int = 0
     asking_ns: int = 0
+    waited_ns: int = 0
+    worked_ns: int = 0
 
 
 @dataclass
@@ -210,6 +217,9 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
         facts = dict(_rows(trace, "SELECT key, value FROM run"))
         engine = _engine(trace, path, engine_id, facts.get("vllm_version"))
         warnings: list[str] = []
+        if engine.connector == _WAITS and _hides_waits(trace, engine):
+            engine = replace(engine, store_gb_per_s=None)
+            warnings.append(_HIDDEN_WAITS)
         requests = _requests(trace, engine, warnings)
         if not requests:
             raise KvtraceError(f"{path} has no requests of engine {engine.engine_id} to replay")
@@ -384,12 +394,18 @@ def _engine(trace: Trace, path: Path, engine_id: int | None, vllm_version: str |
         )
     policy, scheduler, caching, chunked, ahead, connector, tp_size, settings = rest
     load, store = _rates(trace, number)
-    begin_us, lookup_us = _host_times(trace, number, size) if connector else (None, None)
+    begin_us, lookup_us = _host_times(trace, number, size, connector) if connector else (None, None)
     return EngineFacts(
         number, model, vllm_version, size, hash_size, blocks, block_bytes, groups, budget, seqs, longest, policy,
         scheduler, caching, chunked, ahead, connector, tp_size, _told(settings), load, store, begin_us, lookup_us,
         copies_by=connector,
     )  # fmt: skip
+
+
+def _hides_waits(trace: Trace, engine: EngineFacts) -> bool:
+    """Tell if no store of LMCache's started later than its call, as earlier kvtraces recorded them."""
+    sql = "SELECT max(started_ns - submitted_ns) FROM transfer WHERE direction = 'store' AND engine_id = $e"
+    return bool(_rows(trace, sql, engine)[0][0] == 0)
 
 
 def _rates(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:
@@ -400,10 +416,13 @@ def _rates(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:
 
 
 _ASKED_BLOCKS = """
-SELECT step, sum(prompt_tokens) / $size AS blocks FROM connector_lookup JOIN request USING (engine_id, request)
-WHERE part = 0 AND engine_id = $e GROUP BY step
+SELECT step, sum(prompt_tokens) / $size AS blocks, sum(time_ns - asked_ns) AS ns FROM (
+    SELECT *, row_number() OVER (PARTITION BY request ORDER BY time_ns) AS time FROM connector_lookup
+    WHERE part = 0 AND engine_id = $e
+) JOIN request USING (engine_id, request)
+WHERE time = 1 OR connector <> 'LMCacheConnectorV1' GROUP BY step
 """
-"""Blocks of the requests that a step asked the connector about."""
+"""Blocks of the requests that a step asked the connector about. LMCache keeps its answers: again it takes 20 us."""
 
 _HOST_TIMES = f"""
 WITH load AS (SELECT step, connector, blocks FROM step_load WHERE engine_id = $e), call AS (
@@ -412,14 +431,14 @@ WITH load AS (SELECT step, connector, blocks FROM step_load WHERE engine_id = $e
         WHERE call = 'load' AND engine_id = $e GROUP BY ALL
     ) GROUP BY step
 ), asked AS ({_ASKED_BLOCKS}), plan AS (
-    SELECT step, scheduled_ns - start_ns AS ns, coalesce(asked.blocks, 0) AS asked, load.blocks,
+    SELECT step, scheduled_ns - start_ns AS ns, coalesce(asked.blocks, 0) AS asked, asked.ns AS asked_ns, load.blocks,
         if(connector LIKE 'LMCache%', 0, coalesce(call.ns, 0)) AS called_ns
     FROM step_schedule LEFT JOIN asked USING (step) LEFT JOIN load USING (step) LEFT JOIN call USING (step)
     WHERE engine_id = $e
 ), idle AS (
     SELECT median(ns) AS none_ns FROM plan WHERE blocks IS NULL AND asked = 0
 ), question AS (
-    SELECT ns - none_ns AS ns, asked AS blocks FROM plan, idle WHERE blocks IS NULL AND asked > 0
+    SELECT $answered AS ns, asked AS blocks FROM plan, idle WHERE blocks IS NULL AND asked > 0
 ), answer AS (
     SELECT greatest(sum(ns) / sum(blocks), 0) AS ns FROM question
     WHERE ns / blocks < 5 * (SELECT median(ns / blocks) FROM question)
@@ -431,13 +450,15 @@ SELECT
     (SELECT sum(ns) / sum(blocks) / 1e3 FROM cost WHERE ns / blocks < 5 * (SELECT median(ns / blocks) FROM cost)),
     (SELECT ns / 1e3 FROM answer)
 """
-"""Host time that loading a block adds to a step beside its copy, and that asking about one does, without stalls.
+"""Host time that loading a block adds to a step beside its copy, and that asking about one does, without stalls. Other
+connectors' questions are told by what they add to a step's planning, LMCache's by their own times.
 LMCache copies within its call, which is not counted."""
 
 
-def _host_times(trace: Trace, engine_id: int, block_size: int) -> tuple[float | None, float | None]:
+def _host_times(trace: Trace, engine_id: int, block_size: int, connector: str) -> tuple[float | None, float | None]:
     """Host time of loading a block and of asking the connector about one, us; None without any."""
-    sql = _HOST_TIMES.replace("$e", str(engine_id)).replace("$size", str(block_size))
+    answered = "asked_ns" if connector == _WAITS else "ns - none_ns"
+    sql = _HOST_TIMES.replace("$e", str(engine_id)).replace("$size", str(block_size)).replace("$answered", answered)
     begin_us, lookup_us = (each if each is None else max(float(each), 0.0) for each in _rows(trace, sql)[0])
     return begin_us, lookup_us
 
@@ -575,6 +596,7 @@ def _fill(chains: Iterable[dict[int, int]]) -> None:
 def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
     asking_ns = 1e3 * (engine.connector_lookup_us or 0)
     held_ns = f"greatest(device_ns, {HIDDEN_COPY_NS}) - {HIDDEN_COPY_NS}" if engine.connector == _HOLDS_UP else "0"
+    begun_ns = "started_ns" if engine.connector == _WAITS else "submitted_ns"
     rows = _rows(
         trace,
         # A token at position p attends to p + 1 tokens; prefill of n tokens behind c: n * c + n * (n + 1) / 2.
@@ -585,15 +607,17 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         "FILTER (phase <> 'decode'), 0)::BIGINT prefill_context FROM step_request WHERE engine_id = $e GROUP BY step) "
         "SELECT s.step, s.start_ns, s.update_ns, s.end_ns, coalesce(decodes, 0)::BIGINT, coalesce(prefill, 0)::BIGINT, "
         "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting, "
-        "(coalesce(c.ns, 0) + coalesce(t.ns, 0))::BIGINT, "
-        f"coalesce(a.blocks * {asking_ns}, 0)::BIGINT "
+        "greatest(coalesce(c.ns, 0) + coalesce(t.ns, 0) - coalesce(t.waited_ns, 0), 0)::BIGINT, "
+        f"coalesce(a.blocks * {asking_ns}, 0)::BIGINT, coalesce(t.waited_ns, 0)::BIGINT, "
+        "coalesce(if(t.waited_ns > 0, t.begun_ns - s.start_ns - coalesce(c.load_ns, 0), 0), 0)::BIGINT "
         "FROM step s LEFT JOIN share USING (step) "
         f"LEFT JOIN ({_ASKED_BLOCKS.replace('$size', str(engine.block_size))}) a USING (step) "
-        "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
-        f"sum({held_ns}) AS ns FROM transfer WHERE engine_id = $e GROUP BY ALL) "
-        "GROUP BY step) t USING (step) "
-        "LEFT JOIN (SELECT step, max(ns) AS ns FROM (SELECT process_id, step, "
-        "sum(end_ns - start_ns) AS ns FROM connector_call WHERE engine_id = $e AND call <> 'poll' GROUP BY ALL) "
+        "LEFT JOIN (SELECT step, max(ns) AS ns, max(waited_ns) AS waited_ns, max(begun_ns) AS begun_ns FROM ("
+        f"SELECT process_id, step, sum({held_ns}) AS ns, max({begun_ns} - submitted_ns) AS waited_ns, "
+        f"max({begun_ns}) AS begun_ns FROM transfer WHERE engine_id = $e GROUP BY ALL) GROUP BY step) t USING (step) "
+        "LEFT JOIN (SELECT step, max(ns) AS ns, max(load_ns) AS load_ns FROM (SELECT process_id, step, "
+        "sum(end_ns - start_ns) AS ns, sum(end_ns - start_ns) FILTER (call = 'load') AS load_ns "
+        "FROM connector_call WHERE engine_id = $e AND call <> 'poll' GROUP BY ALL) "
         "GROUP BY step) c USING (step) WHERE s.engine_id = $e ORDER BY s.step",
         engine,
     )

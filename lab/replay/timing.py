@@ -34,6 +34,9 @@ _MEAN_OF = 4
 _ALIKE, _UNLIKE = 2, 4
 """They are, if the longest takes less than so many times the shortest, with at least so many times its tokens."""
 
+_LEAST_WAIT_NS = 1_000_000
+"""A worker that waited for less for a step's work may have come when that had ended."""
+
 _ROUNDS = 6
 """Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
 
@@ -264,7 +267,8 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     that an idle engine began with, its launch included: these are taken where there are too few others. So are then
     steps with prefill that follow one another, as in a burst: they take their own time or the next one's launch,
     whichever is longer, and a fit of steps longer than a launch tells the two apart. Their results are noticed now
-    early, now late, so that means of some are taken: of their work, too.
+    early, now late, so that means of some are taken: of their work, too. Where a connector's worker waited for a step's
+    own work, that tells its end.
     """
     updates = [step.update_ns or 0 for step in steps]
     begins = [max(step.start_ns, before) for step, before in zip(steps, [0, *updates], strict=False)]
@@ -273,20 +277,27 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     plain = [step.prefill_tokens == 0 and step.decode_tokens > 0 for step in steps]
     decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late and not copies[n]]
     usual_ns = int(np.median([updates[n] - begins[n] for n in decodes])) if decodes else 0
-    timely = [n for n, is_late in enumerate(late) if not is_late and not copies[n]]
+    told = [n for n, step in enumerate(steps) if step.prefill_tokens and step.waited_ns >= _LEAST_WAIT_NS]
+    timely = [n for n, is_late in enumerate(late) if not is_late and not copies[n] and n not in told]
     follow = {n for n in timely if steps[n].prefill_tokens and (not n or plain[n - 1])}
     first = {n for n in timely if steps[n].prefill_tokens and n and steps[n].start_ns >= updates[n - 1]}
     behind: set[int] = set()
-    if len(follow) < _FEWEST_STEPS:
+    if len(follow) + len(told) < _FEWEST_STEPS:
         follow |= first
-    if len(follow) < _FEWEST_STEPS:
+    if len(follow) + len(told) < _FEWEST_STEPS:
         after = [n for n in range(1, len(copies)) if steps[n - 1].prefill_tokens and not copies[n]]
         behind = {n for n in after if steps[n].prefill_tokens} - follow
     samples: dict[int, _Sample] = {}
-    for number in sorted(follow | behind | {n for n in timely if plain[n]}):
+    for number in sorted(follow | behind | {*told} | {n for n in timely if plain[n]}):
         step, begin = steps[number], begins[number]
         if step.prefill_tokens and number and not steps[number - 1].prefill_tokens:
             begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
+        elif number in told:  # the step before had ended when this one was scheduled
+            begin = step.start_ns
+        if number in told:
+            worked_ns = step.worked_ns - step.asking_ns
+            samples[number] = _Sample(_work_of(step), max(worked_ns - (begin - step.start_ns), 0), worked_ns)
+            continue
         took_ns = updates[number] - step.copying_ns
         if begin == step.start_ns:  # else the device was busy meanwhile
             took_ns -= step.asking_ns
@@ -294,10 +305,12 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
         samples[number] = _Sample(_work_of(step), max(took_ns - begin, 0), since_start_ns)
     means = {n: _mean([samples[m] for m in _run_to(n, behind)]) for n in behind}
     launches = [
-        updates[n] - steps[n + 1].start_ns - steps[n + 1].copying_ns - steps[n + 1].asking_ns
+        updates[n] - steps[n + 1].start_ns - steps[n + 1].copying_ns - steps[n + 1].waited_ns - steps[n + 1].asking_ns
         for n, is_late in enumerate(late)
         if is_late and plain[n] and not copies[n]
     ]
+    if len(told) > len(launches):
+        launches = [steps[n].worked_ns - steps[n].waited_ns - steps[n].asking_ns for n in told]
     if not launches:
         launches = _launch_bound([(updates[n] - steps[n].start_ns, steps[n].prefill_tokens) for n in first])
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]

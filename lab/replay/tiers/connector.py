@@ -3,6 +3,8 @@
 Copies are asynchronous. A request whose prefix is in the tier waits for its copy, and other requests run on. A block
 that is being stored stays allocated until its copy has ended; with `tier_write=lazy` a block is copied as it is
 evicted, through a buffer that takes no room of the pool.
+
+With `tier_blocking` a step begins with its loads, and its stores follow its own work, of which they store the blocks.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._matched_chunks: list[bytes] = []  # kept until the step is scheduled
         self._loads: dict[str, tuple[int, list[bytes]]] = {}
         self._stores: list[tuple[int, int, bytes, list[Any]]] = []
-        self._number = self._copies = self._busy_ns = 0
-        self._held_up: list[tuple[int, int, int, int, bool]] = []  # copies that the next step waits for
-        self._blocking = False
+        self._number = self._copies = 0
+        # Of the next step, with copies that it waits for: before its work, and behind it (stores, if any).
+        self._busy_ns = {False: 0, True: 0}
+        self._held_up: dict[bool, list[tuple[int, int, int, int]]] = {False: [], True: []}
+        self._blocking, self._saving_ns = False, 0
         self._rows: CopyRows | None = None
         self.prefetcher: Prefetcher | None = None
 
@@ -69,7 +73,7 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self.store = Store(tier["bytes"] // (block_bytes * self._chunk), tier["evict"], changed)
         self.load_link = Link(tier["load_gb_per_s"], tier["latency_us"])
         self.store_link = Link(tier["store_gb_per_s"], tier["latency_us"])
-        self._write, self._blocking = tier["write"], tier["blocking"]
+        self._write, self._blocking, self._generated = tier["write"], tier["blocking"], tier["generated"]
         if self._write == "lazy":
             self._evict_block = self.pool._maybe_evict_cached_block
             self.pool._maybe_evict_cached_block = self._evicted
@@ -108,10 +112,10 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         if not num_external_tokens or request.request_id in self._loads:
             return
         first, end = self._matched[request.request_id]
-        self._busy_ns += (end - first) * self._begin_ns
+        self._busy_ns[False] += (end - first) * self._begin_ns
         if self._blocking:  # the step that admits the request begins with it
-            before_ns = self._busy_ns
-            self._busy_ns += self.load_link.took_ns((end - first) * self._block_bytes)
+            before_ns = self._busy_ns[False]
+            self._busy_ns[False] += self.load_link.took_ns((end - first) * self._block_bytes)
             self._tell_hits(request, self._chunks(request, first, end))
             self._tell_held_up(end - first, before_ns, is_store=False)
         else:
@@ -120,13 +124,13 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._tell_plan(request, blocks.get_block_ids()[0][first:end], range(first, end), is_store=False)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """Store what has been computed before this step."""
+        """Store what has been computed before this step; where it ends with its stores, what it computes as well."""
         self.store.loaded(self._matched_chunks)
         self._matched_chunks = []
         self._advance(idle=False)
         if self._write == "through":
-            for request_id in scheduler_output.num_scheduled_tokens:
-                self._store_new(self._live[request_id])
+            for request_id, tokens in scheduler_output.num_scheduled_tokens.items():
+                self._store_new(self._live[request_id], tokens if self._blocking else 0)
         return KVConnectorMetadata()
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
@@ -151,15 +155,18 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     def begin(self, output: Any) -> HostTime:
         """Return how long the copies of a step hold it up."""
-        busy_ns, self._busy_ns = self._busy_ns, 0
+        before_ns, self._saving_ns = self._busy_ns[False], self._busy_ns[True]
+        self._busy_ns = {False: 0, True: 0}
+        self._tell_held_up_from(self._clock.now_ns)
         if self._rows is not None:
-            now = self._clock.now_ns
-            for number, blocks, after_ns, took_ns, is_store in self._held_up:
-                start, size = now + after_ns, blocks * self._block_bytes
-                self._rows.copied(number, blocks, size, start, start, start + took_ns, is_store=is_store)
             self._rows.step(output.kv_connector_metadata)
-        self._held_up = []
-        return HostTime(busy_ns)
+        return HostTime(before_ns, saved_ns=self._saving_ns)
+
+    def saved(self, launched_ns: int, end_ns: int) -> None:
+        """Tell when the stores of the last step took place, for which the worker had waited since its launch."""
+        self._tell_held_up_from(end_ns - self._saving_ns, launched_ns, is_store=True)
+        if self._rows is not None:
+            self._rows.flush()
 
     def __call__(self, output: Any, step: int = 0) -> Any:
         """Return the worker's report with the results of a step, or None."""
@@ -197,18 +204,19 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         numbers = range(first // self._chunk, (end - 1) // self._chunk + 1)
         return [self._key(request, number) for number in numbers]
 
-    def _full_blocks(self, request: Any) -> int:
-        computed = min(request.num_computed_tokens, request.num_tokens) // self.block_size
+    def _full_blocks(self, request: Any, more_tokens: int = 0) -> int:
+        known = request.num_tokens if self._generated else request.num_prompt_tokens
+        computed = min(request.num_computed_tokens + more_tokens, known) // self.block_size
         return int(min(computed, len(request.block_hashes)))
 
-    def _store_new(self, request: Any) -> None:
-        chunks = self._full_blocks(request) // self._chunk
+    def _store_new(self, request: Any, more_tokens: int = 0) -> None:
+        chunks = self._full_blocks(request, more_tokens) // self._chunk
         before = self._looked_at.get(request.request_id, 0)
         if chunks <= before:
             return
         self._looked_at[request.request_id] = chunks
         ids = self._manager.get_block_ids(request.request_id)[0]
-        busy_ns, waited_ns = self._busy_ns, max(self.store_link.free_at_ns, self._clock.now_ns)
+        busy_ns, waited_ns = self._busy_ns[True], max(self.store_link.free_at_ns, self._clock.now_ns)
         stored: list[int] = []
         keys = [self._key(request, number) for number in range(before, chunks)]
         self.store.use([key for key in keys if self.store.known(key)])
@@ -232,7 +240,7 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         key = bytes(get_block_hash(block.block_hash)) if block.block_hash is not None else b""
         evicted = bool(self._evict_block(block))
         if evicted and not self.store.known(key) and self.store.reserve(key):
-            busy_ns, waited_ns = self._busy_ns, max(self.store_link.free_at_ns, self._clock.now_ns)
+            busy_ns, waited_ns = self._busy_ns[True], max(self.store_link.free_at_ns, self._clock.now_ns)
             self._queue_store(key, [], 1)
             if self._blocking:
                 self._tell_held_up(1, busy_ns, is_store=True)
@@ -243,7 +251,8 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def _queue_store(self, key: bytes, blocks: list[Any], count: int) -> None:
         if self._blocking:  # the step ends with it
             took_ns = self.store_link.took_ns(count * self._block_bytes)
-            self._busy_ns, end = self._busy_ns + took_ns, self._clock.now_ns
+            self._busy_ns[True] += took_ns
+            end = self._clock.now_ns
         else:
             end = self.store_link.copy(count * self._block_bytes, self._clock.now_ns)
         self._number += 1
@@ -266,7 +275,16 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         """A copy that the next step waits for: all that it waits for, but for the first `after_ns`."""
         self._copies += 1
         if self._rows is not None:
-            self._held_up.append((self._copies, blocks, after_ns, self._busy_ns - after_ns, is_store))
+            took_ns = self._busy_ns[is_store] - after_ns
+            self._held_up[is_store].append((self._copies, blocks, after_ns, took_ns))
+
+    def _tell_held_up_from(self, begin_ns: int, asked_ns: int | None = None, *, is_store: bool = False) -> None:
+        if self._rows is not None:
+            for number, blocks, after_ns, took_ns in self._held_up[is_store]:
+                start, size = begin_ns + after_ns, blocks * self._block_bytes
+                asked = start if asked_ns is None else asked_ns
+                self._rows.copied(number, blocks, size, asked, start, start + took_ns, is_store=is_store)
+        self._held_up[is_store] = []
 
     def _tell_plan(self, request: Any, ids: list[int], places: Sequence[int], *, is_store: bool) -> None:
         """Blocks of the copy that was told last, and their places in the request."""

@@ -54,25 +54,41 @@ def emulated_worker(
     lookup_us = settings.connector_lookup_us
     if lookup_us is None:
         lookup_us = ASSUMED_TIER_LOOKUP_US if settings.tier else ASSUMED[settings.connector].connector_lookup_us
-    return _Asked(scheduler.connector, made, int(lookup_us * 1000), settings.block_size)
+    once = settings.tier.get("name") == "lmcache"
+    return _Asked(scheduler.connector, made, int(lookup_us * 1000), settings.block_size, once=once)
 
 
 class _Asked:
-    """A worker, with the time that a step's questions to the connector took before it."""
+    """A worker, with the time that a step's questions to the connector took before it.
 
-    def __init__(self, connector: Any, worker: Worker, lookup_ns: int, block_size: int) -> None:
+    Args:
+        connector: Is asked.
+        worker: Its own.
+        lookup_ns: Time for a block of the request.
+        block_size: Tokens of a block.
+        once: Only the first question about a request takes time, as of LMCache, which keeps its answers.
+    """
+
+    def __init__(self, connector: Any, worker: Worker, lookup_ns: int, block_size: int, *, once: bool) -> None:
         self._worker, self._lookup_ns, self._block_size, self._blocks = worker, lookup_ns, block_size, 0
+        self._once, self._known = once, set[str]()
         self._ask = connector.get_num_new_matched_tokens
         connector.get_num_new_matched_tokens = self._counted
 
     def _counted(self, request: Any, *arguments: Any) -> Any:
-        self._blocks += request.num_tokens // self._block_size
+        if request.request_id not in self._known:
+            self._blocks += request.num_tokens // self._block_size
+        if self._once:
+            self._known.add(request.request_id)
         return self._ask(request, *arguments)
 
     def begin(self, output: Any) -> HostTime:
         asked_ns, self._blocks = self._blocks * self._lookup_ns, 0
         host = self._worker.begin(output)
         return host._replace(before_ns=host.before_ns + asked_ns)
+
+    def saved(self, launched_ns: int, end_ns: int) -> None:
+        self._worker.saved(launched_ns, end_ns)
 
     def __call__(self, output: Any, step: int = 0) -> Any:
         return self._worker(output, step)

@@ -2,6 +2,9 @@
 
 Their calls take all requests of a step together, so a step has at most one load and one store. The bytes of a transfer
 are its slots' share of the KV tensors.
+
+LMCache's `wait_for_save` waits for the step's own work first, as each request's slots are copied to the GPU behind it.
+The store starts when LMCache's engine is asked to store the first request.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ _METADATA = "transfers of ExampleConnector and LMCache"
 _BYTES = "blocks and bytes of transfers of ExampleConnector and LMCache"
 _LOADED = "bytes of transfers of ExampleConnector and LMCache"
 _LMCACHE = f"{_V1}.lmcache_integration.vllm_v1_adapter"
+_BEGUN = "when stores of LMCache start: they contain the wait for their step's work"
+STORE = Hook("lmcache.v1.cache_engine:LMCacheEngine.store", _BEGUN)
+"""A hook on an object of LMCache's, which no vLLM's sources declare."""
+
 SAVE_LAYER = Hook(
     f"{CONNECTOR}.save_kv_layer",
     "the start of saves",
@@ -38,6 +45,7 @@ SAVE_LAYER = Hook(
         Need(f"{_V1}.example_connector:ReqMeta", "slot_mapping is_store", "transfers of ExampleConnector"),
         Need(f"{_LMCACHE}:ReqMeta", "slot_mapping load_spec save_spec", "transfers of LMCache"),
         Need(f"{_LMCACHE}:LoadSpec", "can_load vllm_cached_tokens lmcache_cached_tokens", "transfers of LMCache"),
+        Need(f"{_V1}.lmcache_connector:LMCacheConnectorV1", "_lmcache_engine", _BEGUN),
         Need(f"{_LMCACHE}:SaveSpec", "can_save skip_leading_tokens", "transfers of LMCache"),
     ),
 )
@@ -86,7 +94,7 @@ class BySlots(Adapter):
         self._tier = _TIERS.get(part.name, Tier.other)
         self._layers_copy = part.name != "LMCacheConnectorV1"  # LMCache copies all layers in the wait
         self._slot_bytes = 0  # a token's share of all layers' KV tensors, once they were seen
-        self._storing_ns: int | None = None  # when the step's first layer was saved
+        self._storing_ns: int | None = None  # when the step's first layer or request was stored
         self._store_slots = 0
 
     def planned(self, metadata: object, scheduler_output: SchedulerOutput) -> Iterator[Planned]:
@@ -110,9 +118,14 @@ class BySlots(Adapter):
             yield Planned(transfer, direction, requests, blocks, [-1] * len(blocks))
 
     def attach_worker(self) -> bool:
-        """Hook the saving of layers."""
+        """Hook the saving of layers, or what LMCache stores a request with."""
         if self._layers_copy:
-            self.part.hook(self.part.connector, SAVE_LAYER, self._before_layer)
+            self.part.hook(self.part.connector, SAVE_LAYER, self._storing)
+            return True
+        inside = self.part.optional.read(self.part.connector, "_lmcache_engine", _BEGUN)
+        engine = None if inside is None else self.part.optional.read(inside, "lmcache_engine", _BEGUN)
+        if engine is not None:  # else LMCache did not start, and stores nothing
+            self.part.hook(engine, STORE, self._storing)
         return True
 
     def after_load(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
@@ -129,7 +142,7 @@ class BySlots(Adapter):
         if slots := self._slots(Direction.load):
             self._record(Direction.load, start_ns, end_ns, slots, slots * self._slot_bytes or -1)
 
-    def _before_layer(self, args: Args, kwargs: Kwargs) -> None:
+    def _storing(self, args: Args, kwargs: Kwargs) -> None:
         if self._storing_ns is None:
             self._storing_ns = time.monotonic_ns()
 
@@ -138,13 +151,16 @@ class BySlots(Adapter):
         self._store_slots = self._slots(Direction.store)
 
     def after_save(self, start_ns: int, args: Args, kwargs: Kwargs) -> None:
-        """Record the step's store, if it has one: from the first layer to the end of the wait."""
+        """Record the step's store, if it has one: from the first layer or request to the end of the wait."""
         if slots := self._store_slots:
             first_ns = start_ns if self._storing_ns is None else self._storing_ns
-            self._record(Direction.store, first_ns, time.monotonic_ns(), slots, slots * self._slot_bytes or -1)
+            asked_ns, end_ns = min(start_ns, first_ns), time.monotonic_ns()
+            self._record(Direction.store, first_ns, end_ns, slots, slots * self._slot_bytes or -1, asked_ns)
         self._storing_ns, self._store_slots = None, 0
 
-    def _record(self, direction: Direction, start_ns: int, end_ns: int, slots: int, bytes_: int) -> None:
+    def _record(
+        self, direction: Direction, start_ns: int, end_ns: int, slots: int, bytes_: int, asked_ns: int = 0
+    ) -> None:
         step = self.part.step[1]
         if step < 0:  # steps number the transfers
             return
@@ -152,7 +168,7 @@ class BySlots(Adapter):
         tiers = (Tier.gpu, self._tier) if direction is Direction.store else (self._tier, Tier.gpu)
         size = self._block_size()
         blocks = -(-slots // size) if size else -1
-        self._transfers.submitted(transfer, direction, tiers, blocks, submitted_ns=start_ns, bytes_=bytes_)
+        self._transfers.submitted(transfer, direction, tiers, blocks, submitted_ns=asked_ns or start_ns, bytes_=bytes_)
         self._transfers.finished(transfer, finished_ns=end_ns, started_ns=start_ns, bytes_=bytes_)
 
     def _slots(self, direction: Direction) -> int:
@@ -236,7 +252,7 @@ ADAPTER = Declaration(
             "LMCacheConnectorV1",
             (Tier.other,),
             "one load and one store a step, by the slots in its metadata",
-            "host time of the calls",
+            "host time of the calls, of stores without the wait for their step's work",
             "none: LMCache keeps it to itself",
         ),
     ),

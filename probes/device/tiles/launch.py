@@ -103,24 +103,50 @@ FORMS = "num_seqs", (1, 2, 16)
 """An argument for whose values Triton compiles a kernel once more: if it is 1, and if it is a multiple of 16."""
 
 
+Options = dict[str, Any]
+"""The compiler's, by name."""
+
+
 class Form(NamedTuple):
-    """How a rewritten kernel is compiled for some compile-time arguments."""
+    """How a rewritten kernel is compiled for some compile-time arguments.
 
-    programs: float
-    """Of a grid of no more programs, all run at once when the compiler may take the registers it wants."""
-    held: dict[str, int]
-    """The compiler's options for larger grids."""
+    Attributes:
+        multiprocessors: Of the GPU.
+        programs: How many run on one at once when the compiler may take the registers it wants.
+        held: Options by how many run on one at once with them, up to as many as vLLM's.
+    """
+
+    multiprocessors: int
+    programs: int
+    held: dict[int, Options]
+
+    def options(self, programs: float, *, decodes: bool) -> Options:
+        """Choose the options for a grid.
+
+        Of long decodes it is best to have least rounds of programs, times programs on a multiprocessor, which share its
+        time. Prompts do not follow that.
+
+        Args:
+            programs: That have something to do.
+            decodes: Each is a sequence with one token.
+        """
+        if not self.held or programs <= self.multiprocessors * self.programs:
+            return {}
+        if not decodes or not self.multiprocessors:
+            return self.held[max(self.held)]
+        return self.held[min(self.held, key=lambda at_once: -(-programs // (self.multiprocessors * at_once)) * at_once)]
 
 
-AS_IT_IS = Form(math.inf, {})
+AS_IT_IS = Form(0, 0, {})
 
 
 class Compilation:
     """The compilation of a rewritten kernel, as soon as its compile-time arguments are known.
 
-    With more registers a thread than vLLM's it would have fewer of its programs on an SM at once: attention would take
-    a third longer at 256 sequences (docs/device-recorder.md). So the compiler is held to vLLM's number, but only where
-    it has to be: told any number, even one that it keeps by itself, it makes other code, which takes 3% longer.
+    With more registers a thread than vLLM's it has fewer of its programs on an SM at once: attention would take a third
+    longer at 256 sequences (docs/device-recorder.md). So the compiler is held to fewer registers, but only in grids
+    whose programs would not all run at once. It is told by a larger block than the kernel's: told a number, even one
+    that it keeps by itself, it makes other code, which takes 3% longer.
 
     In all its forms at once: the first call is vLLM's own, to warm up, and at a later one that needs another form
     requests would wait for the compiler. Where only windows are observed, it is compiled in each form when vLLM's own
@@ -134,7 +160,7 @@ class Compilation:
         self._fixed = [parameter.name for parameter in kernel.params if parameter.is_constexpr]
         self._found: dict[tuple[object, ...], Form] = {}
 
-    def options(self, grid: object, ours: Args, args: Args, kwargs: Kwargs) -> dict[str, int]:
+    def options(self, grid: object, ours: Args, args: Args, kwargs: Kwargs) -> Options:
         """Choose the compiler's options for a launch.
 
         Args:
@@ -151,9 +177,10 @@ class Compilation:
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._form(grid, ours, args, kwargs)
-        if not found.held or (isinstance(grid, tuple) and math.prod(grid) <= found.programs):
+        if not found.held:
             return {}
-        return found.held
+        programs, decodes = _programs(grid, kwargs)
+        return found.options(programs, decodes=decodes)
 
     def _form(self, grid: object, ours: Args, args: Args, kwargs: Kwargs) -> Form:
         try:
@@ -162,14 +189,31 @@ class Compilation:
             own._init_handles()
             free._init_handles()
             limited = own.n_regs and free.n_regs > own.n_regs
-            form = Form(_at_once(free), {"maxnreg": own.n_regs}) if limited else AS_IT_IS
+            form = self._limited(own, free, grid, (*ours, *args), kwargs) if limited else AS_IT_IS
         except Exception:  # another Triton: without a limit it records as well
             form = AS_IT_IS
         if self._tiles:
             self._compile(grid, (*ours, *args), kwargs)
-            if form.held:
-                self._compile(grid, (*ours, *args), {**kwargs, **form.held})
+            for options in form.held.values():
+                self._compile(grid, (*ours, *args), {**kwargs, **options})
         return form
+
+    def _limited(self, own: Compiled, free: Compiled, grid: object, args: Args, kwargs: Kwargs) -> Form:
+        multiprocessors, most = _at_once(own)
+        _, least = _at_once(free)
+        threads = _WARP * own.metadata.num_warps
+        held: dict[int, Options] = {
+            at_once: by_block(at_once * threads)
+            for at_once in range(least + 1, most + 1)
+            if at_once * threads <= _LARGEST_BLOCK
+        }
+        try:
+            if most not in held:
+                raise ValueError("no block says so few registers")
+            self._rewritten.warmup(*args, grid=grid, **kwargs, **held[most])
+        except Exception:  # or Triton does not hand options on
+            held = {most: {"maxnreg": own.n_regs}}
+        return Form(multiprocessors, least, held)
 
     def _compile(self, grid: object, args: Args, kwargs: Kwargs) -> None:
         name, numbers = FORMS
@@ -178,20 +222,37 @@ class Compilation:
                 self._rewritten.warmup(*args, grid=grid, **{**kwargs, name: number})
 
 
-_WARP, _REGISTERS_AT_ONCE = 32, 8
+_WARP, _REGISTERS_AT_ONCE, _LARGEST_BLOCK = 32, 8, 1024
 
 
-def _at_once(compiled: Compiled) -> int:
-    """Programs of a kernel that the GPU's registers suffice for at once; 0 if torch does not tell how many it has.
+def by_block(threads: int) -> Options:
+    """Limit the registers to those with which a block of so many threads runs, which is larger than the kernel's."""
+    return {"ptx_options": f"--maxntid={threads} -override-directive-values"}
 
-    They are handed out in eights a thread.
+
+def _at_once(compiled: Compiled) -> tuple[int, int]:
+    """Multiprocessors of the GPU, and programs of a kernel that the registers of one suffice for at once.
+
+    Registers are handed out in eights a thread. Zeros if torch does not tell how many there are.
     """
     import torch
 
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
     registers = -(-compiled.n_regs // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
-    warps = getattr(gpu, "regs_per_multiprocessor", 0) // (registers * _WARP)
-    return int(gpu.multi_processor_count * (warps // compiled.metadata.num_warps))
+    there = getattr(gpu, "regs_per_multiprocessor", 0)
+    return int(gpu.multi_processor_count) if there else 0, int(
+        there // (registers * _WARP) // compiled.metadata.num_warps
+    )
+
+
+def _programs(grid: object, kwargs: Kwargs) -> tuple[float, bool]:
+    """Programs of a launch, and whether each is one of a sequence with one token: others of it end at once then."""
+    if not isinstance(grid, tuple):
+        return math.inf, False
+    sequences, block = kwargs.get("num_seqs"), kwargs.get("BLOCK_Q")
+    if sequences and block and grid[0] == sequences // block + sequences:
+        return sequences * math.prod(grid[1:]), True
+    return math.prod(grid), False
 
 
 class Rewritten:
@@ -240,7 +301,8 @@ class Rewritten:
                 return launched
             except Exception as error:  # it did not compile: nothing was launched
                 self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
-                kwargs.pop("maxnreg", None)
+                for option in ("maxnreg", "ptx_options"):
+                    kwargs.pop(option, None)
                 return self._kernel[grid](*args, **kwargs)
 
         return launch

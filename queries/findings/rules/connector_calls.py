@@ -17,22 +17,30 @@ _USED = (
 
 
 def find(trace: Trace) -> Iterator[Finding]:
-    """One finding for each engine whose worker was in its connector for a tenth of the steps' time or more."""
+    """One finding for each engine whose worker was in its connector for a tenth of the steps' time or more.
+
+    Waiting for the step's own work does not count: the GPU is busy meanwhile.
+    """
     for where, rows in by_engine(rows_of(trace, "connector-calls")):
         share, spent = total(rows, "share"), total(rows, "total_ms")
-        if share < _LEAST_SHARE:
+        waited = total(rows, "waited_ms")
+        own = 1 - waited / spent if spent else 0.0
+        if share * own < _LEAST_SHARE:
             continue
         longest = rows[0]
         text = (
             f"{where}The worker spent {duration(spent)} in calls into {longest['connector']}, {percent(share)} of the "
             f"steps' time; {duration(longest['total_ms'])} of it in {longest['call']}. It launches nothing meanwhile."
         )
+        if waited:
+            text += f" For {duration(waited)} of it the GPU was at the step's own work."
         moved = _transfers(trace, longest["engine_id"])
-        unused = {row["direction"] for row in moved} == {"store"}
+        stored = total(moved, "bytes")
+        unused = stored > 0 and {row["direction"] for row in moved} == {"store"}
         if unused:
-            text += f" It stored {total(moved, 'bytes') / 1e9:,.0f} GB, and loaded nothing."
+            text += f" It stored {stored / 1e9:,.0f} GB, and loaded nothing."
         remedy = _UNUSED if unused else _USED
-        cost = total(rows, "batch_ms")
+        cost = own * total(rows, "batch_ms")
         yield Finding("connector_calls", text, cost, Basis.recorded, "connector-calls", len(rows), remedy)
 
 

@@ -124,7 +124,7 @@ def test_lmcache_is_as_fast_as_it_was_recorded_to_be(tmp_path: Path, direction: 
     rate = f"INSERT INTO transfer_rate VALUES (1, '{direction}', 'host', 9, 9, 9, 2e10)"
     moved = read_recording(trace(tmp_path / "moved", rate, connector="LMCacheConnectorV1")).engine
     plain = replace(read_recording(trace(tmp_path)).engine, block_bytes=1)
-    assumed, offloads = {"load": 50.0, "store": 6.0}, replace(moved, copies_by="OffloadingConnector")
+    assumed, offloads = {"load": 60.0, "store": 25.0}, replace(moved, copies_by="OffloadingConnector")
     for engine, expected in (
         (engine_like(replace(moved, block_bytes=1)), {**assumed, direction: 20.0}),
         (with_copies_of(plain, moved), {**assumed, direction: 20.0}),
@@ -133,6 +133,26 @@ def test_lmcache_is_as_fast_as_it_was_recorded_to_be(tmp_path: Path, direction: 
     ):
         tier = changed_settings(engine, recorded_settings(engine), ["tier=lmcache"]).tier
         assert {each: tier[f"{each}_gb_per_s"] for each in assumed} == expected
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_lmcaches_worker_waits_for_is_no_copy(tmp_path: Path, waits: bool) -> None:
+    """It loaded from 12 to 15, saved from 30 to 90 and stored from 80 on, which earlier kvtraces did not tell."""
+    started = 80 if waits else 30
+    more = (
+        "INSERT INTO connector_call (process_id, engine_id, step, part, call, start_ns, end_ns) VALUES "
+        "(7, 1, 1, 0, 'load', 12, 15), (7, 1, 1, 0, 'save', 30, 90), (7, 1, 1, 0, 'poll', 90, 95)",
+        "INSERT INTO transfer_submit (process_id, engine_id, step, transfer, direction, submitted_ns) VALUES "
+        "(7, 1, 1, 1, 'load', 12), (7, 1, 1, 2, 'store', 30)",
+        "INSERT INTO transfer_end (process_id, transfer, started_ns, finished_ns) VALUES "
+        f"(7, 1, 12, 15), (7, 2, {started}, 90)",
+        "INSERT INTO transfer_rate VALUES (1, 'store', 'host', 9, 9, 9, 2e10)",
+    )
+    found = read_recording(trace(tmp_path, *more, connector="LMCacheConnectorV1"))
+    (step,) = found.steps
+    assert (step.copying_ns, step.waited_ns, step.worked_ns) == ((13, 50, 67) if waits else (63, 0, 0))
+    assert found.engine.store_gb_per_s == (20.0 if waits else None)
+    assert any("by an earlier kvtrace" in warning for warning in found.warnings) is not waits
 
 
 def test_drafts_are_by_the_tokens_before_them(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,22 @@ from tests.lab.replay.conftest import kvtrace
 def replayed(trace: Path, *options: str | Path) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(kvtrace("replay", trace, "--json", *options).stdout)
     return answer
+
+
+def test_an_engine_with_lmcache_is_repeated_and_predicted_with_a_model_of_its_tier(tmp_path: Path) -> None:
+    """On a GPU, `lmcache-h200` of the recordings. All its prefills are stored, and still tell what they take."""
+    with tarfile.open(Path(__file__).parents[3] / "examples" / "recordings" / "lmcache-h200.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    trace = tmp_path / "trace.duckdb"
+    kvtrace("ingest", tmp_path / "lmcache-h200", "-o", trace)
+    answer = replayed(trace, "--recorded", "tier=lmcache", "--recorded", "tier_bytes=64GiB")
+    outcomes = answer["outcomes"]
+    assert answer["agreement"]["identical_steps"] == 1.0
+    assert outcomes["repeated"]["hit_tokens"] == outcomes["recorded"]["hit_tokens"] > 0
+    job, predicted = (outcomes[name]["latency_ms"]["job"][0] for name in ("recorded", "fitted"))
+    assert predicted == pytest.approx(job, rel=0.06)
+    assert outcomes["fitted"]["hit_share"] == pytest.approx(outcomes["recorded"]["hit_share"], abs=0.01)
+    assert not answer["time_model"]["copies_taken_off"]
 
 
 def test_the_demo_is_repeated_block_for_block(demo: Path, tmp_path: Path) -> None:

@@ -68,6 +68,23 @@ def test_a_tier_takes_what_its_kind_implies() -> None:
     assert changed_settings(ENGINE, BASE, ["tier=none"]) == BASE
 
 
+def test_lmcache_takes_the_host_its_own_time_and_what_is_given() -> None:
+    """Other connectors' say nothing of it; where it was recorded itself, that counts."""
+    offloads = dataclasses.replace(
+        ENGINE, connector="OffloadingConnector", copies_by="OffloadingConnector", copy_begin_us=50.0
+    )
+    lmcache = dataclasses.replace(
+        ENGINE, connector="LMCacheConnectorV1", copies_by="LMCacheConnectorV1", copy_begin_us=11.0
+    )
+    found = []
+    for engine in (ENGINE, offloads, lmcache):
+        base = recorded_settings(engine)
+        tier, host = (changed_settings(engine, base, [f"tier={name}"]).copy_begin_us for name in ("lmcache", "host"))
+        given = changed_settings(engine, base, ["tier=lmcache", "copy_begin_us=3"])
+        found.append((tier, host, given.copy_begin_us))
+    assert found == [(14.0, 37.0, 3.0), (14.0, 50.0, 3.0), (11.0, 11.0, 3.0)]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

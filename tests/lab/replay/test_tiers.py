@@ -142,7 +142,8 @@ def test_a_threads_copies_hold_up_launches() -> None:
             need_flush=False, load_event=int(loads > 0) - 1, load_gpu_blocks=[1] * loads, load_event_to_reqs={0: []},
             store_event=int(stores > 0) - 1, store_gpu_blocks=[1] * stores,
         )  # fmt: skip
-        return tuple(copies.begin(SimpleNamespace(kv_connector_metadata=told)))
+        host = copies.begin(SimpleNamespace(kv_connector_metadata=told))
+        return host.before_ns, host.launched_ns, host.computed_ns
 
     took_ns = (1000 << 20) // 50
     assert held(1000, 0) == (1_000_000, took_ns - HIDDEN_COPY_NS, 0)
@@ -195,10 +196,40 @@ def test_a_question_costs_by_the_blocks_of_its_request(engine: ProcessPoolExecut
     assert later == pytest.approx([prompt // 16 * 1e-3 for prompt in prompts[1:]], rel=0.01)
 
 
+def test_only_a_request_s_first_question_to_lmcache_takes_time(engine: ProcessPoolExecutor) -> None:
+    """LMCache keeps its answers. With this many jobs requests wait for blocks, and are asked about in each step."""
+    known = ["tier_blocking=false", "tier_generated=true", "tier_chunk_tokens=0", *FAST[:-1]]
+    free, dear = (
+        [run(engine, f"tier={tier}", *known, f"connector_lookup_us={cost}", count=12) for cost in (0, 300)]
+        for tier in ("lmcache", "host")
+    )
+    once, always = (sum(costs[1]["first_s"]) - sum(costs[0]["first_s"]) for costs in (free, dear))
+    assert 0 < once < 0.5 * always
+
+
 def test_chunks_of_256_tokens_hit_less_than_blocks(engine: ProcessPoolExecutor) -> None:
     blocks = run(engine, "tier=host", "tier_bytes=1GiB", *FAST)
     chunks = run(engine, "tier=lmcache", "tier_bytes=1GiB", *FAST)
     assert run(engine)["hit_tokens"] < chunks["hit_tokens"] < blocks["hit_tokens"]
+
+
+@pytest.mark.parametrize("generated_too", [False, True])
+def test_a_step_ends_with_the_stores_of_its_own_prompt(engine: ProcessPoolExecutor, generated_too: bool) -> None:
+    """As LMCache's: one job alone, each of whose turns stores the blocks that its prompt has more than the one before.
+
+    A block that an answer completes is stored with it, where the tier is told to; else with the next prompt.
+    """
+    tier = ["tier=host", "tier_blocking=true", f"tier_generated={generated_too}".lower(), "tier_latency_us=0"]
+    fast, slow = (
+        run(engine, *tier, "connector_lookup_us=0", f"tier_store_gb_per_s={rate}", rate=1.0, count=1)
+        for rate in (1_000_000, 1)
+    )
+    later = [after - before for before, after in zip(fast["first_s"], slow["first_s"], strict=True)]
+    prompts = [request.prompt_tokens for request in generated(rate=1.0, count=1).requests]
+    stored = [0, *((prompt + (9 if generated_too else 0)) // 16 for prompt in prompts)]
+    added = [prompt // 16 - known for prompt, known in zip(prompts[1:], stored[1:], strict=False)]
+    assert later == pytest.approx([blocks * (1 << 20) / 1e9 for blocks in added], rel=0.01)
+    assert slow["chunks"] == stored[-1]
 
 
 def test_the_page_s_policy_runs(engine: ProcessPoolExecutor, tmp_path: Path) -> None:

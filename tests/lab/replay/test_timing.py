@@ -137,3 +137,51 @@ def test_questions_to_a_connector_are_no_part_of_a_launch(asking_ns: int) -> Non
 
     assert expected.launch_ns > 0
     assert (found.launch_ns, found.least_ns) == (expected.launch_ns, expected.least_ns)
+
+
+def saving(token_ns: int, prompts: list[int], copy_ns: int, passes: int) -> list[StepTime]:
+    """Prefills, some one after another and some between decoding steps, whose worker stores what each has computed.
+
+    It waits for the step's own work first, and the engine goes on when it has stored: results before it are late.
+    """
+    works = []
+    for number, prompt in enumerate(prompts):
+        works.append(Work(1, prompt, 100, prompt * prompt // 2))
+        works += [Work(1, 0, 100 + each, 0) for each in range(passes if number % 3 == 0 else 0)]
+    steps: list[StepTime] = []
+    host = device = 0
+    for number, work in enumerate(works):
+        start, takes = host, DECODE_NS + token_ns * work.prefill_tokens
+        launched = start + (LAUNCH_NS if work.prefill_tokens else OVERHEAD_NS)
+        begins = max(device, start)
+        device = worked = max(begins + takes, launched)
+        waited = copying = 0
+        if work.prefill_tokens:
+            waited, copying = worked - launched, copy_ns * work.prefill_tokens
+            launched = device = worked + copying
+        times = StepTime(number, start, device, device, *work, 0, copying, 0, waited, worked - start if waited else 0)
+        steps.append(times)
+        host = launched
+        if number:
+            taken_in = max(host, steps[-2].update_ns or 0)
+            steps[-2] = steps[-2]._replace(update_ns=taken_in, end_ns=taken_in + OVERHEAD_NS)
+            host = taken_in + OVERHEAD_NS
+    return steps
+
+
+@given(
+    token_ns=st.integers(15_000, 60_000),
+    prompts=st.permutations([256, 512, 1024, 2048, 4096, 8192] * 6),
+    copy_ns=st.integers(0, 30_000),
+    passes=st.integers(3, 12),
+)
+def test_prefills_that_are_stored_tell_what_they_take_without_it(
+    token_ns: int, prompts: list[int], copy_ns: int, passes: int
+) -> None:
+    """Where a worker waited for a step's work, that tells the step's time and its launch, however long it stored."""
+    model = fit(saving(token_ns, prompts, copy_ns, passes))
+    for prompt in (2048, 8192):
+        work = Work(1, prompt, 100, prompt * prompt // 2)
+        assert model.step_ns(work) == pytest.approx(DECODE_NS + token_ns * prompt, rel=0.05)
+    assert model.launch_ns == pytest.approx(LAUNCH_NS, rel=0.05)
+    assert not model.copies_taken_off

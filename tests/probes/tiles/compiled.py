@@ -168,8 +168,10 @@ def main():
                 fact["shuffles"], fact["shuffles_before"] = (
                     sum("SHFL" in line for line in tile_loop(each)) for each in (code, listing(own, folder))
                 )
-                limit = fact["registers_before"]  # as a launch holds it
-                held = compiled(rewritten, constants | without, architecture, warps, maxnreg=limit).asm["cubin"]
+                at_once = 65536 // (32 * warps * -(-fact["registers_before"] // 8) * 8)  # as a launch holds it
+                limit = launch.by_block(32 * warps * at_once)
+                held = compiled(rewritten, constants | without, architecture, warps, **limit).asm["cubin"]
+                fact["registers_held"] = registers(held, folder)
                 fact["spills_in_loop"] = spills(tile_loop(listing(held, folder)))
             print(json.dumps(fact), flush=True)
     kernel = attention.kernel_unified_attention

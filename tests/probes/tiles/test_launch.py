@@ -30,7 +30,7 @@ class Kernel:
             self.n_regs = self._registers
 
     def __init__(self, registers: int) -> None:
-        self.registers = registers
+        self.registers, self.unknown_option = registers, ""
         self.params = [self.Parameter("rows", False), self.Parameter("TILE_SIZE", True)]
         self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self.compiled: list[dict[str, Any]] = []
@@ -43,12 +43,22 @@ class Kernel:
         self.launches.append((args, kwargs))
 
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        if self.unknown_option in kwargs:
+            raise KeyError(f"Keyword argument {self.unknown_option} was specified but unrecognised")
         self.compiled.append(kwargs)
         return self.Compiled(self.registers)
 
 
 SMALL, LARGE = (49, 8), (50, 8)
-"""Grids that have 392 and 400 programs. With 136 registers a GPU of 132 multiprocessors runs 396 at once."""
+"""Grids that have 392 and 400 programs. With 136 registers a GPU of 132 multiprocessors runs 396 at once, 3 on each."""
+
+
+def block(programs: int) -> dict[str, str]:
+    """Options for so many programs of 128 threads on a multiprocessor at once."""
+    return {"ptx_options": f"--maxntid={128 * programs} -override-directive-values"}
+
+
+AS_VLLMS = block(6)
 
 
 @pytest.fixture
@@ -67,7 +77,7 @@ def test_only_the_layers_to_record_launch_the_rewritten_kernel(kernels) -> None:
     current.what = 5
     launched[LARGE]("a", rows=3, TILE_SIZE=16)
     assert own.launches == [(("a",), {"rows": 3, "TILE_SIZE": 16})]
-    assert rewritten.launches == [(("control", None, 5, -1, "a"), {"rows": 3, "TILE_SIZE": 16, "maxnreg": 80})]
+    assert rewritten.launches == [(("control", None, 5, -1, "a"), {"rows": 3, "TILE_SIZE": 16, **AS_VLLMS})]
 
 
 def test_registers_are_limited_only_where_programs_would_wait_for_others(kernels) -> None:
@@ -75,7 +85,36 @@ def test_registers_are_limited_only_where_programs_would_wait_for_others(kernels
     current.what = 5
     for grid in (SMALL, LARGE, SMALL):
         launched[grid]("a", TILE_SIZE=16)
-    assert [kwargs.get("maxnreg") for _, kwargs in rewritten.launches] == [None, 80, None]
+    assert [kwargs for _, kwargs in rewritten.launches] == [{"TILE_SIZE": 16} | held for held in ({}, AS_VLLMS, {})]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "at_once"),
+    # Of programs: 400, 800, 1,600 and 2,048. Rounds of them times those on a multiprocessor: 4, 8, 16 and 16 with four,
+    # 5, 10, 15 and 20 with five, 6, 12, 18 and 18 with six.
+    [(50, 4), (100, 4), (200, 5), (256, 4)],
+)
+def test_decodes_get_the_registers_with_which_their_rounds_of_programs_take_least(
+    kernels, sequences: int, at_once: int
+) -> None:
+    _, rewritten, current, launched = kernels
+    current.what = 5
+    told = {"num_seqs": sequences, "BLOCK_Q": 4, "TILE_SIZE": 16}
+    launched[(sequences + sequences // 4, 8)]("a", **told)
+    launched[(sequences + sequences // 4 + 1, 8)]("a", **told)  # a prompt among them
+    launched[(49 + 12, 8)]("a", **told | {"num_seqs": 49})  # 488 programs, of which 392 have a sequence
+    limits = [{key: kwargs[key] for key in kwargs if key not in told} for _, kwargs in rewritten.launches]
+    assert limits == [block(at_once), AS_VLLMS, {}]
+
+
+@pytest.mark.parametrize(("vllms", "unknown"), [(80, "ptx_options"), (48, "")])
+def test_registers_are_limited_by_their_number_where_no_block_can_say_it(kernels, vllms: int, unknown: str) -> None:
+    """Triton knows no such option, or a block of ten programs' threads were larger than there are any."""
+    own, rewritten, current, launched = kernels
+    own.registers, rewritten.unknown_option = vllms, unknown
+    current.what = 5
+    launched[LARGE]("a", TILE_SIZE=16)
+    assert rewritten.launches[0][1] == {"TILE_SIZE": 16, "maxnreg": vllms}
 
 
 def test_registers_are_limited_where_torch_does_not_tell_how_many_there_are(
@@ -95,7 +134,9 @@ def test_without_more_registers_than_a_known_number_there_is_no_limit(kernels, v
     own.registers, rewritten.registers = vllms, ours
     current.what = 5
     launched[LARGE]("a", num_seqs=3, TILE_SIZE=16)
-    assert all("maxnreg" not in kwargs for kwargs in [*rewritten.compiled, rewritten.launches[0][1]])
+    assert all(
+        not {"maxnreg", "ptx_options"} & set(kwargs) for kwargs in [*rewritten.compiled, rewritten.launches[0][1]]
+    )
 
 
 def test_a_step_that_is_left_out_launches_vllms_own_but_into_a_graph(kernels) -> None:
@@ -132,8 +173,9 @@ def test_all_forms_of_a_kernel_are_compiled_before_its_first_launch(kernels) -> 
     for sequences, grid in ((3, SMALL), (1, LARGE), (32, LARGE)):
         launched[grid]("a", num_seqs=sequences, TILE_SIZE=16)
         asked = {"num_seqs": 3, "TILE_SIZE": 16}  # how many registers does it take?
-        forms = [asked | {"num_seqs": number} | held for held in ({}, {"maxnreg": 80}) for number in (1, 2, 16)]
-        assert rewritten.compiled == [asked, *forms]  # and none for a later launch
+        limits = {}, block(4), block(5), AS_VLLMS
+        forms = [asked | {"num_seqs": number} | held for held in limits for number in (1, 2, 16)]
+        assert rewritten.compiled == [asked, asked | AS_VLLMS, *forms]  # and none for a later launch
 
 
 def test_a_kernel_that_cannot_be_compiled_ahead_is_launched(kernels) -> None:

@@ -162,9 +162,18 @@ def test_a_worker_that_is_long_in_its_connector(make_trace: MakeTrace) -> None:
     [finding] = found_in(make_trace, "connector-calls", "connector_calls")
     assert finding.text == (
         "Engine 1: The worker spent 11.5 ms in calls into LMCacheConnectorV1, 41% of the steps' time; 10 ms of it in "
-        "save. It launches nothing meanwhile."
+        "save. It launches nothing meanwhile. For 3 ms of it the GPU was at the step's own work."
     )
-    assert (finding.cost_ms, finding.evidence, finding.rows) == (27, "connector-calls", 3)
+    assert finding.cost_ms == pytest.approx(27 * (1 - 3 / 11.5))
+    assert (finding.evidence, finding.rows) == ("connector-calls", 3)
+
+
+def test_a_worker_that_waits_for_its_gpu_is_not_long_in_its_connector(make_trace: MakeTrace) -> None:
+    waits = "UPDATE transfer_end SET started_ns = 8000000 WHERE process_id = 11; UPDATE transfer_end SET "
+    waits += (
+        "started_ns = 17000000 WHERE process_id = 10 AND transfer = 2; DELETE FROM connector_call WHERE call = 'load';"
+    )
+    assert found_in(make_trace, "connector-calls", "connector_calls", waits) == []
 
 
 @pytest.mark.parametrize(("direction", "told"), [("store", True), ("load", False)])
