@@ -277,7 +277,7 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     plain = [step.prefill_tokens == 0 and step.decode_tokens > 0 for step in steps]
     decodes = [n for n, is_late in enumerate(late) if plain[n] and not is_late and not copies[n]]
     usual_ns = int(np.median([updates[n] - begins[n] for n in decodes])) if decodes else 0
-    told = [n for n, step in enumerate(steps) if step.prefill_tokens and step.waited_ns >= _LEAST_WAIT_NS]
+    told = {n for n, step in enumerate(steps) if step.prefill_tokens and step.waited_ns >= _LEAST_WAIT_NS}
     timely = [n for n, is_late in enumerate(late) if not is_late and not copies[n] and n not in told]
     follow = {n for n in timely if steps[n].prefill_tokens and (not n or plain[n - 1])}
     first = {n for n in timely if steps[n].prefill_tokens and n and steps[n].start_ns >= updates[n - 1]}
@@ -288,7 +288,7 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
         after = [n for n in range(1, len(copies)) if steps[n - 1].prefill_tokens and not copies[n]]
         behind = {n for n in after if steps[n].prefill_tokens} - follow
     samples: dict[int, _Sample] = {}
-    for number in sorted(follow | behind | {*told} | {n for n in timely if plain[n]}):
+    for number in sorted(follow | behind | told | {n for n in timely if plain[n]}):
         step, begin = steps[number], begins[number]
         if step.prefill_tokens and number and not steps[number - 1].prefill_tokens:
             begin = max(step.start_ns, min(begins[number - 1] + usual_ns, updates[number - 1]))
@@ -310,7 +310,7 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
         if is_late and plain[n] and not copies[n]
     ]
     if len(told) > len(launches):
-        launches = [steps[n].worked_ns - steps[n].waited_ns - steps[n].asking_ns for n in told]
+        launches = [steps[n].worked_ns - steps[n].waited_ns - steps[n].asking_ns for n in sorted(told)]
     if not launches:
         launches = _launch_bound([(updates[n] - steps[n].start_ns, steps[n].prefill_tokens) for n in first])
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]

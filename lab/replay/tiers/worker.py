@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 from kvtrace.lab.replay.clock import VirtualClock
 from kvtrace.lab.replay.drive import HostTime, Worker
@@ -71,15 +72,15 @@ class _Asked:
 
     def __init__(self, connector: Any, worker: Worker, lookup_ns: int, block_size: int, *, once: bool) -> None:
         self._worker, self._lookup_ns, self._block_size, self._blocks = worker, lookup_ns, block_size, 0
-        self._once, self._known = once, set[str]()
+        self._once, self._known = once, WeakSet[Any]()  # requests that live
         self._ask = connector.get_num_new_matched_tokens
         connector.get_num_new_matched_tokens = self._counted
 
     def _counted(self, request: Any, *arguments: Any) -> Any:
-        if request.request_id not in self._known:
+        if request not in self._known:
             self._blocks += request.num_tokens // self._block_size
         if self._once:
-            self._known.add(request.request_id)
+            self._known.add(request)
         return self._ask(request, *arguments)
 
     def begin(self, output: Any) -> HostTime:
