@@ -60,8 +60,8 @@ class Limited:
     """A kernel held to so many registers a thread (`80`), or to as many as a block of so many threads has (`n768`)."""
 
     def __init__(self, kernel, limit):
-        by_block = {"ptx_options": f"--maxntid={limit[1:]} -override-directive-values"}
-        self.kernel, self.options = kernel, {"maxnreg": int(limit)} if limit.isdigit() else by_block
+        self.kernel = kernel
+        self.options = {"maxnreg": int(limit)} if limit.isdigit() else launch.by_block(int(limit[1:]))
 
     def run(self, *args, **kwargs):
         return self.kernel.run(*args, **self.options, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -34,12 +34,14 @@ class HostTime(NamedTuple):
         launched_ns: After it is launched and the step before it has ended: launches wait so long, and its results do.
         saved_ns: After its own work: its results and launches wait so long, and the results of the step before it.
         computed_ns: After its results: launches wait so long.
+        saved: Takes in when a step with `saved_ns` was launched, and when it ended.
     """
 
     before_ns: int = 0
     launched_ns: int = 0
     saved_ns: int = 0
     computed_ns: int = 0
+    saved: Callable[[int, int], None] = lambda launched_ns, end_ns: None
 
 
 class Worker(Protocol):
@@ -47,10 +49,6 @@ class Worker(Protocol):
 
     def begin(self, output: Any) -> HostTime:
         """Take up what a step that is launched brings. Return what it takes of the host."""
-        ...
-
-    def saved(self, launched_ns: int, end_ns: int) -> None:
-        """Take in when the step that was taken up last is launched, and ends with `HostTime.saved_ns`."""
         ...
 
     def __call__(self, output: Any, step: int = 0) -> Any:
@@ -130,11 +128,6 @@ class Drive:
         requests = scheduler.requests
         tokens = [id_ for id_ in output.num_scheduled_tokens if not requests[id_].is_prefill_chunk]
         return output, tokens, self._worker.begin(output) if self._worker is not None else HostTime()
-
-    def saved(self, launched_ns: int, end_ns: int) -> None:
-        """Tell the worker when the last step is launched and ends, copies after its work included."""
-        if self._worker is not None:
-            self._worker.saved(launched_ns, end_ns)
 
     def results(self, output: Any, tokens: list[str], step: int = 0) -> list[Any]:
         """Hand in the results of a step, by its recorded number if there is one; vLLM's outputs for the clients."""
@@ -238,8 +231,7 @@ def replay_recorded(drive: Drive) -> None:
             drive.scheduler.reset_prefix_cache()
         elif kind == _START:
             output, tokens, host = drive.schedule(what.step)
-            if host.saved_ns:
-                drive.saved(moment, moment + host.saved_ns)
+            host.saved(moment, moment + host.saved_ns)
             running[what.step] = output, tokens
         elif what.step in running:
             drive.results(*running.pop(what.step), what.step)
@@ -492,7 +484,7 @@ class _Timed:
         if host.saved_ns:
             launched = self._launched
             self._done = self._launched = self._free = max(self._done, launched) + host.saved_ns
-            self._drive.saved(launched, self._done)
+            host.saved(launched, self._done)
         if host.computed_ns:
             self._free = max(self._free, self._done + host.computed_ns)
         return output, tokens

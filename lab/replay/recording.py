@@ -415,12 +415,12 @@ def _rates(trace: Trace, engine_id: int) -> tuple[float | None, float | None]:
     return found.get("load"), found.get("store")
 
 
-_ASKED_BLOCKS = """
+_ASKED_BLOCKS = f"""
 SELECT step, sum(prompt_tokens) / $size AS blocks, sum(time_ns - asked_ns) AS ns FROM (
     SELECT *, row_number() OVER (PARTITION BY request ORDER BY time_ns) AS time FROM connector_lookup
     WHERE part = 0 AND engine_id = $e
 ) JOIN request USING (engine_id, request)
-WHERE time = 1 OR connector <> 'LMCacheConnectorV1' GROUP BY step
+WHERE time = 1 OR connector <> '{_WAITS}' GROUP BY step
 """
 """Blocks of the requests that a step asked the connector about. LMCache keeps its answers: again it takes 20 us."""
 

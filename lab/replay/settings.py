@@ -267,8 +267,12 @@ def _assumed_of_lmcache(engine: EngineFacts, base: Settings, tier: Mapping[str, 
     """The host times of LMCache, if its model is asked for and they were not recorded."""
     if tier.get("name") != "lmcache" or base.tier.get("name") == "lmcache":
         return {}
-    own = (engine.copies_by or "").startswith("LMCache")
+    own = _lmcache_copied(engine)
     return {name: value for name, value in _OF_LMCACHE.items() if not own or getattr(engine, name) is None}
+
+
+def _lmcache_copied(engine: EngineFacts) -> bool:
+    return (engine.copies_by or "").startswith("LMCache")
 
 
 def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_given: bool) -> Settings:
@@ -344,7 +348,7 @@ def _whole_tier(tier: dict[str, Any], base: Settings, engine: EngineFacts) -> di
     if before and before["name"] != name:  # another kind: only what was given beside it
         tier = {key: value for key, value in tier.items() if value != before.get(key)}
     rates = {"load_gb_per_s": base.load_gb_per_s, "store_gb_per_s": base.store_gb_per_s}
-    by_lmcache = name == "lmcache" and (engine.copies_by or "").startswith("LMCache")
+    by_lmcache = name == "lmcache" and _lmcache_copied(engine)
     own = {rate: rates[rate] for rate in rates if by_lmcache and getattr(engine, rate) is not None}
     return {**_TIER_DEFAULTS, **rates, **TIERS[name], **own, **tier, "name": name}
 

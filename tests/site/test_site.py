@@ -12,7 +12,7 @@ from tests.viewer.chromium import Chromium
 from .conftest import show
 from .console import ROOT
 
-LARGEST_BYTES = 2_500_000
+LARGEST_BYTES = 2_000_000
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:

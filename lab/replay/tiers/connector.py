@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
@@ -42,7 +43,7 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         # Of the next step, with copies that it waits for: before its work, and behind it (stores, if any).
         self._busy_ns = {False: 0, True: 0}
         self._held_up: dict[bool, list[tuple[int, int, int, int]]] = {False: [], True: []}
-        self._blocking, self._saving_ns = False, 0
+        self._blocking = False
         self._rows: CopyRows | None = None
         self.prefetcher: Prefetcher | None = None
 
@@ -155,16 +156,17 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     def begin(self, output: Any) -> HostTime:
         """Return how long the copies of a step hold it up."""
-        before_ns, self._saving_ns = self._busy_ns[False], self._busy_ns[True]
-        self._busy_ns = {False: 0, True: 0}
+        busy_ns, self._busy_ns = self._busy_ns, {False: 0, True: 0}
         self._tell_held_up_from(self._clock.now_ns)
         if self._rows is not None:
             self._rows.step(output.kv_connector_metadata)
-        return HostTime(before_ns, saved_ns=self._saving_ns)
+        if not busy_ns[True]:
+            return HostTime(busy_ns[False])
+        return HostTime(busy_ns[False], saved_ns=busy_ns[True], saved=partial(self._saved, busy_ns[True]))
 
-    def saved(self, launched_ns: int, end_ns: int) -> None:
+    def _saved(self, took_ns: int, launched_ns: int, end_ns: int) -> None:
         """Tell when the stores of the last step took place, for which the worker had waited since its launch."""
-        self._tell_held_up_from(end_ns - self._saving_ns, launched_ns, is_store=True)
+        self._tell_held_up_from(end_ns - took_ns, launched_ns, is_store=True)
         if self._rows is not None:
             self._rows.flush()
 

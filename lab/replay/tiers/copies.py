@@ -69,9 +69,6 @@ class Copies(ABC):
             self._rows.step(output.kv_connector_metadata)
         return HostTime(self._host_ns - self._clock.now_ns, self._holds[False], computed_ns=self._holds[True])
 
-    def saved(self, launched_ns: int, end_ns: int) -> None:  # noqa: B027 (no step waits for stores of its work)
-        """Do nothing."""
-
     def __call__(self, output: Any, step: int = 0) -> Any:
         """Return the worker's report with the results of a step, or None."""
         from vllm.v1.outputs import KVConnectorOutput

@@ -88,9 +88,6 @@ class _Asked:
         host = self._worker.begin(output)
         return host._replace(before_ns=host.before_ns + asked_ns)
 
-    def saved(self, launched_ns: int, end_ns: int) -> None:
-        self._worker.saved(launched_ns, end_ns)
-
     def __call__(self, output: Any, step: int = 0) -> Any:
         return self._worker(output, step)
 

@@ -140,7 +140,7 @@ class BySlots(Adapter):
             caches = [layer.kv_cache for layer in with_cache if layer.kv_cache is not None]
             self._slot_bytes = sum(map(self._bytes_a_slot, caches))
         if slots := self._slots(Direction.load):
-            self._record(Direction.load, start_ns, end_ns, slots, slots * self._slot_bytes or -1)
+            self._record(Direction.load, slots, start_ns, start_ns, end_ns)
 
     def _storing(self, args: Args, kwargs: Kwargs) -> None:
         if self._storing_ns is None:
@@ -154,21 +154,18 @@ class BySlots(Adapter):
         """Record the step's store, if it has one: from the first layer or request to the end of the wait."""
         if slots := self._store_slots:
             first_ns = start_ns if self._storing_ns is None else self._storing_ns
-            asked_ns, end_ns = min(start_ns, first_ns), time.monotonic_ns()
-            self._record(Direction.store, first_ns, end_ns, slots, slots * self._slot_bytes or -1, asked_ns)
+            self._record(Direction.store, slots, min(start_ns, first_ns), first_ns, time.monotonic_ns())
         self._storing_ns, self._store_slots = None, 0
 
-    def _record(
-        self, direction: Direction, start_ns: int, end_ns: int, slots: int, bytes_: int, asked_ns: int = 0
-    ) -> None:
+    def _record(self, direction: Direction, slots: int, asked_ns: int, start_ns: int, end_ns: int) -> None:
         step = self.part.step[1]
         if step < 0:  # steps number the transfers
             return
         transfer = self.part.transfer(step, direction)
         tiers = (Tier.gpu, self._tier) if direction is Direction.store else (self._tier, Tier.gpu)
-        size = self._block_size()
+        size, bytes_ = self._block_size(), slots * self._slot_bytes or -1
         blocks = -(-slots // size) if size else -1
-        self._transfers.submitted(transfer, direction, tiers, blocks, submitted_ns=asked_ns or start_ns, bytes_=bytes_)
+        self._transfers.submitted(transfer, direction, tiers, blocks, submitted_ns=asked_ns, bytes_=bytes_)
         self._transfers.finished(transfer, finished_ns=end_ns, started_ns=start_ns, bytes_=bytes_)
 
     def _slots(self, direction: Direction) -> int:

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -132,7 +131,7 @@ class Form(NamedTuple):
         """
         if not self.held or programs <= self.multiprocessors * self.programs:
             return {}
-        if not decodes or not self.multiprocessors:
+        if not decodes:
             return self.held[max(self.held)]
         return self.held[min(self.held, key=lambda at_once: -(-programs // (self.multiprocessors * at_once)) * at_once)]
 
@@ -199,27 +198,32 @@ class Compilation:
         return form
 
     def _limited(self, own: Compiled, free: Compiled, grid: object, args: Args, kwargs: Kwargs) -> Form:
-        multiprocessors, most = _at_once(own)
-        _, least = _at_once(free)
+        import torch
+
+        gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+        there = getattr(gpu, "regs_per_multiprocessor", 0)  # not all torches tell
+        least, most = (at_once(there, each.n_regs, each.metadata.num_warps) for each in (free, own))
         threads = _WARP * own.metadata.num_warps
         held: dict[int, Options] = {
-            at_once: by_block(at_once * threads)
-            for at_once in range(least + 1, most + 1)
-            if at_once * threads <= _LARGEST_BLOCK
+            number: by_block(number * threads)
+            for number in range(least + 1, most + 1)
+            if number * threads <= _LARGEST_BLOCK
         }
+        if most not in held or not self._compiles(grid, args, {**kwargs, **held[most]}):
+            held = {max(most, 1): {"maxnreg": own.n_regs}}
+        return Form(gpu.multi_processor_count, least, held)
+
+    def _compiles(self, grid: object, args: Args, kwargs: Kwargs) -> bool:
         try:
-            if most not in held:
-                raise ValueError("no block says so few registers")
-            self._rewritten.warmup(*args, grid=grid, **kwargs, **held[most])
-        except Exception:  # or Triton does not hand options on
-            held = {most: {"maxnreg": own.n_regs}}
-        return Form(multiprocessors, least, held)
+            self._rewritten.warmup(*args, grid=grid, **kwargs)
+        except Exception:  # a Triton that does not know an option
+            return False
+        return True
 
     def _compile(self, grid: object, args: Args, kwargs: Kwargs) -> None:
         name, numbers = FORMS
-        with suppress(Exception):  # if it cannot be compiled at all, the launch will say so
-            for number in numbers if name in kwargs else ():
-                self._rewritten.warmup(*args, grid=grid, **{**kwargs, name: number})
+        for number in numbers if name in kwargs else ():
+            self._compiles(grid, args, {**kwargs, name: number})  # if not, the launch will say so
 
 
 _WARP, _REGISTERS_AT_ONCE, _LARGEST_BLOCK = 32, 8, 1024
@@ -230,19 +234,15 @@ def by_block(threads: int) -> Options:
     return {"ptx_options": f"--maxntid={threads} -override-directive-values"}
 
 
-def _at_once(compiled: Compiled) -> tuple[int, int]:
-    """Multiprocessors of the GPU, and programs of a kernel that the registers of one suffice for at once.
+def at_once(there: int, registers: int, warps: int) -> int:
+    """Programs that a multiprocessor's registers suffice for at once: each thread has them in eights.
 
-    Registers are handed out in eights a thread. Zeros if torch does not tell how many there are.
+    Args:
+        there: Registers of the multiprocessor; 0 if that is not known.
+        registers: Of a thread.
+        warps: Of a program.
     """
-    import torch
-
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    registers = -(-compiled.n_regs // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
-    there = getattr(gpu, "regs_per_multiprocessor", 0)
-    return int(gpu.multi_processor_count) if there else 0, int(
-        there // (registers * _WARP) // compiled.metadata.num_warps
-    )
+    return there // (-(-registers // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE * _WARP * warps)
 
 
 def _programs(grid: object, kwargs: Kwargs) -> tuple[float, bool]:
@@ -293,16 +293,13 @@ class Rewritten:
                     self._give_up(f"tiles of {tile} tokens do not fit blocks of {block}")
                     return self._kernel[grid](*args, **kwargs)
             ours = current.control, current.windows, what, current.heads
-            if self._compilation is not None:
-                kwargs.update(self._compilation.options(grid, ours, args, kwargs))
+            options = {} if self._compilation is None else self._compilation.options(grid, ours, args, kwargs)
             try:  # `rewritten[grid]` would copy all arguments once more
-                launched = rewritten.run(*ours, *args, grid=grid, warmup=False, **kwargs)
+                launched = rewritten.run(*ours, *args, grid=grid, warmup=False, **kwargs, **options)
                 current.launched.add(self._kind)
                 return launched
             except Exception as error:  # it did not compile: nothing was launched
                 self._give_up(f"{type(error).__name__}: {str(error)[:300]}")
-                for option in ("maxnreg", "ptx_options"):
-                    kwargs.pop(option, None)
                 return self._kernel[grid](*args, **kwargs)
 
         return launch

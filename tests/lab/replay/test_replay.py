@@ -32,7 +32,7 @@ def test_an_engine_with_lmcache_is_repeated_and_predicted_with_a_model_of_its_ti
         archive.extractall(tmp_path, filter="data")
     trace = tmp_path / "trace.duckdb"
     kvtrace("ingest", tmp_path / "lmcache-h200", "-o", trace)
-    answer = replayed(trace, "--recorded", "tier=lmcache", "--recorded", "tier_bytes=64GiB")
+    answer = replayed(trace, "--recorded", "tier=lmcache", "--recorded", "tier_bytes=16GiB")
     outcomes = answer["outcomes"]
     assert answer["agreement"]["identical_steps"] == 1.0
     assert outcomes["repeated"]["hit_tokens"] == outcomes["recorded"]["hit_tokens"] > 0

@@ -168,8 +168,8 @@ def main():
                 fact["shuffles"], fact["shuffles_before"] = (
                     sum("SHFL" in line for line in tile_loop(each)) for each in (code, listing(own, folder))
                 )
-                at_once = 65536 // (32 * warps * -(-fact["registers_before"] // 8) * 8)  # as a launch holds it
-                limit = launch.by_block(32 * warps * at_once)
+                programs = launch.at_once(65536, fact["registers_before"], warps)  # as a launch holds it
+                limit = launch.by_block(32 * warps * programs)
                 held = compiled(rewritten, constants | without, architecture, warps, **limit).asm["cubin"]
                 fact["registers_held"] = registers(held, folder)
                 fact["spills_in_loop"] = spills(tile_loop(listing(held, folder)))
