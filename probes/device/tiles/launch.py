@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import math
@@ -31,6 +32,7 @@ class Compiled(Protocol):
     """A Triton kernel compiled for some arguments."""
 
     n_regs: int
+    n_spills: int
     metadata: Any
 
     def _init_handles(self) -> None: ...
@@ -41,6 +43,9 @@ class Kernel(Protocol):
 
     fn: types.FunctionType
     params: Sequence[Parameter]
+    cache_key: str
+    used_global_vals: dict[tuple[str, int], object]
+    """By name and the id of the dictionary it is in."""
 
     def warmup(self, *args: object, grid: object, **kwargs: object) -> Compiled:
         """Compile for arguments."""
@@ -113,17 +118,19 @@ class Form(NamedTuple):
         multiprocessors: Of the GPU.
         programs: How many run on one at once when the compiler may take the registers it wants.
         held: Options by how many run on one at once with them, up to as many as vLLM's.
+        prompts: How many of a prompt's are to.
     """
 
     multiprocessors: int
     programs: int
     held: dict[int, Options]
+    prompts: int
 
     def options(self, programs: float, *, decodes: bool) -> Options:
         """Choose the options for a grid.
 
         Of long decodes it is best to have least rounds of programs, times programs on a multiprocessor, which share its
-        time. Prompts do not follow that.
+        time. Prompts do not follow that: as many as can do without spilling registers are best.
 
         Args:
             programs: That have something to do.
@@ -132,11 +139,11 @@ class Form(NamedTuple):
         if not self.held or programs <= self.multiprocessors * self.programs:
             return {}
         if not decodes:
-            return self.held[max(self.held)]
+            return self.held[self.prompts]
         return self.held[min(self.held, key=lambda at_once: -(-programs // (self.multiprocessors * at_once)) * at_once)]
 
 
-AS_IT_IS = Form(0, 0, {})
+AS_IT_IS = Form(0, 0, {}, 0)
 
 
 class Compilation:
@@ -209,21 +216,31 @@ class Compilation:
             for number in range(least + 1, most + 1)
             if number * threads <= _LARGEST_BLOCK
         }
-        if most not in held or not self._compiles(grid, args, {**kwargs, **held[most]}):
-            held = {max(most, 1): {"maxnreg": own.n_regs}}
-        return Form(gpu.multi_processor_count, least, held)
 
-    def _compiles(self, grid: object, args: Args, kwargs: Kwargs) -> bool:
+        def spilled(number: int) -> int | None:
+            compiled = self._compiled(grid, args, {**kwargs, **held[number]}) if number in held else None
+            if compiled is not None:
+                compiled._init_handles()
+            return None if compiled is None else compiled.n_spills
+
+        prompts = max(most, 1)
+        spills = spilled(most)
+        if spills is None:
+            held = {prompts: {"maxnreg": own.n_regs}}
+        elif spills:
+            prompts = next((number for number in range(most - 1, least, -1) if spilled(number) == 0), most)
+        return Form(gpu.multi_processor_count, least, held, prompts)
+
+    def _compiled(self, grid: object, args: Args, kwargs: Kwargs) -> Compiled | None:
         try:
-            self._rewritten.warmup(*args, grid=grid, **kwargs)
+            return self._rewritten.warmup(*args, grid=grid, **kwargs)
         except Exception:  # a Triton that does not know an option
-            return False
-        return True
+            return None
 
     def _compile(self, grid: object, args: Args, kwargs: Kwargs) -> None:
         name, numbers = FORMS
         for number in numbers if name in kwargs else ():
-            self._compiles(grid, args, {**kwargs, name: number})  # if not, the launch will say so
+            self._compiled(grid, args, {**kwargs, name: number})  # if not, the launch will say so
 
 
 _WARP, _REGISTERS_AT_ONCE, _LARGEST_BLOCK = 32, 8, 1024
@@ -379,4 +396,16 @@ def load(kernel: Kernel, rewriting: Callable[[str], str]) -> Kernel:
     sys.modules[path.stem] = module
     exec(compile(source, str(path), "exec"), module.__dict__)
     loaded: Kernel = module.__dict__[kernel.fn.__name__]
+    with contextlib.suppress(Exception):  # another Triton, or its interpreter
+        _keep_constants(loaded, (clock, recorder))
     return loaded
+
+
+def _keep_constants(kernel: Kernel, rooms: Sequence[types.ModuleType]) -> None:
+    """Keep Triton from comparing these rooms' constants with what they were, at each launch: that takes 15 to 28 us.
+
+    It notes them when it makes the key under which compiled code is found, which has their values.
+    """
+    assert kernel.cache_key
+    theirs = {id(vars(room)) for room in rooms}
+    kernel.used_global_vals = {key: value for key, value in kernel.used_global_vals.items() if key[1] not in theirs}

@@ -160,6 +160,7 @@ def main():
             own = compiled(kernel, constants, architecture, warps).asm["cubin"]
             binary = compiled(rewritten, constants | without, architecture, warps).asm["cubin"]
             code = listing(binary, folder)
+            fact["compared"] = len(rewritten.used_global_vals)
             fact["bytes"], fact["bytes_before"] = len(binary), len(own)
             fact["registers"], fact["registers_before"] = registers(binary, folder), registers(own, folder)
             fact["timer"], fact["atomics"] = code.count("GLOBALTIMER"), len(re.findall(r"\bRED[G.]", code))

@@ -20,17 +20,18 @@ class Kernel:
             self.name, self.is_constexpr = name, is_constexpr
 
     class Compiled:
-        n_regs = 0
+        n_regs = n_spills = 0
         metadata = SimpleNamespace(num_warps=4)
 
-        def __init__(self, registers: int) -> None:
-            self._registers = registers
+        def __init__(self, registers: int, spills: int) -> None:
+            self._registers, self._spills = registers, spills
 
         def _init_handles(self) -> None:
-            self.n_regs = self._registers
+            self.n_regs, self.n_spills = self._registers, self._spills
 
     def __init__(self, registers: int) -> None:
         self.registers, self.unknown_option = registers, ""
+        self.spilling: tuple[int, ...] = ()  # with so many programs at once
         self.params = [self.Parameter("rows", False), self.Parameter("TILE_SIZE", True)]
         self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self.compiled: list[dict[str, Any]] = []
@@ -46,7 +47,8 @@ class Kernel:
         if self.unknown_option in kwargs:
             raise KeyError(f"Keyword argument {self.unknown_option} was specified but unrecognised")
         self.compiled.append(kwargs)
-        return self.Compiled(self.registers)
+        spills = any(block(programs).items() <= kwargs.items() for programs in self.spilling)
+        return self.Compiled(self.registers, 6 * spills)
 
 
 SMALL, LARGE = (49, 8), (50, 8)
@@ -105,6 +107,17 @@ def test_decodes_get_the_registers_with_which_their_rounds_of_programs_take_leas
     launched[(49 + 12, 8)]("a", **told | {"num_seqs": 49})  # 488 programs, of which 392 have a sequence
     limits = [{key: kwargs[key] for key in kwargs if key not in told} for _, kwargs in rewritten.launches]
     assert limits == [block(at_once), AS_VLLMS, {}]
+
+
+@pytest.mark.parametrize(("spilling", "at_once"), [((6,), 5), ((5, 6), 4), ((4, 5, 6), 6), ((5,), 6)])
+def test_prompts_get_the_most_programs_at_once_that_spill_no_registers(
+    kernels, spilling: tuple[int, ...], at_once: int
+) -> None:
+    _, rewritten, current, launched = kernels
+    rewritten.spilling = spilling
+    current.what = 5
+    launched[LARGE]("a", TILE_SIZE=16)
+    assert rewritten.launches[0][1] == {"TILE_SIZE": 16, **block(at_once)}
 
 
 @pytest.mark.parametrize(("vllms", "unknown"), [(80, "ptx_options"), (48, "")])
