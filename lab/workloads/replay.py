@@ -5,7 +5,7 @@ A block's tokens follow from its hash, so blocks that were equal are equal again
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +17,15 @@ MOONCAKE_BLOCK, BAILIAN_BLOCK = 512, 16
 """Tokens that a hash stands for."""
 
 
-def mooncake(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list[Job], list[str]]:
-    """Mooncake's traces: `timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512 tokens."""
-    return _replay(path, jobs, longest, MOONCAKE_BLOCK, 1e-3)
+def mooncake(
+    path: str, *, jobs: int = 1000, longest: int = 32_768, sessions: bool = False
+) -> tuple[list[Job], list[str]]:
+    """Mooncake's traces: `timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512 tokens.
+
+    They tell no chats. With `sessions` these are derived: a request whose prompt begins with all full blocks of an
+    earlier one's, the last of which nobody had sent before, is a later turn of its session.
+    """
+    return _replay(path, jobs, longest, MOONCAKE_BLOCK, 1e-3, _Prefixes() if sessions else None)
 
 
 def bailian(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list[Job], list[str]]:
@@ -31,7 +37,9 @@ def bailian(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list
     return _replay(path, jobs, longest, BAILIAN_BLOCK, 1.0)
 
 
-def _replay(path: str, count: int, longest: int, block: int, seconds: float) -> tuple[list[Job], list[str]]:
+def _replay(
+    path: str, count: int, longest: int, block: int, seconds: float, prefixes: _Prefixes | None = None
+) -> tuple[list[Job], list[str]]:
     made: list[Job] = []
     known: dict[Any, tuple[str, int]] = {}
     taken: set[tuple[str, int]] = set()
@@ -49,12 +57,34 @@ def _replay(path: str, count: int, longest: int, block: int, seconds: float) -> 
         length = min(asked, max(1, longest - output))
         cut += length < asked
         prompt = [token for each in hashes[: -(-length // block)] for token in _block(each, block)][:length]
+        if prefixes is not None:
+            entry = prefixes.chat(hashes[: asked // block], number)
         session, turn = _session(entry, number, known, taken)
         made.append(Job(session, [Turn(prompt, output)], turn, time))
     made.sort(key=lambda job: job.recorded_s or 0.0)
     if not made:
         raise KvtraceError(f"{path} holds no request")
-    return made, [f"{cut} prompts were cut to {longest} tokens less their output"] if cut else []
+    notes = [f"{cut} prompts were cut to {longest} tokens less their output"] if cut else []
+    if prefixes is not None:
+        later = sum(job.first_turn > 0 for job in made)
+        notes.append(f"{later} of {len(made)} requests are later turns of a session: derived from equal prefixes")
+    return made, notes
+
+
+class _Prefixes:
+    """Finds the request that another one goes on from, by its prompt: the latest with the most blocks in common."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._brought: dict[int, int] = {}  # the last full block of a prompt: the request that was the latest to end so
+
+    def chat(self, blocks: Sequence[int], number: int) -> Mapping[str, Any]:
+        """A prompt's full blocks, and the request's number: what Bailian's traces would tell of it."""
+        parent = next((self._brought[block] for block in reversed(blocks) if block in self._brought), None)
+        if blocks and (blocks[-1] not in self._seen or blocks[-1] in self._brought):
+            self._brought[blocks[-1]] = number
+        self._seen.update(blocks)
+        return {"chat_id": number, "parent_chat_id": parent}
 
 
 def _session(

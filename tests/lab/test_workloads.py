@@ -216,6 +216,38 @@ def test_a_mooncake_trace_keeps_times_lengths_and_shared_blocks(tmp_path: Path) 
     assert made.notes == ["1 prompts were cut to 1060 tokens less their output"]
 
 
+def test_a_mooncake_request_that_begins_with_anothers_prompt_is_a_later_turn_of_its_session(tmp_path: Path) -> None:
+    def line(at: int, tokens: int, *hashes: int) -> dict[str, int | tuple[int, ...]]:
+        return {"timestamp": at, "input_length": tokens, "output_length": 5, "hash_ids": hashes}
+
+    lines = [
+        line(0, 1100, 0, 1, 2),  # full blocks: 0 (everybody's), 1
+        line(1000, 1100, 0, 3, 4),  # only everybody's in common
+        line(2000, 1700, 0, 1, 5, 6),
+        line(3000, 1100, 0, 1, 7),  # the first one's prompt again: it goes on from the latest to end so, the first
+        line(4000, 2048, 0, 1, 5, 8),
+        line(5000, 500, 9),  # no full block
+        line(6000, 600, 0, 10),  # its only full block is everybody's
+        line(7000, 1600, 0, 3, 4, 11),
+    ]
+    path = write(tmp_path / "m.jsonl", *lines)
+    made = make("w", {"kind": "mooncake", "path": path, "sessions": True})
+    assert [(job.session, job.first_turn) for job in made.jobs] == [
+        ("chat-0", 0),
+        ("chat-1", 0),
+        ("chat-0", 1),
+        ("chat-3", 1),
+        ("chat-0", 2),
+        ("chat-5", 0),
+        ("chat-6", 0),
+        ("chat-1", 1),
+    ]
+    assert made.notes == ["4 of 8 requests are later turns of a session: derived from equal prefixes"]
+    alone = make("w", {"kind": "mooncake", "path": path})
+    assert {job.first_turn for job in alone.jobs} == {0}
+    assert [job.turns for job in alone.jobs] == [job.turns for job in made.jobs]
+
+
 def test_a_bailian_chat_that_goes_on_is_a_later_turn(tmp_path: Path) -> None:
     def line(chat: int, parent: int, at: float, *hashes: int) -> dict[str, Any]:
         lengths = {"input_length": 16 * len(hashes), "output_length": 4}
