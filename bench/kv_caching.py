@@ -37,6 +37,11 @@ WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
 """Tokens that preempted requests computed again in a phase, the wall time that they added, and the time of copies."""
 
 
+_FIRST_PASSES = """
+SELECT scheduled_tokens AS tokens FROM step
+WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns} ORDER BY step LIMIT 20
+"""
+
 _OVER_TIME = """
 WITH shown AS (
     SELECT start_ns, lead(start_ns, 1, {end_ns}) OVER (ORDER BY start_ns) AS next_ns, running,
@@ -68,7 +73,7 @@ def main() -> None:
         by_name.setdefault(result.name, {})[result.made] = result
     cells = [Found(next(iter(found.values())).cell, [found.get(made) for made in mades]) for found in by_name.values()]
     sections = []
-    for tables in (_passes, _by_model, _returns, _memory, _over_time, _overflows):
+    for tables in (_passes, _first_passes, _by_model, _returns, _memory, _over_time, _overflows):
         for title, head, rows in tables(cells):
             words = [[Words(value) for value in row] for row in rows]
             sections.append(Section(f"{title}, {' / '.join(('published', *mades))}", "", [text_table(head, words)]))
@@ -184,6 +189,23 @@ def _memory(cells: Sequence[Found]) -> Iterator[Made]:
     head = ["model", "KV tokens", "watermark", "preempted", "passes", "computing again, s", "tokens", "makespan, s"]
     if rows:
         yield "128 requests by KV memory", head, rows
+
+
+def _first_passes(cells: Sequence[Found]) -> Iterator[Made]:
+    """Tokens of the first passes: the share of the context that a pass uses, in the study's terms."""
+    told, rows = PUBLISHED["first_passes"], []
+    chunks = {str(each.cell.max_num_batched_tokens): each for each in _study(cells, "chunks")}
+    for budget in BUDGETS:
+        if budget not in told or budget not in chunks:
+            continue
+        rows.append([budget, "published", *map(str, told[budget])])
+        for result in filter(None, chunks[budget].results):
+            window = next(phase for phase in result.facts["phases"] if phase["workload"] == "zipf-20")
+            with Trace(result.place / "run" / "trace.duckdb") as trace:
+                steps = trace.sql(_FIRST_PASSES.format(**window), format="arrow").column("tokens").to_pylist()
+            rows.append([budget, result.made, *map(str, steps)])
+    if rows:
+        yield "Tokens of the first 20 passes", ["token budget", "", *map(str, range(1, 21))], rows
 
 
 def _over_time(cells: Sequence[Found]) -> Iterator[Made]:
