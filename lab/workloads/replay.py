@@ -57,9 +57,8 @@ def _replay(
         length = min(asked, max(1, longest - output))
         cut += length < asked
         prompt = [token for each in hashes[: -(-length // block)] for token in _block(each, block)][:length]
-        if prefixes is not None:
-            entry = prefixes.chat(hashes[: asked // block], number)
-        session, turn = _session(entry, number, known, taken)
+        told = entry if prefixes is None else prefixes.chat(hashes[: asked // block], number)
+        session, turn = _session(told, number, known, taken)
         made.append(Job(session, [Turn(prompt, output)], turn, time))
     made.sort(key=lambda job: job.recorded_s or 0.0)
     if not made:
