@@ -18,14 +18,17 @@ MOONCAKE_BLOCK, BAILIAN_BLOCK = 512, 16
 
 
 def mooncake(
-    path: str, *, jobs: int = 1000, longest: int = 32_768, sessions: bool = False
+    path: str, *, jobs: int = 1000, longest: int = 32_768, sessions: bool = False, every: int = 1
 ) -> tuple[list[Job], list[str]]:
     """Mooncake's traces: `timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512 tokens.
 
     They tell no chats. With `sessions` these are derived: a request whose prompt begins with all full blocks of an
-    earlier one's, the last of which nobody had sent before, is a later turn of its session.
+    earlier one's, the last of which nobody had sent before, is a later turn of its session. With `every` of them, one
+    session in so many is sent, as one of so many engines would get it.
     """
-    return _replay(path, jobs, longest, MOONCAKE_BLOCK, 1e-3, _Prefixes() if sessions else None)
+    if every < 1 or (every > 1 and not sessions):
+        raise KvtraceError(f"every={every} leaves out whole sessions: it is 1 or more, and needs sessions = true")
+    return _replay(path, jobs, longest, MOONCAKE_BLOCK, 1e-3, _Prefixes() if sessions else None, every)
 
 
 def bailian(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list[Job], list[str]]:
@@ -38,14 +41,21 @@ def bailian(path: str, *, jobs: int = 1000, longest: int = 32_768) -> tuple[list
 
 
 def _replay(
-    path: str, count: int, longest: int, block: int, seconds: float, prefixes: _Prefixes | None = None
+    path: str,
+    count: int,
+    longest: int,
+    block: int,
+    seconds: float,
+    prefixes: _Prefixes | None = None,
+    every: int = 1,
 ) -> tuple[list[Job], list[str]]:
     made: list[Job] = []
+    places: dict[str, int] = {}  # of sessions
     known: dict[Any, tuple[str, int]] = {}
     taken: set[tuple[str, int]] = set()
     cut = 0
     for number, entry in enumerate(read_objects(path)):
-        if number == count:
+        if len(made) == count:
             break
         try:
             asked, output = int(entry["input_length"]), max(1, int(entry["output_length"]))
@@ -54,11 +64,13 @@ def _replay(
                 raise ValueError(f"{len(hashes)} hashes of {block} tokens do not cover input_length {asked}")
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise KvtraceError(f"{path}, entry {number + 1} is no request of such a trace: {error!r:.200}") from error
+        told = entry if prefixes is None else prefixes.chat(hashes[: asked // block], number)
+        session, turn = _session(told, number, known, taken)
+        if places.setdefault(session, len(places)) % every:
+            continue
         length = min(asked, max(1, longest - output))
         cut += length < asked
         prompt = [token for each in hashes[: -(-length // block)] for token in _block(each, block)][:length]
-        told = entry if prefixes is None else prefixes.chat(hashes[: asked // block], number)
-        session, turn = _session(told, number, known, taken)
         made.append(Job(session, [Turn(prompt, output)], turn, time))
     made.sort(key=lambda job: job.recorded_s or 0.0)
     if not made:

@@ -243,6 +243,14 @@ def test_a_mooncake_request_that_begins_with_anothers_prompt_is_a_later_turn_of_
         ("chat-1", 1),
     ]
     assert made.notes == ["4 of 8 requests are later turns of a session: derived from equal prefixes"]
+    half = make("w", {"kind": "mooncake", "path": path, "sessions": True, "every": 2, "jobs": 4})
+    assert [(job.session, job.first_turn) for job in half.jobs] == [
+        ("chat-0", 0),
+        ("chat-0", 1),
+        ("chat-3", 1),
+        ("chat-0", 2),
+    ]
+    assert half.arrivals_s == [0.0, 2.0, 3.0, 4.0]
     alone = make("w", {"kind": "mooncake", "path": path})
     assert {job.first_turn for job in alone.jobs} == {0}
     assert [job.turns for job in alone.jobs] == [job.turns for job in made.jobs]
@@ -272,6 +280,7 @@ def test_a_bailian_chat_that_goes_on_is_a_later_turn(tmp_path: Path) -> None:
         ({"kind": "nothing"}, "no workload 'nothing'; there are fixed, listed"),
         ({"kind": "fixed", "inputs": 3}, "fixed has no parameter inputs; it has jobs, prompt"),
         ({"kind": "mooncake"}, "mooncake needs path"),
+        ({"kind": "mooncake", "path": "m.jsonl", "every": 2}, "needs sessions = true"),
         ({"kind": "fixed", "arrival": "poisson"}, "needs rate"),
         ({"kind": "fixed", "arrival": "recorded"}, "recorded times"),
         ({"kind": "fixed", "jobs": 0}, "no jobs"),
