@@ -36,7 +36,6 @@ WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
 """
 """Tokens that preempted requests computed again in a phase, the wall time that they added, and the time of copies."""
 
-
 _FIRST_PASSES = """
 SELECT scheduled_tokens AS tokens FROM step
 WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns} ORDER BY step LIMIT 20

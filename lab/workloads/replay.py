@@ -62,9 +62,9 @@ def _replay(
             time, hashes = float(entry["timestamp"]) * seconds, entry["hash_ids"]
             if asked > len(hashes) * block:
                 raise ValueError(f"{len(hashes)} hashes of {block} tokens do not cover input_length {asked}")
+            told = entry if prefixes is None else prefixes.chat(hashes[: asked // block], number)
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise KvtraceError(f"{path}, entry {number + 1} is no request of such a trace: {error!r:.200}") from error
-        told = entry if prefixes is None else prefixes.chat(hashes[: asked // block], number)
         session, turn = _session(told, number, known, taken)
         if places.setdefault(session, len(places)) % every:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def recorded(folder: Path, *words: str | Path) -> Path:
 def demo(warm_replays: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four turns of eight sessions on 47 blocks: hits, evictions and preemptions."""
     return recorded(tmp_path_factory.mktemp("demo"), sys.executable, DEMO)
+
+
+@pytest.fixture(scope="session")
+def lmcache_h200(warm_replays: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording of that name that ships, of a GPU: its step times are the same in each run of the tests."""
+    folder = tmp_path_factory.mktemp("lmcache")
+    with tarfile.open(HERE.parents[2] / "examples" / "recordings" / "lmcache-h200.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    kvtrace("ingest", folder / "lmcache-h200", "-o", folder / "trace.duckdb")
+    return folder / "trace.duckdb"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,9 @@ def replayed(trace: Path, *options: str | Path) -> dict[str, Any]:
     return answer
 
 
-def test_an_engine_with_lmcache_is_repeated_and_predicted_with_a_model_of_its_tier(tmp_path: Path) -> None:
-    """On a GPU, `lmcache-h200` of the recordings. All its prefills are stored, and still tell what they take."""
-    with tarfile.open(Path(__file__).parents[3] / "examples" / "recordings" / "lmcache-h200.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    trace = tmp_path / "trace.duckdb"
-    kvtrace("ingest", tmp_path / "lmcache-h200", "-o", trace)
-    answer = replayed(trace, "--recorded", "tier=lmcache", "--recorded", "tier_bytes=16GiB")
+def test_an_engine_with_lmcache_is_repeated_and_predicted_with_a_model_of_its_tier(lmcache_h200: Path) -> None:
+    """All its prefills are stored, and still tell what they take."""
+    answer = replayed(lmcache_h200, "--recorded", "tier=lmcache", "--recorded", "tier_bytes=16GiB")
     outcomes = answer["outcomes"]
     assert answer["agreement"]["identical_steps"] == 1.0
     assert outcomes["repeated"]["hit_tokens"] == outcomes["recorded"]["hit_tokens"] > 0
