@@ -111,9 +111,13 @@ def _study(cells: Sequence[Found], name: str) -> list[Found]:
     return [each for each in cells if each.cell.study.removeprefix("kv-caching-").startswith(name)]
 
 
+def _chunks(cells: Sequence[Found]) -> dict[str, Found]:
+    return {str(each.cell.max_num_batched_tokens): each for each in _study(cells, "chunks")}
+
+
 def _passes(cells: Sequence[Found]) -> Iterator[Made]:
     """By token budget: forward passes of the requests of mixed lengths, and tokens a second."""
-    chunks = {str(each.cell.max_num_batched_tokens): each for each in _study(cells, "chunks")}
+    chunks = _chunks(cells)
     if not chunks:
         return
     models = {each.cell.model for each in chunks.values()}
@@ -193,7 +197,7 @@ def _memory(cells: Sequence[Found]) -> Iterator[Made]:
 def _first_passes(cells: Sequence[Found]) -> Iterator[Made]:
     """Tokens of the first passes: the share of the context that a pass uses, in the study's terms."""
     told, rows = PUBLISHED["first_passes"], []
-    chunks = {str(each.cell.max_num_batched_tokens): each for each in _study(cells, "chunks")}
+    chunks = _chunks(cells)
     for budget in BUDGETS:
         if budget not in told or budget not in chunks:
             continue

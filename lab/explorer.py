@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,13 +69,18 @@ def write_site(directories: Sequence[Path], target: Path, make_page: MakePage | 
                 rows += _rows(result, page)
         data = {"filters": FILTERS, "figures": FIGURES, "runs": rows}
         (target / "runs.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        template = resources.files("kvtrace.lab").joinpath("assets/explorer.html").read_text(encoding="utf-8")
-        # "<" cannot end the script element: pages open from disk, where a script may not fetch runs.json
-        inline = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-        (target / "index.html").write_text(template.replace("{{data}}", inline), encoding="utf-8")
+        (target / "index.html").write_text(explorer_page(data), encoding="utf-8")
     except OSError as error:
         raise KvtraceError(f"{target} cannot be written: {error.strerror}") from error
     return len(rows)
+
+
+def explorer_page(data: Mapping[str, Any]) -> str:
+    """Make the page over what `runs.json` holds."""
+    template = resources.files("kvtrace.lab").joinpath("assets/explorer.html").read_text(encoding="utf-8")
+    # "<" cannot end the script element: pages open from disk, where a script may not fetch runs.json
+    inline = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return template.replace("{{data}}", inline)
 
 
 def _rows(result: Result, page: str | None) -> Iterator[dict[str, Any]]:

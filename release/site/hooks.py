@@ -14,6 +14,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from kvtrace.lab.explorer import explorer_page
+
 ROOT = Path(__file__).parent.parent.parent
 FRONT = {
     "README.md": "index.md",
@@ -25,6 +27,7 @@ FRONT = {
     "examples/recordings/README.md": "recordings.md",
     "examples/notebooks/pandas.ipynb": "tutorials/pandas.md",
     "examples/notebooks/polars.ipynb": "tutorials/polars.md",
+    "docs/studies/runs.json": "studies/explorer.html",
 }
 """Files of the repository that have another name on the site."""
 EXPLORE = ROOT / ".explore"
@@ -69,11 +72,14 @@ def site_path(page: str, target: str) -> str:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the root's pages under their names on the site."""
-    if index := files.get_file_from_path("README.md"):
-        files.remove(index)
+    for name in ("README.md", "studies/runs.json"):
+        if there := files.get_file_from_path(name):
+            files.remove(there)
     for name, place in FRONT.items():
         if name.endswith(".ipynb"):
             files.append(File.generated(config, place, content=notebook(ROOT / name)))
+        elif name.endswith(".json"):
+            files.append(File.generated(config, place, content=explorer_page(json.loads((ROOT / name).read_text()))))
         else:
             files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
     for stamp in EXPLORE.glob("*/made"):

@@ -218,10 +218,10 @@ class Compilation:
         }
 
         def spilled(number: int) -> int | None:
-            compiled = self._compiled(grid, args, {**kwargs, **held[number]}) if number in held else None
-            if compiled is not None:
-                compiled._init_handles()
-            return None if compiled is None else compiled.n_spills
+            if number not in held or (compiled := self._compiled(grid, args, {**kwargs, **held[number]})) is None:
+                return None
+            compiled._init_handles()
+            return compiled.n_spills
 
         prompts = max(most, 1)
         spills = spilled(most)
