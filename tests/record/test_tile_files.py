@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvtrace.capture.limits import Limits
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.reader import open_recording, tile_files
-from kvtrace.format.tile_file import CHUNK_MARK, SECTION_BYTES, TILES_MAGIC, Chunk
+from kvtrace.format.tile_file import CHUNK, CHUNK_MARK, FILE_HEADER_BYTES, SECTION_BYTES, TILES_MAGIC, Chunk
 from kvtrace.ingest.derive.tile_columns import headers
 from kvtrace.probes.device.tiles.files import TileFiles
 from kvtrace.retention.retention import Retention
 
 TILES = 1000
 PAYLOAD = b"\0" * TILES * SECTION_BYTES[1]
+STEP_BYTES = CHUNK.size + len(PAYLOAD)
+CAPPED = Limits(max_bytes=500_000, keeps=True)
+FILE_BYTES = FILE_HEADER_BYTES + -(-(CAPPED.file_bytes - FILE_HEADER_BYTES) // STEP_BYTES) * STEP_BYTES
+EDGES = (-1, 0, 1, FILE_HEADER_BYTES - 1, FILE_HEADER_BYTES, FILE_HEADER_BYTES + 1, FILE_HEADER_BYTES + STEP_BYTES)
 
 
 def write(files: TileFiles, steps: range) -> None:
@@ -43,17 +52,48 @@ def test_tiles_stop_at_the_allowance_after_a_whole_step(tmp_path: Path) -> None:
     assert "--max-bytes of 20,500" in files.failed
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.one_of(
+        st.integers(0, 3 * FILE_BYTES), st.sampled_from([n * FILE_BYTES + more for n in (1, 2) for more in EDGES])
+    )
+)
+def test_wherever_the_disk_is_full_whole_steps_stay(room_bytes: int) -> None:
+    """Within a step, within a file's header, or between them."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        recorder = Recorder(Path(folder), CAPPED)
+        files = TileFiles(recorder, {})
+        left, write_some = [room_bytes], os.write
+
+        def write_into_room(descriptor: int, data: memoryview) -> int:
+            if not left[0]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            written = write_some(descriptor, data[: left[0]])
+            left[0] -= written
+            return written
+
+        recorder.open()
+        patch.setattr("kvtrace.probes.device.tiles.files.os.write", write_into_room)
+        write(files, range(100))
+        patch.undo()
+        files.close()
+        steps, sizes = kept_steps(Path(folder)), [path.stat().st_size for _, path in tile_files(recorder.directory)]
+        assert steps == list(range(len(steps)))
+        assert sum(sizes) <= room_bytes
+        assert files.failed is not None
+        assert len(steps) >= (room_bytes - 3 * FILE_HEADER_BYTES) // STEP_BYTES
+
+
 def test_old_files_of_tiles_go_and_their_steps_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN files that end by size, 33 steps each
-    limits = Limits(max_bytes=500_000, keeps=True)
-    recorder = Recorder(tmp_path, limits)
+    recorder = Recorder(tmp_path, CAPPED)
     recorder.open()
     files = TileFiles(recorder, {})
     write(files, range(400))
     assert len(tile_files(recorder.directory)) > 10
 
     # WHEN the cap is applied
-    assert Retention(tmp_path, limits).enforce() > 0
+    assert Retention(tmp_path, CAPPED).enforce() > 0
 
     # THEN the last steps are there, in files that are what they were, and the others were counted
     (process,) = open_recording(tmp_path).processes

@@ -80,7 +80,7 @@ class TileFiles:
         facts = json.dumps({"pid": os.getpid(), "sequence": self._sequence, **self._facts, **clock_pair()}).encode()
         header = FILE_HEADER.pack(TILES_MAGIC, TILES_VERSION, len(facts)) + facts
         self._sequence += 1
-        self._size = 0
+        self._size = self._chunk_start = 0  # nothing of the file before is taken back if the header does not fit
         if (period_ns := self._recorder.limits.segment_ns) is not None:
             self._ends_ns = time.monotonic_ns() + period_ns
         self.write(header.ljust(FILE_HEADER_BYTES, b"\0"))

@@ -14,22 +14,11 @@ from hypothesis import strategies as st
 from kvtrace.probes.device import graph_timestamps, timer
 from kvtrace.probes.device.tiles import layout, ring
 from kvtrace.probes.device.tiles.layout import SECTIONS
+from tests.probes.tiles.ring_code import SLOTS, add_to_cursors
 
-SLOTS = 4
 CAPACITIES = (40, 100, 30)
 NVCC = shutil.which("nvcc")
 Words = ctypes.c_uint64 * layout.CONTROL_WORDS
-
-
-@pytest.fixture(scope="module")
-def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("ring")
-    source = ring.RING_CODE.replace(f"#define STEP_SLOTS {ring.STEP_SLOTS}", f"#define STEP_SLOTS {SLOTS}")
-    (folder / "ring.cpp").write_text('#define DEVICE extern "C"\n#define CONSTANT static const\n' + source)
-    subprocess.run(["c++", "-shared", "-fPIC", "-O1", "-o", folder / "ring.so", folder / "ring.cpp"], check=True)
-    library = ctypes.CDLL(str(folder / "ring.so"))
-    library.close_step.restype = ctypes.c_uint64
-    return library
 
 
 class Machine:
@@ -49,10 +38,7 @@ class Machine:
         """Run a step; how many are published, and the room it had."""
         self.code.open_step(self.control, self.released, ctypes.c_uint64(enabled), ctypes.c_uint64(number))
         room = [self.control[layout.ROOM_WORD + section] for section in range(3)]
-        if room[layout.TILES]:  # programs add to the cursors where there is any room, enough or not
-            self.control[layout.CURSOR_WORDS[layout.PROGRAMS]] += (counts[0] << layout.TILE_BITS) + counts[1]
-        if room[layout.WRITES]:
-            self.control[layout.CURSOR_WORDS[layout.WRITES]] += counts[2]
+        add_to_cursors(self.control, counts, room)
         before = self.control[layout.PUBLISHED_WORD]
         published = self.code.close_step(self.control, self.released, self.steps, ctypes.c_uint64(number))
         if published > before:
