@@ -1,4 +1,4 @@
-"""What several tests of tiles share."""
+"""Fixtures of several tests of tiles."""
 
 from __future__ import annotations
 
