@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 import torch
 
 from kvtrace.capture.recorder import Recorder
-from kvtrace.format.tile_file import CHUNK, FILE_HEADER_BYTES, SECTION_BYTES, Chunk, padded
+from kvtrace.format.tile_file import FILE_HEADER_BYTES
 from kvtrace.ingest.derive import tile_columns
 from kvtrace.probes.device.tiles import drain as drain_module
 from kvtrace.probes.device.tiles import layout
@@ -181,17 +181,11 @@ def test_the_file_holds_what_the_device_wrote_whenever_the_host_looks(
                 steps += 1
         drain.look()
         drain.close()
-        directory = drain._files._recorder.directory
         found = {}
-        for path in sorted(directory.glob("tiles.*.kvt")):
-            data, at = path.read_bytes(), FILE_HEADER_BYTES
-            while at < len(data):
-                chunk = Chunk(*CHUNK.unpack_from(data, at))
-                at += CHUNK.size
-                found[chunk.step] = []
-                for count, size in zip(chunk.counts, SECTION_BYTES, strict=True):
-                    found[chunk.step].append(data[at : at + count * size])
-                    at += padded(count * size)
+        for path in drain._files._recorder.directory.glob("tiles.*.kvt"):
+            for chunk, data, offset in tile_columns._chunks(path, None, is_last=True):
+                step = tile_columns._step(chunk, data, offset)
+                found[chunk.step] = [section.tobytes() for section in (step.programs, step.ticks, step.writes)]
     assert found == device.recorded
     assert drain.recorded == len(found)
     assert drain.recorded + drain.lost + int(device.ring.control[layout.LOST_WORD]) - drain._lost_before == steps
