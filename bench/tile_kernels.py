@@ -46,9 +46,9 @@ def without(*lines: str):
 KINDS = {
     "off": None,
     "recorded": rewrite.attention,
-    "no K times": without("kvt_ticked = kvt_key_ticks", "kvt_since = kvt_key("),
-    "no V times": without("kvt_value("),
-    "no times": without("kvt_value(", "kvt_ticked = kvt_key_ticks", "kvt_since = kvt_key("),
+    "no K times": without("kvt_key_time = kvt_key_now("),
+    "no V times": without("kvt_since = kvt_value(", "kvt_value("),
+    "no times": without("kvt_since = kvt_value(", "kvt_value(", "kvt_key_time = kvt_key_now("),
     "no blocks": lambda source: re.sub(r"if kvt_what >> 8 & 255 == .*:", "if False:", rewrite.attention(source)),
     "no record": without("kvt_end("),
     "any registers": rewrite.attention,

@@ -28,39 +28,41 @@ _FIRST_THREAD = """
 """%kvtp tells the program's first thread; %kvtt is its number, to be used again."""
 
 
-def _elapsed(since: int, only: str = "") -> str:
-    """Ticks of 32 ns since operand `since` in register %kvtt, at most 255; with the predicate `only`, elsewhere 0."""
+def _ticks(time: str, since: str, only: str = "") -> str:
+    """Turn a register with a time into ticks of 32 ns since another one, at most 255; the time where not `only`."""
     return f"""
-        {"mov.u32 %kvtt, 0;" if only else ""}
-        {only} mov.u32 %kvtt, %globaltimer_lo;
-        {only} sub.u32 %kvtt, %kvtt, ${since};
-        shr.u32 %kvtt, %kvtt, 5;
-        min.u32 %kvtt, %kvtt, 255;
+        {only} sub.u32 {time}, {time}, {since};
+        shr.u32 {time}, {time}, 5;
+        min.u32 {time}, {time}, 255;
     """
 
 
 _TICKS = tl.constexpr(f"""{{{_FIRST_THREAD}
     setp.ne.and.b32 %kvtp, ${_FEW}, {_NEVER}, %kvtp;
-    {_elapsed(2 * _FEW, only="@%kvtp")}
+    mov.u32 %kvtt, 0;
+    @%kvtp mov.u32 %kvtt, %globaltimer_lo;
+    {_ticks("%kvtt", f"${2 * _FEW}", only="@%kvtp")}
     mov.u32 $0, %kvtt;
 }}""")
 _TICKS_CONSTRAINTS = tl.constexpr(",".join(["=&r"] * _FEW + ["r"] * 2 * _FEW))
 _TICKS_PACK = tl.constexpr(_FEW)
 
-# The timer's words are read by all threads: ptxas makes that of a read under a predicate, too.
-_PASSED = tl.constexpr(f"{{ .reg .u32 %kvtt; {_elapsed(1)} mov.u32 $0, %kvtt; }}")
-
-# Operands: `since`, ticks, the pair of places, the end of those with room, and the address of place 0. A place is the
-# lower word of the pair. A step that asks for more places than a word counts has no room, and is dropped whole.
+# Operands: `since`, the time of K, the pair of places, the end of those with room, and the address of place 0. A place
+# is the lower word of the pair. A step that asks for more places than a word counts has no room, and is dropped whole.
+# The timer is read by all threads: ptxas makes that of a read under a predicate, too.
 _MARK = tl.constexpr(f"""{{{_FIRST_THREAD}
-    .reg .u32 %kvtl, %kvth; .reg .u64 %kvta;
-    mov.b64 {{%kvtl, %kvth}}, $3;
+    .reg .u32 %kvtl, %kvtv; .reg .u64 %kvta;
+    mov.u32 %kvtv, %globaltimer_lo;
+    mov.b64 {{%kvtl, _}}, $3;
     setp.gt.and.u32 %kvtp, $4, %kvtl, %kvtp;
     mad.wide.u32 %kvta, %kvtl, 2, $5;
-    {_elapsed(1)}
-    prmt.b32 %kvtt, %kvtt, $2, 0x3204;
+    mov.u32 %kvtt, $2;
+    {_ticks("%kvtt", "$1")}
+    shl.b32 %kvtl, %kvtt, 5;
+    add.u32 $0, $1, %kvtl;
+    {_ticks("%kvtv", "$0")}
+    prmt.b32 %kvtt, %kvtt, %kvtv, 0x3240;
     @%kvtp st.global.u16 [%kvta], %kvtt;
-    mov.u32 $0, 0;
 }}""")
 
 _BEHIND = tl.constexpr(" ".join(f"mov.u32 ${number}, 0;" for number in range(_FEW)))
@@ -186,20 +188,16 @@ def kvt_behind(bits):
 
 
 @triton.jit
-def kvt_passed(since):
-    """Ticks since `since`, at most 255, in every thread."""
-    return tl.inline_asm_elementwise(_PASSED, "=&r,r", [since], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
-def kvt_mark(since, ticks, pair, end, address):
-    """Store two bytes at `address + 2 * place`: `ticks`, and the ticks since `since`.
+def kvt_mark(since, key, pair, end, address):
+    """Store two bytes at `address + 2 * place`: the ticks from `since` to `key`, and those from there to now.
 
     `place` is the lower word of `pair`. Nothing is stored from `end` on. The address is put together here and not
     before the loop, where the program would wait for the atomic that `pair` comes from.
+
+    Returns `key` as it can be told from the bytes, in whole ticks from `since`.
     """
-    tl.inline_asm_elementwise(
-        _MARK, "=&r,r,r,l,r,l", [since, ticks, pair, end, address], dtype=tl.int32, is_pure=False, pack=1
+    return tl.inline_asm_elementwise(
+        _MARK, "=&r,r,r,l,r,l", [since, key, pair, end, address], dtype=tl.int32, is_pure=False, pack=1
     )
 
 

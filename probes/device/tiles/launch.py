@@ -119,12 +119,14 @@ class Form(NamedTuple):
         programs: How many run on one at once when the compiler may take the registers it wants.
         held: Options by how many run on one at once with them, up to as many as vLLM's.
         prompts: How many of a prompt's are to.
+        few: Options for decodes whose programs would all run at once in any case.
     """
 
     multiprocessors: int
     programs: int
     held: dict[int, Options]
     prompts: int
+    few: Options
 
     def options(self, programs: float, *, decodes: bool) -> Options:
         """Choose the options for a grid.
@@ -137,21 +139,22 @@ class Form(NamedTuple):
             decodes: Each is a sequence with one token.
         """
         if not self.held or programs <= self.multiprocessors * self.programs:
-            return {}
+            return self.few if decodes else {}
         if not decodes:
             return self.held[self.prompts]
         return self.held[min(self.held, key=lambda at_once: -(-programs // (self.multiprocessors * at_once)) * at_once)]
 
 
-AS_IT_IS = Form(0, 0, {}, 0)
+AS_IT_IS = Form(0, 0, {}, 0, {})
 
 
 class Compilation:
     """The compilation of a rewritten kernel, as soon as its compile-time arguments are known.
 
     With more registers a thread than vLLM's it has fewer of its programs on an SM at once: attention would take a third
-    longer at 256 sequences (docs/device-recorder.md). So the compiler is held to fewer registers, but only in grids
-    whose programs would not all run at once. It is told by a larger block than the kernel's: told a number, even one
+    longer at 256 sequences (docs/device-recorder.md). So the compiler is held to fewer registers in grids
+    whose programs would not all run at once. With a few less than it wants it makes faster code for decodes, too, so
+    those have some less where all run at once. It is told by a larger block than the kernel's: told a number, even one
     that it keeps by itself, it makes other code, which takes 3% longer.
 
     In all its forms at once: the first call is vLLM's own, to warm up, and at a later one that needs another form
@@ -223,13 +226,13 @@ class Compilation:
             compiled._init_handles()
             return compiled.n_spills
 
-        prompts = max(most, 1)
+        few, prompts = held[min(held)] if held else {}, max(most, 1)
         spills = spilled(most)
         if spills is None:
-            held = {prompts: {"maxnreg": own.n_regs}}
+            few, held = {}, {prompts: {"maxnreg": own.n_regs}}
         elif spills:
             prompts = next((number for number in range(most - 1, least, -1) if spilled(number) == 0), most)
-        return Form(gpu.multi_processor_count, least, held, prompts)
+        return Form(gpu.multi_processor_count, least, held, prompts, few)
 
     def _compiled(self, grid: object, args: Args, kwargs: Kwargs) -> Compiled | None:
         try:

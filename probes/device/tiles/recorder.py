@@ -1,13 +1,13 @@
 """The calls that rewriting adds to kernels, as Triton functions. `layout` says what they write.
 
 What the times mean. Loads are pipelined: a tile's K and V are on their way while earlier tiles are computed. So a tile
-is timed where the program needs it. Its K time is read when the running maximum of the scores is there, which depends
-on all of the tile's K. Its V time is read at the top of the loop's next turn, or behind the last one: the instructions
+is timed where the program needs it. Its K time is read when its scores are there, for which the whole tile's K has been
+waited for. Its V time is read at the top of the loop's next turn, or behind the last one: the instructions
 that multiply V have been issued by then, in order, so their operands are there. (Waiting for their results would cost
 a tenth of a microsecond a tile, and two percent of a decode at the end.)
 
-A compiler moves nothing across a read of the timer, so K's stands where least could move: between the maximum and what
-needs it. Behind the whole step of the softmax, sums would be finished first that otherwise overlap with V's product.
+A compiler moves nothing across a read of the timer, so where K's stands decides what attention costs: in front of the
+softmax it is least. Ticks are computed, and stored, at the top of the next turn, in front of a wait for bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from kvtrace.probes.device.tiles.clock import (
     kvt_load,
     kvt_mark,
     kvt_now,
-    kvt_passed,
     kvt_put,
     kvt_record,
     kvt_reserve,
@@ -87,22 +86,22 @@ def kvt_begin(
 
 
 @triton.jit
-def kvt_key_ticks(scores, highest, since):
-    """Ticks from `since` to when the running maximum is there: the one of vLLM's next statement, computed once."""
-    kvt_behind(kvt_bits(tl.maximum(highest, tl.max(scores, axis=1))))
-    return kvt_passed(since)
-
-
-@triton.jit
 def kvt_key(last, ticks):
     """The time of K, `ticks` after `last`."""
     return last + ticks * _TICK_NS
 
 
 @triton.jit
-def kvt_value(last, ticks, pair, end, address, tile, low):
-    """Record a tile, if there is one: `ticks` led to its K at `last`, and its V has been used now."""
-    kvt_mark(last, ticks, pair, tl.where(tile >= low, end, 0), address + tile * 2)
+def kvt_key_now(needs_key):
+    """The time of K: now that something is there that all of the tile's K was needed for."""
+    kvt_behind(kvt_bits(needs_key))
+    return kvt_now()
+
+
+@triton.jit
+def kvt_value(last, key, pair, end, address, tile, low):
+    """Record a tile, if there is one: its K was there at `key`, that before at `last`, and its V has been used now."""
+    return kvt_mark(last, key, pair, tl.where(tile >= low, end, 0), address + tile * 2)
 
 
 @triton.jit

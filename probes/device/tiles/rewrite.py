@@ -76,20 +76,16 @@ def attention(source: str) -> str:
     sequence = ast.unparse(factor_of([function], "block_table_stride"))
     query_block = ast.unparse(factor_of([function], "BLOCK_Q"))
     inside = _mask_of(load, block)
-    at_key, ticked = _key_ticks(function, loop)
+    at_key, needs_key = _needs_key(function, loop)
 
     lookup = _block_lookup(loop.body, _name(block), inside)
-    key = f"""
-        {ticked}
-        kvt_since = kvt_key(kvt_since, kvt_ticked)
-    """
-    loop.body.insert(at_key, _if_tiles(key))
-    loop.body.insert(0, _if_tiles(f"kvt_value(kvt_since, kvt_ticked, {_PLACE}, {tile} - 1, {low})"))
+    loop.body.insert(at_key, _if_tiles(f"kvt_key_time = kvt_key_now({needs_key})"))
+    loop.body.insert(0, _if_tiles(f"kvt_since = kvt_value(kvt_since, kvt_key_time, {_PLACE}, {tile} - 1, {low})"))
     before = f"""
         {_PLACE}, kvt_start = kvt_begin(kvt_control, kvt_tiles, kvt_first_tile, kvt_what, kvt_heads, {head},
             {low}, {high}, {_SIZES})
         kvt_since = kvt_start
-        kvt_ticked = kvt_start * 0
+        kvt_key_time = kvt_start
     """
     end = f"""
         kvt_end(kvt_programs, kvt_first_program, kvt_pair, kvt_start, kvt_end_place, kvt_address, kvt_total,
@@ -101,7 +97,7 @@ def attention(source: str) -> str:
         _if(f"(kvt_what >> 8) & 0xFF == {head} + 1", _block_sum(*lookup, head, low, high)),
         *_statements(end),
     ]
-    last = _call(f"kvt_value(kvt_since, kvt_ticked, {_PLACE}, {high} - 1, {low})")
+    last = _call(f"kvt_value(kvt_since, kvt_key_time, {_PLACE}, {high} - 1, {low})")
     window = f"kvt_windows, kvt_what, {ATTENTION_WINDOW}, {low} < {high}"
     body[at : at + 1] = [
         _if_windows(f"kvt_window_first({window})"),
@@ -137,11 +133,11 @@ def _block_sum(look_up: str, read: str, head: str, low: str, high: str) -> list[
     """)
 
 
-def _key_ticks(function: ast.FunctionDef, loop: ast.For) -> tuple[int, str]:
-    """Find where in the loop a tile's K is there, by what flows into the running maximum: the place, and the call.
+def _needs_key(function: ast.FunctionDef, loop: ast.For) -> tuple[int, str]:
+    """Find where in the loop a tile's K is there, by what flows into the running maximum: the place, and what needs K.
 
-    vLLM hands scores and maximum to a function: its time is in front of that. The maximum is that function's, too, and
-    compilers compute it once. Where a loop has it in statements, the time is behind them.
+    vLLM hands scores and maximum to a function: the scores need K, and the time is in front of the function. Where a
+    loop has it in statements, the maximum does, and the time is behind them.
     """
     keys = tainted(loop.body, assigned_from(loop.body, "load", KEY))
     values = tainted(loop.body, assigned_from(loop.body, "load", VALUE))
@@ -153,8 +149,8 @@ def _key_ticks(function: ast.FunctionDef, loop: ast.For) -> tuple[int, str]:
     arguments = [argument.id for argument in given if isinstance(argument, ast.Name)]
     scores = [name for name in arguments if name in of_keys - carried]
     if highest in arguments and len(scores) == 1:
-        return scored, f"kvt_ticked = kvt_key_ticks({scores[0]}, {highest}, kvt_since)"
-    return scored + 1, f"kvt_behind(kvt_bits({highest})); kvt_ticked = kvt_passed(kvt_since)"
+        return scored, scores[0]
+    return scored + 1, highest
 
 
 def cache_write(source: str) -> str:

@@ -19,7 +19,7 @@ struct Variant {};
 
 extern "C" {
 void set_facts(unsigned long long address) {
-  std::memcpy(&kvt::facts, reinterpret_cast<void*>(address), sizeof(kvt::facts.words));
+  std::memcpy(&kvt::facts.words, reinterpret_cast<void*>(address), sizeof(kvt::facts.words));
   kvt::facts.address = address;
 }
 
@@ -67,8 +67,10 @@ void run_forward(unsigned long long key, const int* indices, const int* indptr, 
     lanes.emplace_back([&, lane] {
       kvt::lane = lane;
       kvt::Thread thread{lane % 32, lane / 32, 0};
-      kvt::enter<false>(programs[lane], cache, thread);
-      kvt::begin_forward<false>(programs[lane], cache, row, head, query_block, begin, length, tokens, count, tile, thread);
+      kvt::Found found = kvt::ask<false>(cache, thread);
+      kvt::enter<false>(programs[lane], thread);
+      kvt::begin_forward<false>(programs[lane], found, cache, row, head, query_block, begin, length, tokens, count, tile,
+                                thread);
     });
   for (auto& lane : lanes) lane.join();
   for (int done = 0; done < count; ++done) {

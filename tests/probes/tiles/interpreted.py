@@ -38,7 +38,6 @@ class Clock:
     def install(self):
         recorder.kvt_now = clock.kvt_now = lambda: tl.full([], self.read(), tl.int32)
         clock.kvt_ticks = lambda bits, since: tl.full(bits.shape, self.ticks(since), tl.int32)
-        recorder.kvt_passed = clock.kvt_passed = lambda since: tl.full([], self.ticks(since), tl.int32)
         recorder.kvt_behind = clock.kvt_behind = lambda bits: None
         recorder.kvt_mark = clock.kvt_mark = self.mark
         recorder.kvt_record = clock.kvt_record = record
@@ -56,11 +55,14 @@ class Clock:
             there = ctypes.c_uint64.from_address(first(word))
             there.value = max(there.value, value & (1 << 64) - 1)
 
-    def mark(self, since, ticks, pair, end, address):
+    def mark(self, since, key, pair, end, address):
+        to_key = min((first(key) - first(since)) >> layout.TICK_SHIFT, 255)
+        key = first(since) + (to_key << layout.TICK_SHIFT)
         place = first(pair) & 0xFFFFFFFF
         if place < first(end):
             at = first(address) + 2 * place
-            ctypes.c_uint16.from_address(at).value = first(ticks) | self.ticks(since) << 8
+            ctypes.c_uint16.from_address(at).value = to_key | self.ticks(key) << 8
+        return tl.full([], key, tl.int32)
 
 
 def reserve(counter, amount, wanted):

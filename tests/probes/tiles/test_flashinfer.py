@@ -39,7 +39,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 def inserted(before: str, after: str) -> Counter[str]:
     """The calls that rewriting inserted; without them, and the blocks a multiprocessor, the text is what it was."""
-    calls = "begin|key|value|end|prepare|Forward|enter|forward|leave"
+    calls = "begin|key|value|end|prepare|Found|ask|Forward|enter|forward|leave"
     text = re.sub(rf"kvt::({calls})[^;]*;|variant\.kvt_at[^;]*;", "", after)
     text = text.replace("kvt::Recording<AttentionVariant>", "AttentionVariant")
     text = re.sub(rf'#include "(hopper/)?{rewrite.RECORDER_HEADER}"\n', "", text)
@@ -59,7 +59,7 @@ def test_only_calls_are_inserted(folder: Path) -> None:
     assert rewritten.rindex("kvt::value") < rewritten.index("kvt::end")
     whole = (folder / ATTENTION / rewrite.FORWARD_HEADER).read_text()
     assert inserted(whole, rewrite.forward(whole)) == dict.fromkeys(
-        ("Forward", "enter", "begin_forward", "forward_key", "forward_value", "leave", "prepare"), 1
+        ("Found", "ask", "Forward", "enter", "begin_forward", "forward_key", "forward_value", "leave", "prepare"), 1
     )
 
 
@@ -218,6 +218,8 @@ void mma_f16(const Params& mainloop_params, Variant& variant, int kv_tile_idx_co
 FORWARD = """#pragma once
 #include "mask.cuh"
 __device__ void BatchPrefillWithPagedKVCacheDevice(const Params params, const dim3 tid = threadIdx) {
+  const uint32_t request_idx = request_indices[bx];
+  AttentionVariant variant(params, request_idx, smem);
   init(o_frag);  // load_q_global_smem<of a comment>
   load_q_global_smem<KTraits>(&qo_smem, tid);
   use(paged_kv, request_idx, kv_head_idx, qo_tile_idx, chunk_start, chunk_size, kv_len, CTA_TILE_KV,
@@ -251,14 +253,15 @@ cudaError_t BatchPrefillWithPagedKVCacheDispatched(Params params, float* tmp_s, 
 def test_a_program_that_goes_forward_begins_before_it_loads_and_tells_of_each_product() -> None:
     text = rewrite.forward(FORWARD)
     calls = [
-        "kvt::enter<", "load_q_global_smem<KTraits>", "kvt::begin_forward<", "#pragma unroll 1", "for (", "compute_qk",
+        "request_idx = request_indices", "kvt::ask<", "AttentionVariant variant(", "kvt::enter<",
+        "load_q_global_smem<KTraits>", "kvt::begin_forward<", "#pragma unroll 1", "for (", "compute_qk",
         "update_mdo_states", "kvt::forward_key(", "produce(", "compute_sfm_v<KTraits>", "kvt::forward_value<",
         "kvt::leave<", "write(o_frag)", "kvt::prepare(stream);",
     ]  # fmt: skip
     places = [text.index(call) for call in calls]
     assert places == sorted(places)
     assert "__launch_bounds__(KTraits::NUM_THREADS, 2) void" in text
-    assert text.count("kvt::") == 7 + len(re.findall(r"kvt::Forward kvt_forward;", text)) - 1
+    assert text.count("kvt::") == 9 + len(re.findall(r"kvt::Forward kvt_forward;", text)) - 1
     assert text.index('#include "hopper/kvtrace.cuh"') < text.index('#include "mask.cuh"')
 
 
@@ -293,6 +296,7 @@ def test_order_of_coordinates_and_comments_do_not_matter() -> None:
         ),
         (rewrite.multiply, PRODUCTS, '#include "variants.cuh"', "", "includes nothing"),
         (rewrite.forward, FORWARD, "chunk_start, chunk_size", "start, chunk_size", "has no chunk_start"),
+        (rewrite.forward, FORWARD, "AttentionVariant variant(", "auto variant(", "has 0 variants"),
         (rewrite.forward, FORWARD, "iter < num_iterations; ++iter", "iter < num_iterations - 1; ++iter", "0 loops"),
         (rewrite.forward, FORWARD, "update_mdo_states<", "update_states<", "does not call update_mdo_states"),
         (rewrite.forward, FORWARD, "  }\n  block.sync();", "  }\n", "no barrier behind its loop"),

@@ -104,9 +104,9 @@ def test_decodes_get_the_registers_with_which_their_rounds_of_programs_take_leas
     told = {"num_seqs": sequences, "BLOCK_Q": 4, "TILE_SIZE": 16}
     launched[(sequences + sequences // 4, 8)]("a", **told)
     launched[(sequences + sequences // 4 + 1, 8)]("a", **told)  # a prompt among them
-    launched[(49 + 12, 8)]("a", **told | {"num_seqs": 49})  # 488 programs, of which 392 have a sequence
+    launched[(49 + 12, 8)]("a", **told | {"num_seqs": 49})  # 488 programs, of which 392 have a sequence and run at once
     limits = [{key: kwargs[key] for key in kwargs if key not in told} for _, kwargs in rewritten.launches]
-    assert limits == [block(at_once), AS_VLLMS, {}]
+    assert limits == [block(at_once), AS_VLLMS, block(4)]
 
 
 @pytest.mark.parametrize(("spilling", "at_once"), [((6,), 5), ((5, 6), 4), ((4, 5, 6), 6), ((5,), 6)])
@@ -128,6 +128,15 @@ def test_registers_are_limited_by_their_number_where_no_block_can_say_it(kernels
     current.what = 5
     launched[LARGE]("a", TILE_SIZE=16)
     assert rewritten.launches[0][1] == {"TILE_SIZE": 16, "maxnreg": vllms}
+
+
+def test_decodes_that_all_run_at_once_are_not_held_to_a_number_of_registers(kernels) -> None:
+    """Told a number, the compiler makes slower code."""
+    _, rewritten, current, launched = kernels
+    rewritten.unknown_option = "ptx_options"
+    current.what = 5
+    launched[(40, 8)]("a", num_seqs=32, BLOCK_Q=4, TILE_SIZE=16)
+    assert set(rewritten.launches[0][1]) == {"num_seqs", "BLOCK_Q", "TILE_SIZE"}
 
 
 def test_registers_are_limited_where_torch_does_not_tell_how_many_there_are(

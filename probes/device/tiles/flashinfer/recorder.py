@@ -15,8 +15,9 @@ A compiled library outlives the process and serves others, so no address is a co
 has constant memory for the facts (`FACTS`), which is filled before the first launch. A kernel is not told its layer: it
 looks up the address of the layer's K in a table whose hash has no collisions.
 
-A decode's program takes some ten microseconds, and a load from memory 0.3. So no load at its begin waits for another
-one, and the reservation is on its way while block ids are summed up.
+A decode's program takes some ten microseconds, and a load from memory 0.3. So `fa2` asks for all that it wants to know
+before it learns which sequence is its own, and looks at the answers when its first tile is on its way. No load waits
+for another one, and the reservation is on its way while block ids are summed up.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ struct Forward {
   u32 time, ticks, left, blocks, window;
 };
 
-// The facts as they were before the first launch, and where they are.
-struct Facts {
-  u64 words[FACT_ROWS_BEFORE + 1], address;
+// Where the facts are, and what they were before the first launch. What a program looks at is in one line of a cache.
+struct alignas(64) Facts {
+  u64 address, words[FACT_ROWS_BEFORE + 1];
 };
 
 }  // namespace kvt
@@ -118,10 +119,10 @@ static inline void prepare(cudaStream_t stream) {
   cudaStreamCaptureStatus status;
   if (told == host_facts) return;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone) return;
-  constexpr size_t words = offsetof(Facts, address);
-  if (cudaMemcpyToSymbolAsync(facts, reinterpret_cast<const void*>(host_facts), words, 0, cudaMemcpyDeviceToDevice,
-                              stream) == cudaSuccess &&
-      cudaMemcpyToSymbolAsync(facts, &host_facts, sizeof(u64), words, cudaMemcpyHostToDevice, stream) == cudaSuccess)
+  constexpr size_t words = offsetof(Facts, words);
+  if (cudaMemcpyToSymbolAsync(facts, reinterpret_cast<const void*>(host_facts), sizeof(Facts::words), words,
+                              cudaMemcpyDeviceToDevice, stream) == cudaSuccess &&
+      cudaMemcpyToSymbolAsync(facts, &host_facts, sizeof(u64), 0, cudaMemcpyHostToDevice, stream) == cudaSuccess)
     told = host_facts;
 }
 
@@ -188,20 +189,27 @@ extern "C" __attribute__((weak, visibility("default"))) void kvt_facts(unsigned 
 
 namespace kvt {
 
-// What a program finds out at its begin. `what`: what its layer is told, or -1: it is not recorded.
+// What a program finds out at its begin. `what`: what its layer is told, or -1: it is not recorded. `known` and `told`:
+// what stands in the table where the layer would.
 struct Found {
   long long what;
-  u64 windows, control, tile_room, program_room, tile_memory, program_memory, pages_before, rows_before;
+  u64 known, told, windows, control, tile_room, program_room, tile_memory, program_memory, pages_before, rows_before;
 };
 
 KVT_INLINE u64 word_of(u64 fact) { return load(facts.address + 8 * fact); }
 
-// What the layer whose K has this address is told, and whether windows are kept still.
+// Asks what the layer whose K has this address is told, and whether windows are kept still.
 KVT_INLINE void look_up(u64 key, Found& found) {
   const u64 entry = facts.words[FACT_LAYERS] + 16 * (key * facts.words[FACT_FACTOR] >> facts.words[FACT_SHIFT]);
-  const u64 known = load(entry), what = load(entry + 8);
+  found.known = load(entry);
+  found.told = load(entry + 8);
   found.windows = word_of(FACT_WINDOWS);
-  found.what = known == key ? static_cast<long long>(what) : -1;
+}
+
+// Whether that layer is recorded: the first look at an answer, which waits for it.
+KVT_INLINE bool is_recorded(u64 key, Found& found) {
+  found.what = found.known == key ? static_cast<long long>(found.told) : -1;
+  return found.what >= 0;
 }
 
 // The same, and the ring's state.
@@ -337,8 +345,9 @@ KVT_INLINE void begin(const Params& params, Recording<Variant>& variant, int hig
   if constexpr (Paged<Params>::value && !OTHER_ORDER) {
     if (thread >= 32 || !facts.address) return;
     Found found;
-    look_up_all(reinterpret_cast<u64>(params.K_ptr), found);
-    if (found.what < 0) return;
+    const u64 key = reinterpret_cast<u64>(params.K_ptr);
+    look_up_all(key, found);
+    if (!is_recorded(key, found)) return;
     if (thread == 0) raise_window(window_of(found), FIRST, ~whole_now());
     const int page = static_cast<int>(static_cast<u32>(params.page_size)), unit = tile < page ? tile : page;
     if (!fits(page, low, high) || (tile < page ? page : tile) % unit) return;
@@ -364,14 +373,24 @@ KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int threa
   if constexpr (Paged<Params>::value) {
     if (thread != 0 || !facts.address) return;
     Found found;
-    look_up(reinterpret_cast<u64>(params.K_ptr), found);
-    if (found.what >= 0) raise_window(window_of(found), LAST, whole_now());
+    const u64 key = reinterpret_cast<u64>(params.K_ptr);
+    look_up(key, found);
+    if (is_recorded(key, found)) raise_window(window_of(found), LAST, whole_now());
   }
 }
 
-// A program that goes forward is about to load.
+// A program that goes forward asks for what it will want to know. It waits for nothing.
 template <bool OTHER_ORDER, typename Cache, typename Thread>
-KVT_INLINE void enter(Forward& program, const Cache&, const Thread& thread) {
+KVT_INLINE Found ask(const Cache& cache, const Thread& thread) {
+  Found found;
+  found.known = 0;
+  if (!OTHER_ORDER && facts.address && !(thread.y | thread.z)) look_up_all(reinterpret_cast<u64>(cache.k_data), found);
+  return found;
+}
+
+// It is about to load.
+template <bool OTHER_ORDER, typename Thread>
+KVT_INLINE void enter(Forward& program, const Thread& thread) {
   program = Forward{};
   if (!OTHER_ORDER && facts.address && !(thread.x | thread.y | thread.z)) program.start = whole_now();
 }
@@ -379,13 +398,11 @@ KVT_INLINE void enter(Forward& program, const Cache&, const Thread& thread) {
 // It knows its tiles, which begin at any block: it takes part in the window, and has its record written, block by block
 // where a tile has several.
 template <bool OTHER_ORDER, typename Cache, typename Thread>
-KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 begin,
-                              u32 length, u32 tokens, u32 count, u32 tile, const Thread& thread) {
+KVT_INLINE void begin_forward(Forward& program, Found& found, const Cache& cache, u32 row, u32 head, u32 query_block,
+                              u32 begin, u32 length, u32 tokens, u32 count, u32 tile, const Thread& thread) {
   if (OTHER_ORDER || thread.y || thread.z || !facts.address || !count) return;
-  Found found;
-  look_up_all(reinterpret_cast<u64>(cache.k_data), found);
   const int first_page = static_cast<int>(cache.indptr[row]);
-  if (found.what < 0) return;
+  if (!is_recorded(reinterpret_cast<u64>(cache.k_data), found)) return;
   program.window = window_of(found);
   if (thread.x == 0) raise_window(program.window, FIRST, ~program.start);
   // Divisions are as slow as loads here; sizes are powers of two.

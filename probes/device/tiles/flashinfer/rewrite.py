@@ -112,10 +112,15 @@ def forward(source: str) -> str:
     opening = code.index("{", _closing(code, code.index("(", loop)))
     closing = _closing(code, opening)
     other = "MASK_MODE == MaskMode::kMultiItemScoring"
-    starts = f"kvt::Forward kvt_forward; kvt::enter<{other}>(kvt_forward, paged_kv, tid);\n      "
+    own = list(re.finditer(r"\bAttentionVariant\s+variant\s*\(", code[begin : begin + loads[0].start()]))
+    if len(own) != 1:
+        raise MismatchError(f"{_FORWARD} has {len(own)} variants where one was expected")
+    asks = f"kvt::Found kvt_found = kvt::ask<{other}>(paged_kv, tid);\n    "
+    starts = f"kvt::Forward kvt_forward; kvt::enter<{other}>(kvt_forward, tid);\n      "
     edits = [
+        (_statement(code, begin + own[0].start()), asks),
         (_statement(code, begin + loads[0].start()), starts),
-        (_statement(code, loop), f"kvt::begin_forward<{other}>(kvt_forward, {', '.join(_ITERATIONS)});\n"),
+        (_statement(code, loop), f"kvt::begin_forward<{other}>(kvt_forward, kvt_found, {', '.join(_ITERATIONS)});\n"),
         (_behind_barrier(code, opening, closing, "update_mdo_states"), " kvt::forward_key(kvt_forward);"),
         (_behind_barrier(code, opening, closing, "compute_sfm_v"), " kvt::forward_value<CTA_TILE_KV>(kvt_forward);"),
         (_behind_barrier(code, closing, end), f" kvt::leave<{other}>(kvt_forward, tid);"),

@@ -1,0 +1,116 @@
+"""On a GPU: what recording tiles costs FlashInfer's decodes by themselves. No engine.
+
+    python -m bench.flashinfer_tiles [SEQUENCES...]
+
+Decodes of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16, 576 tokens a sequence), 16 layers
+read once each in a CUDA graph; microseconds a layer, median of 15 rounds of 20 replays. `own`: FlashInfer's kernels,
+twice; `recorded`: rewritten; `left out`: the same in a step that is not recorded. The first run compiles both, which
+takes minutes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import torch
+from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+
+from kvtrace.probes.device.tiles import flashinfer, launch
+from kvtrace.probes.device.tiles.ring import Ring
+
+HEADS, KV_HEADS, SIZE, BLOCK, CONTEXT, LAYERS = 32, 8, 128, 16, 576, 16
+ROUNDS, REPLAYS = 15, 20
+
+
+def main() -> None:
+    """Print a table."""
+    ring = Ring(1 << 30)
+    stream = torch.cuda.Stream()
+    for sequences in [int(number) for number in sys.argv[1:]] or [32, 256]:
+        blocks = sequences * (CONTEXT // BLOCK)
+        shape = LAYERS, blocks, 2, BLOCK, KV_HEADS, SIZE
+        caches = torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+        told = {caches[layer].data_ptr(): layer | 1 << 8 for layer in range(LAYERS)}
+        graphs = {"own": captured(caches, sequences, stream)}
+        current = launch.Current(ring.control, -1)
+        installed = flashinfer.install(current, frozenset(["read"]), fail, told)
+        if installed.problems or "read" not in installed.kinds:
+            fail(", ".join(installed.problems))
+        graphs["recorded"] = captured(caches, sequences, stream)
+        rounds: dict[str, list[float]] = {}
+        for _ in range(ROUNDS):
+            for name, graph, enabled in (
+                ("own", graphs["own"], False),
+                ("recorded", graphs["recorded"], True),
+                ("left out", graphs["recorded"], False),
+                ("own again", graphs["own"], False),
+            ):
+                rounds.setdefault(name, []).append(timed(graph, ring, stream, enabled=enabled))
+        own = [(a + b) / 2 for a, b in zip(rounds["own"], rounds["own again"], strict=True)]
+        for name, values in rounds.items():
+            ratio = statistics.median(v / o for v, o in zip(values, own, strict=True))
+            print(f"{sequences:4} x {CONTEXT} {name:10} {statistics.median(values):8.2f} us  {ratio:.3f}", flush=True)
+        installed.undo()
+
+
+def fail(why: str) -> None:
+    """End the program."""
+    raise SystemExit(why)
+
+
+def captured(caches: torch.Tensor, sequences: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    """Capture one read of each layer."""
+    pages = CONTEXT // BLOCK
+    starts = pages * torch.arange(sequences + 1, dtype=torch.int32, device="cuda")
+    indices = torch.randperm(caches.shape[1], device="cuda").to(torch.int32)
+    last = torch.full((sequences,), BLOCK, dtype=torch.int32, device="cuda")
+    workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(
+        workspace, "NHD", use_cuda_graph=True, use_tensor_cores=True, paged_kv_indptr_buffer=starts.clone(),
+        paged_kv_indices_buffer=indices.clone(), paged_kv_last_page_len_buffer=last.clone(), backend="fa2",
+    )  # fmt: skip
+    wrapper.plan(
+        starts.cpu(), indices, last.cpu(), HEADS, KV_HEADS, SIZE, BLOCK,
+        q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16,
+    )  # fmt: skip
+    query = torch.randn(sequences, HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty_like(query)
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            for cache in caches:
+                wrapper.run(query, cache, out=out)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for cache in caches:
+                wrapper.run(query, cache, out=out)
+    graph.kept = wrapper, query, out  # type: ignore[attr-defined]
+    return graph
+
+
+def timed(graph: torch.cuda.CUDAGraph, ring: Ring, stream: torch.cuda.Stream, *, enabled: bool) -> float:
+    """Microseconds a layer."""
+    took = []
+    with torch.cuda.stream(stream):
+        for _ in range(REPLAYS):
+            if enabled:
+                ring.open(stream.cuda_stream, enabled=True)
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before.record()
+            graph.replay()
+            after.record()
+            if enabled:
+                ring.close(1, stream.cuda_stream)
+            stream.synchronize()
+            took.append(1000 * before.elapsed_time(after) / LAYERS)
+            published = int(ring.published[0])
+            step = ring.steps[(published - 1) % 1024]
+            for section in range(3):
+                ring.released[section] = step[4 + section] + step[8 + section]
+            ring.released[3] = published
+    return statistics.median(took)
+
+
+if __name__ == "__main__":
+    main()
