@@ -168,8 +168,10 @@ def _offload(engine: EngineFacts, settings: Settings) -> Any:
     from vllm.config import KVTransferConfig
 
     if settings.tier:
-        module = "kvtrace.lab.replay.tiers.connector"
-        return KVTransferConfig(kv_connector="TierConnector", kv_connector_module_path=module, kv_role="kv_both")
+        lmcache = settings.tier["name"] == "lmcache"
+        name, module = ("LMCacheTier", "lmcache") if lmcache else ("TierConnector", "connector")
+        module = f"kvtrace.lab.replay.tiers.{module}"
+        return KVTransferConfig(kv_connector=name, kv_connector_module_path=module, kv_role="kv_both")
     if not engine.block_bytes:
         raise KvtraceError("cpu_bytes_to_use: the trace does not say how many bytes a block has")
     extra = dict((engine.told.get("kv_transfer") or {}).get("kv_connector_extra_config") or {})

@@ -1,5 +1,7 @@
 """A model of a tier behind the GPU's prefix cache, as the scheduler's side of a KV connector. It has no worker.
 
+`lmcache` has what LMCache does differently.
+
 Copies are asynchronous. A request whose prefix is in the tier waits for its copy, and other requests run on. A block
 that is being stored stays allocated until its copy has ended; with `tier_write=lazy` a block is copied as it is
 evicted, through a buffer that takes no room of the pool.
@@ -92,7 +94,7 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         """Tokens that the tier has behind those on the GPU; None while they are being prefetched."""
         if request.skip_reading_prefix_cache:
             return 0, False
-        if self.prefetcher is not None and self.prefetcher.in_flight(_tag(request, "kvtrace_session")):
+        if self.is_prefetching(request):
             return None, False
         first = num_computed_tokens // self.block_size
         usable = min((request.num_tokens - 1) // self.block_size, len(request.block_hashes))
@@ -107,6 +109,10 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self.store.load(chunks)
         self._matched_chunks += chunks
         return (end - first) * self.block_size, not self._blocking
+
+    def is_prefetching(self, request: Any) -> bool:
+        """Tell if what a request needs is on its way to the GPU."""
+        return self.prefetcher is not None and self.prefetcher.in_flight(_tag(request, "kvtrace_session"))
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Queue the copy of what was matched."""
@@ -130,7 +136,8 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._matched_chunks = []
         self._advance(idle=False)
         if self._write == "through":
-            for request_id, tokens in scheduler_output.num_scheduled_tokens.items():
+            for request_id in self._storing_order(scheduler_output):
+                tokens = scheduler_output.num_scheduled_tokens[request_id]
                 self._store_new(self._live[request_id], tokens if self._blocking else 0)
         return KVConnectorMetadata()
 
@@ -220,21 +227,27 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         ids = self._manager.get_block_ids(request.request_id)[0]
         busy_ns, waited_ns = self._busy_ns[True], max(self.store_link.free_at_ns, self._clock.now_ns)
         stored: list[int] = []
-        keys = [self._key(request, number) for number in range(before, chunks)]
-        self.store.use([key for key in keys if self.store.known(key)])
-        for number, key in enumerate(keys, before):
-            places = range(number * self._chunk, (number + 1) * self._chunk)
+        numbers = {self._key(request, number): number for number in range(before, chunks)}
+        for key in self._take_room(list(numbers)):
+            places = range(numbers[key] * self._chunk, (numbers[key] + 1) * self._chunk)
             blocks = [self.pool.blocks[each] for each in ids[places.start : places.stop]]
-            if len(blocks) == self._chunk and not self.store.known(key) and self.store.reserve(key):
-                self.pool.touch(blocks)
-                self._queue_store(key, blocks, self._chunk)
-                stored += places
+            self.pool.touch(blocks)
+            self._queue_store(key, blocks, self._chunk)
+            stored += places
         if stored and self._blocking:
             self._tell_held_up(len(stored), busy_ns, is_store=True)
         elif stored:
             self._tell_copy(len(stored), waited_ns, self.store_link.free_at_ns, is_store=True)
         if stored:
             self._tell_plan(request, [ids[place] for place in stored], stored, is_store=True)
+
+    def _storing_order(self, scheduler_output: Any) -> Sequence[str]:
+        return list(scheduler_output.num_scheduled_tokens)
+
+    def _take_room(self, chunks: list[bytes]) -> list[bytes]:
+        """Count what the tier has of a request's chunks as used. Return those that are to be stored."""
+        self.store.use([chunk for chunk in chunks if self.store.known(chunk)])
+        return [chunk for chunk in chunks if not self.store.known(chunk) and self.store.reserve(chunk)]
 
     def _evicted(self, block: Any) -> bool:
         from vllm.v1.core.kv_cache_utils import get_block_hash

@@ -53,22 +53,31 @@ class Store:
 
     def reserve(self, chunk: bytes) -> bool:
         """Take room for a new chunk. Return False if there is none."""
-        if len(self._chunks) >= self._capacity:
-            victim = next((c for c, ready in self._chunks.items() if ready and not self._loading[c]), None)
-            if victim is None:
-                self.refused += 1
-                return False
-            del self._chunks[victim]
-            self.evictions += 1
-            self._tell(TierOp.evict, victim)
-        self._chunks[chunk] = False
-        self._tell(TierOp.write, chunk)
+        if len(self._chunks) >= self._capacity and not self._evict():
+            return False
+        self._add(chunk)
         return True
 
+    def reserve_again(self, chunks: Sequence[bytes]) -> list[bytes]:
+        """Take room for chunks without a look at which of them are here: those give it back when all have theirs.
+
+        Returns those that found room: all, or the ones before the first that did not.
+        """
+        found: list[bytes] = []
+        for chunk in chunks:
+            if len(self._chunks) + len(found) >= self._capacity and not self._evict():
+                break
+            found.append(chunk)
+        for chunk in found:
+            if chunk not in self._chunks:
+                self._add(chunk)
+        return found
+
     def commit(self, chunk: bytes) -> None:
-        """Make a reserved chunk loadable."""
-        self._chunks[chunk] = True
-        self._tell(TierOp.store, chunk)
+        """Make a reserved chunk loadable, if it is not."""
+        if not self._chunks.get(chunk, False):
+            self._chunks[chunk] = True
+            self._tell(TierOp.store, chunk)
 
     def load(self, chunks: list[bytes]) -> None:
         """Keep chunks until `loaded`."""
@@ -82,6 +91,20 @@ class Store:
             self._loading[chunk] -= 1
             if not self._loading[chunk]:
                 del self._loading[chunk]
+
+    def _add(self, chunk: bytes) -> None:
+        self._chunks[chunk] = False
+        self._tell(TierOp.write, chunk)
+
+    def _evict(self) -> bool:
+        victim = next((c for c, ready in self._chunks.items() if ready and not self._loading[c]), None)
+        if victim is None:
+            self.refused += 1
+            return False
+        del self._chunks[victim]
+        self.evictions += 1
+        self._tell(TierOp.evict, victim)
+        return True
 
     def _tell(self, op: TierOp, chunk: bytes) -> None:
         if self._changed is not None:

@@ -141,13 +141,42 @@ def test_a_full_store_loses_the_end_of_a_prefix_and_keeps_its_beginning() -> Non
     assert [store.holds(chunk) for chunk in prefix] == [True, False, False]
 
 
-@given(st.lists(st.tuples(st.sampled_from("sldcu"), st.integers(0, 9)), max_size=80), st.integers(0, 4))
+def test_what_is_stored_without_a_look_takes_the_room_of_others_for_a_while() -> None:
+    """As LMCache, which asks for memory for each chunk before it sees that it has one already."""
+    store = Store(3)
+    for chunk in (b"a", b"b", b"c"):
+        assert store.reserve_again([chunk]) == [chunk]
+        store.commit(chunk)
+    assert store.reserve_again([b"c"]) == [b"c"]
+    assert [store.holds(chunk) for chunk in (b"a", b"b", b"c")] == [False, True, True]
+    assert store.reserve_again([b"c"]) == [b"c"]  # the room of `a` is free
+    assert (len(store), store.evictions) == (2, 1)
+    assert store.reserve_again([b"b", b"c", b"d"]) == [b"b", b"c", b"d"]  # `b` and `c` go for them, and come back
+    assert ([store.known(chunk) for chunk in (b"b", b"c", b"d")], store.evictions) == ([True] * 3, 3)
+    assert not any(store.holds(chunk) for chunk in (b"b", b"c", b"d"))
+
+
+def test_of_a_prefix_is_stored_what_finds_room() -> None:
+    store = Store(2)
+    assert store.reserve_again([b"a", b"b", b"c"]) == [b"a", b"b"]
+    store.commit(b"a")
+    store.load([b"a"])
+    assert store.reserve_again([b"c"]) == []
+    assert store.refused == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("sldcua"), st.integers(0, 9)), max_size=80), st.integers(0, 4))
 def test_a_store_never_exceeds_its_capacity_nor_evicts_what_is_copied(steps: list[tuple[str, int]], size: int) -> None:
     store, loading, storing = Store(size), set(), set()
     for kind, number in steps:
         chunk = bytes([number])
         if kind == "s" and not store.known(chunk) and store.reserve(chunk):
             storing.add(chunk)
+        elif kind == "a":
+            prefix = [bytes([number + more]) for more in range(3)]
+            found = store.reserve_again(prefix)
+            assert found == prefix[: len(found)]
+            storing |= {each for each in found if not store.holds(each)}
         elif kind == "c" and chunk in storing:
             store.commit(chunk)
             storing.remove(chunk)

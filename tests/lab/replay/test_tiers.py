@@ -207,6 +207,49 @@ def test_only_a_request_s_first_question_to_lmcache_takes_time(engine: ProcessPo
     assert 0 < once < 0.5 * always
 
 
+def test_lmcache_is_asked_from_the_first_token_on_and_keeps_its_answer(engine: ProcessPoolExecutor) -> None:
+    """Blocks 1 to 3 of a prompt, without the first; then block 0 as well, and others that press it."""
+    without_the_first, first, again, released, order = engine.submit(asked).result(timeout=300)
+    assert without_the_first == (0, False)  # the GPU has block 0, and the tier the next ones
+    assert first == again == (32, False)  # blocks 1 and 2 of 0 to 2, also after others needed room
+    assert released == [False, True]  # what it found stays until the request is scheduled
+    assert order == ["new", "running"]
+
+
+def asked() -> tuple[Any, ...]:
+    from kvtrace.lab.replay.tiers.lmcache import LMCacheTier
+    from kvtrace.lab.replay.tiers.store import Store
+
+    def tier_with(*chunks: bytes) -> Any:
+        tier: Any = object.__new__(LMCacheTier)
+        tier.block_size, tier._chunk, tier._blocking, tier.prefetcher = 16, 1, True, None
+        tier._answers, tier._matched, tier._matched_chunks, tier._looked_at, tier._loads = {}, {}, [], {}, {}
+        tier.store = Store(3)
+        for chunk in chunks:
+            tier.store.reserve(chunk)
+            tier.store.commit(chunk)
+        return tier
+
+    def fills() -> bool:
+        found = [tier.store.reserve(bytes([number])) for number in range(3)]
+        return all(found)
+
+    request = SimpleNamespace(
+        request_id="a", skip_reading_prefix_cache=False, num_tokens=80, block_hashes=[b"a", b"b", b"c", b"d"]
+    )
+    without_the_first = tier_with(b"b", b"c", b"d").get_num_new_matched_tokens(request, 16)
+    tier = tier_with(b"a", b"b", b"c")
+    first = tier.get_num_new_matched_tokens(request, 16)
+    held = fills()
+    again = tier.get_num_new_matched_tokens(request, 16)
+    tier.update_state_after_alloc(request, None, 0)
+    tier.store.loaded(tier._matched_chunks)
+    scheduled = SimpleNamespace(
+        num_scheduled_tokens={"running": 1, "new": 64}, scheduled_new_reqs=[SimpleNamespace(req_id="new")]
+    )
+    return without_the_first, first, again, [held, fills()], tier._storing_order(scheduled)
+
+
 def test_chunks_of_256_tokens_hit_less_than_blocks(engine: ProcessPoolExecutor) -> None:
     blocks = run(engine, "tier=host", "tier_bytes=1GiB", *FAST)
     chunks = run(engine, "tier=lmcache", "tier_bytes=1GiB", *FAST)
