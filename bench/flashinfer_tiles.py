@@ -16,6 +16,7 @@ import sys
 import torch
 from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
+from bench.tile_kernels import replayed_us
 from kvtrace.probes.device.tiles import flashinfer, launch
 from kvtrace.probes.device.tiles.ring import Ring
 
@@ -46,7 +47,8 @@ def main() -> None:
                 ("left out", graphs["recorded"], False),
                 ("own again", graphs["own"], False),
             ):
-                rounds.setdefault(name, []).append(timed(graph, ring, stream, enabled=enabled))
+                took = [replayed_us(graph, ring, stream, enabled=enabled) / LAYERS for _ in range(REPLAYS)]
+                rounds.setdefault(name, []).append(statistics.median(took))
         own = [(a + b) / 2 for a, b in zip(rounds["own"], rounds["own again"], strict=True)]
         for name, values in rounds.items():
             ratio = statistics.median(v / o for v, o in zip(values, own, strict=True))
@@ -87,29 +89,6 @@ def captured(caches: torch.Tensor, sequences: int, stream: torch.cuda.Stream) ->
                 wrapper.run(query, cache, out=out)
     graph.kept = wrapper, query, out  # type: ignore[attr-defined]
     return graph
-
-
-def timed(graph: torch.cuda.CUDAGraph, ring: Ring, stream: torch.cuda.Stream, *, enabled: bool) -> float:
-    """Microseconds a layer."""
-    took = []
-    with torch.cuda.stream(stream):
-        for _ in range(REPLAYS):
-            if enabled:
-                ring.open(stream.cuda_stream, enabled=True)
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            before.record()
-            graph.replay()
-            after.record()
-            if enabled:
-                ring.close(1, stream.cuda_stream)
-            stream.synchronize()
-            took.append(1000 * before.elapsed_time(after) / LAYERS)
-            published = int(ring.published[0])
-            step = ring.steps[(published - 1) % 1024]
-            for section in range(3):
-                ring.released[section] = step[4 + section] + step[8 + section]
-            ring.released[3] = published
-    return statistics.median(took)
 
 
 if __name__ == "__main__":

@@ -94,25 +94,27 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         """Tokens that the tier has behind those on the GPU; None while they are being prefetched."""
         if request.skip_reading_prefix_cache:
             return 0, False
-        if self.is_prefetching(request):
+        if self.prefetcher is not None and self.prefetcher.in_flight(_tag(request, "kvtrace_session")):
             return None, False
         first = num_computed_tokens // self.block_size
         usable = min((request.num_tokens - 1) // self.block_size, len(request.block_hashes))
+        end = self._found(request, first, usable)
+        if end <= first:
+            return 0, False
+        self._matched[request.request_id] = first, end
+        return (end - first) * self.block_size, not self._blocking
+
+    def _found(self, request: Any, first: int, usable: int) -> int:
+        """Keep what the tier has of a request's usable blocks from `first` on. Return the end of that."""
         end = first
         while end < usable and self.store.holds(self._key(request, end // self._chunk)):
             end = (end // self._chunk + 1) * self._chunk
         end = min(end, usable)
-        if end <= first:
-            return 0, False
-        self._matched[request.request_id] = first, end
-        chunks = self._chunks(request, first, end)
-        self.store.load(chunks)
-        self._matched_chunks += chunks
-        return (end - first) * self.block_size, not self._blocking
-
-    def is_prefetching(self, request: Any) -> bool:
-        """Tell if what a request needs is on its way to the GPU."""
-        return self.prefetcher is not None and self.prefetcher.in_flight(_tag(request, "kvtrace_session"))
+        if end > first:
+            chunks = self._chunks(request, first, end)
+            self.store.load(chunks)
+            self._matched_chunks += chunks
+        return end
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Queue the copy of what was matched."""

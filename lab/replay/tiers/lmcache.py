@@ -25,21 +25,11 @@ class LMCacheTier(TierConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         self._answers: dict[str, list[bytes]] = {}  # chunks by request
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Tokens that the tier has behind those on the GPU, as it answered first."""
-        if request.skip_reading_prefix_cache:
-            return 0, False
-        if self.is_prefetching(request):
-            return None, False
+    def _found(self, request: Any, first: int, usable: int) -> int:
         if (chunks := self._answers.get(request.request_id)) is None:
             chunks = self._answers[request.request_id] = self._from_the_first(request)
             self.store.load(chunks)
-        first = num_computed_tokens // self.block_size
-        end = min(len(chunks) * self._chunk, (request.num_tokens - 1) // self.block_size)
-        if end <= first:
-            return 0, False
-        self._matched[request.request_id] = first, end
-        return (end - first) * self.block_size, not self._blocking
+        return int(min(len(chunks) * self._chunk, usable))
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Queue the copy of what was matched. The answer is of no use any more."""
@@ -60,8 +50,8 @@ class LMCacheTier(TierConnector):
         return chunks
 
     def _storing_order(self, scheduler_output: Any) -> Sequence[str]:
-        new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
-        return [*new, *(each for each in scheduler_output.num_scheduled_tokens if each not in set(new))]
+        new = dict.fromkeys(request.req_id for request in scheduler_output.scheduled_new_reqs)
+        return [*new | dict.fromkeys(scheduler_output.num_scheduled_tokens)]
 
     def _take_room(self, chunks: list[bytes]) -> list[bytes]:
         return self.store.reserve_again(chunks)

@@ -48,7 +48,7 @@ class Clock:
         recorder.kvt_leave = clock.kvt_leave = lambda word, wanted: self.raise_to(word, wanted, self.read())
 
     def ticks(self, since):
-        return min((self.read() - first(since)) >> layout.TICK_SHIFT, 255)
+        return ticks(since, self.read())
 
     def raise_to(self, word, wanted, value):
         if first(wanted):
@@ -56,13 +56,17 @@ class Clock:
             there.value = max(there.value, value & (1 << 64) - 1)
 
     def mark(self, since, key, pair, end, address):
-        to_key = min((first(key) - first(since)) >> layout.TICK_SHIFT, 255)
+        to_key = ticks(since, first(key))
         key = first(since) + (to_key << layout.TICK_SHIFT)
         place = first(pair) & 0xFFFFFFFF
         if place < first(end):
             at = first(address) + 2 * place
             ctypes.c_uint16.from_address(at).value = to_key | self.ticks(key) << 8
         return tl.full([], key, tl.int32)
+
+
+def ticks(since, time):
+    return min((time - first(since)) >> layout.TICK_SHIFT, 255)
 
 
 def reserve(counter, amount, wanted):
