@@ -17,7 +17,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from kvtrace.lab.matrix import Cell
-from kvtrace.lab.summary import MADES, Result, load_results
+from kvtrace.lab.results import MADES, Result
+from kvtrace.lab.sources import load_results
 from kvtrace.queries import Trace
 from kvtrace.queries.text import rounded
 from kvtrace.reports.document import Document, Section, Words, text_table

@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kvtrace.lab.summary import MADES, Result, load_results
+from kvtrace.lab.results import MADES, Result
+from kvtrace.lab.sources import load_results
 from kvtrace.reports.document import Document, Items, Words, text_table
 from kvtrace.reports.markdown import markdown
 

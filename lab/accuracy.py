@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvtrace.lab.cell import PREDICTED
 from kvtrace.lab.compare import groups
-from kvtrace.lab.summary import Phase, Result
+from kvtrace.lab.results import Phase, Result
 from kvtrace.queries.statistics import paired_difference
 
 
@@ -52,11 +51,15 @@ class Beside:
 
 def beside(results: Sequence[Result]) -> list[Beside]:
     """All phases of cells that were both measured and predicted, and ended well both times."""
-    done = {result.place.name: result for result in results if result.status == "ok" and result.phases}
+    done = [result for result in results if result.status == "ok" and result.phases]
+    predicted: dict[str, Result] = {}
+    for result in done:
+        if result.made == "predicted":
+            predicted.setdefault(result.name, result)
     pairs = [
-        Beside(result, done[f"{name}{PREDICTED}"], position)
-        for name, result in done.items()
-        if f"{name}{PREDICTED}" in done
+        Beside(result, predicted[result.name], position)
+        for result in done
+        if result.made == "measured" and result.name in predicted
         for position in range(len(result.phases))
     ]
     return [pair for pair in pairs if not math.isnan(pair.error("jct_s_mean"))]
@@ -81,13 +84,13 @@ class Order:
 
 def order_of(pairs: Sequence[Beside], compare: str) -> Order:
     """How a prediction orders cells, against how they were measured."""
-    by_phase = {(pair.measured.place.name, pair.position): pair for pair in pairs}
-    cells = list({pair.measured.place.name: pair.measured for pair in pairs}.values())
+    by_phase = {(pair.measured.name, pair.measured.cell.repeat, pair.position): pair for pair in pairs}
+    cells = list({(pair.measured.name, pair.measured.cell.repeat): pair.measured for pair in pairs}.values())
     kept: list[tuple[bool, bool]] = []
     for members in groups(cells, compare).values():
         for one, other in itertools.combinations(members, 2):
             for position in range(len(one.phases)) if one.cell.repeat == other.cell.repeat else ():
-                first, second = (by_phase.get((result.place.name, position)) for result in (one, other))
+                first, second = (by_phase.get((result.name, result.cell.repeat, position)) for result in (one, other))
                 if first is None or second is None:
                     continue
                 measured, predicted = (_mean(b) - _mean(a) for a, b in zip(first.phases, second.phases, strict=True))

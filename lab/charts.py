@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvtrace.lab.matrix import text_of
-from kvtrace.lab.summary import MADE, Phase, Result, Spread
+from kvtrace.lab.results import MADE, Phase, Result, Spread
 from kvtrace.queries.plotting import COLOURS, MARKERS, label, legend, new_figure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.lab.matrix import text_of
-from kvtrace.lab.summary import Result
+from kvtrace.lab.results import Result
 from kvtrace.queries.statistics import Difference, paired_difference, replicate_difference
 
 LATE_MS = 50.0

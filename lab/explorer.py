@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import policy_label
-from kvtrace.lab.summary import Phase, Result, load_results
+from kvtrace.lab.results import Phase, Result
+from kvtrace.lab.sources import load_results
 
 FIGURES = {
     "output_tokens_per_s": "output tok/s",
@@ -49,30 +50,39 @@ class MakePage(Protocol):
         """Write the page at `path`, of at most `max_bytes` bytes."""
 
 
-def write_site(directories: Sequence[Path], target: Path, make_page: MakePage | None = None) -> int:
+def write_site(sources: Sequence[Path], target: Path, make_page: MakePage | None = None) -> int:
     """Write the site; returns the number of its rows, one a run and phase.
 
     Args:
-        directories: Of sweeps.
+        sources: As of `load_sweeps`.
         target: The folder to write.
         make_page: Writes the page of a run's trace; without it the site has none.
 
     Raises:
-        KvtraceError: A directory holds no results, or the site cannot be written.
+        KvtraceError: One has no results, or the site cannot be written.
     """
-    rows: list[dict[str, Any]] = []
     try:
         (target / "runs").mkdir(parents=True, exist_ok=True)
-        for directory in directories:
-            for result in load_results(directory):
-                page = _page(result, target, make_page) if make_page else None
-                rows += _rows(result, page)
-        data = {"filters": FILTERS, "figures": FIGURES, "runs": rows}
+        data = runs_of(sources, lambda result: _page(result, target, make_page) if make_page else None)
         (target / "runs.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         (target / "index.html").write_text(explorer_page(data), encoding="utf-8")
     except OSError as error:
         raise KvtraceError(f"{target} cannot be written: {error.strerror}") from error
-    return len(rows)
+    return len(data["runs"])
+
+
+def runs_of(sources: Sequence[Path], page: Callable[[Result], str | None] = lambda _: None) -> dict[str, Any]:
+    """What `runs.json` holds: its rows, one a run and phase, and the names of their filters and figures.
+
+    Args:
+        sources: As of `load_sweeps`.
+        page: Makes the page of a run's trace, and returns its address in the site.
+
+    Raises:
+        KvtraceError: One has no results or cannot be read.
+    """
+    rows = [row for source in sources for result in load_results(source) for row in _rows(result, page(result))]
+    return {"filters": FILTERS, "figures": FIGURES, "runs": rows}
 
 
 def explorer_page(data: Mapping[str, Any]) -> str:

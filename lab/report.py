@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.lab import charts
 from kvtrace.lab.accuracy import Beside, Order, beside, order_of
 from kvtrace.lab.compare import DRAWN, Change, changes, changes_of_runs, groups, unfair
+from kvtrace.lab.kept import RESULTS, write_kept
 from kvtrace.lab.matrix import text_of
-from kvtrace.lab.summary import MADE, MADES, Phase, Result, load_results
+from kvtrace.lab.results import MADE, MADES, Phase, Result
+from kvtrace.lab.sources import load_sweeps
 from kvtrace.queries.plotting import draw_bytes
 from kvtrace.queries.statistics import RESAMPLES, RULE
 from kvtrace.queries.text import rounded
@@ -59,20 +61,23 @@ COLUMNS: dict[str, tuple[str, str | None]] = {
 _METRICS = {"jct_s": "JCT (s)", "ttft_ms": "TTFT (ms)"}
 
 
-def write_report(directory: Path, target: Path) -> list[str]:
-    """Write report.md, report.html and their pictures; returns the warnings of the traces' readers.
+def write_report(sources: Sequence[Path], target: Path) -> list[str]:
+    """Write report.md, report.html, their pictures and the results; returns the warnings of the traces' readers.
+
+    Args:
+        sources: As of `load_sweeps`.
+        target: The folder to write to.
 
     Raises:
         KvtraceError: There are no results, or the folder cannot be written.
     """
-    results = load_results(directory)
+    sweeps = load_sweeps(*sources)
+    results = sweeps.results
     try:
         target.mkdir(parents=True, exist_ok=True)
-        studies = [
-            _study(json.loads(path.read_text()), results, target) for path in sorted(directory.glob("studies/*.json"))
-        ]
+        studies = [_study(study, results, target) for study in sweeps.studies.values()]
         document = Document(
-            title=Words(f"Lab report: {directory.resolve().name}"),
+            title=Words("Lab report: " + ", ".join(source.resolve().name for source in sources)),
             lead=Words(
                 "Latencies are those that the client saw. A job's completion time (JCT) is from when its first turn "
                 "was due to the end of its last."
@@ -82,6 +87,7 @@ def write_report(directory: Path, target: Path) -> list[str]:
         )
         write_file(target / "report.md", markdown(document).encode())
         write_file(target / "report.html", page(document).encode())
+        write_kept(target / RESULTS, list(sweeps.studies.values()), results)
     except OSError as error:
         raise KvtraceError(f"{target} cannot be written: {error.strerror}") from error
     return [warning for result in results for warning in result.warnings]
@@ -105,6 +111,7 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
         *_predictions(mine, compare),
         *_fairness(mine, compare),
         *_cells(mine, list(values), compare),
+        *(_side_by_side(ok, compare, values) if compare else []),
         *_repeats(ok),
         *_draws(ok),
         *(_comparison(ok, compare, values[compare]) if compare else []),
@@ -126,9 +133,10 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
 
 
 def _counted(did: str, results: Sequence[Result], of: int) -> str:
-    ok = sum(result.status == "ok" for result in results)
-    missing = of - len(results)
-    text = f"{ok} of {of} cells {did}, {len(results) - ok} failed"
+    ok = len({result.name for result in results if result.status == "ok"})
+    ended = len({result.name for result in results})
+    missing = of - ended
+    text = f"{ok} of {of} cells {did}, {ended - ok} failed"
     return text + (f", {missing} have not run yet." if missing else ".")
 
 
@@ -170,6 +178,8 @@ def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
     ]
     figures = [f"{figure}, {made}" for figure in ("JCT mean s", "TTFT p50 ms", "cached share") for made in MADES]
     what = "phases of cells" if phases else "cells"
+    if len(pairs) > (cells := len({(pair.measured.name, pair.position) for pair in pairs})):
+        what = f"runs of {cells} {what}"
     text = f"{len(pairs)} {what} are also measured. Mean absolute error of the mean JCT: {_mean_error(pairs)}"
     others = [pair for pair in pairs if not pair.own_times]
     if 0 < len(others) < len(pairs):
@@ -180,9 +190,11 @@ def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
         text += f" Of the {len(drawn)} with draws, {within} are measured within what two runs differ by."
     order = order_of(pairs, compare) if compare else Order(0, 0, 0, 0)
     if order.pairs:
+        text += f" {order.pairs} pairs of cells differ in {compare} only; prediction orders {order.right} as measured."
+    if order.apart:
         text += (
-            f" {order.pairs} pairs of cells differ in {compare} only; prediction orders {order.right} as measured. Of "
-            f"the {order.apart} whose measured difference has an interval without 0, it orders {order.apart_right} so."
+            f" Of the {order.apart} whose measured difference has an interval without 0, it orders {order.apart_right} "
+            "so."
         )
     yield Paragraph([text])
     yield _table([*axes, *(["phase"] if phases else []), *figures, "JCT error"], rows, [*figures, "JCT error"])
@@ -285,6 +297,85 @@ def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, str,
                     _, winner = (min if better == "min" else max)(values)
                     found.add((winner, label, name))
     return found
+
+
+class _Shown(NamedTuple):
+    """A figure of `_side_by_side`: its title, what it is of a phase, and whether more or less is better."""
+
+    title: str
+    of: Callable[[Phase], float | None]
+    better: str = "min"
+
+
+def _figure(name: str, scale: float = 1.0) -> Callable[[Phase], float | None]:
+    def of(phase: Phase) -> float | None:
+        value = phase.figures.get(name)
+        return None if value is None else value * scale
+
+    return of
+
+
+def _last_over_first(phase: Phase) -> float | None:
+    return phase.turns_ms[-1] / phase.turns_ms[0] if len(phase.turns_ms) > 1 else None
+
+
+_SIDE_BY_SIDE = (
+    _Shown("Mean job completion time, s", _figure("jct_s_mean")),
+    _Shown("Mean turn, s", _figure("turn_ms_mean", 1e-3)),
+    _Shown("Output tokens a second", _figure("output_tokens_per_s"), "max"),
+    _Shown("Prompt tokens from a cache, share", _figure("cached_share"), "max"),
+    _Shown("Mean time to first token, s", _figure("ttft_ms_mean", 1e-3)),
+    _Shown("Mean time to first token of later turns, s", _figure("ttft_later_ms", 1e-3)),
+    _Shown("Latency of the last turn over that of the first", _last_over_first),
+)
+
+
+def _side_by_side(results: Sequence[Result], compare: str, axes: dict[str, list[str]]) -> Iterator[Part]:
+    """A table a figure: a column for each value of the compared axis, a row for each setting of the others."""
+    found: dict[tuple[tuple[str, ...], str], dict[str, list[Phase]]] = {}
+    others = [axis for axis in _axes_of(results) if axis != compare] if results else []
+    values = axes[compare]
+    for result in results:
+        place = tuple(text_of(result.cell.axes[axis]) for axis in others)
+        for phase in result.phases:
+            row = found.setdefault((place, phase.label), {})
+            row.setdefault(text_of(result.cell.axes[compare]), []).append(phase)
+    ranks = {place: [_rank(axes, *each) for each in zip(others, place, strict=True)] for place, _ in found}
+    rows = dict(sorted(found.items(), key=lambda row: ranks[row[0][0]]))
+    if len(values) < 2 or len(rows) < 2:
+        return
+    several = len({label for _, label in rows}) > 1
+    head = [*others, *(["workload"] if several else []), *values]
+    blocks: list[Block] = []
+
+    def add(title: str, cells: Callable[[list[list[Phase]]], list[Cell]], numbers: Sequence[str]) -> None:
+        made = [cells([row.get(value, []) for value in values]) for row in rows.values()]
+        if any(cell.value is not None for row in made for cell in row):
+            heads = [[*place, *([label] if several else [])] for place, label in rows]
+            table = _table(head, [[*one, *row] for one, row in zip(heads, made, strict=True)], numbers)
+            blocks.extend([Paragraph([Words(title)]), table])
+
+    for shown in _SIDE_BY_SIDE:
+        add(shown.title, partial(_compared, shown), values)
+    add("How latencies grow with the turns (inferred)", _shapes, ())
+    reading = (
+        "Bold marks the best of a row. Of repeats: the mean, with the lowest and the highest in parentheses. Where "
+        "repeats differ by more than two values, these are not told apart."
+    )
+    if blocks:
+        yield f"By {compare}", [Paragraph([reading], "hint"), *blocks]
+
+
+def _compared(shown: _Shown, phases: list[list[Phase]]) -> list[Cell]:
+    """A row's cells, the best ones marked."""
+    found = [[value for phase in each if (value := shown.of(phase)) is not None] for each in phases]
+    means = [fmean(each) for each in found if each]
+    best = rounded((min if shown.better == "min" else max)(means)) if len(means) > 1 else None
+    return [Cell(_span(each), "best" if each and rounded(fmean(each)) == best else "") for each in found]
+
+
+def _shapes(phases: list[list[Phase]]) -> list[Cell]:
+    return [Cell(", ".join({phase.shape: None for phase in each if phase.shape}) or None) for each in phases]
 
 
 def _alike(results: Sequence[Result]) -> Iterator[tuple[list[str], str, list[Phase]]]:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.format.jsonlines import read_json_lines
 from kvtrace.ingest.run import ingest
-from kvtrace.lab.cell import DRAWS, FACTS, PREDICTED, load_cell
-from kvtrace.lab.matrix import Cell
+from kvtrace.lab.cell import DRAWS, FACTS, load_cell
+from kvtrace.lab.results import Phase, Result
 from kvtrace.lab.sweep import RESULT, RUN, read_object
-from kvtrace.queries.statistics import replicate_interval, value_of
+from kvtrace.queries.statistics import value_of
 from kvtrace.queries.trace import TRACE_NAME
-
-MADE, MADES = "made", ("measured", "predicted")
-"""The axis that tells predicted cells from measured ones, where a sweep has predicted ones."""
 
 _PHASE = """
 SELECT
@@ -48,102 +44,6 @@ SELECT count(*), sum(tokens), sum(ms), sum(tokens * tokens), sum(tokens * ms), s
 FROM (SELECT scheduled_tokens::DOUBLE AS tokens, own_ns / 1e6 AS ms FROM step JOIN step_time USING (engine_id, step)
     WHERE own_ns IS NOT NULL AND start_ns BETWEEN ? AND ?)
 """
-
-
-class Spread(NamedTuple):
-    """A predicted figure over draws of step times: its mean, and between what two runs of the same would lie (95%)."""
-
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass
-class Phase:
-    """One workload on the engine.
-
-    Attributes:
-        workload: Its description, with `name` and `sha256`.
-        position: Which of the cell's phases, from 0.
-        again: How often the cell ran the same workload before: 0 is cold, 1 is warm.
-        figures: Throughputs, latencies, shares; None what cannot be told.
-        jct_s: Completion time of each job that was completed, by session, s.
-        ttft_ms: Mean time to the first token of each such job, ms.
-        turns_ms: Mean latency of the first turn, the second and so on, ms: of jobs that completed all of them, up to
-            the turn that half of the jobs completed.
-        shape: How latencies grow with the turns, inferred by the query turn-growth; None where it cannot be told.
-        draws: Of a predicted cell, figures in each replay with other step times; empty without any.
-    """
-
-    workload: dict[str, Any]
-    position: int
-    figures: dict[str, float | None]
-    jct_s: dict[str, float]
-    ttft_ms: dict[str, float]
-    turns_ms: list[float] = field(default_factory=list)
-    shape: str | None = None
-    draws: dict[str, list[float]] = field(default_factory=dict)
-    again: int = 0
-
-    @property
-    def label(self) -> str:
-        """The workload's name, and whether the cell ran it before: phases with the same label did the same."""
-        name = str(self.workload["name"])
-        return name if not self.again else f"{name}, again" if self.again == 1 else f"{name}, time {self.again + 1}"
-
-    def spread(self, name: str) -> Spread | None:
-        """A figure over the draws; None without any."""
-        values = self.draws.get(name, [])
-        found = replicate_interval(values, least=0.0)
-        return Spread(value_of("mean", values), found.low, found.high) if found else None
-
-
-@dataclass
-class Result:
-    """A cell that ran, or failed."""
-
-    cell: Cell
-    place: Path
-    status: str
-    error: str | None
-    seconds: float
-    facts: dict[str, Any]
-    phases: list[Phase] = field(default_factory=list)
-    engine: dict[str, Any] = field(default_factory=dict)
-    steps: tuple[float, ...] | None = None
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The folder's name, the same of the measured cell and the predicted one."""
-        return self.place.name.removesuffix(PREDICTED)
-
-    @property
-    def made(self) -> str:
-        """`measured`, or `predicted` by a replay."""
-        return "predicted" if self.place.name.endswith(PREDICTED) else "measured"
-
-    @property
-    def trace(self) -> Path | None:
-        """The trace, if there is one."""
-        path = self.place / RUN / TRACE_NAME
-        return path if path.exists() else None
-
-
-def load_results(directory: Path) -> list[Result]:
-    """The results of all cells that have ended, ingesting those that were not yet.
-
-    Raises:
-        KvtraceError: There are none.
-    """
-    places = sorted(path.parent for path in directory.glob(f"cells/*/{RESULT}"))
-    if not places:
-        raise KvtraceError(f"{directory} holds no results; `kvtrace lab run MATRIX.toml -o {directory}` makes some")
-    results = [load_result(place) for place in places]
-    if any(result.made == "predicted" for result in results):
-        for result in results:  # one more axis, so that nothing compares, groups or draws the two alike
-            result.cell = replace(result.cell, axes={**result.cell.axes, MADE: result.made})
-    return results
 
 
 def load_result(place: Path) -> Result:

@@ -16,7 +16,6 @@ from kvtrace.escape import inert_lines
 _PARAMETERS = "KEY=VALUE, such as jobs=30 or rate=0.5; values are JSON or text."
 
 ParametersArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=_PARAMETERS)]
-SweepArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to `kvtrace lab run -o`.")]
 MatricesArgument = Annotated[
     list[Path], typer.Argument(metavar="MATRIX", help="Experiments to run, in TOML or JSON (docs/lab.md).")
 ]
@@ -230,29 +229,43 @@ def _share(text: str) -> tuple[int, int]:
     return int(number), int(shares)
 
 
+SourcesArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SWEEP", help="Folders given to `kvtrace lab run -o`, or results.jsonl.gz of reports on them."
+    ),
+]
+
+
 def report(
-    directory: SweepArgument,
+    sweeps: SourcesArgument,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Folder to write to.  [default: DIR/report]")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FOLDER", help="Folder to write to.  [default: report in the first]"),
     ] = None,
 ) -> None:
     """Report on all cells.
 
     Ingests the recordings that are not ingested yet, and writes report.md and report.html: tables, plots,
-    comparisons, warnings.
+    comparisons, warnings. results.jsonl.gz beside them has all that the report needs, without the recordings.
+
+    A cell that several sweeps have ran as often. A measured one stands beside its prediction, whichever sweeps they
+    are in.
     """
-    target = output or directory / "report"
+    if output is None and sweeps[0].is_file():
+        raise KvtraceError(f"{sweeps[0]} is a file: -o FOLDER says where to write the report", 2)
+    target = output or sweeps[0] / "report"
     with needs_analysis():
         from kvtrace.lab.report import write_report
 
-        warnings = write_report(directory, target)
+        warnings = write_report(sweeps, target)
     for warning in warnings:
         typer.echo(f"warning: {inert_lines(warning)}", err=True)
     typer.echo(f"{target / 'report.md'}\n{target / 'report.html'}")
 
 
 def explorer(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders given to `kvtrace lab run -o`.")],
+    sweeps: SourcesArgument,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="SITE", help="Folder to write.")],
     pages: Annotated[bool, typer.Option(" /--no-pages", help="Write no page per trace.", show_default=False)] = True,
 ) -> None:
@@ -261,7 +274,7 @@ def explorer(
         from kvtrace.lab.explorer import write_site
         from kvtrace.viewer.page import make_page
 
-        runs = write_site(directories, output, make_page if pages else None)
+        runs = write_site(sweeps, output, make_page if pages else None)
     typer.echo(f"{runs} runs in {output / 'index.html'}")
 
 

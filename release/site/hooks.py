@@ -14,7 +14,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from kvtrace.lab.explorer import explorer_page
+from kvtrace.lab.explorer import explorer_page, runs_of
 
 ROOT = Path(__file__).parent.parent.parent
 FRONT = {
@@ -27,9 +27,9 @@ FRONT = {
     "examples/recordings/README.md": "recordings.md",
     "examples/notebooks/pandas.ipynb": "tutorials/pandas.md",
     "examples/notebooks/polars.ipynb": "tutorials/polars.md",
-    "docs/studies/runs.json": "studies/explorer.html",
+    "docs/studies/results": "studies/explorer.html",
 }
-"""Files of the repository that have another name on the site."""
+"""Files of the repository that have another name on the site, and the folder of results, of which it has a page."""
 EXPLORE = ROOT / ".explore"
 """Pages of recordings that `make explore` made. `make site` copies them if they are there."""
 
@@ -72,14 +72,14 @@ def site_path(page: str, target: str) -> str:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the root's pages under their names on the site."""
-    for name in ("README.md", "studies/runs.json"):
-        if there := files.get_file_from_path(name):
-            files.remove(there)
+    if there := files.get_file_from_path("README.md"):
+        files.remove(there)
     for name, place in FRONT.items():
         if name.endswith(".ipynb"):
             files.append(File.generated(config, place, content=notebook(ROOT / name)))
-        elif name.endswith(".json"):
-            files.append(File.generated(config, place, content=explorer_page(json.loads((ROOT / name).read_text()))))
+        elif (ROOT / name).is_dir():
+            runs = runs_of(sorted((ROOT / name).iterdir()))
+            files.append(File.generated(config, place, content=explorer_page(runs)))
         else:
             files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
     for stamp in EXPLORE.glob("*/made"):

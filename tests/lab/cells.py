@@ -126,6 +126,51 @@ class Sweep:
         return self.directory
 
 
+def job(session: str, start: int, ttft: int, turn_ms: int, **more: Any) -> list[dict[str, Any]]:
+    """Two turns, the second 100 ms after the first's end; JCT is 2 turns + 100 ms."""
+    second = start + turn_ms + 100
+    return [
+        request(session, 0, start, start + ttft, start + turn_ms, **more),
+        request(session, 1, second, second + ttft, second + turn_ms, last=True, **more),
+    ]
+
+
+def both_made(directory: Path) -> Path:
+    """Two policies at two rates, measured and predicted; the prediction has the policies' order wrong at the second."""
+    sweep = Sweep(directory, policy=["fcfs", "priority"], rate=["1.0", "2.0"])
+    told = {"predicted": {"time_from": "h100.duckdb", "notes": ["schedulers differ"]}}
+    for policy, rate, measured, predicted in (
+        ("fcfs", 1.0, 100, 110),
+        ("priority", 1.0, 50, 55),
+        ("fcfs", 2.0, 100, 100),
+        ("priority", 2.0, 80, 120),
+    ):
+        for turn_ms, how in ((measured, False), (predicted, True)):
+            records = [record for n in range(8) for record in job(f"j{n}", n, 10, turn_ms)]
+            workload = {"parameters": {"rate": rate}}
+            facts = told if how else {}
+            sweep.cell(records, policy=policy, rate=rate, predicted=how, workload=workload, facts=facts)
+    return sweep.close()
+
+
+def drawn(directory: Path) -> Path:
+    """Two policies at two rates, predicted with eight draws each; at the second rate two runs differ by more."""
+    sweep = Sweep(directory, policy=["fcfs", "priority"], rate=["1.0", "2.0"])
+    for policy, rate, turn_ms, step in (
+        ("fcfs", 1.0, 100, 0.001),
+        ("priority", 1.0, 50, 0.001),
+        ("fcfs", 2.0, 100, 0.1),
+        ("priority", 2.0, 80, 0.1),
+    ):
+        records = [record for n in range(8) for record in job(f"j{n}", n, 10, turn_ms)]
+        jct_s = 2 * turn_ms / 1e3 + 0.1
+        draws = [{"jct_s_mean": jct_s + step * (number - 3.5), "ttft_ms_mean": 10.0} for number in range(8)]
+        facts = {"predicted": {"time_from": "h100.duckdb", "notes": [], "draws": draws}}
+        workload = {"parameters": {"rate": rate}}
+        sweep.cell(records, policy=policy, rate=rate, predicted=True, workload=workload, facts=facts)
+    return sweep.close()
+
+
 def table(markdown: str, heading: str) -> list[dict[str, str]]:
     """The first table after a heading, without marks."""
     lines = markdown[markdown.index(f"### {heading}\n") :].splitlines()

@@ -7,7 +7,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kvtrace.lab.summary import Result, load_results
+from kvtrace.lab.results import Result
+from kvtrace.lab.sources import load_results
 from kvtrace.queries import Trace
 
 from .cells import table

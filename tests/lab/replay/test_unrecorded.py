@@ -22,7 +22,7 @@ from kvtrace.lab.replay.cell import figures_of
 from kvtrace.lab.replay.check import outcome
 from kvtrace.lab.replay.sweep import _times
 from kvtrace.lab.replay.workload import read_workload
-from kvtrace.lab.summary import load_results
+from kvtrace.lab.sources import load_results
 from tests.lab.cells import small_matrix
 from tests.lab.replay.conftest import kvtrace
 from tests.traces import write_trace

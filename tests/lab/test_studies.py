@@ -1,0 +1,123 @@
+"""The tables of the studies' pages are those of the results that the repository keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kvtrace.lab.accuracy import beside
+from kvtrace.lab.matrix import text_of
+from kvtrace.lab.results import Phase, Result
+from kvtrace.lab.sources import load_sweeps
+
+STUDIES = Path(__file__).parent.parent.parent / "docs" / "studies"
+RESULTS = STUDIES / "results"
+POLICIES = {
+    "fcfs": "fcfs",
+    "TTL pin": "ttl-pin ttl_s=3.0 threshold_s=2.0 order=jobs",
+    "TTL pin, job order": "ttl-pin ttl_s=3.0 threshold_s=2.0 order=jobs",
+    **{f"{name} {size} GiB": f"{name} {size} GiB" for name in ("offloading", "lmcache") for size in (16, 128)},
+}
+"""Policies as the pages name them."""
+
+Cells = dict[tuple[str, int, float], list[Result]]
+
+
+@cache
+def kept(name: str, made: str) -> Cells:
+    """Results by policy, KV tokens and rate; of predicted ones the first draw."""
+    found: Cells = {}
+    for result in load_sweeps(RESULTS / f"{name}.jsonl.gz").results:
+        if result.made == made and not (made == "predicted" and result.cell.repeat):
+            axes = result.cell.axes
+            found.setdefault((text_of(axes["policy"]), result.cell.kv_tokens, float(axes["rate"])), []).append(result)
+    return found
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """The rows of the first table behind a text, its head first."""
+    lines = page.read_text().partition(f"\n{heading}")[2].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("| "))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().replace("**", "").strip("`") for cell in line.strip().strip("|").split("|")])
+    return [rows[0], *rows[2:]]
+
+
+def says(text: str, value: float) -> bool:
+    """Whether a number in a page, rounded, is a value."""
+    number = re.fullmatch(r"([\d,]+)(\.\d+)?%?", text)
+    assert number is not None, text
+    half = 0.5 * 10.0 ** -len((number[2] or ".")[1:])
+    return abs(float(text.replace(",", "").rstrip("%")) - value) <= half * 1.0001
+
+
+def figure(name: str, scale: float = 1.0) -> Callable[[Phase], float]:
+    return lambda phase: scale * float(phase.figures[name] or 0.0)
+
+
+def last_over_first(phase: Phase) -> float:
+    return phase.turns_ms[-1] / phase.turns_ms[0]
+
+
+class Shown(NamedTuple):
+    """A table of a page: the results it is of, its heading, and what is in it."""
+
+    page: str
+    heading: str
+    of: Callable[[Phase], float | str | None]
+
+
+JCT = "## Mean job completion time, s"
+CACHED = "## Prompt tokens from a cache, GPU or host"
+TABLES = (
+    Shown("policy-72", JCT, figure("jct_s_mean")),
+    Shown("policy-72", "## Mean turn duration, s", figure("turn_ms_mean", 1e-3)),
+    Shown("policy-72", CACHED, figure("cached_share", 100)),
+    Shown("policy-72", "## Mean time to first token of later turns, s", figure("ttft_later_ms", 1e-3)),
+    Shown("lmcache-8-turns", JCT, figure("jct_s_mean")),
+    Shown("lmcache-8-turns", CACHED, figure("cached_share", 100)),
+    Shown("lmcache-8-turns", "Last turn over first (T8/T1)", last_over_first),
+    Shown("lmcache-8-turns", "## Failure modes and regimes", lambda phase: phase.shape),
+)
+
+
+@pytest.mark.parametrize("shown", TABLES, ids=lambda shown: f"{shown.page}: {shown.heading}")
+def test_a_table_of_predicted_cells_is_that_of_the_kept_results(shown: Shown) -> None:
+    cells = kept(shown.page, "predicted")
+    head, *rows = table(STUDIES / f"{shown.page}.md", shown.heading)
+    compared = 0
+    for tokens, rate, *row in rows:
+        for policy, text in zip(head[2:], row, strict=True):
+            (result,) = cells[POLICIES[policy], int(tokens.replace(",", "")), float(rate)]
+            value = shown.of(result.phases[0])
+            told = text == value if isinstance(value, str) else value is not None and says(text, value)
+            assert told, f"{policy}, {tokens} tokens, {rate} jobs/s: {text} in the page, {value} kept"
+            compared += 1
+    assert compared == len(cells)
+
+
+def test_measured_cells_of_the_policy_study_stand_beside_their_predictions() -> None:
+    measured, predicted = (kept("policy-72", made) for made in ("measured", "predicted"))
+    rows = {row[0]: row for row in table(STUDIES / "policy-72.md", "## Measured cells")[1:]}
+    compared = 0
+    for cell, row in rows.items():
+        if cell.endswith("*") or "825,000" in cell:  # of other files
+            continue
+        policy, tokens, rate = re.fullmatch(r"(.+), ([\d,]+), (\d+)/s", cell).groups()  # type: ignore[union-attr]
+        place = POLICIES[policy], int(tokens.replace(",", "")), float(rate)
+        jobs = [str(result.phases[0].figures["jct_s_mean"]) for result in measured[place]]
+        assert row[1].split(", ") == jobs, cell
+        assert says(row[3].partition(" ")[0], float(predicted[place][0].phases[0].figures["jct_s_mean"] or 0)), cell
+        compared += len(jobs)
+    assert compared == 21  # and three of LMCache
+    pairs = beside(load_sweeps(RESULTS / "policy-72.jsonl.gz").results)
+    assert len(pairs) == 24
+    assert sum(abs(pair.error("jct_s_mean")) for pair in pairs) / len(pairs) < 0.06
