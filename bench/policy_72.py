@@ -1,11 +1,11 @@
 """The 72-run policy study's job times beside those of a sweep of `examples/studies/policy-72.toml`.
 
-    kvtrace lab run examples/studies/policy-72.toml -o SWEEP [--replay --time-from TRACE]
-    python -m bench.policy_72 SWEEP [--set "lmcache 16/825k/3=95.9" ...]
+    python -m bench.policy_72 docs/studies/results/policy-72.jsonl.gz [MORE ...] [--instead POLICY=OTHER ...]
 
 Prints job times over those of FCFS at the same rate, published / found, and how many pairs of policies at one rate that
 differ by more than 5% in the study come in its order. `policy_72.json` has the published figures and their source.
-`--set` gives a cell a mean job time of its own, in s: policy, KV tokens and jobs/s.
+Sources are those of `kvtrace lab report`. `--instead offloading=simple-cpu-offload` takes one policy's cells for
+another's, where there are such.
 """
 
 from __future__ import annotations
@@ -33,20 +33,24 @@ Place = tuple[str, str, float]
 def main() -> None:
     """Print the table and the counts, for measured and for predicted cells."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sweep", type=Path)
-    parser.add_argument("--set", action="append", default=[], metavar="POLICY/TOKENS/RATE=SECONDS")
+    parser.add_argument("sources", type=Path, nargs="+")
+    parser.add_argument("--instead", action="append", default=[], metavar="POLICY=OTHER")
     options = parser.parse_args()
-    results = [result for result in load_results(options.sweep) if result.status == "ok"]
-    given = dict(_given(text) for text in options.set)
+    results = [result for result in load_results(*options.sources) if result.status == "ok"]
     for made in MADES:
-        if found := {place_of(result): _job_s(result) for result in results if result.made == made}:
-            _print(made, found | given)
-
-
-def _given(text: str) -> tuple[Place, float]:
-    place, seconds = text.split("=")
-    policy, tokens, rate = place.split("/")
-    return (policy, tokens, float(rate)), float(seconds)
+        runs: dict[Place, list[float]] = {}
+        for result in results:
+            if result.made == made:
+                runs.setdefault(place_of(result), []).append(_job_s(result))
+        found = {place: fmean(seconds) for place, seconds in runs.items()}
+        for policy, _, other in (text.partition("=") for text in options.instead):
+            found |= {
+                (name.replace(other, policy, 1), *rest): seconds
+                for (name, *rest), seconds in found.items()
+                if name.split()[0] == other
+            }
+        if found:
+            _print(made, found)
 
 
 def place_of(result: Result) -> Place:

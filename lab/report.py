@@ -370,7 +370,8 @@ def _compared(shown: _Shown, phases: list[list[Phase]]) -> list[Cell]:
     """A row's cells, the best ones marked."""
     found = [[value for phase in each if (value := shown.of(phase)) is not None] for each in phases]
     means = [fmean(each) for each in found if each]
-    best = rounded((min if shown.better == "min" else max)(means)) if len(means) > 1 else None
+    differ = len({rounded(mean) for mean in means}) > 1
+    best = rounded((min if shown.better == "min" else max)(means)) if differ else None
     return [Cell(_span(each), "best" if each and rounded(fmean(each)) == best else "") for each in found]
 
 

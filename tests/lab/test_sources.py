@@ -121,6 +121,7 @@ def test_values_are_set_side_by_side(tmp_path: Path) -> None:
     text = (tmp_path / "report" / "report.md").read_text()
     assert "| 2.0 | 0.4 (0.3 to 0.5) | **0.3** |" in text
     assert "| 10.0 | - | 0.7 |" in text, "nothing is best where nothing is to compare"
+    assert "| 2.0 | 0.4 | 0.4 |" in text, "nor where all are the same: shares from a cache"
 
 
 def test_nothing_is_set_side_by_side_of_one_row(tmp_path: Path) -> None:
