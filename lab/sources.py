@@ -64,6 +64,8 @@ def load_results(*sources: Path) -> list[Result]:
 
 
 def _folder(directory: Path) -> tuple[list[dict[str, Any]], list[Result]]:
+    if directory.suffix == ".gz" and not directory.exists():
+        raise KvtraceError(f"there is no file {directory}")
     places = sorted(path.parent for path in directory.glob(f"cells/*/{RESULT}"))
     if not places:
         raise KvtraceError(f"{directory} holds no results; `kvtrace lab run MATRIX.toml -o {directory}` makes some")

@@ -156,6 +156,11 @@ def test_a_file_that_holds_no_results_is_refused_by_name(data: bytes, why: str, 
     assert str(path) in str(error.value)
 
 
+def test_a_file_that_is_not_there_is_not_taken_for_a_folder_without_results(tmp_path: Path) -> None:
+    with pytest.raises(KvtraceError, match="there is no file"):
+        load_sweeps(tmp_path / "results.jsonl.gz")
+
+
 def test_the_commands_take_kept_results(tmp_path: Path) -> None:
     sweep, kept = both_made(tmp_path / "sweep"), tmp_path / "sweep" / "report" / RESULTS
     runner = CliRunner()
