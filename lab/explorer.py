@@ -72,7 +72,7 @@ def write_site(sources: Sequence[Path], target: Path, make_page: MakePage | None
 
 
 def runs_of(sources: Sequence[Path], page: Callable[[Result], str | None] = lambda _: None) -> dict[str, Any]:
-    """What `runs.json` holds: its rows, one a run and phase, and the names of their filters and figures.
+    """Make the content of `runs.json`: rows, one a run and phase, and the names of their filters and figures.
 
     Args:
         sources: As of `load_sweeps`.

@@ -1,4 +1,4 @@
-"""What a cell found, in figures."""
+"""A cell's results, in figures."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def table(page: Path, heading: str) -> list[list[str]]:
 
 
 def says(text: str, value: float) -> bool:
-    """Whether a number in a page, rounded, is a value."""
+    """Compare a number of a page, which is rounded, with a value."""
     number = re.fullmatch(r"([\d,]+)(\.\d+)?%?", text)
     assert number is not None, text
     half = 0.5 * 10.0 ** -len((number[2] or ".")[1:])
