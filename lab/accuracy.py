@@ -60,7 +60,7 @@ def beside(results: Sequence[Result]) -> list[Beside]:
         Beside(result, predicted[result.name], position)
         for result in done
         if result.made == "measured" and result.name in predicted
-        for position in range(len(result.phases))
+        for position in range(min(len(result.phases), len(predicted[result.name].phases)))
     ]
     return [pair for pair in pairs if not math.isnan(pair.error("jct_s_mean"))]
 

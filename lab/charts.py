@@ -30,6 +30,7 @@ AXES = {
     "block_size": "block size (tokens)",
 }
 _MOST_PANELS = 4
+_LARGEST = 1 << 63
 
 
 class _Point(NamedTuple):
@@ -47,17 +48,22 @@ def varied(results: Sequence[Result], compare: str | None) -> list[str]:
     moving: set[str] = set()
     for result in results:
         for axis, value in result.cell.axes.items():
-            axes.setdefault(axis, set()).add(value if isinstance(value, int | float) else None)
+            axes.setdefault(axis, set()).add(_number(value))
         own: dict[str, set[Any]] = {}
         for phase in result.phases:
             for name, value in phase.workload["parameters"].items():
-                own.setdefault(name, set()).add(value if isinstance(value, int | float) else None)
+                own.setdefault(name, set()).add(_number(value))
         for name, values in own.items():
             parameters.setdefault(name, set()).update(values)
         moving |= {name for name, values in own.items() if len(values) > 1 and name != "seed"}
     shared = set.intersection(*(set(p.workload["parameters"]) for r in results for p in r.phases), moving)
     found = [name for name, values in parameters.items() if name in shared and None not in values]
     return found + [axis for axis, values in axes.items() if axis not in {compare, "repeat", MADE} and _numeric(values)]
+
+
+def _number(value: Any) -> float | None:
+    """A number that an axis can have; None: it is none."""
+    return value if isinstance(value, float) or (isinstance(value, int) and abs(value) < _LARGEST) else None
 
 
 def _numeric(values: set[Any]) -> bool:

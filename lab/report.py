@@ -246,7 +246,9 @@ def _axes(result: Result) -> list[tuple[str, Any]]:
 
 
 def _rank(values: dict[str, list[str]], axis: str, value: str) -> int:
-    return values[axis].index(value) if axis in values else int(value)
+    if axis not in values:
+        return int(value)  # a repeat
+    return values[axis].index(value) if value in values[axis] else len(values[axis])
 
 
 def _cells(results: Sequence[Result], axes: list[str], compare: str | None) -> Iterator[Part]:
@@ -316,7 +318,7 @@ def _figure(name: str, scale: float = 1.0) -> Callable[[Phase], float | None]:
 
 
 def _last_over_first(phase: Phase) -> float | None:
-    return phase.turns_ms[-1] / phase.turns_ms[0] if len(phase.turns_ms) > 1 else None
+    return phase.turns_ms[-1] / phase.turns_ms[0] if len(phase.turns_ms) > 1 and phase.turns_ms[0] else None
 
 
 _SIDE_BY_SIDE = (
@@ -502,7 +504,7 @@ def _turns(results: Sequence[Result]) -> Iterator[Part]:
                 *axes,
                 name,
                 *(fmean(each[turn - 1] for each in turns) if turn <= last else None for turn in shown),
-                _span([each[last - 1] / each[0] for each in turns]),
+                _span([each[last - 1] / each[0] if each[0] else None for each in turns]),
                 *(_mean_of(phases, share) for share in _SHARES),
                 ", ".join(f"{shape} ({count})" if len(shapes) > 1 else shape for shape, count in shapes.items()) or "-",
             ]

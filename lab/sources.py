@@ -22,9 +22,16 @@ class Sweeps:
     results: list[Result] = field(default_factory=list)
 
     def add(self, study: dict[str, Any]) -> None:
-        """Add a matrix; of two with the same name, the cells of both are those of one."""
+        """Add a matrix; of two with the same name, the cells of both are those of one.
+
+        Raises:
+            KvtraceError: They have not the same axes.
+        """
         known = self.studies.setdefault(study["name"], study)
         if known is not study:
+            if known["compare"] != study["compare"] or known["axes"].keys() != study["axes"].keys():
+                both = " and ".join(", ".join(each["axes"]) for each in (known, study))
+                raise KvtraceError(f"two studies have the name {study['name']}, and not the same axes: {both}")
             axes = {
                 axis: list(dict.fromkeys(known["axes"].get(axis, []) + study["axes"].get(axis, [])))
                 for axis in {**known["axes"], **study["axes"]}
@@ -50,6 +57,10 @@ def load_sweeps(*sources: Path) -> Sweeps:
         studies, results = read_kept(source) if source.is_file() else _folder(source)
         for study in studies:
             found.add(study)
+        for result in results:
+            known = found.studies.get(result.cell.study)
+            if known is not None and result.cell.axes.keys() - {"repeat"} != known["axes"].keys():
+                raise KvtraceError(f"{source}: {result.name} has not the axes of its study, {result.cell.study}")
         found.results += results
     _number_repeats(found.results)
     if any(result.made == "predicted" for result in found.results):
@@ -79,12 +90,15 @@ def _folder(directory: Path) -> tuple[list[dict[str, Any]], list[Result]]:
 def _number_repeats(results: list[Result]) -> None:
     """Give a cell that ran before the first number that no repeat of its settings has."""
     taken: set[tuple[str, str, str, int]] = set()
+    free: dict[tuple[str, str, str], int] = {}
     for result in results:
         axes = {axis: value for axis, value in result.cell.axes.items() if axis != "repeat"}
         place = result.cell.study, json.dumps(axes, sort_keys=True, default=str), result.made
         number = result.cell.repeat
-        while (*place, number) in taken:
-            number += 1
-        taken.add((*place, number))
-        if number != result.cell.repeat:
+        if (*place, number) in taken:
+            number = free.get(place, 0)
+            while (*place, number) in taken:
+                number += 1
+            free[place] = number + 1
             result.cell = replace(result.cell, repeat=number)
+        taken.add((*place, number))

@@ -25,7 +25,10 @@ from kvtrace.ingest.importers.registry import all_importers
 from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.ingest.sources import Sources, import_sources
 from kvtrace.ingest.streams import Streams
+from kvtrace.lab.explorer import runs_of
 from kvtrace.lab.matrix import read_matrix
+from kvtrace.lab.report import write_report
+from kvtrace.lab.sources import load_sweeps
 from kvtrace.lab.workloads import make
 from kvtrace.queries import Trace, catalogue
 from tests.hostile import seeds
@@ -231,6 +234,16 @@ def _matrix(folder: Path, path: Path, desk: Desk) -> Finish:
     return finish
 
 
+def _results(folder: Path, path: Path, desk: Desk) -> Finish:
+    load_sweeps(path)
+
+    def finish() -> None:
+        runs_of([path])
+        write_report([path], folder / "report")
+
+    return finish
+
+
 def _workload(folder: Path, path: Path, desk: Desk) -> Finish:
     made = make("replayed", {"kind": path.stem, "path": str(path), "jobs": 20})
 
@@ -288,6 +301,7 @@ def readers() -> dict[str, Reader]:
         Reader("sched-trace", seeds.sched_trace(), _source("sched_trace")),
         Reader("requests", seeds.requests() | seeds.other_requests(), _source("requests")),
         Reader("matrix", seeds.matrices(), _matrix),
+        Reader("results", seeds.results(), _results),
         Reader("workload", seeds.workloads(), _workload),
         Reader("params", params, _parameter),
         Reader("sql", {"query.sql": seeds.SQL}, _sql, shows_place=True),

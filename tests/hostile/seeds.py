@@ -269,6 +269,37 @@ share = 0.5
     }
 
 
+def results() -> dict[str, bytes]:
+    """Kept results of a study with two policies at two rates, one of its cells measured; as text and packed."""
+    axes = {"policy": ["fcfs", "offloading 4 GiB"], "rate": ["1", "2"]}
+    workload = {"name": "w", "sha256": "0f", "jobs": 2, "requests": 4, "parameters": {"kind": "agent", "rate": 1.0}}
+    figures = {"jct_s_mean": 1.5, "turn_ms_mean": 700.0, "ttft_ms_p50": 20.0, "cached_share": 0.5, "preemptions": 0}
+    phase = {
+        "position": 0,
+        "jct_s": {"a": 1.0, "b": 2.0},
+        "ttft_ms": {"a": 10.0, "b": 30.0},
+        "turns_ms": [500.0, 900.0],
+    }
+    draws = {"jct_s_mean": [1.4, 1.5, 1.6, 1.5]}
+    kept: list[dict[str, Any]] = []
+    for policy, rate, made in (("fcfs", 1, ""), ("fcfs", 1, "-predicted"), ("offloading 4 GiB", 2, "-predicted")):
+        phases = [{**phase, "workload": workload, "figures": figures, "shape": "flat", "draws": draws if made else {}}]
+        name, *size = policy.split()
+        settings = {"name": name, **({"host_gib": int(size[0])} if size else {})}
+        place = {"study": "x", "axes": {"policy": policy, "rate": rate}, "policy": settings, "kv_tokens": 1600}
+        facts: dict[str, Any] = {"device": "gpu", "software": {"vllm": "0.33.0"}}
+        if made:
+            facts["predicted"] = {"time_from": "a.duckdb", "notes": ["no times"]}
+        result = {"name": f"{name}-{rate}{made}", "status": "ok", "error": None, "seconds": 1.5, "facts": facts}
+        result |= {"engine": {"blocks": 100}, "steps": [3.0, 6.0, 9.0, 14.0, 20.0, 30.0], "warnings": ["late"]}
+        kept.append({"result": {**result, "phases": phases, "cell": place}})
+    study = {"name": "x", "axes": axes, "compare": "policy", "cells": ["fcfs-1", "offloading-2"]}
+    failed = {"status": "failed", "error": "boom", "steps": None, "phases": []}
+    kept.append({"result": {**kept[-1]["result"], **failed, "name": "offloading-2"}})
+    text = lines([{"kept": 1}, {"study": study}, *kept])
+    return {"results.jsonl": text, "results.jsonl.gz": gzip.compress(text, mtime=0)}
+
+
 def workloads() -> dict[str, bytes]:
     """Files that workloads replay, by the workload's kind."""
     call = {"function": {"name": "bash", "arguments": '{"command": "cd x"}'}}

@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -60,8 +61,8 @@ def test_what_is_kept_names_no_machine_and_no_folder(tmp_path: Path) -> None:
     sweep.cell(job("a", 0, 10, 50), facts=told, workload=workload, model="/models/mine")
     reported(tmp_path / "report", sweep.close())
     text = gzip.decompress((tmp_path / "report" / RESULTS).read_bytes()).decode()
-    assert '"path": "chat.jsonl"' in text
-    assert '"model": "mine"' in text
+    assert '"path":"chat.jsonl"' in text
+    assert '"model":"mine"' in text
     assert not any(place in text for place in ("node-17", "/models", "/traces", str(tmp_path)))
 
 
@@ -94,6 +95,16 @@ def test_a_cell_that_several_sweeps_have_ran_as_often(tmp_path: Path) -> None:
     # AND a third run is one more, whether of kept results or not
     again = load_sweeps(tmp_path / "report" / RESULTS, sweeps[0])
     assert sorted(result.cell.repeat for result in again.results) == [0, 0, 1, 1, 2, 2]
+
+
+def test_many_runs_of_a_cell_are_numbered_in_no_time(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "sweep", policy=["fcfs"])
+    sweep.cell(error="boom")
+    reported(tmp_path / "report", sweep.close())
+    *head, result = gzip.decompress((tmp_path / "report" / RESULTS).read_bytes()).splitlines(keepends=True)
+    path = tmp_path / "many.jsonl"
+    path.write_bytes(b"".join(head) + 10_000 * result)  # in turns, it would be 50 million looks
+    assert [each.cell.repeat for each in load_sweeps(path).results] == list(range(10_000))
 
 
 def test_each_run_of_a_cell_is_held_against_its_one_prediction(tmp_path: Path) -> None:
@@ -137,15 +148,16 @@ GOOD = json.dumps({"kept": 1}).encode() + b"\n"
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "not compressed by gzip|does not hold"),
-        (b"name,seconds\n", "not compressed by gzip"),
-        (gzip.compress(GOOD)[:-12], "does not hold results"),
-        (gzip.compress(b""), "its first line"),
-        (gzip.compress(b'{"kept": 2}\n'), "its first line"),
-        (gzip.compress(GOOD + b'{"result": {"name": "a"}}\n'), "does not hold results"),
-        (gzip.compress(GOOD + b'{"resu'), "does not hold results"),
-        (gzip.compress(GOOD + b"[]\n"), "does not hold results"),
-        (gzip.compress(GOOD + b"\xff\n"), "does not hold results"),
+        (b"", "is empty"),
+        (b"name,seconds\n", "line 1, byte 0: JSON is malformed"),
+        (gzip.compress(GOOD * 900)[:-12], "truncated or damaged"),
+        (gzip.compress(b""), "is empty"),
+        (gzip.compress(b'{"kept": 2}\n'), "its format is not 1"),
+        (gzip.compress(GOOD + b'{"result": {"name": "a"}}\n'), "line 2.* missing required field `status`"),
+        (gzip.compress(GOOD + b'{"study": {"name": "../a"}}\n'), r"line 2.*\$.study.name"),
+        (gzip.compress(GOOD + b'{"resu'), "line 2, byte 12: Input data was truncated"),
+        (gzip.compress(GOOD + b"[]\n"), "Expected `object`, got `array`"),
+        (gzip.compress(GOOD + b"\xff\n"), "JSON is malformed"),
     ],
 )
 def test_a_file_that_holds_no_results_is_refused_by_name(data: bytes, why: str, tmp_path: Path) -> None:
@@ -154,6 +166,39 @@ def test_a_file_that_holds_no_results_is_refused_by_name(data: bytes, why: str, 
     with pytest.raises(KvtraceError, match=why) as error:
         load_sweeps(path)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"turns_ms": [0.0, 9.0]},
+        {"workload": {"name": "w", "sha256": "0", "jobs": 1, "requests": 1, "parameters": {"rate": 10**400}}},
+        {"figures": {}},
+        {"jct_s": {}},
+        None,
+    ],
+)
+def test_kept_results_without_a_figure_are_reported(change: dict[str, Any] | None, tmp_path: Path) -> None:
+    """None: a prediction without a phase."""
+    reported(tmp_path / "first", both_made(tmp_path / "sweep"))
+    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "first" / RESULTS).read_bytes()).splitlines()]
+    (predicted, *_) = [line["result"] for line in lines if line.get("result", {}).get("name", "").endswith(PREDICTED)]
+    if change is None:
+        predicted["phases"] = []
+    else:
+        predicted["phases"][0] |= change
+    path = tmp_path / "changed.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "Cells" in reported(tmp_path / "second", path)
+
+
+def test_studies_of_one_name_have_the_same_axes(tmp_path: Path) -> None:
+    for name, axes in (("one", {"rate": ["1.0"]}), ("other", {"kv_tokens": [1600]})):
+        sweep = Sweep(tmp_path / name, policy=["fcfs"], **axes)
+        sweep.cell(job("a", 0, 10, 50), rate=1.0)
+        sweep.close()
+    with pytest.raises(KvtraceError, match="the name study, and not the same axes: policy, rate and policy, kv_tokens"):
+        load_sweeps(tmp_path / "one", tmp_path / "other")
 
 
 def test_a_file_that_is_not_there_is_not_taken_for_a_folder_without_results(tmp_path: Path) -> None:

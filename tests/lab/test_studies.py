@@ -30,11 +30,11 @@ Cells = dict[tuple[str, int, float], list[Result]]
 
 
 @cache
-def kept(name: str, made: str) -> Cells:
-    """Results by policy, KV tokens and rate; of predicted ones the first draw."""
+def kept(name: str, made: str, *, draws: bool = False) -> Cells:
+    """Results by policy, KV tokens and rate; of predicted ones the first draw, or all."""
     found: Cells = {}
     for result in load_sweeps(RESULTS / f"{name}.jsonl.gz").results:
-        if result.made == made and not (made == "predicted" and result.cell.repeat):
+        if result.made == made and (draws or made == "measured" or not result.cell.repeat):
             axes = result.cell.axes
             found.setdefault((text_of(axes["policy"]), result.cell.kv_tokens, float(axes["rate"])), []).append(result)
     return found
@@ -103,6 +103,20 @@ def test_a_table_of_predicted_cells_is_that_of_the_kept_results(shown: Shown) ->
             assert told, f"{policy}, {tokens} tokens, {rate} jobs/s: {text} in the page, {value} kept"
             compared += 1
     assert compared == len(cells)
+
+
+def test_the_noise_of_the_lmcache_study_is_that_of_its_draws() -> None:
+    cells = kept("lmcache-8-turns", "predicted", draws=True)
+    head, *rows = table(STUDIES / "lmcache-8-turns.md", "- **Noise**")
+    places = (90_000, 3.0), (90_000, 3.0), (458_000, 15.0), (458_000, 15.0)
+    for (what, *row), place in zip(rows, places, strict=True):
+        of = last_over_first if "T8/T1" in what else figure("jct_s_mean")
+        for policy, text in zip(head[1:], row, strict=True):
+            draws = [of(result.phases[0]) for result in cells[POLICIES[policy], *place]]
+            low, high = text.split(" to ")
+            assert len(draws) == 3
+            assert says(low, min(draws)), (what, policy, draws)
+            assert says(high, max(draws)), (what, policy, draws)
 
 
 def source_of(cell: str) -> str:
