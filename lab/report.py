@@ -317,8 +317,8 @@ def _figure(name: str, scale: float = 1.0) -> Callable[[Phase], float | None]:
     return of
 
 
-def _last_over_first(phase: Phase) -> float | None:
-    return phase.turns_ms[-1] / phase.turns_ms[0] if len(phase.turns_ms) > 1 and phase.turns_ms[0] else None
+def _last_over_first(turns_ms: Sequence[float]) -> float | None:
+    return turns_ms[-1] / turns_ms[0] if len(turns_ms) > 1 and turns_ms[0] else None
 
 
 _SIDE_BY_SIDE = (
@@ -328,7 +328,7 @@ _SIDE_BY_SIDE = (
     _Shown("Prompt tokens from a cache, share", _figure("cached_share"), "max"),
     _Shown("Mean time to first token, s", _figure("ttft_ms_mean", 1e-3)),
     _Shown("Mean time to first token of later turns, s", _figure("ttft_later_ms", 1e-3)),
-    _Shown("Latency of the last turn over that of the first", _last_over_first),
+    _Shown("Latency of the last turn over that of the first", lambda phase: _last_over_first(phase.turns_ms)),
 )
 
 
@@ -504,7 +504,7 @@ def _turns(results: Sequence[Result]) -> Iterator[Part]:
                 *axes,
                 name,
                 *(fmean(each[turn - 1] for each in turns) if turn <= last else None for turn in shown),
-                _span([each[last - 1] / each[0] if each[0] else None for each in turns]),
+                _span([_last_over_first(each[:last]) for each in turns]),
                 *(_mean_of(phases, share) for share in _SHARES),
                 ", ".join(f"{shape} ({count})" if len(shapes) > 1 else shape for shape, count in shapes.items()) or "-",
             ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.kept import read_kept
+from kvtrace.lab.matrix import text_of
 from kvtrace.lab.results import MADE, Result
 from kvtrace.lab.summary import load_result
 from kvtrace.lab.sweep import RESULT
@@ -89,11 +91,11 @@ def _folder(directory: Path) -> tuple[list[dict[str, Any]], list[Result]]:
 
 def _number_repeats(results: list[Result]) -> None:
     """Give a cell that ran before the first number that no repeat of its settings has."""
-    taken: set[tuple[str, str, str, int]] = set()
-    free: dict[tuple[str, str, str], int] = {}
+    taken: set[tuple[Hashable, ...]] = set()
+    free: dict[tuple[Hashable, ...], int] = {}
     for result in results:
-        axes = {axis: value for axis, value in result.cell.axes.items() if axis != "repeat"}
-        place = result.cell.study, json.dumps(axes, sort_keys=True, default=str), result.made
+        axes = ((axis, text_of(value)) for axis, value in result.cell.axes.items() if axis != "repeat")
+        place = result.cell.study, result.made, *axes
         number = result.cell.repeat
         if (*place, number) in taken:
             number = free.get(place, 0)

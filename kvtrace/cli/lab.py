@@ -19,6 +19,12 @@ ParametersArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VA
 MatricesArgument = Annotated[
     list[Path], typer.Argument(metavar="MATRIX", help="Experiments to run, in TOML or JSON (docs/lab.md).")
 ]
+SourcesArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SWEEP", help="Folders given to `kvtrace lab run -o`, or results.jsonl.gz of reports on them."
+    ),
+]
 CellsOption = Annotated[
     Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the cells and their results.")
 ]
@@ -227,14 +233,6 @@ def _share(text: str) -> tuple[int, int]:
     if not (number.isdecimal() and shares.isdecimal() and 1 <= int(number) <= int(shares)):
         raise KvtraceError(f"--share {text!r}: expected I/N with I from 1 to N, such as 1/4")
     return int(number), int(shares)
-
-
-SourcesArgument = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="SWEEP", help="Folders given to `kvtrace lab run -o`, or results.jsonl.gz of reports on them."
-    ),
-]
 
 
 def report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -173,12 +174,15 @@ def drawn(directory: Path) -> Path:
 
 def table(markdown: str, heading: str) -> list[dict[str, str]]:
     """The first table after a heading, without marks."""
-    lines = markdown[markdown.index(f"### {heading}\n") :].splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
-    rows = []
-    for line in lines[start:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip().strip("*") for cell in line.strip("|").split(" | ")])
-    head, _, *body = rows
+    head, *body = first_table(markdown[markdown.index(f"### {heading}\n") :])
     return [dict(zip(head, row, strict=True)) for row in body]
+
+
+def first_table(markdown: str) -> list[list[str]]:
+    """The rows of the first table in a text, without marks; its head is the first."""
+    lines = itertools.dropwhile(lambda line: not line.startswith("|"), markdown.splitlines())
+    rows = [
+        [cell.strip().replace("**", "") for cell in line.strip("|").split(" | ")]
+        for line in itertools.takewhile(lambda line: line.startswith("|"), lines)
+    ]
+    return [rows[0], *rows[2:]]

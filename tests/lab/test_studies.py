@@ -15,6 +15,7 @@ from kvtrace.lab.accuracy import beside
 from kvtrace.lab.matrix import text_of
 from kvtrace.lab.results import Phase, Result
 from kvtrace.lab.sources import load_sweeps
+from tests.lab.cells import first_table
 
 STUDIES = Path(__file__).parent.parent.parent / "docs" / "studies"
 RESULTS = STUDIES / "results"
@@ -41,15 +42,8 @@ def kept(name: str, made: str, *, draws: bool = False) -> Cells:
 
 
 def table(page: Path, heading: str) -> list[list[str]]:
-    """The rows of the first table behind a text, its head first."""
-    lines = page.read_text().partition(f"\n{heading}")[2].splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("| "))
-    rows = []
-    for line in lines[start:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip().replace("**", "").strip("`") for cell in line.strip().strip("|").split("|")])
-    return [rows[0], *rows[2:]]
+    """The rows of the first table behind a text."""
+    return first_table(page.read_text().partition(f"\n{heading}")[2])
 
 
 def says(text: str, value: float) -> bool:
@@ -99,7 +93,7 @@ def test_a_table_of_predicted_cells_is_that_of_the_kept_results(shown: Shown) ->
         for policy, text in zip(head[2:], row, strict=True):
             (result,) = cells[POLICIES[policy], int(tokens.replace(",", "")), float(rate)]
             value = shown.of(result.phases[0])
-            told = text == value if isinstance(value, str) else value is not None and says(text, value)
+            told = text == f"`{value}`" if isinstance(value, str) else value is not None and says(text, value)
             assert told, f"{policy}, {tokens} tokens, {rate} jobs/s: {text} in the page, {value} kept"
             compared += 1
     assert compared == len(cells)
