@@ -1,7 +1,9 @@
 """Tables of the KV caching study beside the published ones: what the sweeps of its matrices found.
 
     kvtrace lab run examples/studies/kv-caching-*.toml -o SWEEP [--replay --time-from TRACE]
-    python -m bench.kv_caching SWEEP
+    python -m bench.kv_caching SWEEP...
+
+SWEEP is a folder, or the file of its results that `kvtrace lab report` keeps.
 
 Prints Markdown: published / predicted / measured, whichever the sweep has. `kv_caching.json` has the published figures
 and their source.
@@ -19,7 +21,6 @@ from typing import Any, NamedTuple
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.results import MADES, Result
 from kvtrace.lab.sources import load_results
-from kvtrace.queries import Trace
 from kvtrace.queries.text import rounded
 from kvtrace.reports.document import Document, Section, Words, text_table
 from kvtrace.reports.markdown import markdown
@@ -27,46 +28,12 @@ from kvtrace.reports.markdown import markdown
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 BUDGETS = ("8192", "4096", "2048", "1024", "512", "256", "128", "64", "32")
 
-_COSTS = """
-SELECT
-    sum(resumed_tokens)::BIGINT AS recomputed_tokens,
-    sum(added_ns * resumed_tokens / tokens) / 1e9 AS recomputing_s,
-    (SELECT sum(device_ns) / 1e9 FROM transfer WHERE submitted_ns BETWEEN {start_ns} AND {end_ns}) AS copying_s
-FROM step LEFT JOIN step_time USING (engine_id, step)
-WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns}
-"""
-"""Tokens that preempted requests computed again in a phase, the wall time that they added, and the time of copies."""
-
-_FIRST_PASSES = """
-SELECT scheduled_tokens AS tokens FROM step
-WHERE scheduled_tokens > 0 AND start_ns BETWEEN {start_ns} AND {end_ns} ORDER BY step LIMIT 20
-"""
-
-_OVER_TIME = """
-WITH shown AS (
-    SELECT start_ns, lead(start_ns, 1, {end_ns}) OVER (ORDER BY start_ns) AS next_ns, running,
-        100 * used_blocks / blocks AS kv_cache_percent
-    FROM step JOIN engine USING (engine_id) WHERE start_ns BETWEEN {start_ns} AND {end_ns}
-), tenth AS (
-    SELECT n, {start_ns} + n * ({end_ns} - {start_ns}) // 10 AS begin_ns,
-        {start_ns} + (n + 1) * ({end_ns} - {start_ns}) // 10 AS end_ns
-    FROM range(10) AS tenths(n)
-), part AS (
-    SELECT n, running, kv_cache_percent, least(s.next_ns, t.end_ns) - greatest(s.start_ns, t.begin_ns) AS part_ns
-    FROM tenth t JOIN shown s ON s.start_ns < t.end_ns AND s.next_ns > t.begin_ns
-)
-SELECT sum(kv_cache_percent * part_ns) / sum(part_ns) AS kv_cache_percent,
-    sum(running * part_ns) / sum(part_ns) AS running
-FROM part GROUP BY n ORDER BY n
-"""
-"""Means over time in each tenth of a phase."""
-
 
 def main() -> None:
     """Print all tables that the sweep has cells for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sweep", type=Path)
-    results = [result for result in load_results(parser.parse_args().sweep) if result.status == "ok"]
+    parser.add_argument("sweeps", type=Path, nargs="+")
+    results = [result for result in load_results(*parser.parse_args().sweeps) if result.status == "ok"]
     mades = [made for made in reversed(MADES) if any(result.made == made for result in results)]
     by_name: dict[str, dict[str, Result]] = {}
     for result in results:
@@ -179,7 +146,6 @@ def _memory(cells: Sequence[Found]) -> Iterator[Made]:
     memory = _study(cells, "memory")
     for each in sorted(memory, key=lambda each: (each.cell.model, each.cell.kv_tokens, str(each.cell.engine))):
         told = PUBLISHED["preempted"].get(f"{each.cell.model} {each.cell.kv_tokens}", {})
-        _add_costs(each)
         rows.append([
             each.cell.model,
             rounded(each.cell.kv_tokens),
@@ -204,10 +170,8 @@ def _first_passes(cells: Sequence[Found]) -> Iterator[Made]:
             continue
         rows.append([budget, "published", *map(str, told[budget])])
         for result in filter(None, chunks[budget].results):
-            window = next(phase for phase in result.facts["phases"] if phase["workload"] == "zipf-20")
-            with Trace(result.place / "run" / "trace.duckdb") as trace:
-                steps = trace.sql(_FIRST_PASSES.format(**window), format="arrow").column("tokens").to_pylist()
-            rows.append([budget, result.made, *map(str, steps)])
+            phase = next(phase for phase in result.phases if phase.workload["name"] == "zipf-20")
+            rows.append([budget, result.made, *map(str, phase.first_passes_tokens)])
     if rows:
         yield "Tokens of the first 20 passes", ["token budget", "", *map(str, range(1, 21))], rows
 
@@ -222,9 +186,7 @@ def _over_time(cells: Sequence[Found]) -> Iterator[Made]:
             continue
         curves = [("published", told)]
         for result in filter(None, each.results):
-            (window,) = result.facts["phases"]
-            with Trace(result.place / "run" / "trace.duckdb") as trace:
-                curves.append((result.made, trace.sql(_OVER_TIME.format(**window), format="arrow").to_pydict()))
+            curves.append((result.made, {figure: getattr(result.phases[0], figure) for figure in titles}))
         for made, curve in curves:
             for figure in titles:
                 head = [each.cell.model, rounded(each.cell.kv_tokens), made]
@@ -245,7 +207,6 @@ def _overflows(cells: Sequence[Found]) -> Iterator[Made]:
     for each in _study(cells, "overflow"):
         copies = each.cell.policy["name"] != "fcfs"
         told = PUBLISHED["overflow_s"]["swap" if copies else "recompute"]
-        _add_costs(each)
         rows = [
             [
                 name,
@@ -259,15 +220,6 @@ def _overflows(cells: Sequence[Found]) -> Iterator[Made]:
             caching += f", watermark {share:.0%}"
         head = ["requests", f"{'copying' if copies else 'computing again'}, s", *figures.values()]
         yield f"Overflow of the KV cache, {each.cell.policy['name']} {caching}", head, rows
-
-
-def _add_costs(each: Found) -> None:
-    """Add what preemptions cost to the figures of the phases."""
-    for result in filter(None, each.results):
-        with Trace(result.place / "run" / "trace.duckdb") as trace:
-            for phase, window in zip(result.phases, result.facts["phases"], strict=True):
-                (row,) = trace.sql(_COSTS.format(**window)).to_dict("records")
-                phase.figures.update(row)
 
 
 if __name__ == "__main__":

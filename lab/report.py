@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -53,12 +53,16 @@ COLUMNS: dict[str, tuple[str, str | None]] = {
     "tpot_ms_mean": ("TPOT ms", "min"),
     "cached_share": ("cached share", "max"),
     "preemptions": ("preemptions", None),
+    "recomputed_tokens": ("recomputed tokens", None),
+    "recomputing_s": ("recomputing s", None),
     "evicted_blocks": ("evicted blocks", None),
     "load_bytes": ("loaded bytes", None),
+    "wasted_share": ("wasted KV slots, share", "min"),
 }
 """The table's figures: their headings, and whether more or less is better."""
 
 _METRICS = {"jct_s": "JCT (s)", "ttft_ms": "TTFT (ms)"}
+_FIRST_PASSES = 20
 
 
 def write_report(sources: Sequence[Path], target: Path) -> list[str]:
@@ -117,6 +121,7 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
         *(_comparison(ok, compare, values[compare]) if compare else []),
         *(_comparison_of_runs(ok, compare, values[compare]) if compare else []),
         *_passes(ok),
+        *_over_time(ok),
         *_turns(ok),
         *_cold_and_warm(ok),
         *_orders(ok),
@@ -448,7 +453,33 @@ def _passes(results: Sequence[Result]) -> Iterator[Part]:
         "and output tokens until the last one came. Mean of the runs, with the lowest and the highest in parentheses."
     )
     head = [*_axes_of(results), "workload", "runs", *figures.values()]
-    yield "Forward passes", [Paragraph([reading], "hint"), _table(head, rows, ["runs", *figures.values()])]
+    table = _table(head, rows, ["runs", *figures.values()])
+    first = [
+        [*axes, name, *phases[0].first_passes_tokens]
+        for (axes, name), phases in found.items()
+        if len(phases[0].first_passes_tokens) == _FIRST_PASSES
+    ]
+    yield "Forward passes", [Paragraph([reading], "hint"), table]
+    if first:
+        head = [*_axes_of(results), "workload", *map(str, range(1, _FIRST_PASSES + 1))]
+        yield "Tokens of the first forward passes", [_table(head, first)]
+
+
+_TENTHS = {"KV cache usage, %": "kv_cache_percent", "running requests": "running"}
+
+
+def _over_time(results: Sequence[Result]) -> Iterator[Part]:
+    """KV cache usage and running requests by tenth of the time, of cells with one workload; the mean of repeats."""
+    rows = [
+        [*axes, name, heading, *map(_known_mean, zip(*curves, strict=True))]
+        for axes, name, phases in _alike([result for result in results if len(result.phases) == 1])
+        for heading, figure in _TENTHS.items()
+        if (curves := [curve for phase in phases if len(curve := getattr(phase, figure)) == 10])
+    ]
+    if rows:
+        reading = "Means over each tenth of the time, from the first request to the end of the last."
+        head = [*_axes_of(results), "workload", "", *map(str, range(1, 11))]
+        yield "Over time", [Paragraph([reading], "hint"), _table(head, rows)]
 
 
 def _draws(results: Sequence[Result]) -> Iterator[Part]:
@@ -522,7 +553,11 @@ def _turns(results: Sequence[Result]) -> Iterator[Part]:
 
 
 def _mean_of(phases: Sequence[Phase], name: str) -> float | None:
-    known = [value for phase in phases if (value := phase.figures.get(name)) is not None]
+    return _known_mean(phase.figures.get(name) for phase in phases)
+
+
+def _known_mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 

@@ -37,6 +37,10 @@ class Phase:
         ttft_ms: Mean time to the first token of each such job, ms.
         turns_ms: Mean latency of the first turn, the second and so on, ms: of jobs that completed all of them, up to
             the turn that half of the jobs completed.
+        first_passes_tokens: Tokens of each of the first forward passes, at most 20.
+        kv_cache_percent: Share of the KV cache's blocks that were in use, %; the mean over each tenth of the time, None
+            before its first step.
+        running: Running requests, likewise.
         shape: How latencies grow with the turns, inferred by the query turn-growth; None where it cannot be told.
         draws: Of a predicted cell, figures in each replay with other step times; empty without any.
     """
@@ -50,6 +54,9 @@ class Phase:
     shape: str | None = None
     draws: dict[str, list[float]] = field(default_factory=dict)
     again: int = 0
+    first_passes_tokens: list[int] = field(default_factory=list)
+    kv_cache_percent: list[float | None] = field(default_factory=list)
+    running: list[float | None] = field(default_factory=list)
 
     @property
     def label(self) -> str:

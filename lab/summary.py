@@ -14,20 +14,21 @@ from kvtrace.ingest.run import ingest
 from kvtrace.lab.cell import DRAWS, FACTS, load_cell
 from kvtrace.lab.results import Phase, Result
 from kvtrace.lab.sweep import RESULT, RUN, read_object
+from kvtrace.queries import Trace
 from kvtrace.queries.statistics import value_of
 from kvtrace.queries.trace import TRACE_NAME
 
 _PHASE = """
 SELECT
-    (SELECT count(*) FROM request_event WHERE op = 'preempt' AND time_ns BETWEEN ? AND ?) AS preemptions,
-    (SELECT count(*) FROM block_event WHERE op = 'evict' AND pool = 0 AND time_ns BETWEEN ? AND ?) AS evicted_blocks,
-    (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'load' AND submitted_ns BETWEEN ? AND ?) AS load_bytes,
-    (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) AS store_bytes,
+    (SELECT count(*) FROM request_event WHERE op = 'preempt' AND time_ns {within}) AS preemptions,
+    (SELECT count(*) FROM block_event WHERE op = 'evict' AND pool = 0 AND time_ns {within}) AS evicted_blocks,
+    (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'load' AND submitted_ns {within}) AS load_bytes,
+    (SELECT sum(bytes)::BIGINT FROM transfer WHERE direction = 'store' AND submitted_ns {within}) AS store_bytes,
     (SELECT sum(coalesce(device_ns, finished_ns - coalesce(started_ns, submitted_ns)))::DOUBLE FROM transfer
-        WHERE direction = 'load' AND submitted_ns BETWEEN ? AND ?) / nullif(? - ?, 0) AS load_share,
+        WHERE direction = 'load' AND submitted_ns {within}) / nullif({end_ns} - {start_ns}, 0) AS load_share,
     (SELECT sum(coalesce(device_ns, finished_ns - coalesce(started_ns, submitted_ns)))::DOUBLE FROM transfer
-        WHERE direction = 'store' AND submitted_ns BETWEEN ? AND ?) / nullif(? - ?, 0) AS store_share,
-    (SELECT avg(first_token_ns - queued_ns) / 1e6 FROM request WHERE queued_ns BETWEEN ? AND ?) AS engine_ttft_ms
+        WHERE direction = 'store' AND submitted_ns {within}) / nullif({end_ns} - {start_ns}, 0) AS store_share,
+    (SELECT avg(first_token_ns - queued_ns) / 1e6 FROM request WHERE queued_ns {within}) AS engine_ttft_ms
 """
 _PASSES = """
 SELECT
@@ -37,12 +38,45 @@ SELECT
         AS prefill_tokens_per_s,
     sum(decode_tokens) FILTER (decode_tokens = scheduled_tokens) * 1e9
         / nullif(sum(own_ns) FILTER (decode_tokens = scheduled_tokens), 0) AS decode_tokens_per_s
-FROM step JOIN step_time USING (engine_id, step) WHERE start_ns BETWEEN ? AND ?
+FROM step JOIN step_time USING (engine_id, step) WHERE start_ns {within}
+"""
+_COSTS = """
+SELECT
+    sum(resumed_tokens)::DOUBLE AS recomputed_tokens,
+    sum(added_ns * resumed_tokens / tokens) / 1e9 AS recomputing_s,
+    (SELECT sum(device_ns) / 1e9 FROM transfer WHERE submitted_ns {within}) AS copying_s
+FROM step LEFT JOIN step_time USING (engine_id, step)
+WHERE scheduled_tokens > 0 AND start_ns {within}
+"""
+"""Tokens that preempted requests computed again, the wall time that they added to steps, and the time of copies."""
+
+_FIRST_PASSES = """
+SELECT scheduled_tokens AS tokens FROM step
+WHERE scheduled_tokens > 0 AND start_ns {within} ORDER BY step LIMIT 20
+"""
+_OVER_TIME = """
+WITH phase AS (
+    SELECT * FROM step JOIN engine USING (engine_id) WHERE start_ns {within}
+), shown AS (
+    SELECT start_ns, lead(start_ns, 1, {end_ns}) OVER (ORDER BY start_ns) AS next_ns, running,
+        100 * used_blocks / blocks AS kv_cache_percent
+    FROM phase
+), tenth AS (
+    SELECT n, {start_ns} + n * ({end_ns} - {start_ns}) // 10 AS begin_ns,
+        {start_ns} + (n + 1) * ({end_ns} - {start_ns}) // 10 AS end_ns
+    FROM range(10) AS tenths(n)
+), part AS (
+    SELECT n, running, kv_cache_percent, least(s.next_ns, t.end_ns) - greatest(s.start_ns, t.begin_ns) AS part_ns
+    FROM tenth t LEFT JOIN shown s ON s.start_ns < t.end_ns AND s.next_ns > t.begin_ns
+)
+SELECT round(sum(kv_cache_percent * part_ns) / sum(part_ns), 3) AS kv_cache_percent,
+    round(sum(running * part_ns) / sum(part_ns), 3) AS running
+FROM part GROUP BY n ORDER BY n
 """
 _STEPS = """
 SELECT count(*), sum(tokens), sum(ms), sum(tokens * tokens), sum(tokens * ms), sum(ms * ms)
 FROM (SELECT scheduled_tokens::DOUBLE AS tokens, own_ns / 1e6 AS ms FROM step JOIN step_time USING (engine_id, step)
-    WHERE own_ns IS NOT NULL AND start_ns BETWEEN ? AND ?)
+    WHERE own_ns IS NOT NULL AND start_ns {within})
 """
 
 
@@ -159,26 +193,40 @@ def _spread(name: str, values: list[float]) -> dict[str, float | None]:
 
 
 def _look_into_trace(result: Result) -> None:
-    from kvtrace.queries import Trace
-
     with Trace(result.place / RUN / TRACE_NAME) as trace:
         engines = trace.sql("SELECT * FROM engine", format="arrow").to_pylist()
         result.engine = engines[0] if engines else {}
         for phase, told in zip(result.phases, result.facts.get("phases", []), strict=False):
-            window = [int(told["start_ns"]), int(told["end_ns"])]
-            for asked in (_PHASE, _PASSES):
-                (row,) = trace.sql(_filled(asked, window), format="arrow").to_pylist()
+            window = int(told["start_ns"]), int(told["end_ns"])
+            for asked in (_PHASE, _PASSES, _COSTS):
+                (row,) = _asked(trace, asked, window)
                 phase.figures |= row
+            phase.first_passes_tokens = [int(row["tokens"]) for row in _asked(trace, _FIRST_PASSES, window)]
+            tenths = _asked(trace, _OVER_TIME, window)
+            phase.kv_cache_percent = [row["kv_cache_percent"] for row in tenths]
+            phase.running = [row["running"] for row in tenths]
         phases = result.facts.get("phases") or [{"start_ns": 0, "end_ns": 0}]
-        window = [int(phases[0]["start_ns"]), int(phases[-1]["end_ns"])]
-        if len(result.phases) == 1 and len(result.phases[0].turns_ms) > 1:
-            for growth in trace.query("turn-growth", format="arrow").to_pylist():
-                result.phases[0].shape = growth["failure_mode"]
-                result.phases[0].figures |= {name: growth[name] for name in ("queue_share", "transfer_share")}
-        (sums,) = trace.sql(_filled(_STEPS, window), format="arrow").to_pylist()
+        window = int(phases[0]["start_ns"]), int(phases[-1]["end_ns"])
+        if len(result.phases) == 1:  # these queries look at a whole trace
+            _look_at_one_workload(trace, result.phases[0])
+        (sums,) = _asked(trace, _STEPS, window)
         result.steps = tuple(float(value or 0) for value in sums.values())
 
 
-def _filled(sql: str, window: list[int]) -> str:
-    """The window's ends in place of each pair of question marks; they are whole numbers."""
-    return sql.replace("? AND ?", f"{window[0]} AND {window[1]}").replace("? - ?", f"{window[1]} - {window[0]}")
+def _look_at_one_workload(trace: Trace, phase: Phase) -> None:
+    if len(phase.turns_ms) > 1:
+        for growth in trace.query("turn-growth", format="arrow").to_pylist():
+            phase.shape = growth["failure_mode"]
+            phase.figures |= {name: growth[name] for name in ("queue_share", "transfer_share")}
+    for waste in trace.query("allocator-waste", format="arrow").to_pylist():
+        if waste["allocator"] == "recorded":
+            phase.figures["wasted_share"] = waste["wasted_share"]
+
+
+def _asked(trace: Trace, sql: str, window: tuple[int, int]) -> list[dict[str, Any]]:
+    start_ns, end_ns = window
+    within = f"BETWEEN {start_ns} AND {end_ns}"
+    rows: list[dict[str, Any]] = trace.sql(
+        sql.format(within=within, start_ns=start_ns, end_ns=end_ns), format="arrow"
+    ).to_pylist()
+    return rows

@@ -75,6 +75,17 @@ def test_a_prediction_has_the_passes_of_the_engine(swept: Path) -> None:
     assert passes(predicted) == passes(measured)
 
 
+def test_what_is_kept_of_passes_and_of_time_is_that_of_the_trace(swept: Path) -> None:
+    measured, predicted = sorted(load_results(swept), key=lambda result: result.made)
+    for result in (measured, predicted):
+        assert [phase.first_passes_tokens for phase in result.phases] == [found[:20] for found in passes(result)]
+        decode = result.phases[1]
+        # four requests of 16 to 36 tokens: one block of 32 each, then two, of 256
+        assert all(1.5 < percent < 3.2 for percent in decode.kv_cache_percent[1:-1] if percent is not None)
+        assert decode.running[5] == 4
+        assert len(decode.running) == len(decode.kv_cache_percent) == 10
+
+
 def test_the_report_tells_of_forward_passes(swept: Path) -> None:
     made = lab("report", swept, timeout=PATIENCE_S)
     assert made.returncode == 0, made.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -88,6 +89,17 @@ def test_a_cell_becomes_vllms_arguments(tmp_path: Path) -> None:
     assert arguments["kv_transfer_config"]["kv_connector"] == "OffloadingConnector"
     assert arguments["kv_transfer_config"]["kv_connector_extra_config"] == {"cpu_bytes_to_use": 16 << 30}
     json.dumps(arguments)
+
+
+def test_repeats_have_one_engine(tmp_path: Path) -> None:
+    """Draws have other lengths; vLLM would compile anew for another `max_model_len`."""
+    text = TEXT.replace("prompt = 100", "prompt = 1500")
+    cells = [cell for cell in matrix(tmp_path, text).cells if cell.policy["name"] == "fcfs"]
+    lengths = {arguments_of(cell, cell.make_workloads())["max_model_len"] for cell in cells}
+    assert lengths == {2048}
+    # no longer than a sequence that the KV cache holds, and never shorter than the workload
+    assert arguments_of(replace(cells[0], kv_tokens=1800), cells[0].make_workloads())["max_model_len"] == 1800
+    assert arguments_of(replace(cells[0], kv_tokens=1000), cells[0].make_workloads())["max_model_len"] == 1628
 
 
 def test_a_workload_longer_than_the_shape_is_refused(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import pytest
@@ -111,6 +112,96 @@ def test_the_noise_of_the_lmcache_study_is_that_of_its_draws() -> None:
             assert len(draws) == 3
             assert says(low, min(draws)), (what, policy, draws)
             assert says(high, max(draws)), (what, policy, draws)
+
+
+def spans(text: str, values: Sequence[float]) -> bool:
+    """Compare `mean (low-high)` of a page, or a mean alone, with values."""
+    mean, _, ends = text.rstrip(")").partition(" (")
+    told = [mean, *ends.split("-")] if ends else [mean]
+    return all(map(says, told, [fmean(values), min(values), max(values)]))
+
+
+def figures_of(name: str, study: str, made: str, figure: str, scale: float = 1.0) -> dict[tuple[str, ...], list[float]]:
+    """A figure of all repeats, by their axes."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for result in load_sweeps(RESULTS / f"{name}.jsonl.gz").results:
+        if result.cell.study == study and result.made == made and result.status == "ok":
+            axes = tuple(text_of(value) for axis, value in result.cell.axes.items() if axis not in ("repeat", "made"))
+            found.setdefault(axes, []).append(scale * float(result.phases[0].figures[figure] or 0.0))
+    return found
+
+
+def test_throughput_of_the_paging_lab_is_that_of_the_kept_results() -> None:
+    columns = [
+        ("measured", "output_tokens_per_s", 1.0),
+        ("predicted", "output_tokens_per_s", 1.0),
+        ("measured", "jct_s_mean", 1.0),
+        ("measured", "ttft_ms_mean", 1e-3),
+        ("measured", "wasted_share", 100.0),
+    ]
+    rows = table(STUDIES / "paging.md", "## Throughput by")[1:]
+    for made, figure, _ in columns:
+        assert set(figures_of("paging", "paging-batching", made, figure)) == {(row[0], row[1]) for row in rows}
+    for seqs, block_size, *row in rows:
+        for text, (made, figure, scale) in zip(row, columns, strict=True):
+            values = figures_of("paging", "paging-batching", made, figure, scale)[seqs, block_size]
+            assert len(values) == 3
+            assert spans(text, values), (seqs, block_size, made, figure, text, values)
+
+
+def test_the_baseline_of_the_paging_lab_is_that_of_the_kept_results() -> None:
+    figures = ("output_tokens_per_s", "jct_s_mean", "ttft_ms_mean")
+    rows = table(STUDIES / "paging.md", "## Paging against fixed batches")[1:]
+    for (_, *row), figure in zip(rows, figures, strict=True):
+        found = figures_of("paging", "paging-baseline", "measured", figure)
+        for text, policy in zip(row, ("fcfs", "hf-generate batch=16"), strict=True):
+            assert spans(text, found[(policy,)]), (policy, figure, text, found)
+
+
+MODELS = {"Llama-2-7B": "llama-2-7b-64k", "Llama-3.1-8B": "llama-3.1-8b", "OPT-13B": "opt-13b"}
+
+
+def test_preemptions_of_the_kv_caching_study_are_those_of_the_kept_results() -> None:
+    results = load_sweeps(RESULTS / "kv-caching.jsonl.gz").results
+    found = {
+        (result.cell.model, result.cell.kv_tokens, bool(result.cell.engine)): result.phases[0]
+        for result in results
+        if result.made == "predicted" and result.cell.study.startswith("kv-caching-memory")
+    }
+    compared = 0
+    for model, tokens, preempted, preempted_1, passes, passes_1 in table(
+        STUDIES / "kv-caching.md", "## What preemptions cost"
+    )[1:]:
+        for watermark, figure, text in (
+            (False, "preemptions", preempted),
+            (True, "preemptions", preempted_1),
+            (False, "passes", passes),
+            (True, "passes", passes_1),
+        ):
+            phase = found[MODELS[model], int(tokens.replace(",", "")), watermark]
+            ours = text.rpartition(" / ")[2].replace(",", "")
+            assert int(ours) == phase.figures[figure], (model, tokens, watermark, figure)
+            compared += 1
+    assert compared == 2 * len(found)
+
+
+def test_passes_of_the_kv_caching_study_are_those_of_the_kept_results() -> None:
+    found = {
+        (str(result.cell.max_num_batched_tokens), phase.workload["name"]): phase
+        for result in load_sweeps(RESULTS / "kv-caching.jsonl.gz").results
+        if result.made == "predicted" and result.cell.study == "kv-caching-chunks"
+        for phase in result.phases
+    }
+    for budget, *row in table(STUDIES / "kv-caching.md", "## Forward passes by token budget")[1:]:
+        for workload, text in zip(("zipf-20", "zipf-10-2k", "zipf-10-4k"), row, strict=True):
+            phase = found[budget.partition(" ")[0].replace(",", ""), workload]
+            assert int(text.rpartition(" / ")[2]) == phase.figures["passes"], (budget, workload)
+    told, ours = table(STUDIES / "kv-caching.md", "of these 80 passes")
+    passes: list[int] = []
+    for places, tokens in zip(told[1:], ours[1:], strict=True):
+        first, *last = map(int, re.split(" to |, ", places))
+        passes += [int(tokens.replace(",", ""))] * (1 + (last[0] - first if last else 0))
+    assert found["4096", "zipf-20"].first_passes_tokens == passes
 
 
 def source_of(cell: str) -> str:
