@@ -254,7 +254,7 @@ def report(
         raise KvtraceError(f"{sweeps[0]} is a file: -o FOLDER says where to write the report", 2)
     target = output or sweeps[0] / "report"
     with needs_analysis():
-        from kvtrace.lab.report import write_report
+        from kvtrace.lab.report.write import write_report
 
         warnings = write_report(sweeps, target)
     for warning in warnings:

@@ -27,7 +27,7 @@ from kvtrace.ingest.sources import Sources, import_sources
 from kvtrace.ingest.streams import Streams
 from kvtrace.lab.explorer import runs_of
 from kvtrace.lab.matrix import read_matrix
-from kvtrace.lab.report import write_report
+from kvtrace.lab.report.write import write_report
 from kvtrace.lab.sources import load_sweeps
 from kvtrace.lab.workloads import make
 from kvtrace.queries import Trace, catalogue

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from kvtrace.errors import KvtraceError
-from kvtrace.lab.charts import varied
 from kvtrace.lab.explorer import write_site
-from kvtrace.lab.report import _regression, write_report
+from kvtrace.lab.report.charts import varied
+from kvtrace.lab.report.regression import regression
+from kvtrace.lab.report.write import write_report
 from kvtrace.lab.sources import load_results
 from kvtrace.reports.document import Document, Section
 from kvtrace.reports.markdown import markdown
@@ -167,7 +168,7 @@ def test_a_line_that_falls_below_nothing_is_warned_of(
         sum(x * y for x, y in steps),
         sum(y * y for _, y in steps),
     )
-    ((title, blocks),) = _regression([result])
+    ((title, blocks),) = regression([result])
     text = markdown(Document("one", "", [Section("study", "study", [Section(title, "part", blocks)])], ""))
     (row,) = table(text, "Step time against tokens, by capacity")
     assert row["ms a step"] == intercept

@@ -16,7 +16,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import PREDICTED
 from kvtrace.lab.explorer import runs_of
 from kvtrace.lab.kept import RESULTS
-from kvtrace.lab.report import write_report
+from kvtrace.lab.report.write import write_report
 from kvtrace.lab.sources import load_sweeps
 
 from .cells import Sweep, both_made, drawn, job, table
