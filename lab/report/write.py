@@ -86,11 +86,11 @@ def _study(study: dict[str, Any], results: Sequence[Result], target: Path) -> Se
         *(comparison(ok, compare, values[compare]) if compare else []),
         *(comparison_of_runs(ok, compare, values[compare]) if compare else []),
         *passes(ok),
-        *over_time(ok),
         *turns(ok),
         *cold_and_warm(ok),
         *orders(ok),
         *regression(ok),
+        *over_time(ok),
         *plots(study["name"], ok, compare, target),
     ]
     name = study["name"]
