@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.lab.matrix import text_of
-from kvtrace.lab.results import Result
+from kvtrace.lab.results import Phase, Result
 from kvtrace.queries.statistics import Difference, paired_difference, replicate_difference
 
 LATE_MS = 50.0
@@ -118,21 +118,47 @@ def unfair(results: Sequence[Result], compare: str) -> list[str]:
             found.append(f"{where}: cells ran different software ({_changes(software)})")
         if len(devices := {result.facts.get("device") for result in done}) > 1:
             found.append(f"{where}: cells ran on different devices ({_listed(devices)})")
-        found += [f"{where}: {text}" for result in done for text in _of_cell(result)]
+        found += [f"{where}: {text}" for text in (*_failed(done), *_late(done))]
         if missing := [result for result in members if result.status != "ok"]:
             found.append(f"{where}: {len(missing)} of {len(members)} cells failed and are not compared")
     return found
 
 
-def _of_cell(result: Result) -> Iterator[str]:
-    for phase in result.phases:
-        name = f"{text_of(result.cell.axes.get('policy', result.cell.label))}, {phase.workload['name']}"
+def _named(results: Sequence[Result]) -> Iterator[tuple[str, Result, Phase]]:
+    for result in results:
+        for phase in result.phases:
+            yield (
+                f"{text_of(result.cell.axes.get('policy', result.cell.label))}, {phase.workload['name']}",
+                result,
+                phase,
+            )
+
+
+def _failed(results: Sequence[Result]) -> Iterator[str]:
+    for name, _, phase in _named(results):
         jobs, done = phase.workload["jobs"], phase.figures.get("jobs_done") or 0
         sessions = min(jobs, len(phase.jct_s) + int(phase.figures.get("failed") or 0))
         if phase.figures.get("failed"):
             yield f"{name}: {phase.figures['failed']} requests failed; {done} of {sessions} jobs are compared"
-        if (late := phase.figures.get("late_ms_max") or 0) > LATE_MS and result.cell.policy["name"] != "hf-generate":
-            yield f"{name}: the client sent a request {late:.0f} ms late: it may itself have been too slow"
+
+
+def _late(results: Sequence[Result]) -> Iterator[str]:
+    """One sentence, as a burst makes the clients of all cells late."""
+    sent = [
+        (phase.figures.get("late_ms_max") or 0.0, name)
+        for name, result, phase in _named(results)
+        if result.cell.policy["name"] != "hf-generate"
+    ]
+    late = sorted(each for each in sent if each[0] > LATE_MS)
+    if len(late) == 1:
+        ((late_ms, name),) = late
+        yield f"{name}: the client sent a request {late_ms:.0f} ms late: it may itself have been too slow"
+    elif late:
+        (least_ms, _), *_, (most_ms, name) = late
+        yield (
+            f"in {len(late)} of {len(sent)} runs of a workload the client sent a request {least_ms:.0f} to "
+            f"{most_ms:.0f} ms late (most in {name}): it may itself have been too slow"
+        )
 
 
 def _blocks(result: Result) -> Any:

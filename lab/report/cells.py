@@ -9,6 +9,7 @@ from kvtrace.lab.compare import groups
 from kvtrace.lab.matrix import text_of
 from kvtrace.lab.report.parts import COLUMNS, Part, alike, axes_of, numbered, span, table
 from kvtrace.lab.results import Result
+from kvtrace.queries.text import rounded
 from kvtrace.reports.document import Cell, Paragraph
 
 
@@ -24,7 +25,7 @@ def cells(results: Sequence[Result], axes: list[str], compare: str | None) -> It
     for result in results:
         head = [*(text_of(result.cell.axes[axis]) for axis in axes), *([str(result.cell.repeat)] if repeats else [])]
         for phase in result.phases:
-            marks = {name: (result.place.name, phase.label, name) in best for name in columns}
+            marks = {name: (result.place.name, result.cell.repeat, phase.label, name) in best for name in columns}
             figures = [Cell(phase.figures.get(name), "best" if marks[name] else "") for name in columns]
             rows.append([*head, *([numbered(phase)] if phases else []), *figures])
         if result.status != "ok":
@@ -32,33 +33,39 @@ def cells(results: Sequence[Result], axes: list[str], compare: str | None) -> It
     numbers = [COLUMNS[name][0] for name in columns]
     names = [*axes, *(["repeat"] if repeats else []), *(["phase"] if phases else []), *numbers]
     drawn = all(phase.draws for result in results for phase in result.phases)
-    once = (
-        "Bold marks the best number of a comparison. Each cell ran once: cells that do the same work differ, too, and "
-        "how much is not known without repeats."
-        if not drawn
-        else "Bold marks the best number of a comparison, also where two runs of the same differ by more: see Draws."
-    )
-    notes = [Paragraph([once], "hint")] if best and not repeats else []
+    if repeats:
+        reading = "Bold marks the best number of a comparison, of each repeat by itself."
+    elif drawn:
+        reading = (
+            "Bold marks the best number of a comparison, also where two runs of the same differ by more: see Draws."
+        )
+    else:
+        reading = (
+            "Bold marks the best number of a comparison. Each cell ran once: cells that do the same work differ, too, "
+            "and how much is not known without repeats."
+        )
+    notes = [Paragraph([reading], "hint")] if best else []
     yield "Cells", [*notes, table(names, rows, numbers)]
     if failed := [[result.cell.label, result.error or ""] for result in results if result.status != "ok"]:
         yield "Failed cells", [table(["cell", "error"], failed)]
 
 
-def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, str, str]]:
-    """Cell, phase and figure of the best of each group of comparable cells."""
+def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, int, str, str]]:
+    """Cell, repeat, phase and figure of the best of each group of comparable cells; repeats have other requests."""
     found = set()
-    for members in groups(results, compare or "").values() if compare else [list(results)]:
-        for label in {phase.label for result in members for phase in result.phases}:
+    for members in groups(results, compare).values() if compare else [list(results)]:
+        for repeat, label in {(result.cell.repeat, phase.label) for result in members for phase in result.phases}:
             for name, (_, better) in COLUMNS.items():
                 values = [
                     (value, result.place.name)
                     for result in members
                     for phase in result.phases
-                    if phase.label == label and (value := phase.figures.get(name)) is not None
+                    if (result.cell.repeat, phase.label) == (repeat, label)
+                    and (value := phase.figures.get(name)) is not None
                 ]
-                if better and len({value for value, _ in values}) > 1:
+                if better and len({rounded(value) for value, _ in values}) > 1:
                     _, winner = (min if better == "min" else max)(values)
-                    found.add((winner, label, name))
+                    found.add((winner, repeat, label, name))
     return found
 
 

@@ -32,7 +32,7 @@ COLUMNS: dict[str, tuple[str, str | None]] = {
     "recomputing_s": ("recomputing s", None),
     "evicted_blocks": ("evicted blocks", None),
     "load_bytes": ("loaded bytes", None),
-    "wasted_share": ("wasted KV slots, share", "min"),
+    "wasted_share": ("wasted KV slots, share", None),
 }
 """The table's figures: their headings, and whether more or less is better."""
 

@@ -29,11 +29,13 @@ def predictions(results: Sequence[Result], compare: str | None) -> Iterator[Part
 
 
 def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
-    axes = [axis for axis in pairs[0].measured.cell.axes if axis != MADE]
+    axes = [axis for axis in pairs[0].measured.cell.axes if axis not in (MADE, "repeat")]
+    repeats = any(pair.measured.cell.repeat for pair in pairs)
     phases = any(pair.position for pair in pairs)
     rows = [
         [
             *(text_of(pair.measured.cell.axes[axis]) for axis in axes),
+            *([str(pair.measured.cell.repeat)] if repeats else []),
             *([numbered(pair.phases[0])] if phases else []),
             *(value for name in ("jct_s_mean", "ttft_ms_p50", "cached_share") for value in pair.values(name)),
             f"{pair.error('jct_s_mean'):+.1%}",
@@ -61,7 +63,8 @@ def _accuracy(pairs: Sequence[Beside], compare: str | None) -> Iterator[Block]:
             "so."
         )
     yield Paragraph([text])
-    yield table([*axes, *(["phase"] if phases else []), *figures, "JCT error"], rows, [*figures, "JCT error"])
+    places = [*axes, *(["repeat"] if repeats else []), *(["phase"] if phases else [])]
+    yield table([*places, *figures, "JCT error"], rows, [*figures, "JCT error"])
 
 
 def _mean_error(pairs: Sequence[Beside]) -> str:

@@ -178,11 +178,11 @@ def table(markdown: str, heading: str) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in body]
 
 
-def first_table(markdown: str) -> list[list[str]]:
-    """The rows of the first table in a text, without marks; its head is the first."""
+def first_table(markdown: str, *, marks: bool = False) -> list[list[str]]:
+    """The rows of the first table in a text, without marks unless they are asked for; its head is the first."""
     lines = itertools.dropwhile(lambda line: not line.startswith("|"), markdown.splitlines())
     rows = [
-        [cell.strip().replace("**", "") for cell in line.strip("|").split(" | ")]
+        [cell.strip() if marks else cell.strip().replace("**", "") for cell in line.strip("|").split(" | ")]
         for line in itertools.takewhile(lambda line: line.startswith("|"), lines)
     ]
     return [rows[0], *rows[2:]]

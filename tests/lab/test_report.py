@@ -19,7 +19,7 @@ from kvtrace.reports.document import Document, Section
 from kvtrace.reports.markdown import markdown
 from tests.viewer.chromium import Tab
 
-from .cells import Sweep, both_made, drawn, job, request, table
+from .cells import Sweep, both_made, drawn, first_table, job, request, table
 
 
 def written(directory: Path) -> str:
@@ -216,6 +216,27 @@ def test_a_late_client_is_warned_of(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, policy=["fcfs"])
     sweep.cell([request("a", 0, 80, 90, 99, due_ns=0, last=True)])
     assert "sent a request 80 ms late" in written(sweep.close())
+
+
+def test_several_late_clients_are_one_sentence(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    for policy, repeat, late in (("fcfs", 0, 80), ("fcfs", 1, 20), ("priority", 0, 60), ("priority", 1, 95)):
+        sent = [request("a", 0, late, late + 10, late + 20, due_ns=0, last=True)]
+        sweep.cell(sent, policy=policy, repeat=repeat)
+    text = written(sweep.close())
+    assert text.count("ms late") == 1
+    assert "in 3 of 4 runs of a workload the client sent a request 60 to 95 ms late (most in priority, w)" in text
+
+
+def test_the_best_of_repeats_is_told_for_each(tmp_path: Path) -> None:
+    """They have other requests: the lighter ones are not the better setting."""
+    sweep = Sweep(tmp_path, policy=["fcfs", "priority"])
+    for policy, repeat, turn_ms in (("fcfs", 0, 50), ("fcfs", 1, 90), ("priority", 0, 60), ("priority", 1, 80)):
+        sweep.cell(job("a", 0, 10, turn_ms), policy=policy, repeat=repeat)
+    head, *rows = first_table(written(sweep.close()).partition("### Cells")[2], marks=True)
+    column = head.index("JCT mean s")
+    marked = {(row[0], row[1]) for row in rows if row[column].startswith("**")}
+    assert marked == {("fcfs", "0"), ("priority", "1")}
 
 
 def test_phases_of_several_kinds_have_their_own_panels(tmp_path: Path) -> None:
