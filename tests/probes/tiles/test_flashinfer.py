@@ -85,7 +85,7 @@ using Variant = DefaultAttention<false, false, false, false>;
 """
 READS = """
 template cudaError_t BatchPrefillWithPagedKVCacheDispatched<SAME_STRIDES 16, 128, 128, PosEncodingMode::kNone, false,
-                                                            MaskMode::kNone, Variant, Params>(
+                                                            MaskMode::kNone, SCALES Variant, Params>(
     Params, Number*, float*, bool, cudaStream_t);
 """
 DECODE = FORWARD_BEGIN + READS + "}"
@@ -122,8 +122,13 @@ def compiled(instance: str, gpu: str, data: Path, headers: Path, work: Path) -> 
     """
     (work / "stub").mkdir(parents=True)
     (work / "stub" / "curand_kernel.h").write_text(CURAND)
-    strided = "bool SAME_KV_STRIDES" in (data / "include/flashinfer/attention/prefill.cuh").read_text()
-    (work / "instance.cu").write_text(instance.replace("SAME_STRIDES", "true," if strided else ""))
+    header = (data / "include/flashinfer/attention/prefill.cuh").read_text()
+    for mark, parameter, value in (
+        ("SAME_STRIDES", "bool SAME_KV_STRIDES", "true,"),
+        ("SCALES", "MaskMode MASK_MODE,\n          bool USE_TOKEN_HEAD_SF", "false,"),
+    ):
+        instance = instance.replace(mark, value if parameter in header else "")
+    (work / "instance.cu").write_text(instance)
     includes = [headers, data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
     command = [NVCC, "-ptx", "-std=c++17", "-O3", f"-gencode=arch=compute_{gpu},code=compute_{gpu}", "-w"]
     command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", "--expt-relaxed-constexpr", "-use_fast_math"]
