@@ -65,7 +65,7 @@ demo: $(READY)
 	$(BIN)/kvtrace view $(RUN)/trace.duckdb -o $(RUN)/trace.html
 	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
 
-test: $(READY) $(addprefix $(SOURCES)/,$(TESTED)) $(VENV)/.nixl $(VENV)/.lmcache
+test: $(READY) $(addprefix $(SOURCES)/,$(TESTED)) $(VENV)/.nixl $(VENV)/.lmcache $(VENV)/.cute
 	@echo "== tests (a good part of them on real vLLM engines)"
 	KVTRACE_VLLM_SOURCES=$(call paths,$(filter 0.%,$(TESTED))) \
 	KVTRACE_FLASHINFER_SOURCES=$(call paths,$(filter flashinfer-%,$(TESTED))) \
@@ -224,6 +224,15 @@ $(VENV)/.lmcache: $(READY)
 	@rm -rf $(VENV)/lmcache
 	@$(PIP) --no-deps --target $(VENV)/lmcache lmcache==0.5.6 aiofile caio py-cpuinfo redis sortedcontainers \
 	    opentelemetry-exporter-prometheus && touch $@ || echo "== no LMCache for this machine: those tests are skipped"
+
+# Beside the environment, too: CuTe DSL as vLLM 0.33 has it, which compiles FlashAttention 4 without a GPU.
+$(VENV)/.cute: $(READY)
+	@echo "== installing CuTe DSL for the tests of FlashAttention 4's rewritten kernel (90 MB)"
+	@rm -rf $(VENV)/cute
+	@$(PIP) --no-deps --target $(VENV)/cute nvidia-cutlass-dsl==4.8.0 nvidia-cutlass-dsl-libs-base==4.8.0 \
+	    nvidia-cutlass-dsl-libs-core==4.8.0 nvidia-cutlass-dsl-libs-cu13==4.8.0 quack-kernels==0.6.5 \
+	    apache-tvm-ffi==0.1.11 torch-c-dlpack-ext==0.1.5 cuda-bindings cuda-pathfinder cuda-python && touch $@ \
+	    || { rm -rf $(VENV)/cute; echo "== no CuTe DSL for this machine: those tests are skipped"; }
 
 # Sources of other vLLM versions and of FlashInfer, for the tests of hooks and of rewriting kernels: 1 GB of wheels, of
 # which 290 MB are kept. vLLM's wheel for the CPU is smaller, where there is one.
