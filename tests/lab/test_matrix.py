@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from kvtrace.lab.cell import arguments_of
 from kvtrace.lab.matrix import Matrix, read_matrix
 from kvtrace.lab.policies import engine_arguments, environment, gave_up, jobs_go_in_order, policy_of
 from kvtrace.lab.replay.cell import settings_of
-from kvtrace.lab.workloads import make
+from kvtrace.lab.workloads import Workload, make
 
 STUDIES = sorted((Path(__file__).parents[2] / "examples" / "studies").glob("*.toml"))
 TEXT = """
@@ -184,7 +185,17 @@ def test_mistakes_are_found_before_anything_runs(old: str, new: str, message: st
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_the_studies_can_be_run(path: Path) -> None:
+def test_the_studies_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Workload] = {}
+
+    def make_once(name: str, given: dict[str, Any]) -> Workload:
+        """Cells that differ in their engine alone have one workload, and making it is what takes time."""
+        key = json.dumps([name, given], sort_keys=True)
+        if key not in made:
+            made[key] = make(name, given)
+        return made[key]
+
+    monkeypatch.setattr("kvtrace.lab.matrix.make", make_once)
     found = read_matrix(path)
     for cell in found.cells:
         if cell.policy["name"] != "hf-generate":
