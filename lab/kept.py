@@ -160,9 +160,10 @@ def _result(path: Path, told: _Result) -> Result:
         raise ValueError("a policy without a name or with no size") from error
     if told.cell.block_size < 1:
         raise ValueError("blocks without a size")
-    for each in (told.cell, *told.phases):
-        if any(isinstance(value, int) and abs(value) >= _LARGEST for value in vars(each).values()):
-            raise ValueError("a number of more than 64 bits")
+    numbers = [vars(told.cell), told.steps]
+    numbers += [{name: value for name, value in vars(phase).items() if name != "workload"} for phase in told.phases]
+    if _has_too_large(numbers):
+        raise ValueError("a number of more than 64 bits")
     for phase in told.phases:
         msgspec.convert(phase.workload, _Workload)
     return Result(
@@ -177,3 +178,11 @@ def _result(path: Path, told: _Result) -> Result:
         told.steps,
         told.warnings,
     )
+
+
+def _has_too_large(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_too_large, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_too_large, value))
+    return isinstance(value, int | float) and abs(value) >= _LARGEST

@@ -8,7 +8,7 @@ from typing import Any
 from kvtrace.lab.compare import groups
 from kvtrace.lab.matrix import text_of
 from kvtrace.lab.report.parts import COLUMNS, Part, alike, axes_of, numbered, span, table
-from kvtrace.lab.results import Result
+from kvtrace.lab.results import Phase, Result
 from kvtrace.queries.text import rounded
 from kvtrace.reports.document import Cell, Paragraph
 
@@ -54,15 +54,13 @@ def _best(results: Sequence[Result], compare: str | None) -> set[tuple[str, int,
     """Cell, repeat, phase and figure of the best of each group of comparable cells; repeats have other requests."""
     found = set()
     for members in groups(results, compare).values() if compare else [list(results)]:
-        for repeat, label in {(result.cell.repeat, phase.label) for result in members for phase in result.phases}:
+        comparable: dict[tuple[int, str], list[tuple[str, Phase]]] = {}
+        for result in members:
+            for phase in result.phases:
+                comparable.setdefault((result.cell.repeat, phase.label), []).append((result.place.name, phase))
+        for (repeat, label), phases in comparable.items():
             for name, (_, better) in COLUMNS.items():
-                values = [
-                    (value, result.place.name)
-                    for result in members
-                    for phase in result.phases
-                    if (result.cell.repeat, phase.label) == (repeat, label)
-                    and (value := phase.figures.get(name)) is not None
-                ]
+                values = [(value, cell) for cell, phase in phases if (value := phase.figures.get(name)) is not None]
                 if better and len({rounded(value) for value, _ in values}) > 1:
                     _, winner = (min if better == "min" else max)(values)
                     found.add((winner, repeat, label, name))

@@ -272,13 +272,25 @@ share = 0.5
 def results() -> dict[str, bytes]:
     """Kept results of a study with two policies at two rates, one of its cells measured; as text and packed."""
     axes = {"policy": ["fcfs", "offloading 4 GiB"], "rate": ["1", "2"]}
-    workload = {"name": "w", "sha256": "0f", "jobs": 2, "requests": 4, "parameters": {"kind": "agent", "rate": 1.0}}
-    figures = {"jct_s_mean": 1.5, "turn_ms_mean": 700.0, "ttft_ms_p50": 20.0, "cached_share": 0.5, "preemptions": 0}
+    workload = {"name": "w", "sha256": "0f", "jobs": 2, "requests": 4, "parameters": {"arrival": "batch", "rate": 1.0}}
+    figures = {
+        "jct_s_mean": 1.5,
+        "recomputed_tokens": 7,
+        "wasted_share": 0.1,
+        "passes": 20,
+        "turn_ms_mean": 700.0,
+        "ttft_ms_p50": 20.0,
+        "cached_share": 0.5,
+        "preemptions": 0,
+    }
     phase = {
         "position": 0,
         "jct_s": {"a": 1.0, "b": 2.0},
         "ttft_ms": {"a": 10.0, "b": 30.0},
         "turns_ms": [500.0, 900.0],
+        "first_passes_tokens": [512, *[2] * 19],
+        "kv_cache_percent": [None, *[50.0] * 9],
+        "running": [1.0] * 10,
     }
     draws = {"jct_s_mean": [1.4, 1.5, 1.6, 1.5]}
     kept: list[dict[str, Any]] = []

@@ -107,6 +107,16 @@ def test_many_runs_of_a_cell_are_numbered_in_no_time(tmp_path: Path) -> None:
     assert [each.cell.repeat for each in load_sweeps(path).results] == list(range(10_000))
 
 
+def test_many_runs_of_a_cell_are_reported_in_no_time(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "sweep", policy=["fcfs"])
+    sweep.cell(job("a", 0, 10, 50))
+    reported(tmp_path / "report", sweep.close())
+    *head, result = gzip.decompress((tmp_path / "report" / RESULTS).read_bytes()).splitlines(keepends=True)
+    path = tmp_path / "many.jsonl"
+    path.write_bytes(b"".join(head) + 3_000 * result)  # each against each, it would be 160 million looks
+    assert f"\n| fcfs | {2_999} |" in reported(tmp_path / "again", path)
+
+
 def test_each_run_of_a_cell_is_held_against_its_one_prediction(tmp_path: Path) -> None:
     both = both_made(tmp_path / "both")
     again = only(both, tmp_path / "again", predicted=False)
@@ -195,6 +205,26 @@ def test_kept_results_without_a_figure_are_reported(change: dict[str, Any] | Non
     path = tmp_path / "changed.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert "Cells" in reported(tmp_path / "second", path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"position": 1 << 70},
+        {"first_passes_tokens": [512, 10**400]},
+        {"running": [1e308] * 10},
+        {"figures": {"jct_s_mean": -1e19}},
+        {"draws": {"jct_s_mean": [1e308] * 8}},
+    ],
+)
+def test_numbers_that_no_trace_has_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    assert reported(tmp_path / "first", both_made(tmp_path / "sweep"))
+    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "first" / RESULTS).read_bytes()).splitlines()]
+    lines[-1]["result"]["phases"][0] |= change
+    path = tmp_path / "changed.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(KvtraceError, match=f"line {len(lines)}.*a number of more than 64 bits"):
+        load_sweeps(path)
 
 
 def test_studies_of_one_name_have_the_same_axes(tmp_path: Path) -> None:
