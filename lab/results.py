@@ -14,6 +14,10 @@ from kvtrace.queries.trace import TRACE_NAME
 
 MADE, MADES = "made", ("measured", "predicted")
 """The axis that tells predicted cells from measured ones, where a sweep has predicted ones."""
+FIRST_PASSES = 20
+"""Forward passes of a phase whose tokens are kept."""
+TENTHS = 10
+"""Parts of a phase's time that figures over time have."""
 
 
 class Spread(NamedTuple):
@@ -37,9 +41,9 @@ class Phase:
         ttft_ms: Mean time to the first token of each such job, ms.
         turns_ms: Mean latency of the first turn, the second and so on, ms: of jobs that completed all of them, up to
             the turn that half of the jobs completed.
-        first_passes_tokens: Tokens of each of the first forward passes, at most 20.
-        kv_cache_percent: Share of the KV cache's blocks that were in use, %; the mean over each tenth of the time, None
-            before its first step.
+        first_passes_tokens: Tokens of each of the first `FIRST_PASSES` forward passes, or of all.
+        kv_cache_percent: Share of the KV cache's blocks that were in use, %; the mean over each of `TENTHS` parts of
+            the time, None before its first step.
         running: Running requests, likewise.
         shape: How latencies grow with the turns, inferred by the query turn-growth; None where it cannot be told.
         draws: Of a predicted cell, figures in each replay with other step times; empty without any.

@@ -12,7 +12,7 @@ from kvtrace.format import layout
 from kvtrace.format.jsonlines import read_json_lines
 from kvtrace.ingest.run import ingest
 from kvtrace.lab.cell import DRAWS, FACTS, load_cell
-from kvtrace.lab.results import Phase, Result
+from kvtrace.lab.results import FIRST_PASSES, TENTHS, Phase, Result
 from kvtrace.lab.sweep import RESULT, RUN, read_object
 from kvtrace.queries import Trace
 from kvtrace.queries.statistics import value_of
@@ -52,7 +52,7 @@ WHERE scheduled_tokens > 0 AND start_ns {within}
 
 _FIRST_PASSES = """
 SELECT scheduled_tokens AS tokens FROM step
-WHERE scheduled_tokens > 0 AND start_ns {within} ORDER BY step LIMIT 20
+WHERE scheduled_tokens > 0 AND start_ns {within} ORDER BY step LIMIT {passes}
 """
 _OVER_TIME = """
 WITH phase AS (
@@ -62,9 +62,9 @@ WITH phase AS (
         100 * used_blocks / blocks AS kv_cache_percent
     FROM phase
 ), tenth AS (
-    SELECT n, {start_ns} + n * ({end_ns} - {start_ns}) // 10 AS begin_ns,
-        {start_ns} + (n + 1) * ({end_ns} - {start_ns}) // 10 AS end_ns
-    FROM range(10) AS tenths(n)
+    SELECT n, {start_ns} + n * ({end_ns} - {start_ns}) // {tenths} AS begin_ns,
+        {start_ns} + (n + 1) * ({end_ns} - {start_ns}) // {tenths} AS end_ns
+    FROM range({tenths}) AS tenths(n)
 ), part AS (
     SELECT n, running, kv_cache_percent, least(s.next_ns, t.end_ns) - greatest(s.start_ns, t.begin_ns) AS part_ns
     FROM tenth t LEFT JOIN shown s ON s.start_ns < t.end_ns AND s.next_ns > t.begin_ns
@@ -225,8 +225,7 @@ def _look_at_one_workload(trace: Trace, phase: Phase) -> None:
 
 def _asked(trace: Trace, sql: str, window: tuple[int, int]) -> list[dict[str, Any]]:
     start_ns, end_ns = window
-    within = f"BETWEEN {start_ns} AND {end_ns}"
-    rows: list[dict[str, Any]] = trace.sql(
-        sql.format(within=within, start_ns=start_ns, end_ns=end_ns), format="arrow"
-    ).to_pylist()
+    numbers = {"start_ns": start_ns, "end_ns": end_ns, "passes": FIRST_PASSES, "tenths": TENTHS}
+    filled = sql.format(within=f"BETWEEN {start_ns} AND {end_ns}", **numbers)
+    rows: list[dict[str, Any]] = trace.sql(filled, format="arrow").to_pylist()
     return rows

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvtrace.lab.report.parts import Part, alike, axes_of, known_mean, span, table
-from kvtrace.lab.results import Phase, Result
+from kvtrace.lab.results import FIRST_PASSES, TENTHS, Phase, Result
 from kvtrace.reports.document import Paragraph
-
-_FIRST_PASSES = 20
 
 
 def passes(results: Sequence[Result]) -> Iterator[Part]:
@@ -40,15 +38,15 @@ def passes(results: Sequence[Result]) -> Iterator[Part]:
     first = [
         [*axes, name, *phases[0].first_passes_tokens]
         for (axes, name), phases in found.items()
-        if len(phases[0].first_passes_tokens) == _FIRST_PASSES
+        if len(phases[0].first_passes_tokens) == FIRST_PASSES
     ]
     yield "Forward passes", [Paragraph([reading], "hint"), table(head, rows, numbers)]
     if first:
-        head = [*axes_of(results), "workload", *map(str, range(1, _FIRST_PASSES + 1))]
+        head = [*axes_of(results), "workload", *map(str, range(1, FIRST_PASSES + 1))]
         yield "Tokens of the first forward passes", [table(head, first)]
 
 
-_TENTHS = {"KV cache usage, %": "kv_cache_percent", "running requests": "running"}
+_CURVES = {"KV cache usage, %": "kv_cache_percent", "running requests": "running"}
 
 
 def over_time(results: Sequence[Result]) -> Iterator[Part]:
@@ -56,10 +54,10 @@ def over_time(results: Sequence[Result]) -> Iterator[Part]:
     rows = [
         [*axes, name, heading, *map(known_mean, zip(*curves, strict=True))]
         for axes, name, phases in alike([result for result in results if len(result.phases) == 1])
-        for heading, figure in _TENTHS.items()
+        for heading, figure in _CURVES.items()
         if (curves := [curve for phase in phases if len(curve := getattr(phase, figure)) == 10])
     ]
     if rows:
         reading = "Means over each tenth of the time, from the first request to the end of the last."
-        head = [*axes_of(results), "workload", "", *map(str, range(1, 11))]
+        head = [*axes_of(results), "workload", "", *map(str, range(1, TENTHS + 1))]
         yield "Over time", [Paragraph([reading], "hint"), table(head, rows)]
