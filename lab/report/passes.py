@@ -8,6 +8,8 @@ from kvtrace.lab.report.parts import Part, alike, axes_of, known_mean, span, tab
 from kvtrace.lab.results import FIRST_PASSES, TENTHS, Phase, Result
 from kvtrace.reports.document import Paragraph
 
+_CURVES = {"KV cache usage, %": "kv_cache_percent", "running requests": "running"}
+
 
 def passes(results: Sequence[Result]) -> Iterator[Part]:
     """Forward passes of workloads whose requests were all queued before the first one."""
@@ -46,16 +48,13 @@ def passes(results: Sequence[Result]) -> Iterator[Part]:
         yield "Tokens of the first forward passes", [table(head, first)]
 
 
-_CURVES = {"KV cache usage, %": "kv_cache_percent", "running requests": "running"}
-
-
 def over_time(results: Sequence[Result]) -> Iterator[Part]:
     """KV cache usage and running requests by tenth of the time, of cells with one workload; the mean of repeats."""
     rows = [
         [*axes, name, heading, *map(known_mean, zip(*curves, strict=True))]
         for axes, name, phases in alike([result for result in results if len(result.phases) == 1])
         for heading, figure in _CURVES.items()
-        if (curves := [curve for phase in phases if len(curve := getattr(phase, figure)) == 10])
+        if (curves := [curve for phase in phases if len(curve := getattr(phase, figure)) == TENTHS])
     ]
     if rows:
         reading = "Means over each tenth of the time, from the first request to the end of the last."

@@ -11,8 +11,6 @@ from kvtrace.lab.results import Result
 from kvtrace.reports.document import Paragraph
 
 _MOST_TURNS = 8
-
-
 _SHARES = {"queue_share": "queue share", "load_share": "loads", "store_share": "stores", "transfer_share": "transfers"}
 
 
@@ -25,15 +23,15 @@ def turns(results: Sequence[Result]) -> Iterator[Part]:
     shown = sorted({round(1 + place * (longest - 1) / (_MOST_TURNS - 1)) for place in range(_MOST_TURNS)})
     rows = []
     for axes, name, phases in several:
-        turns = [phase.turns_ms for phase in phases]
-        last = min(len(each) for each in turns)
+        means = [phase.turns_ms for phase in phases]
+        last = min(len(each) for each in means)
         shapes = Counter(phase.shape for phase in phases if phase.shape)
         rows.append(
             [
                 *axes,
                 name,
-                *(fmean(each[turn - 1] for each in turns) if turn <= last else None for turn in shown),
-                span([last_over_first(each[:last]) for each in turns]),
+                *(fmean(each[turn - 1] for each in means) if turn <= last else None for turn in shown),
+                span([last_over_first(each[:last]) for each in means]),
                 *(mean_of(phases, share) for share in _SHARES),
                 ", ".join(f"{shape} ({count})" if len(shapes) > 1 else shape for shape, count in shapes.items()) or "-",
             ]

@@ -28,6 +28,17 @@ def reported(target: Path, *sources: Path) -> str:
     return (target / "report.md").read_text().partition("\n")[2]
 
 
+def kept_lines(report: Path) -> list[dict[str, Any]]:
+    """The lines that a report keeps."""
+    return [json.loads(line) for line in gzip.decompress((report / RESULTS).read_bytes()).splitlines()]
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> Path:
+    """A file of kept results with these lines."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
 def only(directory: Path, target: Path, *, predicted: bool) -> Path:
     """A copy of a sweep with its predicted or its measured cells alone."""
     shutil.copytree(directory, target)
@@ -196,14 +207,13 @@ def test_a_file_that_holds_no_results_is_refused_by_name(data: bytes, why: str, 
 def test_kept_results_without_a_figure_are_reported(change: dict[str, Any] | None, tmp_path: Path) -> None:
     """None: a prediction without a phase."""
     reported(tmp_path / "first", both_made(tmp_path / "sweep"))
-    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "first" / RESULTS).read_bytes()).splitlines()]
+    lines = kept_lines(tmp_path / "first")
     (predicted, *_) = [line["result"] for line in lines if line.get("result", {}).get("name", "").endswith(PREDICTED)]
     if change is None:
         predicted["phases"] = []
     else:
         predicted["phases"][0] |= change
-    path = tmp_path / "changed.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = written(tmp_path / "changed.jsonl", lines)
     assert "Cells" in reported(tmp_path / "second", path)
 
 
@@ -219,10 +229,9 @@ def test_kept_results_without_a_figure_are_reported(change: dict[str, Any] | Non
 )
 def test_numbers_that_no_trace_has_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
     assert reported(tmp_path / "first", both_made(tmp_path / "sweep"))
-    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "first" / RESULTS).read_bytes()).splitlines()]
+    lines = kept_lines(tmp_path / "first")
     lines[-1]["result"]["phases"][0] |= change
-    path = tmp_path / "changed.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = written(tmp_path / "changed.jsonl", lines)
     with pytest.raises(KvtraceError, match=f"line {len(lines)}.*a number of more than 64 bits"):
         load_sweeps(path)
 

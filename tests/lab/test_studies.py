@@ -121,6 +121,7 @@ def spans(text: str, values: Sequence[float]) -> bool:
     return all(map(says, told, [fmean(values), min(values), max(values)]))
 
 
+@cache
 def figures_of(name: str, study: str, made: str, figure: str, scale: float = 1.0) -> dict[tuple[str, ...], list[float]]:
     """A figure of all repeats, by their axes."""
     found: dict[tuple[str, ...], list[float]] = {}

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvtrace.cli.main import app
+from tests.beside import python_path
 
 HERE = Path(__file__).parent
 MODEL = HERE.parent.parent / "examples" / "tiny-llama"
@@ -155,7 +156,7 @@ def uncached(record_offline: Callable[..., Recorded]) -> Iterator[Recorded]:
 @pytest.fixture(scope="session")
 def subclassed(record_offline: Callable[..., Recorded]) -> Recorded:
     """A `--scheduler-cls` that overrides what kvtrace hooks, and calls its parent's."""
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+    environment = {"PYTHONPATH": python_path(HERE)}
     return record_offline("subclassed", environment=environment, scheduler_cls="subclass_scheduler.SubclassScheduler")
 
 

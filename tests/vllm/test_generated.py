@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 import kvtrace as package
+from tests.beside import python_path
 from tests.vllm.conftest import ENGINE, HERE, kvtrace, vllm_environment
 from tests.vllm.offload.engines import connector_engines
 from tests.vllm.reproduction import check_all
@@ -39,7 +39,7 @@ ENGINES = {
 def test_generated_workloads_are_repeated(warm_python: list[str], tmp_path: Path) -> None:
     engines = [{**ENGINE, **options} for options in ENGINES.values()]
     script = [*warm_python, str(HERE / "generated.py"), json.dumps(engines), str(SEED), str(tmp_path / "log")]
-    paths = os.pathsep.join(filter(None, [str(HERE / "offload"), os.environ.get("PYTHONPATH")]))
+    paths = python_path(HERE / "offload")
     environment = vllm_environment(
         VLLM_ENABLE_V1_MULTIPROCESSING="0", PYTHONPATH=paths, KVTRACE_TEST_SPEC_LOG=str(tmp_path / "spec.jsonl")
     )

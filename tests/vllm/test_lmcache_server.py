@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from kvtrace.ingest.run import ingest
 from kvtrace.queries.trace import TRACE_NAME
+from tests.beside import beside, python_path
 from tests.lab.cells import lab, small_matrix
 
-BESIDE = Path(sys.prefix) / "lmcache"
+BESIDE = beside("lmcache")
 CHUNK_TOKENS = 64
 pytestmark = pytest.mark.skipif(
     not BESIDE.is_dir() and importlib.util.find_spec("lmcache") is None,
@@ -30,8 +28,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection
     folder = tmp_path_factory.mktemp("server")
     policy = f'{{ name = "lmcache-mp", host_gib = 1, chunk_tokens = {CHUNK_TOKENS} }}'
     (folder / "small.toml").write_text(small_matrix(policy))
-    paths = os.pathsep.join([str(BESIDE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = lab("run", folder / "small.toml", "-o", folder / "sweep", timeout=400, PYTHONPATH=paths)
+    done = lab("run", folder / "small.toml", "-o", folder / "sweep", timeout=400, PYTHONPATH=python_path(BESIDE))
     logs = "".join(path.read_text()[-3000:] for path in folder.glob("sweep/cells/*/log.txt"))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:] + logs
     (run,) = folder.glob("sweep/cells/*/run")

@@ -23,11 +23,12 @@ from kvtrace.probes.device.tiles.fa4 import rewrite
 from kvtrace.probes.device.tiles.fa4.launch import RecordingForward
 from kvtrace.probes.device.tiles.launch import Current
 from kvtrace.probes.device.tiles.source import MismatchError
+from tests.beside import beside, python_path
 from tests.probes.tiles.versions import version_folders
 
 SCRIPT = Path(__file__).with_name("compiled_fa4.py")
 CUTE = "vllm/vllm_flash_attn/cute"
-BESIDE = Path(sys.prefix) / "cute"
+BESIDE = beside("cute")
 """CuTe DSL, if it is there: it is not one of the environment's packages."""
 FOLDERS = [folder for folder in version_folders() if (folder / CUTE / "flash_fwd_sm90.py").exists()]
 HOPPER, BLACKWELL = rewrite.HOPPER, rewrite.BLACKWELL
@@ -78,8 +79,8 @@ def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_
     if not BESIDE.exists() and None in map(importlib.util.find_spec, ("cutlass", "quack", "torch", "triton")):
         pytest.skip("needs nvidia-cutlass-dsl, quack-kernels and Triton: make test installs them")
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), gpu]
-    places = [BESIDE, BESIDE / "nvidia_cutlass_dsl" / "dsl_packages", *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
+    places = python_path(BESIDE, BESIDE / "nvidia_cutlass_dsl" / "dsl_packages")
+    environment = {**os.environ, "PYTHONPATH": places}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)
     if done.returncode == 3:
         pytest.skip(f"vLLM's own kernel needs other versions of the packages: {done.stdout}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.beside import python_path
 from tests.vllm.conftest import ENGINE, Recorded, ingested, kvtrace, vllm_environment
 from tests.vllm.offload.engines import connector, connector_engines
 
@@ -42,8 +42,7 @@ def run_ledger(warm_python: list[str], tmp_path_factory: pytest.TempPathFactory)
         script = [*warm_python, str(HERE / program), json.dumps(config), str(folder / "truth.json")]
         log = folder / "own.jsonl"
         log.touch()
-        paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        environment = vllm_environment(PYTHONPATH=paths, KVTRACE_TEST_SPEC_LOG=str(log))
+        environment = vllm_environment(PYTHONPATH=python_path(HERE), KVTRACE_TEST_SPEC_LOG=str(log))
         done = kvtrace("record", "-o", folder / "run", "--", *script, env=environment, timeout=300)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
         recorded = ingested(folder / "run", json.loads((folder / "truth.json").read_text()), done.stderr)
