@@ -39,6 +39,7 @@ class Seen:
     sent_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
+    ended_ns: int = 0
     tokens: list[int] = field(default_factory=list)
     received: int = 0
     prompt_tokens: int = 0
@@ -49,6 +50,11 @@ class Seen:
     def total_ms(self) -> float:
         """Time from sending to the last token."""
         return (self.last_ns - self.sent_ns) / 1e6
+
+    @property
+    def ended_ms(self) -> float:
+        """Time from sending to the end of the stream, which a server only writes when it has no token left."""
+        return (self.ended_ns - self.sent_ns) / 1e6
 
 
 @dataclass
@@ -99,6 +105,7 @@ def ask(api: openai.OpenAI, seen: Seen, prompt: list[int], max_tokens: int, *, n
         if leave and seen.received >= leave:
             stream.close()
             break
+    seen.ended_ns = time.time_ns()
     return seen
 
 
