@@ -25,6 +25,7 @@ from kvtrace.lab.engines import InProcess
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import engine_arguments, environment, jobs_go_in_order
 from kvtrace.lab.shapes import shape_config, shape_path
+from kvtrace.lab.turn import engines_beside, wait_for_turn
 from kvtrace.lab.workloads import Workload, make
 
 CELL, FACTS = "cell.json", "facts.json"
@@ -39,6 +40,8 @@ _NUDGE: dict[str, Any] = {"kind": "fixed", "jobs": 1, "prompt": 1, "output": 2}
 _ATTEMPTS, _PAUSE_S = 40, 0.25
 _LENGTHS_TOKENS = 1024
 """An engine's longest sequence is a multiple of this. Repeats have other lengths, and vLLM compiles anew for each."""
+_MEMORY_SHARE = 0.9
+"""Of the device's memory that engines may use which start side by side, all of them together."""
 
 
 def load_cell(directory: Path) -> Cell:
@@ -86,11 +89,13 @@ def arguments_of(cell: Cell, workloads: list[Workload]) -> dict[str, Any]:
     }
 
 
-async def _measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
+async def _measure(cell: Cell, directory: Path, run_dir: Path, facts: dict[str, Any]) -> None:
     workloads = cell.make_workloads()
     described = [{"phase": phase, **workload.describe()} for phase, workload in enumerate(workloads)]
     (run_dir / layout.WORKLOAD).write_text(json.dumps(described, indent=1) + "\n")
     arguments = arguments_of(cell, workloads)
+    if (engines := engines_beside(directory)) > 1:  # the blocks are given: vLLM only looks whether so much is free
+        arguments = {"gpu_memory_utilization": round(_MEMORY_SHARE / engines, 3), **arguments}
     facts["engine_arguments"] = arguments
     began = time.monotonic()
     engine = InProcess(arguments)
@@ -101,6 +106,7 @@ async def _measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
         await warm_up.drive(make("warm-up", _WARM_UP))
         if cell.prefix_caching and not await _forget(engine, warm_up):
             raise KvtraceError("the prefix cache could not be emptied after the warm-up")
+        facts["waited_s"] = round(wait_for_turn(directory), 3)  # no task of this process has anything to do meanwhile
         facts["phases"] = []
         with Notes(run_dir / layout.CLIENT) as notes:
             client = Client(engine, notes.write, priority=jobs_go_in_order(cell.policy))
@@ -171,9 +177,9 @@ def main(directory: Path) -> int:
         if cell.policy["name"] == "hf-generate":
             from kvtrace.lab.generate import measure
 
-            measure(cell, run_dir, facts)
+            measure(cell, directory, run_dir, facts)
         else:
-            asyncio.run(_measure(cell, run_dir, facts))
+            asyncio.run(_measure(cell, directory, run_dir, facts))
     except Exception as error:
         traceback.print_exc()
         facts["error"] = f"{type(error).__name__}: {error}" if not isinstance(error, KvtraceError) else str(error)

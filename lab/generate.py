@@ -16,10 +16,11 @@ from kvtrace.format import layout
 from kvtrace.lab.client import Notes, realtime_offset_ns
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.shapes import shape_path
+from kvtrace.lab.turn import wait_for_turn
 from kvtrace.lab.workloads import Job, Workload
 
 
-def measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
+def measure(cell: Cell, directory: Path, run_dir: Path, facts: dict[str, Any]) -> None:
     """Run a cell's phases and write what a client would have seen.
 
     Raises:
@@ -49,6 +50,7 @@ def measure(cell: Cell, run_dir: Path, facts: dict[str, Any]) -> None:
     first = [job.turns[0] for job in workloads[0].jobs[:batch]]
     # The first batch once before it counts: kernels are chosen at a new length, and it ran 2 to 4 times slower.
     _generate(model, [turn.new for turn in first], max(turn.output_tokens for turn in first), device)
+    facts["waited_s"] = round(wait_for_turn(directory), 3)
     with Notes(run_dir / layout.CLIENT) as notes:
         for phase, workload in enumerate(workloads):
             start_ns = time.monotonic_ns() + offset_ns

@@ -23,19 +23,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import CELL, FACTS
 from kvtrace.lab.lifetime import die_with_parent
 from kvtrace.lab.matrix import Cell, Matrix, text_of
 from kvtrace.lab.policies import gave_up, policy_label, policy_of
+from kvtrace.lab.turn import hold, is_ready, let_go
 from kvtrace.lab.warm import started
 
 RESULT, LOG, RUN = "result.json", "log.txt", "run"
 _LOCK_PATIENCE_S = 30.0
 _END_PATIENCE_S = 15.0
 _TAIL_CHARACTERS = 600
+_LOOK_S = 0.05
+_RECENT = 8
+"""Cells whose mean time estimates that of the next."""
 
 Say = Callable[[str], None]
 
@@ -50,6 +55,7 @@ def sweep(
     time_limit_s: float | None = None,
     share: tuple[int, int] = (1, 1),
     only: Sequence[str] = (),
+    engines: int = 1,
 ) -> tuple[int, int]:
     """Run all cells that have no result yet.
 
@@ -62,6 +68,7 @@ def sweep(
         time_limit_s: Start no cell that would probably not end within this time.
         share: (i, n): only the i-th of every n cells, beside other processes that run the other shares.
         only: Parts of labels; if there are any, only the cells that have one of them, in their order.
+        engines: Start so many cells' engines side by side, then have the cells send their requests one after another.
 
     Returns:
         Cells that failed, and cells that were left out for lack of time.
@@ -79,7 +86,7 @@ def sweep(
         if len(left) < len(cells):
             say(f"{len(cells) - len(left)} of {len(cells)} cells have results already")
         with started((lock,)) if warm and left else nullcontext() as python:
-            return _run_all(left, len(cells), directory, say, python, lock, ends_s)
+            return _run_all(left, len(cells), directory, say, _Launch(python, lock), ends_s, engines)
 
 
 def cells_of(matrices: list[Matrix], share: tuple[int, int], only: Sequence[str] = ()) -> list[tuple[Matrix, Cell]]:
@@ -98,94 +105,155 @@ def cells_of(matrices: list[Matrix], share: tuple[int, int], only: Sequence[str]
     return cells[number - 1 :: shares]
 
 
+class _Launch(NamedTuple):
+    """How the processes of a sweep's cells are started."""
+
+    python: list[str] | None
+    """Command that forks them from a process with vLLM; None starts a new interpreter for each."""
+    lock: int
+    """The descriptor of the sweep's lock, which they keep."""
+
+
 def _run_all(
     left: list[tuple[Matrix, Cell]],
     total: int,
     directory: Path,
     say: Say,
-    python: list[str] | None,
-    lock: int,
+    launch: _Launch,
     ends_s: float | None,
+    engines: int,
 ) -> tuple[int, int]:
     failed, took_s = 0, _earlier_s(directory)
-    for number, (matrix, cell) in enumerate(left):
-        estimate_s = statistics.fmean(took_s[-8:]) if took_s else matrix.estimate_s
-        if ends_s is not None and time.monotonic() + (estimate_s or 0) > ends_s:
-            say(f"out of time: {len(left) - number} cells left; the same command goes on")
-            return failed, len(left) - number
-        result = run_cell(cell, _place(directory, cell), python, lock)
-        failed += result["status"] != "ok"
-        took_s.append(result["seconds"])
-        rest_s = statistics.fmean(took_s[-8:]) * (len(left) - number - 1)
-        ending = f", about {_duration(rest_s)} to go" if number + 1 < len(left) else ""
-        what = "ok" if result["status"] == "ok" else f"failed: {result['error'].splitlines()[-1][:160]}"
-        done = total - len(left) + number + 1
-        say(f"[{done}/{total}] {matrix.name}: {cell.label}: {what}, {result['seconds']:.1f} s{ending}")
+    recent = max(_RECENT // engines, 1) * engines  # the first of those that start side by side takes their starts
+    for number in range(0, len(left), engines):
+        beside = left[number : number + engines]
+        if ends_s is not None:
+            each_s = statistics.fmean(took_s[-recent:]) if took_s else beside[0][0].estimate_s or 0
+            if time.monotonic() + each_s * len(beside) > ends_s:
+                say(f"out of time: {len(left) - number} cells left; the same command goes on")
+                return failed, len(left) - number
+        results = run_cells([(cell, _place(directory, cell)) for _, cell in beside], launch)
+        for at, ((matrix, cell), result) in enumerate(zip(beside, results, strict=True), number + 1):
+            failed += result["status"] != "ok"
+            took_s.append(result["seconds"])
+            rest_s = statistics.fmean(took_s[-recent:]) * (len(left) - at)
+            ending = f", about {_duration(rest_s)} to go" if at < len(left) else ""
+            what = "ok" if result["status"] == "ok" else f"failed: {result['error'].splitlines()[-1][:160]}"
+            label = f"[{total - len(left) + at}/{total}] {matrix.name}: {cell.label}"
+            say(f"{label}: {what}, {result['seconds']:.1f} s{ending}")
     return failed, 0
 
 
-def run_cell(cell: Cell, place: Path, python: list[str] | None, lock: int) -> dict[str, Any]:
-    """Run one cell from the beginning and write its result.
+def run_cells(cells: Sequence[tuple[Cell, Path]], launch: _Launch) -> Iterator[dict[str, Any]]:
+    """Run cells from the beginning and write their results.
+
+    Their engines start side by side. Then they send their requests one after another: a cell when the one before has
+    ended, its engine, too.
 
     Args:
-        cell: The cell.
-        place: Its folder; an earlier one is removed.
-        python: Command that forks it from a process with vLLM; None starts a new interpreter.
-        lock: The descriptor of the sweep's lock, which the cell's processes keep.
+        cells: The cells and their folders; earlier ones are removed.
+        launch: How their processes are started.
 
-    Returns:
-        The result, as written.
+    Yields:
+        Their results, as written.
     """
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    (place / CELL).write_text(json.dumps(asdict(cell), indent=1) + "\n")
-    inner = [*(python or [sys.executable]), "-m", "kvtrace.lab.cell", str(place)]
-    recorder = [sys.executable, "-m", "kvtrace", "record", "-o", str(place / RUN), "--quiet", "--no-preflight"]
-    command = [*recorder, "--kv-level", cell.kv_level, "--", *inner]
-    started_ns, started_s = time.time_ns(), time.monotonic()
-    with (place / LOG).open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={"VLLM_LOGGING_LEVEL": "WARNING", **os.environ},
-            start_new_session=True,
-            pass_fds=(lock,),
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - a sweep has one thread
-        )
-        error = _wait(process, cell.timeout_s)
-    facts = read_object(place / FACTS)
-    error = error or facts.pop("error", None)
-    if error is None and process.returncode:
-        error = f"its process ended with {process.returncode}: {_tail(place / LOG)}"
-    error = error or gave_up(cell.policy, (place / LOG).read_text(errors="replace"))
-    result = {
-        "status": "failed" if error else "ok",
-        "error": error,
-        "started_ns": started_ns,
-        "seconds": round(time.monotonic() - started_s, 3),
-        "warm": python is not None,
-    }
-    write_object(place / RESULT, result)
-    return result
+    with ExitStack() as stack:
+        since_s = time.monotonic()
+        running = [stack.enter_context(_Running(*each, launch, len(cells))) for each in cells]
+        while len(cells) > 1 and not all([each.has_started() for each in running]):
+            time.sleep(_LOOK_S)
+        for each in running:
+            yield each.finish(since_s)
+            since_s = time.monotonic()
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
-    """Wait for the end; why the cell was ended early, if it was. Nothing of it is left running."""
-    try:
-        process.wait(timeout_s)
-        return None
-    except subprocess.TimeoutExpired:
-        return f"timed out after {timeout_s:g} s"
-    finally:
-        if process.poll() is None:
-            process.terminate()
+class _Running:
+    """A cell's processes. None of them is left running when this is left."""
+
+    def __init__(self, cell: Cell, place: Path, launch: _Launch, engines: int) -> None:
+        self._cell, self._place, self._warm = cell, place, launch.python is not None
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        (place / CELL).write_text(json.dumps(asdict(cell), indent=1) + "\n")
+        if engines > 1:
+            hold(place, engines)
+        inner = [*(launch.python or [sys.executable]), "-m", "kvtrace.lab.cell", str(place)]
+        recorder = [sys.executable, "-m", "kvtrace", "record", "-o", str(place / RUN), "--quiet", "--no-preflight"]
+        self._started_ns = time.time_ns()
+        self._deadline_s = time.monotonic() + cell.timeout_s
+        self._ready_s: float | None = None
+        self._is_over = False
+        with (place / LOG).open("wb") as log:
+            self._process = subprocess.Popen(
+                [*recorder, "--kv-level", cell.kv_level, "--", *inner],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={"VLLM_LOGGING_LEVEL": "WARNING", **os.environ},
+                start_new_session=True,
+                pass_fds=(launch.lock,),
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - a sweep has one thread
+            )
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def has_started(self) -> bool:
+        """Return whether it waits for its turn, or never will: it has ended, or its time is up."""
+        if self._ready_s is None and is_ready(self._place):
+            self._ready_s = time.monotonic()
+        return self._ready_s is not None or self._process.poll() is not None or time.monotonic() > self._deadline_s
+
+    def finish(self, since_s: float) -> dict[str, Any]:
+        """Give it its turn, wait for its end, and write its result.
+
+        Args:
+            since_s: When the cell before it had ended: what it takes of the sweep's time is counted from then.
+        """
+        left_s = self._deadline_s - (self._ready_s or time.monotonic())  # waiting for its turn took none of its time
+        let_go(self._place)
+        error = self._wait(max(left_s, 0))
+        facts = read_object(self._place / FACTS)
+        error = error or facts.pop("error", None)
+        if error is None and self._process.returncode:
+            error = f"its process ended with {self._process.returncode}: {_tail(self._place / LOG)}"
+        error = error or gave_up(self._cell.policy, (self._place / LOG).read_text(errors="replace"))
+        result = {
+            "status": "failed" if error else "ok",
+            "error": error,
+            "started_ns": self._started_ns,
+            "seconds": round(time.monotonic() - since_s, 3),
+            "warm": self._warm,
+        }
+        write_object(self._place / RESULT, result)
+        return result
+
+    def _wait(self, seconds: float) -> str | None:
+        """Wait for the end; why the cell was ended early, if it was."""
+        try:
+            self._process.wait(seconds)
+            return None
+        except subprocess.TimeoutExpired:
+            return f"timed out after {self._cell.timeout_s:g} s"
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._process.poll() is None:
+            self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_END_PATIENCE_S)
+                self._process.wait(_END_PATIENCE_S)
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 @contextmanager

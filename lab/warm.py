@@ -50,25 +50,56 @@ _MODULES = (
 )
 
 
+class _Program:
+    """A program that was forked, and the connection of who asked for it."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid, self.connection = pid, connection
+        self._gone_s: float | None = None
+
+    def has_ended(self) -> bool:
+        """Tell who asked if it has; end it if who asked has gone away."""
+        done, status = os.waitpid(self.pid, os.WNOHANG)
+        if done:
+            self.end()
+            with suppress(OSError):
+                self.connection.sendall(json.dumps(os.waitstatus_to_exitcode(status)).encode())
+            self.connection.close()
+        elif self._gone_s is None and select.select([self.connection], [], [], 0)[0]:  # it says nothing more: it closed
+            self._gone_s = time.monotonic()
+            _signal(self.pid, signal.SIGTERM)
+        elif self._gone_s is not None and time.monotonic() - self._gone_s > _PATIENCE_S:
+            self.end()
+        return bool(done)
+
+    def end(self) -> None:
+        """End it, and what an engine left behind."""
+        _signal(self.pid, signal.SIGKILL)
+
+
 def serve(path: Path) -> None:
-    """Import, then serve one request after another; ends with its parent, and what it runs with it."""
+    """Import, then run what is asked for; ends with its parent, and what it runs with it."""
     die_with_parent()
     _preload()
     # It is looked for, not handled: what a handler raises is ignored where Python calls back, as after a fork.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    programs: list[_Program] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        while True:
-            _wait_for(listener)
-            connection, _ = listener.accept()
-            with connection:
-                _serve_one(connection, listener)
+        try:
+            while True:
+                if _comes(listener):
+                    _start(listener, programs)
+                programs[:] = [program for program in programs if not program.has_ended()]
+        finally:
+            for program in programs:
+                program.end()
 
 
-def _wait_for(source: socket.socket) -> None:
-    while not select.select([source], [], [], _LOOK_S)[0]:
-        _end_if_asked()
+def _comes(source: socket.socket) -> bool:
+    _end_if_asked()
+    return bool(select.select([source], [], [], _LOOK_S)[0])
 
 
 def _end_if_asked() -> None:
@@ -90,29 +121,28 @@ def _preload() -> None:
             import_module(name)
 
 
-def _serve_one(connection: socket.socket, listener: socket.socket) -> None:
-    _wait_for(connection)
+def _start(listener: socket.socket, programs: list[_Program]) -> None:
+    connection, _ = listener.accept()
+    while not _comes(connection):
+        pass
     data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     while data and not data.endswith(b"\n"):
         data += connection.recv(1 << 16)
     if not data:  # it went away before it asked
+        connection.close()
         return
     asked: dict[str, Any] = json.loads(data)
     pid = os.fork()
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-        connection.close()
-        listener.close()
+        for each in (connection, listener, *(program.connection for program in programs)):
+            each.close()
+        programs.clear()  # they are not its own to end
         _become(asked, descriptors)
         sys.exit()
-    try:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        code = _wait(connection, pid)
-    finally:
-        _end(pid, signal.SIGKILL)  # what an engine left behind, and all of it if this process is to end
-    with suppress(OSError):
-        connection.sendall(json.dumps(code).encode())
+    for descriptor in descriptors:
+        os.close(descriptor)
+    programs.append(_Program(pid, connection))
 
 
 def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) -> None:
@@ -135,24 +165,7 @@ def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) ->
         runpy.run_path(program, run_name="__main__")
 
 
-def _wait(connection: socket.socket, pid: int) -> int:
-    """The program's exit code; the program is ended if its caller goes away."""
-    gone_s: float | None = None
-    while True:
-        _end_if_asked()
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if gone_s is None and select.select([connection], [], [], _LOOK_S)[0]:  # it says nothing more: it closed
-            gone_s = time.monotonic()
-            _end(pid, signal.SIGTERM)
-        elif gone_s is not None:
-            time.sleep(_LOOK_S)
-            if time.monotonic() - gone_s > _PATIENCE_S:
-                _end(pid, signal.SIGKILL)
-
-
-def _end(pid: int, number: signal.Signals) -> None:
+def _signal(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(pid, number)
 

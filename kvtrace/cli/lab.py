@@ -81,6 +81,14 @@ DrawsOption = Annotated[
     ),
 ]
 AtOnceOption = Annotated[int, typer.Option("--at-once", min=1, help="With --replay: cells side by side.")]
+EnginesOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Start the engines of N cells side by side; then the cells send their requests, one cell after another.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -99,6 +107,7 @@ def run(
     output: CellsOption,
     retry_failed: RetryOption = False,
     warm: WarmOption = False,
+    engines: EnginesOption = 1,
     time_limit: TimeLimitOption = None,
     share: ShareOption = "1/1",
     only: OnlyOption = None,
@@ -130,6 +139,8 @@ def run(
             typer.echo(f"{matrix.name}: {cell.label}  ({cell.id})")
         return
     if replay:
+        if engines > 1:
+            raise KvtraceError("--engines is for measured cells; --at-once predicts cells side by side", 2)
         _predict(read, output, retry_failed, part, only or [], time_from, at_once, draws)
         return
     if draws:
@@ -137,7 +148,7 @@ def run(
     if time_from is not None:
         raise KvtraceError("--time-from is for --replay; a measured cell has its own times", 2)
     judge = _gates(baselines or [], fail_if or [])
-    failed, left = _measure(read, output, retry_failed, warm, time_limit, part, only or [])
+    failed, left = _measure(read, output, retry_failed, warm, engines, time_limit, part, only or [])
     if failed:
         typer.echo(f"{failed} cells failed; `kvtrace lab report {output}` shows why, --retry-failed runs them again")
     code = judge([cell for _, cell in cells], output)
@@ -150,6 +161,7 @@ def _measure(
     output: Path,
     retry_failed: bool,
     warm: bool,
+    engines: int,
     time_limit: float | None,
     share: tuple[int, int],
     only: list[str],
@@ -164,6 +176,7 @@ def _measure(
             typer.echo,
             retry_failed=retry_failed,
             warm=warm,
+            engines=engines,
             time_limit_s=time_limit * 60 if time_limit is not None else None,
             share=share,
             only=only,

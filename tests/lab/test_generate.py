@@ -26,7 +26,7 @@ def test_a_job_of_a_later_batch_waits_for_the_batches_before_it(tmp_path: Path) 
         workloads={"w": {"kind": "fixed", "jobs": 4, "prompt": 16, "output": 3}},
     )
     facts: dict[str, Any] = {}
-    measure(cell, tmp_path, facts)
+    measure(cell, tmp_path, tmp_path, facts)
     records = [json.loads(line) for line in (tmp_path / layout.CLIENT).read_text().splitlines()]
     assert [record["output_tokens"] for record in records] == [3, 3, 3, 3]
     assert len({(record["due_ns"], record["send_ns"]) for record in records}) == 1  # the client sent all at once

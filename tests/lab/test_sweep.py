@@ -39,9 +39,9 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def interrupted(matrix: Path, directory: Path, cells: int, number: signal.Signals) -> tuple[int, str]:
+def interrupted(matrix: Path, directory: Path, cells: int, number: signal.Signals, *more: str) -> tuple[int, str]:
     """Start the sweep, and end it in the middle of the cell after so many."""
-    command = [sys.executable, "-m", "kvtrace", "lab", "run", str(matrix), "-o", str(directory), "--warm"]
+    command = [sys.executable, "-m", "kvtrace", "lab", "run", str(matrix), "-o", str(directory), "--warm", *more]
     pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env=vllm_environment(), start_new_session=True, **pipes)
     deadline = time.monotonic() + PATIENCE_S
@@ -73,7 +73,7 @@ def swept(matrix: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sw
     directory = tmp_path_factory.mktemp("sweep") / "policies"
     code, said = interrupted(matrix, directory, 1, signal.SIGINT)
     codes, after = [code], [results(directory)]
-    code, _ = interrupted(matrix, directory, 3, signal.SIGKILL)
+    code, _ = interrupted(matrix, directory, 3, signal.SIGKILL, "--engines", "2")
     codes, after = [*codes, code], [*after, results(directory)]
     with ThreadPoolExecutor() as both:  # the rest by two processes, as on two GPUs
         rest = ("run", matrix, "-o", directory, "--warm", "--share")
@@ -122,6 +122,24 @@ def test_cells_ran_in_the_matrix_order_each_in_an_engine_of_its_own(swept: Swept
             engines.add((row["pid"], row["started_ns"]))
             assert row["blocks"] == swept.cells[cell].kv_tokens // 32
     assert len(engines) == 6
+
+
+def test_engines_start_side_by_side_and_their_cells_send_requests_in_turn(swept: Swept) -> None:
+    """The second and the third cell did; the first had been alone."""
+    alone, first, second = sorted(swept.after[1], key=lambda cell: swept.after[1][cell]["started_ns"])
+    asked_ns = {cell: [record["send_ns"] for record in client(swept, cell)] for cell in (first, second)}
+    last_ns = max(record["last_token_ns"] for record in client(swept, first))
+    facts = {cell: json.loads((swept.directory / "cells" / cell / "facts.json").read_text()) for cell in swept.after[1]}
+    up_ns = swept.after[1][second]["started_ns"] + facts[second]["start_s"] * 1e9
+    assert up_ns < min(asked_ns[first]) <= last_ns < min(asked_ns[second])
+    assert facts[alone]["waited_s"] == 0
+    assert facts[second]["waited_s"] > (last_ns - min(asked_ns[first])) / 1e9
+    # together they took what the sweep did: starts that ran side by side are counted once
+    ended_s = (swept.directory / "cells" / second / "result.json").stat().st_mtime
+    took_s = [swept.after[1][cell]["seconds"] for cell in (first, second)]
+    assert sum(took_s) == pytest.approx(ended_s - swept.after[1][first]["started_ns"] / 1e9, rel=0.2)
+    assert took_s[0] > facts[first]["start_s"]
+    assert not [*swept.directory.glob("cells/*/wait"), *swept.directory.glob("cells/*/ready")]
 
 
 def test_what_the_clients_saw_is_what_the_engines_did(swept: Swept) -> None:
