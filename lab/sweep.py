@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -39,6 +40,9 @@ _LOCK_PATIENCE_S = 30.0
 _END_PATIENCE_S = 15.0
 _TAIL_CHARACTERS = 600
 _LOOK_S = 0.05
+_POINTS_UP = "See root cause above"
+"""In the error of an engine whose other processes failed; their own log lines have the cause, the first one."""
+_CAUSE = re.compile(r"ERROR [\d :-]+\[[^]]+\] (\w*(?:Error|Exception): .+)")
 _RECENT = 8
 """Cells whose mean time estimates that of the next."""
 
@@ -222,7 +226,10 @@ class _Running:
         error = error or facts.pop("error", None)
         if error is None and self._process.returncode:
             error = f"its process ended with {self._process.returncode}: {_tail(self._place / LOG)}"
-        error = error or gave_up(self._cell.policy, (self._place / LOG).read_text(errors="replace"))
+        log = (self._place / LOG).read_text(errors="replace")
+        if error and _POINTS_UP in error and (cause := _CAUSE.search(log)):
+            error = cause[1]
+        error = error or gave_up(self._cell.policy, log)
         result = {
             "status": "failed" if error else "ok",
             "error": error,
