@@ -94,9 +94,9 @@ def turn(token: int, length: int, job: str, tool: str | None = None) -> list[Any
 
 @pytest.fixture(scope="session")
 def ttl(record_ledger: RecordLedger) -> Ledger:
-    """A pool of 21 blocks, jobs of 5 blocks (4 of them cached whole), a TTL of 1.5 s.
+    """A pool of 21 blocks, jobs of 5 blocks (4 of them cached whole), a TTL of 1.5 s, or a minute (`LONG`).
 
-    Jobs a and b pin. Job a's next turn comes soon; b's never does, and its pin expires before the third round. Job c's
+    Jobs a and b pin. Job a's next turn comes; b's never does, and its pin expires before the third round. Job c's
     tool is slow by what is known, so it does not pin. In the third round d and e pin; the fourth needs 14 blocks while
     13 are free: the pin that ends last, e's or d's, must go.
     """
@@ -106,7 +106,7 @@ def ttl(record_ledger: RecordLedger) -> Ledger:
         [turn(33, 130, "d", "fast"), turn(34, 130, "e", "fast")],
         [turn(35, 440, "big")],
     ]
-    options = {"threshold_s": 1.0, "ttl_s": 1.5, "tool_s": {"fast": 0.1, "slow": 5.0}}
+    options = {"threshold_s": 4.0, "ttl_s": 1.5, "tool_s": {"fast": 0.1, "slow": 5.0}}
     return record_ledger(
         "ttl",
         rounds,

@@ -9,8 +9,19 @@ from typing import Any
 
 from kvtrace.lab.ttl_pin import TTLPinScheduler
 
+LONG = {"a": 60.0, "d": 60.0, "e": 60.0}
+"""Jobs whose pins are to end otherwise than by time, however slow the machine is, and for how long they may stay, s."""
+
 
 class LoggingScheduler(TTLPinScheduler):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._short_s = self.ttl_s
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self.ttl_s = LONG.get(request.sampling_params.extra_args["kvtrace_session"], self._short_s)
+        return super()._free_request(request, *args, **kwargs)
+
     def pin_request(self, request: Any, seconds: float) -> None:
         super().pin_request(request, seconds)
         pin = self.pinned_requests.get(request.request_id)
