@@ -51,7 +51,13 @@ def stand_in(folder: Path, major: int, multiprocessors: int) -> types.ModuleType
     torch.cuda.get_device_properties = lambda *_, **__: properties
     torch.cuda.get_device_capability = lambda *_, **__: (major, 0)
     torch.cuda.current_device = lambda: 0
+    import quack.activation
+    from cutlass import cute
     from cutlass.utils import HardwareInfo
+
+    # quack's name for it until CuTe DSL had it, which vLLM 0.26 calls
+    if not hasattr(quack.activation, "sub_packed_f32x2"):
+        quack.activation.sub_packed_f32x2 = cute.arch.sub_packed_f32x2
 
     # Persistent kernels, of which Blackwell's are, size their grid by it: it would ask the driver.
     HardwareInfo.__init__ = lambda *_, **__: None

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.probes.tiles.versions import version_folders
+from tests.probes.tiles.versions import KERNELS, distinct, version_folders
 
 SCRIPT = Path(__file__).with_name("compiled.py")
 
 
 @pytest.fixture(
-    scope="module", params=version_folders() or ["none"], ids=lambda folder: getattr(folder, "name", folder)
+    scope="module",
+    params=distinct(version_folders(), *KERNELS) or ["none"],
+    ids=lambda folder: getattr(folder, "name", folder),
 )
 def facts(request: pytest.FixtureRequest) -> list[dict]:
     if request.param == "none" or importlib.util.find_spec("triton") is None:

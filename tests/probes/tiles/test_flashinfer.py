@@ -22,6 +22,7 @@ from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.flashinfer import recorder, rewrite
 from kvtrace.probes.device.tiles.flashinfer.overlay import Overlay
 from kvtrace.probes.device.tiles.source import MismatchError
+from tests.probes.tiles.versions import distinct
 
 HERE = Path(__file__).parent
 FOLDERS = [Path(text) for text in os.environ.get("KVTRACE_FLASHINFER_SOURCES", "").split(":") if text]
@@ -154,12 +155,22 @@ def blocks(registers: int) -> int:
     return 65536 // (128 * -(-registers // 8) * 8)
 
 
+INSTANCES = {
+    # the kernels, for what GPU, and the headers that they are in
+    "fa3": (PREFILL, "90a", HOPPER / "*"),
+    "fa2": (DECODE, "90a", ATTENTION / "*"),
+    "fa2-blackwell": (BOTH, "100a", ATTENTION / "*"),
+    "fa2-ampere": (BOTH, "80", ATTENTION / "*"),
+}
+COMPILED = [
+    pytest.param(folder, instance, gpu, id=f"{folder.name}-{name}")
+    for name, (instance, gpu, headers) in INSTANCES.items()
+    for folder in distinct(FOLDERS, str(headers))
+]
+
+
 @pytest.mark.skipif(NVCC is None or PTXAS is None, reason="needs nvcc and ptxas")
-@pytest.mark.parametrize(
-    ("instance", "gpu"),
-    [(PREFILL, "90a"), (DECODE, "90a"), (BOTH, "100a"), (BOTH, "80")],
-    ids=["fa3", "fa2", "fa2-blackwell", "fa2-ampere"],
-)
+@pytest.mark.parametrize(("folder", "instance", "gpu"), COMPILED)
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
     folder: Path, tmp_path: Path, instance: str, gpu: str
 ) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from kvtrace.ingest.derive.tile_columns import StepTiles, block_ids, block_tokens, from_sections, tile_tokens, times
 from kvtrace.probes.device.tiles import layout
-from tests.probes.tiles.versions import version_folders
+from tests.probes.tiles.versions import KERNELS, distinct, version_folders
 
 SCRIPT = Path(__file__).with_name("interpreted.py")
 TICK_NS = 1 << layout.TICK_SHIFT
@@ -85,7 +85,9 @@ def step_of(facts: dict[str, Any]) -> StepTiles:
 
 
 @pytest.fixture(
-    scope="module", params=version_folders() or ["none"], ids=lambda folder: getattr(folder, "name", folder)
+    scope="module",
+    params=distinct(version_folders(), *KERNELS) or ["none"],
+    ids=lambda folder: getattr(folder, "name", folder),
 )
 def outcomes(request: pytest.FixtureRequest) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     if request.param == "none" or importlib.util.find_spec("triton") is None:
@@ -144,11 +146,9 @@ def test_a_loop_with_the_softmax_in_statements_is_recorded_as_well(outcomes, tmp
     """As vLLM's kernel had it before it called a function."""
     ops = tmp_path / "vllm/v1/attention/ops"
     ops.mkdir(parents=True)
-    for name in ("triton_attention_helpers", "triton_unified_attention", "triton_reshape_and_cache_flash"):
-        text = (version_folders()[0] / f"vllm/v1/attention/ops/{name}.py").read_text()
-        (ops / f"{name}.py").write_text(
-            text.replace("\n        M, L, P, alpha = softmax_step(S, M, L)\n", IN_STATEMENTS)
-        )
+    for path in KERNELS:
+        text = (version_folders()[0] / path).read_text()
+        (tmp_path / path).write_text(text.replace("\n        M, L, P, alpha = softmax_step(S, M, L)\n", IN_STATEMENTS))
     assert IN_STATEMENTS in (ops / "triton_unified_attention.py").read_text()
     case, facts = outcomes["mixed batch, 2D"]
     (found,) = run(tmp_path, [case])
