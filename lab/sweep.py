@@ -164,7 +164,10 @@ def run_cells(cells: Sequence[tuple[Cell, Path]], launch: _Launch) -> Iterator[d
     with ExitStack() as stack:
         since_s = time.monotonic()
         running = [stack.enter_context(_Running(*each, launch, len(cells))) for each in cells]
-        while len(cells) > 1 and not all([each.has_started() for each in running]):
+        while len(cells) > 1:
+            have_started = [each.has_started() for each in running]  # all are looked at: each notes when
+            if all(have_started):
+                break
             time.sleep(_LOOK_S)
         for each in running:
             yield each.finish(since_s)

@@ -39,9 +39,10 @@ def engines_beside(directory: Path) -> int:
 
 def wait_for_turn(directory: Path) -> float:
     """Say that the engine is ready, and return when the cell may send its requests: after how many seconds."""
+    if not (directory / _WAIT).exists():
+        return 0.0
     began_s = time.monotonic()
-    if (directory / _WAIT).exists():
-        (directory / _READY).touch()
-        while (directory / _WAIT).exists():
-            time.sleep(_LOOK_S)
+    (directory / _READY).touch()
+    while (directory / _WAIT).exists():
+        time.sleep(_LOOK_S)
     return time.monotonic() - began_s
