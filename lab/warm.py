@@ -98,13 +98,9 @@ def serve(path: Path) -> None:
 
 
 def _comes(source: socket.socket) -> bool:
-    _end_if_asked()
-    return bool(select.select([source], [], [], _LOOK_S)[0])
-
-
-def _end_if_asked() -> None:
     if signal.SIGTERM in signal.sigpending():
         sys.exit(128 + signal.SIGTERM)
+    return bool(select.select([source], [], [], _LOOK_S)[0])
 
 
 def _preload() -> None:

@@ -98,15 +98,17 @@ def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_
         assert fact["atom.relaxed"] == fact["redux.sync"] == [0, int(tiles)], fact
         assert fact["%globaltimer;"] == fact["red.relaxed"] == [0, 2 * windows], fact
         assert fact[PRODUCT[gpu]][0] > 0, fact
-        (own_registers, own_stack), (registers, stack) = fact["taken"]
-        assert registers == own_registers, fact
-        assert stack <= own_stack, fact
+        (registers, stack), ours = fact["taken"]
+        spared = STACK_SPARED.get((folder.name, gpu, fact["form"], fact["output"]), 0)
+        assert ours == [registers, stack - spared], fact
         for same in SAME:
             assert fact[same][0] == fact[same][1], fact
         if gpu == "sm_100a" and tiles:
             assert fact["around"] == ["product", "commit"] * marks, fact
 
 
+STACK_SPARED = {(version, "sm_100a", "split", "windows"): 8 for version in ("0.26.0", "0.29.0")}
+"""Bytes of stack that a rewritten kernel takes less than vLLM's; all others take the same."""
 PRODUCT = {"sm_90a": "wgmma.mma_async", "sm_100a": "tcgen05.mma"}
 SAME = (
     "wgmma.mma_async", "tcgen05.mma", "tcgen05.commit", "tcgen05.ld", "cp.async.cg", "cp.async.bulk",
