@@ -24,7 +24,8 @@ TENANTS = {kind: f"marked-tenant-{kind}" for kind in ("agent", "batch", "pair", 
 """Tenant of each kind of client; by default nothing that a recording leaves may have the names."""
 OVERRULED = "marked-tenant-overruled"
 AGENTS, TURNS, BATCHES, PAIRS, LEAVERS = 6, 4, 6, 2, 3
-TOKENS_BEFORE_LEAVING = 4
+TOKENS_BEFORE_LEAVING, LEAVER_TOKENS = 4, 460
+"""After how many tokens a client leaves, and how many it asked for: as many as fit, as it may be slow to leave."""
 SAMPLE_S = 0.02
 
 
@@ -132,7 +133,7 @@ def pair(api: openai.OpenAI, number: int) -> list[Seen]:
 def leaver(api: openai.OpenAI, number: int) -> list[Seen]:
     """A client that disconnects."""
     prompt = [170 + number] * 50
-    return [ask(api, Seen("leaver", f"leaver-{number}", 0), prompt, 300, leave=TOKENS_BEFORE_LEAVING)]
+    return [ask(api, Seen("leaver", f"leaver-{number}", 0), prompt, LEAVER_TOKENS, leave=TOKENS_BEFORE_LEAVING)]
 
 
 def drive(server: Server, events: KvEvents, block_size: int) -> dict[str, Any]:
