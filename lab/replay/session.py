@@ -74,8 +74,14 @@ class Session:
         return check.outcome(self.recording.trace, self.recording.engine.engine_id)
 
     def what_if(self, name: str, changes: Sequence[str], rate: float = 1.0, target: Path | None = None) -> Job:
-        """A replay with changed settings. It is written to `target`, or to be looked at only."""
+        """A replay with changed settings. It is written to `target`, or to be looked at only.
+
+        Raises:
+            KvtraceError: No engine could have these settings, or the recording lacks what they need.
+        """
         settings = changed_settings(self._engine, self._changed, changes)
+        if settings.prefetch and not any(request.session for request in self.recording.requests):
+            raise KvtraceError("prefetch: no request of this recording has a session tag, so no turn has a next one", 2)
         facts: dict[str, Any] = {"replay_changes": changes_between(self.base, settings)}
         if self._time_from:
             facts["replay_time"] = f"fitted to {self._time_from.name}"

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 
 class Turn(NamedTuple):
-    """A turn that has ended with a tool call.
+    """A turn that has ended with a tool call, or any turn where the recording names no tools.
 
     Attributes:
         session: The job.
-        tool: Its name; empty if the recording does not say.
+        tool: Its name; empty if the recording names none.
         ended_s: When, s of UNIX time.
         tokens: Tokens whose KV is in full blocks.
         true_gap_s: Recorded time until the session's next turn, s; None without one. Only an oracle may look.

@@ -150,7 +150,7 @@ class TierConnector(KVConnectorBase_V1):  # type: ignore[misc]
         session, tool = _tag(request, "kvtrace_session"), _tag(request, "kvtrace_tool")
         if request.status.name in _ENDED_BY_ITSELF:
             stores = stores or self._write == "turn"
-            if session and tool and self.prefetcher is not None:
+            if session and self.prefetcher is not None:
                 tokens = self._full_blocks(request) * self.block_size
                 wanted = self.prefetcher.turn_ended(request, session, tool, tokens, self._clock.now_ns)
                 stores = wanted if self._write == "turn" else stores

@@ -68,12 +68,20 @@ class Prefetcher:
         policy: Says when and whether.
         gaps_s: Recorded seconds from a request's end to its session's next turn, by internal id.
         prefill_s: Time to compute so many tokens, s.
+        tools_told: The recording names tools: a turn without one was its session's last. Else any may be.
     """
 
     def __init__(
-        self, tier: TierSide, policy: Prefetch, gaps_s: Mapping[str, float], prefill_s: Callable[[int], float]
+        self,
+        tier: TierSide,
+        policy: Prefetch,
+        gaps_s: Mapping[str, float],
+        prefill_s: Callable[[int], float],
+        *,
+        tools_told: bool,
     ) -> None:
         self._tier, self.policy, self._gaps_s, self._prefill_s = tier, policy, gaps_s, prefill_s
+        self._tools_told = tools_told
         self._lead_s = float(policy.options.get("lead_s", 0.02))
         self._ended: dict[str, _Ended] = {}
         self._due: list[tuple[int, int, str, Any]] = []
@@ -82,7 +90,9 @@ class Prefetcher:
         self.counts = Counts()
 
     def turn_ended(self, request: Any, session: str, tool: str, tokens: int, now_ns: int) -> bool:
-        """Plan the session's return. Return True if its KV should be stored now."""
+        """Plan the session's return. Return True if its KV should be stored now, as that of a last turn is."""
+        if self._tools_told and not tool:
+            return True
         turn = Turn(session, tool, now_ns / 1e9, tokens, self._gaps_s.get(request.request_id))
         self._ended[session] = _Ended(turn, request)
         gap_s = self.policy.gap_s(turn)

@@ -46,7 +46,8 @@ def emulated_worker(
         tier.set_up(settings.tier, block_bytes, begin_ns, clock, rows)
         if settings.prefetch:
             policy = prefetch_policy(settings.prefetch.get("name", "none"), settings.prefetch)
-            tier.prefetcher = Prefetcher(tier, policy, _gaps_s(recording), _prefill_s(model))
+            tools = any(request.tool for request in recording.requests)
+            tier.prefetcher = Prefetcher(tier, policy, _gaps_s(recording), _prefill_s(model), tools_told=tools)
     elif settings.cpu_bytes_to_use:
         kind = SimpleCpuCopies if settings.connector == "simple-cpu-offload" else OffloadingCopies
         made = kind(block_bytes, settings.load_gb_per_s, settings.store_gb_per_s, begin_ns, clock, reported, rows)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 import kvtrace as package
@@ -206,6 +208,16 @@ def test_what_no_engine_could_run_has_no_figures(demo: Path, changes: list[str],
     options = [option for change in changes for option in ("--set", change)]
     done = kvtrace("replay", demo, *options, code=1)
     assert message in done.stderr
+    assert "what if" not in done.stdout
+
+
+def test_prefetching_is_refused_where_no_request_has_a_session(demo: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.duckdb"
+    shutil.copy(demo, trace)
+    with duckdb.connect(str(trace)) as connection:
+        connection.execute("UPDATE request SET session = NULL")
+    done = kvtrace("replay", trace, "--set", "tier=host", "--set", "prefetch=average", code=1)
+    assert "no request of this recording has a session tag" in done.stderr
     assert "what if" not in done.stdout
 
 

@@ -44,33 +44,35 @@ ENGINE = EngineFacts(
 )
 MODEL = TimeModel([2e6, 1e4, 0, 0, 0], [2e6, 1e4, 5e4, 0, 0], 0, [])
 """A step takes 2 ms, and 50 us more for each prefill token."""
+TOOLS = ("grep", "find", "grep", "")
+"""A job's tools, by turn."""
 FAST = (
     "tier_load_gb_per_s=1000000", "tier_store_gb_per_s=1000000", "tier_latency_us=0", "copy_begin_us=0",
     "connector_lookup_us=0",
 )  # fmt: skip
 
 
-def jobs(count: int) -> list[Job]:
+def jobs(count: int, tools: tuple[str, ...]) -> list[Job]:
     return [
-        Job(f"job-{n}", [Turn([0] * (200 + 7 * n), 10, tool, 0.5) for tool in ("grep", "find", "grep", "")])
+        Job(f"job-{n}", [Turn([0] * (200 + 7 * n), 10, tool, 0.5) for tool in tools])
         for n in range(count)
     ]
 
 
-def generated(seed: int = 1, spread: float = 0.0, rate: float = 20.0, count: int = 6) -> Recording:
+def generated(
+    seed: int = 1, spread: float = 0.0, rate: float = 20.0, count: int = 6, tools: tuple[str, ...] = TOOLS
+) -> Recording:
     from kvtrace.lab.replay.simulate import recording_of
 
-    return recording_of(ENGINE, jobs(count), rate, spread, seed)
+    return recording_of(ENGINE, jobs(count, tools), rate, spread, seed)
 
 
-def replayed(
-    changes: list[str], seed: int = 1, spread: float = 0.0, rate: float = 20.0, count: int = 6
-) -> dict[str, Any]:
+def replayed(changes: list[str], **options: Any) -> dict[str, Any]:
     """Figures of a replay and the state it left; runs in the process of `engine`."""
     from kvtrace.lab.replay.simulate import simulate
 
     settings = changed_settings(ENGINE, recorded_settings(ENGINE), changes)
-    figures, scheduler = simulate(generated(seed, spread, rate, count), settings, MODEL)
+    figures, scheduler = simulate(generated(**options), settings, MODEL)
     pool, store = scheduler.kv_cache_manager.block_pool, getattr(scheduler.connector, "store", None)
     return {
         **asdict(figures),
@@ -184,6 +186,16 @@ def test_a_prefetch_that_comes_too_late_changes_nothing(engine: ProcessPoolExecu
     late = run(engine, *tier, "prefetch=fixed", "prefetch_seconds=60")
     assert late["first_s"] == none["first_s"]
     assert late["prefetch"]["begun"] == 0
+
+
+def test_turns_of_a_recording_without_tools_may_all_be_followed_by_another(engine: ProcessPoolExecutor) -> None:
+    """A chat's: an oracle brings back those that are, as with tools; others expect each session once more at its end."""
+    tier, tools, chat = ["tier=host", "tier_bytes=1GiB"], TOOLS, ("",) * len(TOOLS)
+    for policy, more in (("oracle", 0), ("average", 6)):
+        named, unnamed = (run(engine, *tier, f"prefetch={policy}", tools=each)["prefetch"] for each in (tools, chat))
+        assert named["planned"] == 6 * (len(TOOLS) - 1)
+        assert unnamed["planned"] == named["planned"] + more
+        assert unnamed["blocks"] > 0
 
 
 def test_a_question_costs_by_the_blocks_of_its_request(engine: ProcessPoolExecutor) -> None:
