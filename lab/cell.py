@@ -94,8 +94,8 @@ async def _measure(cell: Cell, directory: Path, run_dir: Path, facts: dict[str, 
     described = [{"phase": phase, **workload.describe()} for phase, workload in enumerate(workloads)]
     (run_dir / layout.WORKLOAD).write_text(json.dumps(described, indent=1) + "\n")
     arguments = arguments_of(cell, workloads)
-    if (engines := engines_beside(directory)) > 1:  # the blocks are given: vLLM only looks whether so much is free
-        arguments = {"gpu_memory_utilization": round(_MEMORY_SHARE / engines, 3), **arguments}
+    if (engines := engines_beside(directory)) > 1:
+        arguments = {**_share_of_memory(engines), **arguments}
     facts["engine_arguments"] = arguments
     began = time.monotonic()
     engine = InProcess(arguments)
@@ -124,6 +124,23 @@ async def _measure(cell: Cell, directory: Path, run_dir: Path, facts: dict[str, 
                     )
     finally:
         engine.close()
+
+
+def _share_of_memory(engines: int) -> dict[str, Any]:
+    """Arguments with which so many engines may start at once.
+
+    The blocks are given, and vLLM only looks whether its share is free. But on a GPU it would also measure its own use
+    by what the device has left, while the engines beside it take theirs. With a size given, it does not.
+    """
+    from vllm.platforms import current_platform
+
+    share = round(_MEMORY_SHARE / engines, 3)
+    if not current_platform.is_cuda_alike():
+        return {"gpu_memory_utilization": share}
+    return {
+        "gpu_memory_utilization": share,
+        "kv_cache_memory_bytes": int(share * current_platform.get_device_total_memory()),
+    }
 
 
 async def _forget(engine: InProcess, client: Client) -> bool:

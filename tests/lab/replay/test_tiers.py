@@ -53,10 +53,7 @@ FAST = (
 
 
 def jobs(count: int, tools: tuple[str, ...]) -> list[Job]:
-    return [
-        Job(f"job-{n}", [Turn([0] * (200 + 7 * n), 10, tool, 0.5) for tool in tools])
-        for n in range(count)
-    ]
+    return [Job(f"job-{n}", [Turn([0] * (200 + 7 * n), 10, tool, 0.5) for tool in tools]) for n in range(count)]
 
 
 def generated(
@@ -189,7 +186,7 @@ def test_a_prefetch_that_comes_too_late_changes_nothing(engine: ProcessPoolExecu
 
 
 def test_turns_of_a_recording_without_tools_may_all_be_followed_by_another(engine: ProcessPoolExecutor) -> None:
-    """A chat's: an oracle brings back those that are, as with tools; others expect each session once more at its end."""
+    """A chat's: an oracle brings back those that are, as with tools; others expect each job once more at its end."""
     tier, tools, chat = ["tier=host", "tier_bytes=1GiB"], TOOLS, ("",) * len(TOOLS)
     for policy, more in (("oracle", 0), ("average", 6)):
         named, unnamed = (run(engine, *tier, f"prefetch={policy}", tools=each)["prefetch"] for each in (tools, chat))
