@@ -17,8 +17,7 @@ RECORDINGS = [
     f"tests/vllm/test_{name}.py"
     for name in ("live", "truth", "misses", "privacy", "reproduction", "reuse", "flight", "launches")
 ]
-SYNTHETIC = [f"tests/queries/test_{name}.py" for name in ("bench", "terminal")]
-SHARED = dict.fromkeys(RECORDINGS, "tests/vllm") | dict.fromkeys(SYNTHETIC, "synthetic")
+SHARED = dict.fromkeys(RECORDINGS, "tests/vllm")
 SHARED_FOLDERS = {"tests/vllm/offload", "tests/lab/replay", "tests/site"}
 
 

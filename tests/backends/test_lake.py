@@ -11,27 +11,14 @@ from kvtrace.errors import KvtraceError
 from kvtrace.export.parquet import export_parquet
 from kvtrace.queries import Trace, catalogue
 from kvtrace.queries.backends.choose import open_with
-
-BENCH = Path(__file__).parents[2] / "bench"
+from tests.synthetic import BENCH, build_small
 
 
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trace that has what every query needs, exported as run `a`."""
     folder = tmp_path_factory.mktemp("synthetic")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.syspath_prepend(BENCH)
-        import synthetic
-        import synthetic_gpu
-        import synthetic_ledger
-
-        small = {"STEPS": 2_000, "REQUESTS": 900, "BLOCKS": 400, "PINS": 500, "TRANSFERS": 300, "TIER_EVENTS": 2_000}
-        few = {"TILE_STEPS": 2, "PROFILED_STEPS": 20, "KERNELS_OF_STEP": 20}
-        for module in (synthetic, synthetic_gpu, synthetic_ledger):
-            for name, number in {**small, **few}.items():
-                if hasattr(module, name):
-                    monkeypatch.setattr(module, name, number)
-        synthetic.build(folder / "trace.duckdb", block_events=5_000)
+    build_small(folder / "trace.duckdb")
     export_parquet(folder / "trace.duckdb", folder / "lake", run="a")
     return folder
 

@@ -10,10 +10,10 @@ import duckdb
 import pytest
 
 from kvtrace.ingest.schema.trace import fill_stored
+from tests.synthetic import build_small
 from tests.traces import write_trace
 
 MakeTrace = Callable[[str], Path]
-BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture(scope="session")
@@ -24,12 +24,9 @@ def empty_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trace that queries are timed on, made small: rows for every query."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCH)
-        from synthetic import build
+    """A trace with rows for every query."""
     path = tmp_path_factory.mktemp("synthetic") / "trace.duckdb"
-    build(path, block_events=20_000)
+    build_small(path)
     return path
 
 
