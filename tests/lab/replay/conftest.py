@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -42,9 +41,9 @@ def recorded(folder: Path, *words: str | Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def demo(warm_replays: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo(warm_replays: None, warm_python: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four turns of eight sessions on 47 blocks: hits, evictions and preemptions."""
-    return recorded(tmp_path_factory.mktemp("demo"), sys.executable, DEMO)
+    return recorded(tmp_path_factory.mktemp("demo"), *warm_python, DEMO)
 
 
 @pytest.fixture(scope="session")

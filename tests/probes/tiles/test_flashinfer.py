@@ -157,16 +157,16 @@ def blocks(registers: int) -> int:
 
 
 INSTANCES = {
-    # the kernels, for what GPU, and the headers that they are in
-    "fa3": (PREFILL, "90a", HOPPER / "*"),
-    "fa2": (DECODE, "90a", ATTENTION / "*"),
-    "fa2-blackwell": (BOTH, "100a", ATTENTION / "*"),
-    "fa2-ampere": (BOTH, "80", ATTENTION / "*"),
+    # the kernels, for what GPU, of which versions, and the headers that they are in
+    "fa3": (PREFILL, "90a", FOLDERS, HOPPER / "*"),
+    "fa2": (DECODE, "90a", FOLDERS, ATTENTION / "*"),
+    "fa2-blackwell": (BOTH, "100a", FOLDERS, ATTENTION / "*"),
+    "fa2-ampere": (BOTH, "80", FOLDERS[-1:], ATTENTION / "*"),
 }
 COMPILED = [
     pytest.param(folder, instance, gpu, id=f"{folder.name}-{name}")
-    for name, (instance, gpu, headers) in INSTANCES.items()
-    for folder in distinct(FOLDERS, str(headers))
+    for name, (instance, gpu, folders, headers) in INSTANCES.items()
+    for folder in distinct(folders, str(headers))
 ] or [pytest.param(None, "", "", marks=pytest.mark.skip(reason=NO_HEADERS))]
 
 
