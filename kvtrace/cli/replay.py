@@ -190,6 +190,7 @@ def _replay_unrecorded(
                 typer.echo(f"warning: {warning}", err=True)
             for line in made.table(results):
                 typer.echo(line)
+            _print_prefetches(results)
             _print_spreads(spreads, **repeats)
     _print_written(output)
 
@@ -298,6 +299,13 @@ def _factor(text: str) -> float:
     return float(match[1])
 
 
+def _print_prefetches(results: dict[str, Any]) -> None:
+    from kvtrace.lab.replay.tiers.prefetch import Counts
+
+    for name, counts in results["prefetches"].items():
+        typer.echo(f"{name}: {Counts(**counts)}")
+
+
 def _print_check(session: Session, results: dict[str, Any]) -> None:
     for warning in dict.fromkeys(results["warnings"]):
         typer.echo(f"warning: {warning}", err=True)
@@ -310,6 +318,7 @@ def _print_check(session: Session, results: dict[str, Any]) -> None:
         "of the block operations are those of the recording"
     )
     typer.echo(f"first departure: {agreement.departs}" if agreement.departs else "it departs nowhere")
+    _print_prefetches(results)
     for each in session.model.residuals:
         typer.echo(
             f"time model, {each.kind}: {each.steps} held-out steps, median error {each.median_error:.1%}, "

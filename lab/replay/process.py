@@ -183,7 +183,9 @@ def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any, ro
     else:
         drive.replay_timed(driven, job.model, job.loop)
     took = time.process_time() - began
-    return {"steps": driven.steps, "seconds": took, "virtual_s": (clock.now_ns - first_ns) / 1e9,
+    prefetcher = getattr(scheduler.connector, "prefetcher", None)
+    return {"prefetch": {} if prefetcher is None else vars(prefetcher.counts),
+            "steps": driven.steps, "seconds": took, "virtual_s": (clock.now_ns - first_ns) / 1e9,
             "vllm_version": str(vllm.__version__), "end_ns": clock.now_ns,
             "left": len(scheduler.requests), "timed": job.model is not None}  # fmt: skip
 

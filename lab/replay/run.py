@@ -60,7 +60,9 @@ class Job:
 class Replayed:
     """A finished replay: its trace or, without one, its figures, and what its process said.
 
-    `seconds` are of processor time.
+    Attributes:
+        seconds: Of processor time.
+        prefetch: Counts of the prefetcher, as `tiers.prefetch.Counts`; empty without one.
     """
 
     job: Job
@@ -70,6 +72,7 @@ class Replayed:
     virtual_s: float
     vllm_version: str
     warnings: list[str]
+    prefetch: dict[str, int]
     figures: Outcome | None = None
 
     @property
@@ -148,12 +151,11 @@ def finish(recording: Recording, job: Job, stderr: str = "") -> Replayed | Kvtra
             2,
         )
     process_warnings = _process_warnings(recording, said)
+    told = (said["steps"], said["seconds"], said["virtual_s"], said["vllm_version"])
     if job.figures_only:
         figures = Outcome(**said["figures"])
         warnings = [*recording.warnings, *process_warnings]
-        return Replayed(
-            job, None, said["steps"], said["seconds"], said["virtual_s"], said["vllm_version"], warnings, figures
-        )
+        return Replayed(job, None, *told, warnings, said["prefetch"], figures)
     start_ns = recording.steps[0].start_ns
     command = ["kvtrace", "replay", recording.trace.name]
     Manifest(command, start_ns, os.getpid(), said["end_ns"], 0).write(Path(job.run_dir))
@@ -167,7 +169,7 @@ def finish(recording: Recording, job: Job, stderr: str = "") -> Replayed | Kvtra
         return KvtraceError(f"cannot write {job.target}: {error.strerror}")
     finally:
         temporary.unlink(missing_ok=True)
-    return Replayed(job, job.target, said["steps"], said["seconds"], said["virtual_s"], said["vllm_version"], warnings)
+    return Replayed(job, job.target, *told, warnings, said["prefetch"])
 
 
 def _process_warnings(recording: Recording, said: dict[str, Any]) -> list[str]:

@@ -98,8 +98,8 @@ class Session:
         """Replay the recorded settings and the what-ifs.
 
         Returns:
-            `outcomes` by name (recorded, repeated, fitted, then the what-ifs'), `agreement`, `errors`, `warnings`,
-            `failed` (messages by name) and `speed`.
+            `outcomes` by name (recorded, repeated, fitted, then the what-ifs'), `prefetches` by name (of those with a
+            prefetch policy), `agreement`, `errors`, `warnings`, `failed` (messages by name) and `speed`.
 
         Raises:
             KvtraceError: The recorded settings cannot be replayed, or all what-ifs failed.
@@ -112,12 +112,14 @@ class Session:
             if isinstance(each, KvtraceError):
                 raise each
         outcomes = {"recorded": self.recorded}
-        warnings, failed = [], {}
+        warnings, failed, prefetches = [], {}, {}
         speed = {"steps_per_s": 0.0, "times_real": 0.0}
         for job, each in zip((exact, fitted, *what_ifs), done, strict=True):
             if isinstance(each, Replayed):
                 outcomes[job.name] = each.outcome
                 warnings += each.warnings
+                if each.prefetch:
+                    prefetches[job.name] = each.prefetch
                 speed = {
                     "steps_per_s": each.steps / max(each.seconds, 1e-9),
                     "times_real": each.virtual_s / max(each.seconds, 1e-9),
@@ -129,6 +131,7 @@ class Session:
         agreement = check.agreement(recording.trace, exact.target, recording.engine.engine_id)
         return {
             "outcomes": outcomes,
+            "prefetches": prefetches,
             "agreement": agreement,
             "errors": check.errors(outcomes["recorded"], outcomes[FITTED]),
             "warnings": list(dict.fromkeys(warnings)),
@@ -171,6 +174,7 @@ class Session:
                 name: {**asdict(each), "hit_share": each.hit_share, "tokens_per_s": each.tokens_per_s}
                 for name, each in results["outcomes"].items()
             },
+            "prefetches": results["prefetches"],
             "agreement": asdict(results["agreement"]),
             "expected_errors": results["errors"],
             "time_model": self.model.to_json(),

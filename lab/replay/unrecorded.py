@@ -71,17 +71,20 @@ class Unrecorded:
         return Job(name, settings, self.model, Loop(self.loop, rate), target or place, facts)
 
     def run(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """Replay; `outcomes` by name, the `errors` of the other trace's own check, and `warnings`.
+        """Replay; `outcomes` and `prefetches` by name, the `errors` of the other trace's own check, and `warnings`.
 
         Raises:
             KvtraceError: A replay failed.
         """
         checked = self.other.run([])
-        outcomes, warnings = {}, list(checked["warnings"])
+        outcomes, prefetches, warnings = {}, {}, list(checked["warnings"])
         for job, done in zip(jobs, replay_all(self.recording, jobs, len(jobs)), strict=True):
             outcomes[job.name] = check.outcome(job.target)
             warnings += done.warnings
-        return {"outcomes": outcomes, "errors": checked["errors"], "warnings": list(dict.fromkeys(warnings))}
+            if done.prefetch:
+                prefetches[job.name] = done.prefetch
+        warnings = list(dict.fromkeys(warnings))
+        return {"outcomes": outcomes, "prefetches": prefetches, "errors": checked["errors"], "warnings": warnings}
 
     def table(self, results: dict[str, Any]) -> list[str]:
         """The figures as lines of text, and the errors of the other trace's own check."""
@@ -122,6 +125,7 @@ class Unrecorded:
                 name: {**asdict(one), "hit_share": one.hit_share, "tokens_per_s": one.tokens_per_s}
                 for name, one in results["outcomes"].items()
             },
+            "prefetches": results["prefetches"],
             "expected_errors": results["errors"],
             "warnings": results["warnings"],
         }

@@ -59,6 +59,12 @@ class Counts:
     refused: int = 0
     blocks: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"{self.planned} prefetches planned, {self.begun} begun (of {self.blocks} blocks), {self.late} too late, "
+            f"{self.refused} without free blocks"
+        )
+
 
 class Prefetcher:
     """Carries a policy out. Copies begin and land between steps, or while the engine is idle.

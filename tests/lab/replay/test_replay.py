@@ -211,6 +211,19 @@ def test_what_no_engine_could_run_has_no_figures(demo: Path, changes: list[str],
     assert "what if" not in done.stdout
 
 
+def test_a_replay_tells_what_became_of_its_prefetches(demo: Path) -> None:
+    """The demo's sessions have no tools: each of their turns may be followed by another."""
+    options = ["--set", "tier=host", "--set", "prefetch=oracle"]
+    [(name, counts)] = replayed(demo, *options)["prefetches"].items()
+    with duckdb.connect(str(demo), read_only=True) as connection:
+        [(turns,)] = connection.execute("SELECT count(*) - count(DISTINCT session) FROM request").fetchall()
+    assert name == "what if"
+    assert counts["planned"] == turns
+    assert 0 < counts["begun"] <= counts["planned"] - counts["late"] - counts["refused"]
+    done = kvtrace("replay", demo, *options)
+    assert f"what if: {turns} prefetches planned, {counts['begun']} begun (of {counts['blocks']} blocks)" in done.stdout
+
+
 def test_prefetching_is_refused_where_no_request_has_a_session(demo: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.duckdb"
     shutil.copy(demo, trace)
