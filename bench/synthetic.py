@@ -15,6 +15,7 @@ import synthetic_ledger
 from synthetic_sizes import BLOCKS, EPOCH_NS, LAYERS, REQUESTS, STEP_NS, STEPS, STEPS_OF_REQUEST, TOKEN_BYTES
 
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema, fill_stored
+from kvtrace.queries.trace import JOINS
 
 EVENTS_OF_LIFETIME = 6.18
 """Average that the lifetimes below come to."""
@@ -23,7 +24,7 @@ EVENTS_OF_LIFETIME = 6.18
 def build(path: Path, block_events: int, memory: str | None = None) -> None:
     """Write a trace of about `block_events` block events and the other tables in proportion, in so much memory."""
     lifetimes = max(1, round(block_events / EVENTS_OF_LIFETIME / BLOCKS))
-    with duckdb.connect() as con:
+    with duckdb.connect(config=JOINS) as con:
         if memory:
             con.execute(f"SET memory_limit = '{memory}'")
             con.execute(f"SET temp_directory = '{path}.tmp'")

@@ -16,7 +16,7 @@ import duckdb
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.schema.trace import create_schema
 from kvtrace.queries.text import first_line, quoted
-from kvtrace.queries.trace import hide_progress
+from kvtrace.queries.trace import JOINS, hide_progress
 
 STORAGE_VERSION = "v1.5.0"
 """Storage version of traces. The oldest DuckDB that kvtrace supports can open them."""
@@ -118,7 +118,7 @@ def _is_locked(error: duckdb.Error) -> bool:
 
 
 def _open(path: Path) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect()
+    connection = duckdb.connect(config=JOINS)
     try:
         threads = max(2, min(LARGEST_THREADS, len(os.sched_getaffinity(0))))
         connection.execute(f"SET threads = {threads}")

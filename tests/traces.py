@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -23,6 +24,11 @@ def write_trace(path: Path, *statements: str) -> Path:
         schema.fill_stored(connection)
         connection.execute("COMMIT")
     return path
+
+
+def joins(plan: object) -> set[str]:
+    """Kinds of the joins in what EXPLAIN says, as DuckDB 1.5 writes them."""
+    return set(re.findall(r"(?:NESTED_LOOP|ASOF|HASH)_JOIN", str(plan).upper().replace(" ", "_")))
 
 
 def copy_schemas() -> None:

@@ -12,7 +12,7 @@ from kvtrace.errors import KvtraceError
 from kvtrace.export.place import is_export
 from kvtrace.ingest.schema.trace import TRACE_VERSION, create_schema
 from kvtrace.queries.text import first_line, inert, quoted
-from kvtrace.queries.trace import COMPUTED, Trace, spill_directory
+from kvtrace.queries.trace import COMPUTED, JOINS, Trace, spill_directory
 from kvtrace.queries.views import views
 
 VIEWS = {view.name: view.sql for view in views() if not view.stored}
@@ -78,7 +78,7 @@ class LakeTrace(Trace):
     def __init__(self, lake: Lake, memory_limit: str | None = None) -> None:
         self.path = lake.folder
         self.lake = lake
-        self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
+        self._connection = duckdb.connect(config={"python_enable_replacements": "false", **JOINS})
         try:
             if memory_limit:
                 self._connection.execute(f"SET memory_limit = {quoted(memory_limit)}")

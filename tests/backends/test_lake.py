@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from kvtrace.errors import KvtraceError
@@ -12,6 +13,7 @@ from kvtrace.export.parquet import export_parquet
 from kvtrace.queries import Trace, catalogue
 from kvtrace.queries.backends.choose import open_with
 from tests.synthetic import BENCH, build_small
+from tests.traces import joins
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,19 @@ def test_a_folder_answers_every_query_as_its_trace_does(synthetic: Path, monkeyp
             if found or trace.missing(name) != lake.missing(name):
                 unlike[name] = found
     assert not unlike
+
+
+def test_an_asof_join_never_compares_all_rows(synthetic: Path) -> None:
+    """DuckDB would where it expects few rows, and behind views it expects far too few."""
+    plan = (
+        "EXPLAIN SELECT count(*) FROM (FROM request_queued LIMIT 9) q ASOF JOIN step_schedule s "
+        "ON q.engine_id = s.engine_id AND q.time_ns >= s.start_ns"
+    )
+    with duckdb.connect(str(synthetic / "trace.duckdb"), read_only=True) as connection:
+        assert joins(connection.execute(plan).fetchall()) == {"NESTED_LOOP_JOIN"}
+    with Trace(synthetic / "trace.duckdb") as trace, open_with(synthetic / "lake") as lake:
+        for opened in (trace, lake):
+            assert joins(opened.sql(plan, format="arrow").to_pylist()) == {"ASOF_JOIN"}
 
 
 def test_sql_over_a_folder_reads_nothing_else(synthetic: Path, tmp_path: Path) -> None:
