@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.traces import copy_schemas
 from tests.viewer.chromium import Chromium, Tab, find_browser
 
 HERE = Path(__file__).parent
+# How long an example takes depends on what else the machine does: benchmarks tell that, not these tests.
+settings.register_profile("kvtrace", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvtrace")
 RECORDINGS = [
     f"tests/vllm/test_{name}.py"
     for name in ("live", "truth", "misses", "privacy", "reproduction", "reuse", "flight", "launches")

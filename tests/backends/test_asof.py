@@ -26,7 +26,7 @@ def rewritten(sql: str) -> str:
     return tree.sql("duckdb")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     left=LEFT,
     right=RIGHT,

@@ -21,7 +21,7 @@ def rewritten(sql: str) -> str:
     return tree.sql("duckdb")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), max_size=30),
     stripe=st.integers(1, 7),

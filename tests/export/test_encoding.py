@@ -21,7 +21,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_messages_decode_to_what_went_in(rows: list[tuple[int, int, float | None, list[int]]]) -> None:
     times, counters, reals, flows = zip(*rows, strict=True)
     present = np.array([real is not None for real in reals])
@@ -53,7 +53,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 100), st.one_of(st.integers(0, 30), st
 
 
 @given(SPANS, st.integers(1, 7), st.integers(0, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_lanes_keep_intervals_apart_and_are_as_few_as_can_be(spans: list[tuple[int, int]], size: int, gap: int) -> None:
     lanes = Lanes(gap)
     taken: dict[int, int] = {}

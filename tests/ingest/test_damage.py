@@ -433,9 +433,7 @@ def _damage(data: st.DataObject, path: Path) -> str:
     return kind
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_gives_a_trace_or_an_error_that_names_the_file(pristine: Path, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:

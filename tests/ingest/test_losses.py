@@ -156,7 +156,7 @@ def test_a_block_in_one_group_alone_was_there_and_not_used(events: Events) -> No
     assert verdict == "not_used"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_whatever_groups_answer_the_losses_add_up_to_what_was_not_found(data: st.DataObject) -> None:
     events = Events()

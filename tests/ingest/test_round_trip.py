@@ -77,7 +77,7 @@ def _column(field: Field) -> str:
     return f'e."{field.name}"::VARCHAR' if field.enum else f'e."{field.name}"'
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.one_of(*(_record(event) for event in EVENTS.values())), min_size=1, max_size=40))
 @example([(EVENTS["prefix_lookup"], (0, -1, "0", (1 << 31) - 1, 0, -1, -1, True, -1, False, False, -1))])
 def test_what_was_emitted_is_in_the_trace(records: list[tuple[Event, tuple[Any, ...]]]) -> None:

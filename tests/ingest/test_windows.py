@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.ingest.derive.requests import insert_windows_between, insert_writes_before_attention
@@ -149,7 +149,6 @@ def test_nothing_is_derived_for_layers_that_were_not_asked_for() -> None:
     assert len(events.rows(WINDOWS)) == 2
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 20), SPACINGS)
 def test_derived_windows_are_the_windows_where_layers_take_equally_long(
     layers: int, write: int, attention: int, rest: int, gap: int, spacing: int
@@ -167,7 +166,6 @@ def test_derived_windows_are_the_windows_where_layers_take_equally_long(
 
 
 @pytest.mark.parametrize("in_kernel", [None, "attention"])
-@settings(deadline=None)
 @given(layers=st.integers(2, 33), spacing=SPACINGS, data=st.data())
 def test_windows_never_overlap(in_kernel: str | None, layers: int, spacing: int, data: st.DataObject) -> None:
     """However long the layers with stamps took, and what was between them; also where kernels observe attention."""
@@ -186,7 +184,6 @@ def test_windows_never_overlap(in_kernel: str | None, layers: int, spacing: int,
     assert times == sorted(times)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([0, 1 << 30, 1 << 62, -(1 << 62), (1 << 63) - 1, -(1 << 63)]), min_size=8, max_size=8))
 def test_no_time_stops_ingest(times: list[int]) -> None:
     """A damaged record may have any."""

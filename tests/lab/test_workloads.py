@@ -35,7 +35,7 @@ def test_every_kind_is_tested() -> None:
 
 
 @pytest.mark.parametrize("kind", SYNTHETIC)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1 << 40), arrival=st.sampled_from(["all", "batch", "poisson", "closed"]))
 def test_a_workload_follows_from_its_seed(kind: str, seed: int, arrival: str) -> None:
     def made(seed: int) -> Any:
@@ -122,7 +122,7 @@ def test_turns_may_have_lengths_of_their_own() -> None:
     assert made.jobs[0].turns[1].new != made.jobs[1].turns[1].new
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(families=st.integers(1, 5), members=st.integers(1, 5), size=st.integers(40, 90), share=st.floats(0.1, 0.9))
 def test_families_share_a_prefix_and_never_a_prompt(families: int, members: int, size: int, share: float) -> None:
     given_ = {"kind": "shared-prefix", "families": families, "members": members, "size": size, "share": share}

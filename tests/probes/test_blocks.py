@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.capture import _native
@@ -169,7 +169,6 @@ changes = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(changes, min_size=1, max_size=40), st.integers(0, 1))
 def test_changes_are_recorded_as_the_model_says(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[Any, ...]], index: int

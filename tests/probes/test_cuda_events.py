@@ -74,7 +74,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return made
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(
@@ -230,7 +230,7 @@ PASSES = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(PASSES, max_size=20), st.booleans())
 def test_passes_around_which_little_is_to_do_are_those_around_which_python_does_it(
     passes: list[tuple[str, list[int], str]], drafts: bool

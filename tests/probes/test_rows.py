@@ -31,7 +31,7 @@ _BOUNDS = {"q": (-(1 << 63), (1 << 63) - 1), "i": (-(1 << 31), (1 << 31) - 1), "
 _BOUNDS |= {"Q": (0, (1 << 64) - 1), "I": (0, (1 << 32) - 1), "?": (0, 1)}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_every_event_s_fields_are_kept(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     run = tmp_path_factory.mktemp("run")
@@ -44,7 +44,7 @@ def test_every_event_s_fields_are_kept(tmp_path_factory: pytest.TempPathFactory,
     assert recorded(run, event) == [*rows, *rows]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_fields_are_given_by_name_in_any_order(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     run = tmp_path_factory.mktemp("run")

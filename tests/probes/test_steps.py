@@ -195,7 +195,7 @@ class Model:
         return STEP_SCHEDULE.record(**row, limit_need_blocks=-1, limit_free_blocks=-1, limit_kept_blocks=-1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     given=st.dictionaries(st.sampled_from(REQUESTS), request, min_size=1, max_size=6),
     waiting=st.lists(st.sampled_from(REQUESTS), max_size=2),
@@ -497,7 +497,7 @@ def model_of_ends(given: dict[str, dict[str, Any]]) -> tuple[list[Any], Any]:
     return records, (5 + ended, known, set(awaiting))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(REQUESTS), end, min_size=1, max_size=6))
 def test_ends_are_recorded_as_their_model_says(
     tmp_path_factory: pytest.TempPathFactory, given: dict[str, dict[str, Any]]

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.errors import KvtraceError
@@ -136,13 +136,11 @@ def test_smallest_size_is_the_smallest(events: list[Event], hit_rate: float) -> 
             assert size == 0 or ratio(size - 1) < hit_rate
 
 
-@settings(deadline=None)
 @given(events_of(keys=5, most=7, longest=3), st.integers(0, 5))
 def test_bound_is_the_best_of_all_choices(events: list[Event], size: int) -> None:
     assert Retentions.of(references_of(events)).hits(size) == most_hits(events, size)
 
 
-@settings(deadline=None)
 @given(prompts(), st.integers(0, 5))
 def test_bound_of_prefixes_is_that_of_independent_blocks(events: list[Event], size: int) -> None:
     assert Retentions.of(references_of(events)).hits(size) == most_hits(events, size, prefixes=True)

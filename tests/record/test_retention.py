@@ -267,7 +267,7 @@ def tables(records: Iterable[Values]) -> dict[int, list[int]]:
     return found
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1 << 32), st.integers(60, 400))
 def test_what_stays_is_the_tail_and_what_is_in_force(seed: int, steps: int) -> None:
     chance = random.Random(seed)

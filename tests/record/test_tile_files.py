@@ -52,7 +52,7 @@ def test_tiles_stop_at_the_allowance_after_a_whole_step(tmp_path: Path) -> None:
     assert "--max-bytes of 20,500" in files.failed
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.one_of(
         st.integers(0, 3 * FILE_BYTES), st.sampled_from([n * FILE_BYTES + more for n in (1, 2) for more in EDGES])

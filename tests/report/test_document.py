@@ -57,7 +57,7 @@ def leaves(text: str) -> list[Token]:
     return [leaf for token in tokens for leaf in [token, *(token.children or [])]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TEXTS.map("".join))
 def test_text_adds_no_element_to_a_page(text: str) -> None:
     found, plain = Page(page(everywhere(text))), Page(page(everywhere("a_`b`")))
@@ -65,7 +65,7 @@ def test_text_adds_no_element_to_a_page(text: str) -> None:
     assert "\x1b" not in "".join(found.text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TEXTS.map("".join))
 def test_text_adds_no_link_or_element_to_markdown(text: str) -> None:
     found = leaves(markdown(everywhere(text)))

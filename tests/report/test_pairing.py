@@ -58,7 +58,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, ROWS)
 def test_partners_have_the_same_key_and_only_one_partner(
     first: list[tuple[str | None, int | None, str | None]], second: list[tuple[str | None, int | None, str | None]]

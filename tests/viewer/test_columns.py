@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.viewer.columns import pack, unpack
@@ -9,7 +9,6 @@ from kvtrace.viewer.columns import pack, unpack
 LEAST, MOST = -(2**62), 2**62
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(LEAST, MOST), st.none() | st.integers(LEAST, MOST), st.none() | st.text())))
 def test_columns_come_back_and_cannot_leave_their_element(rows: list[tuple[int, int | None, str | None]]) -> None:
     schema = pa.schema([("time", pa.int64()), ("count", pa.int64()), ("name", pa.string())])

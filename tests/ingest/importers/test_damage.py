@@ -88,7 +88,7 @@ def trace() -> duckdb.DuckDBPyConnection:
 
 
 @given(made=damaged())
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_importer_reads_or_refuses(
     made: tuple[str, bytes], trace: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:

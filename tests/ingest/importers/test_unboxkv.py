@@ -164,7 +164,7 @@ class TestPatterns:
         element=st.sampled_from([1, 2, 4]),
         slots=st.lists(st.integers(0, 1000), min_size=1, max_size=20),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_the_layout_is_found_whatever_it_is(
         self, block_tokens: int, width: int, element: int, slots: list[int]
     ) -> None:
@@ -308,7 +308,7 @@ class TestLog:
     @given(
         tokens=st.integers(1, 10_000), share=st.floats(0, 1), interval_ms=st.floats(1, 5000),
     )  # fmt: skip
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def test_prompt_tokens_are_exact_where_the_printed_rate_allows(
         self, tokens: int, share: float, interval_ms: float
     ) -> None:

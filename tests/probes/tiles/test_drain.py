@@ -162,7 +162,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(moves, st.sampled_from([64, 200, 1 << 20]))
 def test_the_file_holds_what_the_device_wrote_whenever_the_host_looks(
     code: ctypes.CDLL, moves: list, staging_bytes: int

@@ -466,7 +466,7 @@ def programs(draw: st.DrawFn, page: int, tile: int) -> list[Program]:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from([(16, 96), (32, 96), (96, 96), (16, 64), (64, 32), (16, 192)]))
 def test_what_programs_write_is_what_they_read_and_when(
     code: ctypes.CDLL, data: st.DataObject, sizes: tuple[int, int]
@@ -530,7 +530,7 @@ def forward_programs(draw: st.DrawFn, page: int, tile: int) -> list[tuple[Progra
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from([(16, 128), (32, 64), (64, 64), (64, 128), (16, 16), (64, 32), (16, 512)]))
 def test_programs_that_go_forward_write_the_blocks_of_their_part(
     code: ctypes.CDLL, data: st.DataObject, sizes: tuple[int, int]
@@ -591,7 +591,7 @@ def test_a_program_without_tiles_or_with_a_part_between_blocks_writes_nothing(co
     assert machine.window(1) == (5000, 5200)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data(), st.integers(0, 40), st.integers(0, 4))
 def test_programs_without_room_are_counted_and_write_nothing(
     code: ctypes.CDLL, data: st.DataObject, tiles: int, count: int

@@ -69,7 +69,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(moves)
 def test_recorded_steps_lie_whole_apart_and_in_the_ring(code: ctypes.CDLL, moves: list) -> None:
     machine = Machine(code)

@@ -182,7 +182,7 @@ class TestTolerance:
         assert {path.name for path in tmp_path.iterdir()} == {"profile.sqlite", "trace.duckdb"}
 
 
-PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def is_a_trace_or_refused(path: Path, folder: Path) -> None:
