@@ -17,6 +17,7 @@ from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.settings import (
     changed_settings,
     changes_between,
+    check_sessions,
     recorded_settings,
     untold_settings,
     with_copies_of,
@@ -80,8 +81,7 @@ class Session:
             KvtraceError: No engine could have these settings, or the recording lacks what they need.
         """
         settings = changed_settings(self._engine, self._changed, changes)
-        if settings.prefetch and not any(request.session for request in self.recording.requests):
-            raise KvtraceError("prefetch: no request of this recording has a session tag, so no turn has a next one", 2)
+        check_sessions(settings, self.recording)
         facts: dict[str, Any] = {"replay_changes": changes_between(self.base, settings)}
         if self._time_from:
             facts["replay_time"] = f"fitted to {self._time_from.name}"

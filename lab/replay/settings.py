@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.policies import prefetch_class
-from kvtrace.lab.replay.recording import EngineFacts
+from kvtrace.lab.replay.recording import EngineFacts, Recording
 
 _DRAFTS = "num_speculative_tokens"
 _SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", _DRAFTS)
@@ -351,6 +351,16 @@ def _whole_tier(tier: dict[str, Any], base: Settings, engine: EngineFacts) -> di
     by_lmcache = name == "lmcache" and _lmcache_copied(engine)
     own = {rate: rates[rate] for rate in rates if by_lmcache and getattr(engine, rate) is not None}
     return {**_TIER_DEFAULTS, **rates, **TIERS[name], **own, **tier, "name": name}
+
+
+def check_sessions(settings: Settings, recording: Recording) -> None:
+    """Refuse to prefetch where no turn has a next one.
+
+    Raises:
+        KvtraceError: No request has a session.
+    """
+    if settings.prefetch and not any(request.session for request in recording.requests):
+        raise KvtraceError("prefetch: no request of this recording has a session tag, so no turn has a next one", 2)
 
 
 def _check_tier(engine: EngineFacts, settings: Settings) -> None:

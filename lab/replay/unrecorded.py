@@ -12,7 +12,7 @@ from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.run import Job, replay_all
 from kvtrace.lab.replay.session import Session
-from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings
+from kvtrace.lab.replay.settings import changed_settings, changes_between, check_sessions, recorded_settings
 from kvtrace.lab.replay.workload import (
     engine_like,
     is_workload,
@@ -60,8 +60,13 @@ class Unrecorded:
         self.model, self._folder = model, folder
 
     def what_if(self, name: str, changes: Sequence[str], rate: float = 1.0, target: Path | None = None) -> Job:
-        """A replay of the workload with changed settings."""
+        """A replay of the workload with changed settings.
+
+        Raises:
+            KvtraceError: No engine could have these settings, or the workload lacks what they need.
+        """
         settings = changed_settings(self.recording.engine, self.base, changes)
+        check_sessions(settings, self.recording)
         facts = {
             "replay_changes": changes_between(self.base, settings),
             "replay_time": f"fitted to {self.other.recording.trace.name}",

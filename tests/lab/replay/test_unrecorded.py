@@ -94,6 +94,16 @@ def test_what_does_not_fit_an_engine_says_what_to_do(demo: Path, tmp_path: Path)
     assert "--time-from a trace that had more" in " ".join(done.stderr.split())
 
 
+def test_prefetching_is_refused_for_a_request_trace_without_sessions(demo: Path, tmp_path: Path) -> None:
+    asked = {"timestamp": 0, "input_length": 20, "output_length": 3, "hash_ids": [1]}
+    (tmp_path / "moon.jsonl").write_text(json.dumps(asked) + "\n")
+    kvtrace("ingest", "--requests", tmp_path / "moon.jsonl", "--block-size", BLOCK, "-o", tmp_path / "moon.duckdb")
+    options = ["--time-from", demo, "--set", "tier=host", "--set", "prefetch=average"]
+    done = kvtrace("replay", tmp_path / "moon.duckdb", *options, code=1)
+    assert "no request of this recording has a session tag" in done.stderr
+    assert "what if" not in done.stdout
+
+
 def test_a_matrix_is_replayed_with_the_jobs_of_its_cells(tmp_path: Path) -> None:
     """Its seed and rate are a cell's own there, too; a workload's own seed comes first."""
     path = tmp_path / "small.toml"
