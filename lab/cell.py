@@ -68,7 +68,8 @@ def arguments_of(cell: Cell, workloads: list[Workload]) -> dict[str, Any]:
     most = int(shape_config(cell.model)["max_position_embeddings"])
     enough = max(longest, _WARM_UP["prompt"] + _WARM_UP["output"])
     rounded = -(-enough // _LENGTHS_TOKENS) * _LENGTHS_TOKENS
-    needed = cell.max_model_len or min(most, max(enough, min(rounded, cell.kv_tokens)))
+    held = cell.kv_tokens // cell.block_size * cell.block_size
+    needed = cell.max_model_len or min(most, max(enough, min(rounded, held)))
     if longest > needed:
         raise KvtraceError(f"the workload's longest sequence has {longest} tokens, {cell.model} runs up to {needed}")
     optional = {"max_num_batched_tokens": cell.max_num_batched_tokens} if cell.max_num_batched_tokens else {}

@@ -98,9 +98,19 @@ def test_repeats_have_one_engine(tmp_path: Path) -> None:
     cells = [cell for cell in matrix(tmp_path, text).cells if cell.policy["name"] == "fcfs"]
     lengths = {arguments_of(cell, cell.make_workloads())["max_model_len"] for cell in cells}
     assert lengths == {2048}
-    # no longer than a sequence that the KV cache holds, and never shorter than the workload
-    assert arguments_of(replace(cells[0], kv_tokens=1800), cells[0].make_workloads())["max_model_len"] == 1800
-    assert arguments_of(replace(cells[0], kv_tokens=1000), cells[0].make_workloads())["max_model_len"] == 1628
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "block_size", "longest"),
+    [(1800, 8, 1800), (1800, 64, 1792), (1000, 16, 1628), (1700, 16, 1696), (90_000, 64, 2048)],
+)
+def test_an_engines_longest_sequence_is_held_by_its_blocks(
+    tmp_path: Path, kv_tokens: int, block_size: int, longest: int
+) -> None:
+    """vLLM starts no engine whose blocks could not hold it. It is never shorter than the workload."""
+    cell = matrix(tmp_path, TEXT.replace("prompt = 100", "prompt = 1500")).cells[0]
+    cell = replace(cell, kv_tokens=kv_tokens, block_size=block_size)
+    assert arguments_of(cell, cell.make_workloads())["max_model_len"] == longest
 
 
 def test_a_workload_longer_than_the_shape_is_refused(tmp_path: Path) -> None:
