@@ -3,7 +3,7 @@
     kvtrace lab run examples/studies/kv-caching-*.toml -o SWEEP [--replay --time-from TRACE]
     python -m bench.kv_caching SWEEP...
 
-SWEEP is a folder, or the file of its results that `kvtrace lab report` keeps.
+SWEEP is a folder, or the file of its results that `kvtrace lab report` keeps. Of a cell that several have, the first counts.
 
 Prints Markdown: published / predicted / measured, whichever the sweep has. `kv_caching.json` has the published figures
 and their source.
@@ -37,7 +37,7 @@ def main() -> None:
     mades = [made for made in reversed(MADES) if any(result.made == made for result in results)]
     by_name: dict[str, dict[str, Result]] = {}
     for result in results:
-        by_name.setdefault(result.name, {})[result.made] = result
+        by_name.setdefault(result.name, {}).setdefault(result.made, result)
     cells = [Found(next(iter(found.values())).cell, [found.get(made) for made in mades]) for found in by_name.values()]
     sections = []
     for tables in (_passes, _first_passes, _by_model, _returns, _memory, _over_time, _overflows):

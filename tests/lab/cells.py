@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -182,7 +183,7 @@ def first_table(markdown: str, *, marks: bool = False) -> list[list[str]]:
     """The rows of the first table in a text, without marks unless they are asked for; its head is the first."""
     lines = itertools.dropwhile(lambda line: not line.startswith("|"), markdown.splitlines())
     rows = [
-        [cell.strip() if marks else cell.strip().replace("**", "") for cell in line.strip("|").split(" | ")]
+        [cell.strip() if marks else cell.strip().replace("**", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         for line in itertools.takewhile(lambda line: line.startswith("|"), lines)
     ]
     return [rows[0], *rows[2:]]

@@ -162,12 +162,17 @@ def test_the_baseline_of_the_paging_lab_is_that_of_the_kept_results() -> None:
 MODELS = {"Llama-2-7B": "llama-2-7b-64k", "Llama-3.1-8B": "llama-3.1-8b", "OPT-13B": "opt-13b"}
 
 
-def test_preemptions_of_the_kv_caching_study_are_those_of_the_kept_results() -> None:
-    results = load_sweeps(RESULTS / "kv-caching.jsonl.gz").results
+def counts(text: str) -> int:
+    """The last of the numbers of a cell, which is ours."""
+    return int(text.rpartition(" / ")[2].replace(",", ""))
+
+
+@pytest.mark.parametrize("made", ["predicted", "measured"])
+def test_preemptions_of_the_kv_caching_study_are_those_of_the_kept_results(made: str) -> None:
     found = {
         (result.cell.model, result.cell.kv_tokens, bool(result.cell.engine)): result.phases[0]
-        for result in results
-        if result.made == "predicted" and result.cell.study.startswith("kv-caching-memory")
+        for result in load_sweeps(RESULTS / "kv-caching.jsonl.gz").results
+        if result.made == made and result.cell.study.startswith("kv-caching-memory")
     }
     compared = 0
     for model, tokens, preempted, preempted_1, passes, passes_1 in table(
@@ -180,29 +185,193 @@ def test_preemptions_of_the_kv_caching_study_are_those_of_the_kept_results() -> 
             (True, "passes", passes_1),
         ):
             phase = found[MODELS[model], int(tokens.replace(",", "")), watermark]
-            ours = text.rpartition(" / ")[2].replace(",", "")
-            assert int(ours) == phase.figures[figure], (model, tokens, watermark, figure)
+            assert counts(text) == phase.figures[figure], (model, tokens, watermark, figure)
             compared += 1
     assert compared == 2 * len(found)
 
 
-def test_passes_of_the_kv_caching_study_are_those_of_the_kept_results() -> None:
+@pytest.mark.parametrize("made", ["predicted", "measured"])
+def test_passes_of_the_kv_caching_study_are_those_of_the_kept_results(made: str) -> None:
     found = {
         (str(result.cell.max_num_batched_tokens), phase.workload["name"]): phase
         for result in load_sweeps(RESULTS / "kv-caching.jsonl.gz").results
-        if result.made == "predicted" and result.cell.study == "kv-caching-chunks"
+        if result.made == made and result.cell.study == "kv-caching-chunks"
         for phase in result.phases
     }
     for budget, *row in table(STUDIES / "kv-caching.md", "## Forward passes by token budget")[1:]:
         for workload, text in zip(("zipf-20", "zipf-10-2k", "zipf-10-4k"), row, strict=True):
             phase = found[budget.partition(" ")[0].replace(",", ""), workload]
-            assert int(text.rpartition(" / ")[2]) == phase.figures["passes"], (budget, workload)
+            assert counts(text) == phase.figures["passes"], (budget, workload)
     told, ours = table(STUDIES / "kv-caching.md", "of these 80 passes")
     passes: list[int] = []
     for places, tokens in zip(told[1:], ours[1:], strict=True):
         first, *last = map(int, re.split(" to |, ", places))
         passes += [int(tokens.replace(",", ""))] * (1 + (last[0] - first if last else 0))
     assert found["4096", "zipf-20"].first_passes_tokens == passes
+
+
+@cache
+def kv_caching(study: str, made: str, workloads: tuple[str, ...], figure: str, *files: str) -> dict[str, float]:
+    """Mean of a figure over the phases of workloads, by what sets the cells of a study of `kv-caching-*.toml` apart."""
+    found: dict[str, float] = {}
+    for result in load_sweeps(*(RESULTS / f"{name}.jsonl.gz" for name in files or ("kv-caching",))).results:
+        if result.made == made and result.cell.study == f"kv-caching-{study}":
+            values = [phase.figures[figure] for phase in result.phases if phase.workload["name"] in workloads]
+            kept_ones = [value for value in values if value is not None]
+            axes = {axis: value for axis, value in result.cell.axes.items() if axis not in ("repeat", "made")}
+            if kept_ones:
+                found.setdefault(", ".join(map(text_of, axes.values())), fmean(kept_ones))
+    return found
+
+
+def check(text: str, study: str, cell: str, workloads: tuple[str, ...], figure: str) -> None:
+    """Compare `published / predicted / measured` of the page with what is kept, `-` with what is not."""
+    for told, made in zip(text.split(" / ")[1:], ("predicted", "measured"), strict=True):
+        value = kv_caching(study, made, workloads, figure).get(cell)
+        assert (told == "-") if value is None else says(told, value), (study, cell, workloads, figure, told, value)
+
+
+def test_tokens_a_second_by_budget_are_those_of_the_kept_results() -> None:
+    rows = table(STUDIES / "kv-caching.md", "Tokens a second, published /")[1:]
+    assert len(rows) == 8
+    for budget, *row in rows:
+        whole = budget == "whole prompts"
+        study, cell = ("passes", "llama-2-7b-64k") if whole else ("chunks", budget.replace(",", ""))
+        for text, workloads, figure in zip(
+            row,
+            (("zipf-20",), ("zipf-10-4k",), ("p8191", "p8191x1")),
+            ("tokens_per_s", "tokens_per_s", "pass_tokens_per_s"),
+            strict=True,
+        ):
+            check(text, study, cell, workloads, figure)
+
+
+def test_returns_of_evicted_requests_are_those_of_the_kept_results() -> None:
+    rows = table(STUDIES / "kv-caching.md", "## Return of an evicted request")[1:]
+    assert len(rows) == 5
+    for size, *row in rows:
+        for text, policy in zip(row, ("fcfs", "offloading 64 GiB"), strict=True):
+            workload = f"evict-{size.replace(' K', 'k')}"
+            check(text, "returns", f"{policy}, 16", (workload,), "ttft_later_ms")
+
+
+def test_passes_by_model_are_those_of_the_kept_results() -> None:
+    rows = table(STUDIES / "kv-caching.md", "## Tokens a second of a pass")[1:]
+    assert len(rows) == 8
+    for prompts, *prefill, requests, decode_2, decode_3 in rows:
+        jobs, tokens = prompts.replace(",", "").split(" of ")
+        for workload, figure, cells in (
+            (f"p{tokens}x{jobs}", "prefill_tokens_per_s", prefill),
+            (f"d{requests}", "decode_tokens_per_s", [decode_2, decode_3]),
+        ):
+            for text, model in zip(cells, ("llama-2-7b-64k", "llama-3.1-8b"), strict=True):
+                check(text, "passes", model, (workload,), figure)
+
+
+def test_makespans_predicted_from_passes_are_those_of_the_kept_results() -> None:
+    rows = table(STUDIES / "kv-caching.md", "Makespan, s, predicted from one model's agents")[1:]
+    assert len(rows) == 16
+    for what, size, *row, error in rows:
+        if "128 requests" in what:
+            model = what.partition(",")[0]
+            study = {"Llama-2-7B": "memory", "OPT-13B": "memory-opt", "Llama-3.1-8B": "memory-llama"}[model]
+            cell, workload = (f"{size.replace(',', '')}, {{}}" if study == "memory" else "{}"), "zipf-128"
+        else:
+            jobs, tokens = size.split(" of ")
+            workload = f"{tokens.replace(' K', 'k')}-{jobs}"
+            study, cell = ("overflow", "offloading 64 GiB") if what == "offloading" else ("overflow-uncached", "{}")
+        agents, own, measured = (
+            kv_caching(study, made, (workload,), "makespan_s", *files)[cell]
+            for made, files in (
+                ("predicted", ()),
+                ("predicted", ("kv-caching-own-passes", "kv-caching")),
+                ("measured", ()),
+            )
+        )
+        for text, value in zip(row, (agents, own, measured), strict=True):
+            assert says(text, value), (what, size, text, value)
+        assert error == f"{100 * (own / measured - 1):+.1f}%"
+
+
+def test_makespans_under_memory_pressure_are_predicted_from_passes() -> None:
+    pairs = beside(
+        load_sweeps(*(RESULTS / f"{name}.jsonl.gz" for name in ("kv-caching-own-passes", "kv-caching"))).results
+    )
+    studies = [f"kv-caching-{name}" for name in ("memory", "memory-opt", "overflow", "overflow-uncached")]
+    errors = [abs(pair.error("makespan_s")) for pair in pairs if pair.measured.cell.study in studies]
+    assert len(errors) == 30
+    assert fmean(errors) < 0.034
+    assert max(errors) < 0.066
+
+
+@cache
+def prefix_cache(study: str, made: str = "measured") -> list[Result]:
+    """All draws of a matrix of the prefix cache."""
+    return [
+        result
+        for result in load_sweeps(RESULTS / "prefix-cache.jsonl.gz").results
+        if (result.cell.study, result.made) == (f"prefix-{study}", made)
+    ]
+
+
+def of_phases(results: Sequence[Result], name: str, figure: str, scale: float = 1.0) -> list[float]:
+    """A figure of the phases with a workload, of all draws."""
+    return [
+        scale * float(phase.figures[figure] or 0.0)
+        for result in results
+        for phase in result.phases
+        if phase.workload["name"] == name
+    ]
+
+
+def test_orders_of_phases_are_those_of_the_kept_results() -> None:
+    rows = table(STUDIES / "prefix-cache.md", "## Cold and warm, shared and unique")[1:]
+    assert len(rows) == 8
+    sizes = {"4,096": "long", "512": "short"}
+    for at, (prompts, again, cached, *row) in enumerate(rows):
+        size, workload = (prompts or rows[at - 1][0]).split(" tokens, ")
+        for text, first in zip(row, ("shared", "unique"), strict=True):
+            phases = [
+                phase.figures
+                for result in prefix_cache("order")
+                if (result.cell.axes["workload.size"], result.cell.phases[0]) == (sizes[size], first)
+                for phase in result.phases
+                if (phase.workload["name"], phase.again) == (workload, again == "again")
+            ]
+            assert len(phases) == 3
+            assert spans(text, [float(figures["ttft_ms_mean"] or 0) for figures in phases]), (prompts, again, first)
+            assert all(says(cached, 100 * float(figures["cached_share"] or 0)) for figures in phases)
+
+
+def test_pressure_on_the_prefix_cache_is_that_of_the_kept_results() -> None:
+    rows = table(STUDIES / "prefix-cache.md", "## Under pressure")[1:]
+    assert len(rows) == 7
+    for families, _, cached, evicted, ttft, predicted, job in rows:
+        name = "unique-16" if "nothing" in families else f"families-{families}"
+        measured = prefix_cache("pressure")
+        for made in ("measured", "predicted"):
+            results = prefix_cache("pressure", made)
+            assert all(says(cached, value) for value in of_phases(results, name, "cached_share", 100)), name
+            assert set(of_phases(results, name, "evicted_blocks")) == {float(evicted.replace(",", ""))}, name
+        assert spans(ttft, of_phases(measured, name, "ttft_ms_mean")), name
+        assert says(job, fmean(of_phases(measured, name, "jct_s_mean"))), name
+        assert says(predicted, fmean(of_phases(prefix_cache("pressure", "predicted"), name, "ttft_ms_mean"))), name
+
+
+def test_request_counts_are_those_of_the_kept_results() -> None:
+    rows = table(STUDIES / "prefix-cache.md", "## Request counts")[1:]
+    assert len(rows) == 4
+    for requests, cached, ttft, rate, predicted, unique_ttft, unique_rate in rows:
+        shared, unique = f"requests-{requests}", f"unique-{requests}"
+        measured = prefix_cache("counts")
+        assert all(says(cached, value) for value in of_phases(measured, shared, "cached_share", 100))
+        assert spans(ttft, of_phases(measured, shared, "ttft_ms_mean")), requests
+        assert says(rate, fmean(of_phases(measured, shared, "output_tokens_per_s"))), requests
+        forecast = of_phases(prefix_cache("counts", "predicted"), shared, "output_tokens_per_s")
+        assert says(predicted, fmean(forecast)), requests
+        if unique_ttft:
+            assert spans(unique_ttft, of_phases(measured, unique, "ttft_ms_mean")), requests
+            assert says(unique_rate, fmean(of_phases(measured, unique, "output_tokens_per_s"))), requests
 
 
 def source_of(cell: str) -> str:
@@ -238,6 +407,8 @@ def test_measured_cells_of_the_policy_study_stand_beside_their_predictions() -> 
         ("policy-72-simple-cpu", 6, 0.10),
         ("lmcache-8-turns-40-jobs", 5, 0.10),
         ("lmcache-8-turns-roadmap", 6, 0.07),
+        ("paging", 21, 0.25),
+        ("prefix-cache", 87, 0.16),
     ],
 )
 def test_kept_results_have_measured_cells_beside_predicted_ones(name: str, runs: int, error: float) -> None:
