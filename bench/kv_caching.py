@@ -3,7 +3,8 @@
     kvtrace lab run examples/studies/kv-caching-*.toml -o SWEEP [--replay --time-from TRACE]
     python -m bench.kv_caching SWEEP...
 
-SWEEP is a folder, or the file of its results that `kvtrace lab report` keeps. Of a cell that several have, the first counts.
+SWEEP is a folder, or the file of its results that `kvtrace lab report` keeps. Of a cell that several have, the first
+counts.
 
 Prints Markdown: published / predicted / measured, whichever the sweep has. `kv_caching.json` has the published figures
 and their source.

@@ -107,7 +107,7 @@ def test_repeats_have_one_engine(tmp_path: Path) -> None:
 def test_an_engines_longest_sequence_is_held_by_its_blocks(
     tmp_path: Path, kv_tokens: int, block_size: int, longest: int
 ) -> None:
-    """vLLM starts no engine whose blocks could not hold it. It is never shorter than the workload."""
+    """An engine whose blocks could not hold it does not start. It is never shorter than the workload."""
     cell = matrix(tmp_path, TEXT.replace("prompt = 100", "prompt = 1500")).cells[0]
     cell = replace(cell, kv_tokens=kv_tokens, block_size=block_size)
     assert arguments_of(cell, cell.make_workloads())["max_model_len"] == longest
