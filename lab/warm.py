@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -128,7 +129,9 @@ def _start(listener: socket.socket, programs: list[_Program]) -> None:
         connection.close()
         return
     asked: dict[str, Any] = json.loads(data)
-    pid = os.fork()
+    with warnings.catch_warnings():  # Python 3.12 warns of threads; on a GPU there are some by now, and engines start
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         for each in (connection, listener, *(program.connection for program in programs)):
