@@ -9,6 +9,7 @@
 -- needs: forward, step_schedule
 -- words: host, cuda graph, eager, slow, ttft, launch, max_num_seqs
 -- key: phase, graph_mode, steps, to_tokens, launch_ms, idle_launch_ms, total_ms
+-- param: small_tokens INTEGER = 512 | Tokens of passes that graphs could be had for.
 -- param: idle_ms DOUBLE = 20 | An engine was idle if a step began so long after the results of the step before it.
 -- column: engine_id recorded | The engine.
 -- column: phase derived | prefill: passes with tokens of prompts, or computed again. decode: the others.
@@ -20,6 +21,9 @@
 -- column: idle_steps [steps] derived | Steps of an engine that was idle before.
 -- column: idle_launch_ms [ms] derived | Median of the time that their launches took.
 -- column: total_ms [ms] derived | Time of all these launches.
+-- column: share [ratio] derived | Of the time of the engine's steps (`step_time.own_ns`).
+-- column: small_steps [steps] derived | Steps whose passes have at most small_tokens tokens.
+-- column: small_ms [ms] derived | Time of their launches.
 
 WITH worker_pass AS (
     SELECT
@@ -42,6 +46,8 @@ WITH worker_pass AS (
         prefill_tokens + chunked_prefill_tokens + resumed_tokens > 0 AS prefills,
         start_ns - lag(update_ns) OVER (PARTITION BY engine_id ORDER BY step) AS since_ns
     FROM step
+), engine_time AS (
+    SELECT engine_id, sum(own_ns) AS steps_ns FROM step_time GROUP BY engine_id
 ), timed AS (
     SELECT
         p.engine_id,
@@ -55,16 +61,20 @@ WITH worker_pass AS (
     WHERE p.tokens > 0
 )
 SELECT
-    engine_id,
-    phase,
-    graph_mode,
+    t.engine_id,
+    t.phase,
+    t.graph_mode,
     count(*) AS steps,
-    min(tokens) AS from_tokens,
-    max(tokens) AS to_tokens,
-    median(launch_ns) FILTER (WHERE NOT was_idle) / 1e6 AS launch_ms,
-    count(*) FILTER (WHERE was_idle) AS idle_steps,
-    median(launch_ns) FILTER (WHERE was_idle) / 1e6 AS idle_launch_ms,
-    sum(launch_ns) / 1e6 AS total_ms
-FROM timed
-GROUP BY engine_id, phase, graph_mode
-ORDER BY engine_id, phase, graph_mode
+    min(t.tokens) AS from_tokens,
+    max(t.tokens) AS to_tokens,
+    median(t.launch_ns) FILTER (WHERE NOT t.was_idle) / 1e6 AS launch_ms,
+    count(*) FILTER (WHERE t.was_idle) AS idle_steps,
+    median(t.launch_ns) FILTER (WHERE t.was_idle) / 1e6 AS idle_launch_ms,
+    sum(t.launch_ns) / 1e6 AS total_ms,
+    sum(t.launch_ns) / nullif(max(e.steps_ns), 0) AS share,
+    count(*) FILTER (WHERE t.tokens <= $small_tokens) AS small_steps,
+    sum(CASE WHEN t.tokens <= $small_tokens THEN t.launch_ns ELSE 0 END) / 1e6 AS small_ms
+FROM timed t
+LEFT JOIN engine_time e ON e.engine_id = t.engine_id
+GROUP BY t.engine_id, t.phase, t.graph_mode
+ORDER BY t.engine_id, t.phase, t.graph_mode

@@ -47,6 +47,33 @@ def test_a_cache_that_loses_nothing_is_not_the_problem(make_trace: MakeTrace) ->
     assert finding.remedy == ""
 
 
+def test_prefills_that_graphs_could_have_launched_sooner(make_trace: MakeTrace) -> None:
+    # the step of 504 tokens took 20 ms to launch, one of 64 tokens 8 with graphs; the six steps take 84 ms
+    [finding] = found_in(make_trace, "step-launches", "graphs")
+    assert finding.text == (
+        "Engine 1: 1 step with prefill and at most 512 tokens ran without CUDA graphs. Launching one took the host "
+        "20 ms in the mean; with graphs, which steps of up to 64 tokens had, it takes 8 ms: 12 ms in all (14% of the "
+        "steps' time)."
+    )
+    assert (finding.cost_ms, finding.evidence, finding.rows) == (12, "step-launches", 2)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "UPDATE forward SET graph_mode = 'eager';",
+        "UPDATE forward SET graph_mode = 'piecewise' WHERE graph_mode = 'eager';",
+        "UPDATE forward SET graph_mode = NULL;",
+        "UPDATE forward SET tokens = 513 WHERE tokens = 504;",
+        "UPDATE forward SET end_ns = start_ns + 9000000 WHERE tokens = 504;",
+        "UPDATE forward SET graph_mode = 'full' WHERE graph_mode = 'piecewise';",
+    ],
+    ids=["none has graphs", "all have", "not told", "too large", "no slower", "other graphs"],
+)
+def test_launches_that_no_graph_would_shorten_are_no_finding(make_trace: MakeTrace, more: str) -> None:
+    assert found_in(make_trace, "step-launches", "graphs", more) == []
+
+
 def test_a_rule_of_the_lookup_that_costs_hits_is_named(make_trace: MakeTrace) -> None:
     more = """
         INSERT INTO prefix_loss BY NAME SELECT * FROM (VALUES
