@@ -21,7 +21,7 @@
 -- column: idle_steps [steps] derived | Steps of an engine that was idle before.
 -- column: idle_launch_ms [ms] derived | Median of the time that their launches took.
 -- column: total_ms [ms] derived | Time of all these launches.
--- column: share [ratio] derived | Of the time of the engine's steps (`step_time.own_ns`).
+-- column: share [ratio] derived | Of the time that the engine's steps with tokens took, idle time between them left out.
 -- column: small_steps [steps] derived | Steps whose passes have at most small_tokens tokens.
 -- column: small_ms [ms] derived | Time of their launches.
 
@@ -43,11 +43,10 @@ WITH worker_pass AS (
     SELECT
         engine_id,
         step,
-        prefill_tokens + chunked_prefill_tokens + resumed_tokens > 0 AS prefills,
-        start_ns - lag(update_ns) OVER (PARTITION BY engine_id ORDER BY step) AS since_ns
+        scheduled_tokens > decode_tokens AS prefills,
+        start_ns - lag(update_ns) OVER (PARTITION BY engine_id ORDER BY step) AS since_ns,
+        sum(CASE WHEN scheduled_tokens > 0 THEN interval_ns END) OVER (PARTITION BY engine_id) AS steps_ns
     FROM step
-), engine_time AS (
-    SELECT engine_id, sum(own_ns) AS steps_ns FROM step_time GROUP BY engine_id
 ), timed AS (
     SELECT
         p.engine_id,
@@ -55,26 +54,26 @@ WITH worker_pass AS (
         p.graph_mode,
         p.tokens,
         p.launch_ns,
-        coalesce(b.since_ns >= $idle_ms * 1e6, true) AS was_idle
+        coalesce(b.since_ns >= $idle_ms * 1e6, true) AS was_idle,
+        b.steps_ns
     FROM pass p
     JOIN begun b ON b.engine_id = p.engine_id AND b.step = p.step
     WHERE p.tokens > 0
 )
 SELECT
-    t.engine_id,
-    t.phase,
-    t.graph_mode,
+    engine_id,
+    phase,
+    graph_mode,
     count(*) AS steps,
-    min(t.tokens) AS from_tokens,
-    max(t.tokens) AS to_tokens,
-    median(t.launch_ns) FILTER (WHERE NOT t.was_idle) / 1e6 AS launch_ms,
-    count(*) FILTER (WHERE t.was_idle) AS idle_steps,
-    median(t.launch_ns) FILTER (WHERE t.was_idle) / 1e6 AS idle_launch_ms,
-    sum(t.launch_ns) / 1e6 AS total_ms,
-    sum(t.launch_ns) / nullif(max(e.steps_ns), 0) AS share,
-    count(*) FILTER (WHERE t.tokens <= $small_tokens) AS small_steps,
-    sum(CASE WHEN t.tokens <= $small_tokens THEN t.launch_ns ELSE 0 END) / 1e6 AS small_ms
-FROM timed t
-LEFT JOIN engine_time e ON e.engine_id = t.engine_id
-GROUP BY t.engine_id, t.phase, t.graph_mode
-ORDER BY t.engine_id, t.phase, t.graph_mode
+    min(tokens) AS from_tokens,
+    max(tokens) AS to_tokens,
+    median(launch_ns) FILTER (WHERE NOT was_idle) / 1e6 AS launch_ms,
+    count(*) FILTER (WHERE was_idle) AS idle_steps,
+    median(launch_ns) FILTER (WHERE was_idle) / 1e6 AS idle_launch_ms,
+    sum(launch_ns) / 1e6 AS total_ms,
+    sum(launch_ns) / nullif(max(steps_ns), 0) AS share,
+    count(*) FILTER (WHERE tokens <= $small_tokens) AS small_steps,
+    sum(CASE WHEN tokens <= $small_tokens THEN launch_ns ELSE 0 END) / 1e6 AS small_ms
+FROM timed
+GROUP BY engine_id, phase, graph_mode
+ORDER BY engine_id, phase, graph_mode

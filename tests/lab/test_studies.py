@@ -32,10 +32,16 @@ Cells = dict[tuple[str, int, float], list[Result]]
 
 
 @cache
+def results_of(*names: str) -> list[Result]:
+    """All kept results of studies."""
+    return load_sweeps(*(RESULTS / f"{name}.jsonl.gz" for name in names)).results
+
+
+@cache
 def kept(name: str, made: str, *, draws: bool = False) -> Cells:
     """Results by policy, KV tokens and rate; of predicted ones the first draw, or all."""
     found: Cells = {}
-    for result in load_sweeps(RESULTS / f"{name}.jsonl.gz").results:
+    for result in results_of(name):
         if result.made == made and (draws or made == "measured" or not result.cell.repeat):
             axes = result.cell.axes
             found.setdefault((text_of(axes["policy"]), result.cell.kv_tokens, float(axes["rate"])), []).append(result)
@@ -125,7 +131,7 @@ def spans(text: str, values: Sequence[float]) -> bool:
 def figures_of(name: str, study: str, made: str, figure: str, scale: float = 1.0) -> dict[tuple[str, ...], list[float]]:
     """A figure of all repeats, by their axes."""
     found: dict[tuple[str, ...], list[float]] = {}
-    for result in load_sweeps(RESULTS / f"{name}.jsonl.gz").results:
+    for result in results_of(name):
         if result.cell.study == study and result.made == made and result.status == "ok":
             axes = tuple(text_of(value) for axis, value in result.cell.axes.items() if axis not in ("repeat", "made"))
             found.setdefault(axes, []).append(scale * float(result.phases[0].figures[figure] or 0.0))
@@ -171,7 +177,7 @@ def counts(text: str) -> int:
 def test_preemptions_of_the_kv_caching_study_are_those_of_the_kept_results(made: str) -> None:
     found = {
         (result.cell.model, result.cell.kv_tokens, bool(result.cell.engine)): result.phases[0]
-        for result in load_sweeps(RESULTS / "kv-caching.jsonl.gz").results
+        for result in results_of("kv-caching")
         if result.made == made and result.cell.study.startswith("kv-caching-memory")
     }
     compared = 0
@@ -194,7 +200,7 @@ def test_preemptions_of_the_kv_caching_study_are_those_of_the_kept_results(made:
 def test_passes_of_the_kv_caching_study_are_those_of_the_kept_results(made: str) -> None:
     found = {
         (str(result.cell.max_num_batched_tokens), phase.workload["name"]): phase
-        for result in load_sweeps(RESULTS / "kv-caching.jsonl.gz").results
+        for result in results_of("kv-caching")
         if result.made == made and result.cell.study == "kv-caching-chunks"
         for phase in result.phases
     }
@@ -214,7 +220,7 @@ def test_passes_of_the_kv_caching_study_are_those_of_the_kept_results(made: str)
 def kv_caching(study: str, made: str, workloads: tuple[str, ...], figure: str, *files: str) -> dict[str, float]:
     """Mean of a figure over the phases of workloads, by what sets the cells of a study of `kv-caching-*.toml` apart."""
     found: dict[str, float] = {}
-    for result in load_sweeps(*(RESULTS / f"{name}.jsonl.gz" for name in files or ("kv-caching",))).results:
+    for result in results_of(*files or ("kv-caching",)):
         if result.made == made and result.cell.study == f"kv-caching-{study}":
             values = [phase.figures[figure] for phase in result.phases if phase.workload["name"] in workloads]
             kept_ones = [value for value in values if value is not None]
@@ -294,9 +300,7 @@ def test_makespans_predicted_from_passes_are_those_of_the_kept_results() -> None
 
 
 def test_makespans_under_memory_pressure_are_predicted_from_passes() -> None:
-    pairs = beside(
-        load_sweeps(*(RESULTS / f"{name}.jsonl.gz" for name in ("kv-caching-own-passes", "kv-caching"))).results
-    )
+    pairs = beside(results_of("kv-caching-own-passes", "kv-caching"))
     studies = [f"kv-caching-{name}" for name in ("memory", "memory-opt", "overflow", "overflow-uncached")]
     errors = [abs(pair.error("makespan_s")) for pair in pairs if pair.measured.cell.study in studies]
     assert len(errors) == 30
@@ -308,9 +312,7 @@ def test_makespans_under_memory_pressure_are_predicted_from_passes() -> None:
 def prefix_cache(study: str, made: str = "measured") -> list[Result]:
     """All draws of a matrix of the prefix cache."""
     return [
-        result
-        for result in load_sweeps(RESULTS / "prefix-cache.jsonl.gz").results
-        if (result.cell.study, result.made) == (f"prefix-{study}", made)
+        result for result in results_of("prefix-cache") if (result.cell.study, result.made) == (f"prefix-{study}", made)
     ]
 
 
@@ -412,7 +414,7 @@ def test_measured_cells_of_the_policy_study_stand_beside_their_predictions() -> 
     ],
 )
 def test_kept_results_have_measured_cells_beside_predicted_ones(name: str, runs: int, error: float) -> None:
-    pairs = beside(load_sweeps(RESULTS / f"{name}.jsonl.gz").results)
+    pairs = beside(results_of(name))
     assert len(pairs) == runs
     assert sum(abs(pair.error("jct_s_mean")) for pair in pairs) / runs < error
 

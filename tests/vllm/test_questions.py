@@ -125,6 +125,12 @@ def takings(asked: Recorded) -> list[dict[str, Any]]:
     """).to_dict("records")
 
 
+def of_client(rows: list[dict[str, Any]], seen: Seen) -> dict[str, Any]:
+    """Find the row of a client's request, of one with two samples that which has both."""
+    [row] = [row for row in rows if row["external_id"] == f"{seen.id}-0"]
+    return row
+
+
 def handed_ns(row: dict[str, Any]) -> float:
     """When the API process had handed on the last token of a request."""
     return row["arrival_ns"] + (row["total_ms"] + row["output_ms"]) * 1e6
@@ -162,7 +168,7 @@ def test_why_was_this_request_slow(ask: Any, seen: list[Seen]) -> None:
     assert facts["output"] == f"{slow.output_tokens} tokens"
     parts = {name: milliseconds(text) for name, text in told["Where its time went"]}
     engine_ms = sum(parts[name] for name in ("before the engine", "queued", "prefill", "decode") if name in parts)
-    [row] = [row for row in ask("query", "request-latency") if row["external_id"] == f"{slow.id}-0"]
+    row = of_client(ask("query", "request-latency"), slow)
     assert engine_ms == pytest.approx(row["total_ms"], rel=0.01)
     assert sum(parts.values()) == pytest.approx(row["total_ms"] + row["output_ms"], rel=0.01)
     assert row["arrival_ns"] + engine_ms * 1e6 <= slow.last_ns + CLOCKS_MS * 1e6
@@ -176,7 +182,7 @@ def test_both_samples_of_a_request_are_found_by_the_id_of_its_client(ask: Any, s
     assert len(samples) == 2
     assert all("20 tokens" in text for text in samples)
     parts = {name: milliseconds(text) for name, text in told["Where its time went"]}
-    [row] = [row for row in ask("query", "request-latency") if row["external_id"] == f"{pair.id}-0"]
+    row = of_client(ask("query", "request-latency"), pair)
     assert sum(parts.values()) == pytest.approx(row["total_ms"] + row["output_ms"], rel=0.01)
     assert sum(parts.values()) <= pair.ended_ms + CLOCKS_MS
     assert "after the engine" in parts
@@ -193,7 +199,7 @@ def test_a_request_of_two_samples_ends_when_its_client_has_both(ask: Any, seen: 
     """Its row is the client's: tokens of both samples, and when the API process had handed the last one on."""
     rows = ask("query", "request-latency")
     for each in (one for one in seen if one.kind == "pair"):
-        [row] = [row for row in rows if row["external_id"] == f"{each.id}-0"]
+        row = of_client(rows, each)
         own = [one for one in rows if one["parent"] == row["request"]]
         assert (row["samples"], sorted(one["sample"] for one in own)) == (2, [0, 1])
         assert (row["session"], row["output_tokens"]) == (each.session, each.output_tokens)
@@ -357,13 +363,11 @@ def test_is_the_api_server_the_bottleneck(asked: Recorded, ask: Any, metric: Any
     """Each request's parts lie within what its client saw, and their sums are those of vLLM's histograms."""
     all_rows = ask("query", "request-latency")
     rows = [row for row in all_rows if row["engine_id"] is not None]
-    by_id = {row["external_id"]: row for row in rows}
-    clients = {row["external_id"]: row for row in all_rows if row["parent"] is None}
-    late_ms = [(handed_ns(clients[f"{each.id}-0"]) - each.last_ns) / 1e6 for each in stayed(seen)]
+    late_ms = [(handed_ns(of_client(all_rows, each)) - each.last_ns) / 1e6 for each in stayed(seen)]
     at_once = 0
     for each in seen:
         if each.kind in ("agent", "batch"):
-            row = by_id[f"{each.id}-0"]
+            row = of_client(rows, each)
             assert each.sent_ns / 1e6 - CLOCKS_MS <= row["arrival_ns"] / 1e6 <= each.first_ns / 1e6
             assert row["ttft_ms"] <= (each.first_ns - each.sent_ns) / 1e6 + CLOCKS_MS
             assert row["total_ms"] + row["output_ms"] <= each.ended_ms + CLOCKS_MS
