@@ -167,11 +167,11 @@ def test_why_was_this_request_slow(ask: Any, seen: list[Seen]) -> None:
     assert facts["prompt"] == f"{slow.prompt_tokens} tokens"
     assert facts["output"] == f"{slow.output_tokens} tokens"
     parts = {name: milliseconds(text) for name, text in told["Where its time went"]}
-    engine_ms = sum(parts[name] for name in ("before the engine", "queued", "prefill", "decode") if name in parts)
     row = of_client(ask("query", "request-latency"), slow)
-    assert engine_ms == pytest.approx(row["total_ms"], rel=0.01)
-    assert sum(parts.values()) == pytest.approx(row["total_ms"] + row["output_ms"], rel=0.01)
-    assert row["arrival_ns"] + engine_ms * 1e6 <= slow.last_ns + CLOCKS_MS * 1e6
+    after_ms = parts.pop("after the engine")
+    assert sum(parts.values()) == pytest.approx(row["total_ms"], rel=0.01)  # preemptions, too, where there were some
+    assert sum(parts.values()) + after_ms == pytest.approx(row["total_ms"] + row["output_ms"], rel=0.01)
+    assert row["arrival_ns"] + row["total_ms"] * 1e6 <= slow.last_ns + CLOCKS_MS * 1e6
     assert "Why it waited" in told
 
 
@@ -184,7 +184,7 @@ def test_both_samples_of_a_request_are_found_by_the_id_of_its_client(ask: Any, s
     parts = {name: milliseconds(text) for name, text in told["Where its time went"]}
     row = of_client(ask("query", "request-latency"), pair)
     assert sum(parts.values()) == pytest.approx(row["total_ms"] + row["output_ms"], rel=0.01)
-    assert sum(parts.values()) <= pair.ended_ms + CLOCKS_MS
+    assert row["total_ms"] + row["output_ms"] <= pair.ended_ms + CLOCKS_MS
     assert "after the engine" in parts
 
 
