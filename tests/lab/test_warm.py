@@ -1,4 +1,4 @@
-"""The process that forks warm interpreters leaves nothing running, whatever its programs do with signals."""
+"""The process that forks warm interpreters leaves nothing running, and its programs end as ever."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,29 +53,75 @@ warm.serve(Path(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("moment", ["idle", "before", "after_in_parent"])
-def test_it_ends_whenever_it_is_asked(tmp_path: Path, moment: str) -> None:
-    """Python ignores what a signal's handler raises where it calls back, as around a fork."""
-    path, program = tmp_path / "socket", tmp_path / "program.py"
-    program.write_text("import time\ntime.sleep(600)\n")
+@contextmanager
+def serving(path: Path, moment: str = "idle") -> Iterator[subprocess.Popen[bytes]]:
+    """A server without vLLM, which asks itself to end at that moment of a fork."""
     server = subprocess.Popen([sys.executable, "-c", SERVER, str(path), moment])
-    asked = None
     try:
         deadline = time.monotonic() + PATIENCE_S
         while not path.exists():
             assert server.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        if moment == "idle":
-            server.terminate()
-        else:
-            command = [sys.executable, "-m", "kvtrace.lab.warm", "run", str(path), str(program)]
-            asked = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert server.wait(PATIENCE_S) == 128 + signal.SIGTERM
-        if asked:
-            assert asked.communicate(timeout=PATIENCE_S) == (b"", None)  # the program does not hold its caller's stream
-            assert asked.returncode == 1
+        yield server
     finally:
         server.kill()
+        server.wait()
+
+
+def asking(path: Path, program: Path) -> list[str]:
+    return [sys.executable, "-m", "kvtrace.lab.warm", "run", str(path), str(program)]
+
+
+@pytest.mark.parametrize("moment", ["idle", "before", "after_in_parent"])
+def test_it_ends_whenever_it_is_asked(tmp_path: Path, moment: str) -> None:
+    """Python ignores what a signal's handler raises where it calls back, as around a fork."""
+    path, program = tmp_path / "socket", tmp_path / "program.py"
+    program.write_text("import time\ntime.sleep(600)\n")
+    asked = None
+    try:
+        with serving(path, moment) as server:
+            if moment == "idle":
+                server.terminate()
+            else:
+                asked = subprocess.Popen(asking(path, program), stdout=subprocess.PIPE)
+            assert server.wait(PATIENCE_S) == 128 + signal.SIGTERM
+            if asked:
+                assert asked.communicate(timeout=PATIENCE_S) == (b"", None)  # the program does not hold its stream
+                assert asked.returncode == 1
+    finally:
         if asked:
             asked.kill()
+
+
+ENDING = """
+import atexit, ctypes, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.fopen.restype, libc.fputs.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_void_p)
+libc.fputs(b"of C, which writes in the end", libc.fopen(sys.argv[0].encode() + b".txt", b"w"))
+atexit.register(print, "Python's handler")
+threading.Thread(target=lambda: (time.sleep(0.2), print("a thread"))).start()
+print("the program", end="; ")
+"""
+ENDS = {
+    "": (0, ""),
+    "sys.exit()": (0, ""),
+    "sys.exit(3)": (3, ""),
+    "sys.exit('why')": (1, "why"),
+    "raise ValueError('why')": (1, "ValueError: why"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_programs_end_as_of_an_interpreter_of_their_own(tmp_path: Path, end: str) -> None:
+    path, program = tmp_path / "socket", tmp_path / "program.py"
+    program.write_text(ENDING + end)
+    written = program.with_name("program.py.txt")
+    code, last = ENDS[end]
+    with serving(path):
+        for command in ([sys.executable, str(program)], asking(path, program)):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+            assert (done.returncode, done.stdout) == (code, "the program; a thread\nPython's handler\n")
+            assert done.stderr.splitlines()[-1:] == ([last] if last else [])
+            assert written.read_text() == "of C, which writes in the end"
+            written.unlink()
