@@ -1,6 +1,7 @@
 # What a fresh machine needs: Python 3.11 or later, a compiler, the package registries. No GPU.
 #   make demo    a real vLLM on the CPU: record, ingest, query, view
 #   make test    the tests
+#   make kernels  the rewritten attention kernels compiled: after changes of probes/device/tiles or of the versions they are for
 #   make compatibility   which hooks work in which vLLM
 #   make newest  a line for each hook that the newest vLLM of the registry changes: for a nightly job
 #   make check   format, lint, types, tests: before each commit
@@ -33,6 +34,8 @@ SOURCES := $(VENV)/vllm-sources
 TESTED  := 0.26.0 0.29.0 0.33.0 flashinfer-0.6.14 flashinfer-0.7.2 flashinfer-0.7.4
 SPACE   := $(subst ,, )
 paths    = $(subst $(SPACE),:,$(addprefix $(SOURCES)/,$(1)))
+READS    = KVTRACE_VLLM_SOURCES=$(call paths,$(filter 0.%,$(TESTED))) \
+	KVTRACE_FLASHINFER_SOURCES=$(call paths,$(filter flashinfer-%,$(TESTED)))
 # Two engines that never rest: beside other tests their handovers take too long.
 PAIRS   := tests/vllm/test_handover.py
 # For `make compatibility`: versions of which only the sources are read, those that run on the installed one's
@@ -50,7 +53,7 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 export VLLM_CPU_KVCACHE_SPACE := 1
 
-.PHONY: demo test check format lint types docs tutorials explore site page compatibility newest pictures bench distributed faults dist release-check clean
+.PHONY: demo test kernels check format lint types docs tutorials explore site page compatibility newest pictures bench distributed faults dist release-check clean
 
 demo: $(READY)
 	@echo "== recording a multi-turn workload on a real vLLM (about 30 s, nearly all of it imports)"
@@ -65,13 +68,15 @@ demo: $(READY)
 	$(BIN)/kvtrace view $(RUN)/trace.duckdb -o $(RUN)/trace.html
 	@echo "== open $(RUN)/trace.html in a browser; '$(BIN)/kvtrace query' lists all questions"
 
-test: $(READY) $(addprefix $(SOURCES)/,$(TESTED)) $(VENV)/.nixl $(VENV)/.lmcache $(VENV)/.cute
+test: $(READY) $(addprefix $(SOURCES)/,$(TESTED)) $(VENV)/.nixl $(VENV)/.lmcache
 	@echo "== tests (a good part of them on real vLLM engines)"
-	KVTRACE_VLLM_SOURCES=$(call paths,$(filter 0.%,$(TESTED))) \
-	KVTRACE_FLASHINFER_SOURCES=$(call paths,$(filter flashinfer-%,$(TESTED))) \
-	$(BIN)/python -m pytest -n $(JOBS) --deselect $(PAIRS)
+	$(READS) $(BIN)/python -m pytest -n $(JOBS) -m "not kernels" --deselect $(PAIRS)
 	@echo "== the pair of a prefill and a decode engine, which needs both cores"
 	$(BIN)/python -m pytest -n 0 $(PAIRS)
+
+kernels: $(READY) $(addprefix $(SOURCES)/,$(TESTED)) $(VENV)/.cute
+	@echo "== attention kernels of vLLM and FlashInfer, compiled as they are and rewritten"
+	$(READS) $(BIN)/python -m pytest -n $(JOBS) -m kernels tests/probes/tiles
 
 check: lint types test
 

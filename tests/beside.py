@@ -1,4 +1,4 @@
-"""Packages that `make test` puts beside the environment, as what else they name is made for GPUs; and PYTHONPATH."""
+"""Packages that the Makefile puts beside the environment, as what else they name is made for GPUs; and PYTHONPATH."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,16 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Those that start engines take longest: first, so that no process is left alone with them at the end.
     items.sort(key=lambda item: (HERE / "vllm" not in item.path.parents, group_of(item.nodeid)))
+
+
+def pytest_collection_finish() -> None:
+    # What was collected stays: it need not be looked through each time that Python collects garbage.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries that look for what is left in the end would tell of all of it
 
 
 @pytest.hookimpl(optionalhook=True)

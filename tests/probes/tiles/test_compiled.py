@@ -14,6 +14,7 @@ import pytest
 from tests.probes.tiles.versions import KERNELS, distinct, version_folders
 
 SCRIPT = Path(__file__).with_name("compiled.py")
+pytestmark = pytest.mark.kernels
 
 
 @pytest.fixture(

@@ -74,10 +74,11 @@ class WithoutOurs(ast.NodeTransformer):
     visit_Assign = _visit  # noqa: N815
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("gpu", ["sm_90a", "sm_100a"])
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(folder: Path, gpu: str) -> None:
     if not BESIDE.exists() and None in map(importlib.util.find_spec, ("cutlass", "quack", "torch", "triton")):
-        pytest.skip("needs nvidia-cutlass-dsl, quack-kernels and Triton: make test installs them")
+        pytest.skip("needs nvidia-cutlass-dsl, quack-kernels and Triton: make kernels installs them")
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), gpu]
     places = python_path(BESIDE, BESIDE / "nvidia_cutlass_dsl" / "dsl_packages")
     environment = {**os.environ, "PYTHONPATH": places}

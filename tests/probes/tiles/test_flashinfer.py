@@ -170,6 +170,7 @@ COMPILED = [
 ] or [pytest.param(None, "", "", marks=pytest.mark.skip(reason=NO_HEADERS))]
 
 
+@pytest.mark.kernels
 @pytest.mark.skipif(NVCC is None or PTXAS is None, reason="needs nvcc and ptxas")
 @pytest.mark.parametrize(("folder", "instance", "gpu"), COMPILED)
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
