@@ -10,6 +10,7 @@ import pytest
 from kvtrace.lab.results import Result
 from kvtrace.lab.sources import load_results
 from kvtrace.queries import Trace
+from tests.vllm.conftest import kvtrace
 
 from .cells import table
 from .test_sweep import PATIENCE_S, lab
@@ -36,12 +37,14 @@ mixed = { kind = "listed", lengths = [[300, 9], [20, 30], [400, 4], [90, 12], [2
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(warm_replays: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("vllm")
     directory = tmp_path_factory.mktemp("batches")
     (directory / "batches.toml").write_text(MATRIX)
-    for how in ("--warm", "--replay"):
-        done = lab("run", directory / "batches.toml", "-o", directory, how, timeout=PATIENCE_S)
+    command = ("run", directory / "batches.toml", "-o", directory)
+    measured = lab(*command, "--warm", timeout=PATIENCE_S)
+    predicted = kvtrace("lab", *command, "--replay")
+    for done in (measured, predicted):
         assert done.returncode == 0, done.stdout + done.stderr
     return directory
 
