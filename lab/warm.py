@@ -56,14 +56,7 @@ _MODULES = (
     "kvtrace.lab.engines",
     "kvtrace.lab.workloads",
 )
-_CPU_MODULES = (
-    "vllm.v1.worker.cpu_worker",
-    "vllm.v1.worker.cpu_model_runner",
-    "vllm.v1.attention.backends.cpu_attn",
-    "vllm.model_executor.model_loader.dummy_loader",
-    "vllm.entrypoints.llm",
-    "compressed_tensors",
-)
+_CPU_MODULES = ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn", "compressed_tensors")
 """Modules that an engine on a CPU imports as it starts."""
 
 
@@ -158,13 +151,14 @@ def _start(listener: socket.socket, programs: list[_Program]) -> None:
         for each in (connection, listener, *(program.connection for program in programs)):
             each.close()
         programs.clear()  # they are not its own to end
+        code = None
         try:
             _become(asked, descriptors)
         except SystemExit as ended:
             if not isinstance(ended.code, int | None):
                 raise
-            _end(ended.code or 0)
-        _end(0)
+            code = ended.code
+        _end(code or 0)
     for descriptor in descriptors:
         os.close(descriptor)
     programs.append(_Program(pid, connection))
