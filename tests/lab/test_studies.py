@@ -256,9 +256,37 @@ def test_returns_of_evicted_requests_are_those_of_the_kept_results() -> None:
     rows = table(STUDIES / "kv-caching.md", "## Return of an evicted request")[1:]
     assert len(rows) == 5
     for size, *row in rows:
-        for text, policy in zip(row, ("fcfs", "offloading 64 GiB"), strict=True):
+        for text, cell in zip(row, ("fcfs, 16", "offloading 64 GiB, 16", "offloading 64 GiB, 64"), strict=True):
             workload = f"evict-{size.replace(' K', 'k')}"
-            check(text, "returns", f"{policy}, 16", (workload,), "ttft_later_ms")
+            check(text, "returns", cell, (workload,), "ttft_later_ms")
+
+
+def test_runs_of_the_same_cell_are_as_far_apart_as_the_page_says() -> None:
+    runs: dict[tuple[str, str], list[Result]] = {}
+    for result in results_of("kv-caching"):
+        if result.made == "measured":
+            runs.setdefault((result.cell.study.removeprefix("kv-caching-"), result.name), []).append(result)
+    twice = [found for found in runs.values() if len(found) > 1]
+    assert len(twice) == 12
+    ratios: dict[str, list[float]] = {}
+    for one, other in twice:
+        for figure in ("passes", "preemptions", "recomputed_tokens"):
+            assert [p.figures[figure] for p in one.phases] == [p.figures[figure] for p in other.phases]
+        if one.cell.study != "kv-caching-passes":
+            budget = one.cell.max_num_batched_tokens
+            kind = "returns" if "returns" in one.cell.study else f"{min(budget, 1024):,}"
+            for workload in {phase.workload["name"] for phase in one.phases}:
+                took = [
+                    fmean(float(p.figures["makespan_s"] or 0) for p in run.phases if p.workload["name"] == workload)
+                    for run in (one, other)
+                ]
+                ratios.setdefault(kind, []).append(took[1] / took[0])
+    rows = table(STUDIES / "kv-caching.md", "## Runs of the same cell")[1:]
+    assert len(rows) == len(ratios) == 5
+    for cells, spread, _ in rows:
+        found = next(values for kind, values in ratios.items() if kind in cells)
+        for text, value in zip(spread.split(" to "), (min(found), max(found)), strict=True):
+            assert says(text, value), (cells, found)
 
 
 def test_passes_by_model_are_those_of_the_kept_results() -> None:
@@ -400,6 +428,23 @@ def test_measured_cells_of_the_policy_study_stand_beside_their_predictions() -> 
     assert compared == 35
 
 
+def test_pins_and_order_each_without_the_other_are_those_of_the_kept_results() -> None:
+    columns = [
+        ("measured", "jct_s_mean", 1.0),
+        ("predicted", "jct_s_mean", 1.0),
+        ("measured", "cached_share", 100.0),
+        ("measured", "ttft_later_ms", 1e-3),
+        ("measured", "makespan_s", 1.0),
+    ]
+    policies = ("fcfs", "priority", "ttl-pin ttl_s=3.0 threshold_s=2.0", POLICIES["TTL pin, job order"])
+    rows = table(STUDIES / "policy-72.md", "## Pins and order, each without the other")[1:]
+    for policy, (name, *row) in zip(policies, rows, strict=True):
+        for text, (made, figure, scale) in zip(row, columns, strict=True):
+            values = figures_of("h200-pins", "h200-pins", made, figure, scale)[(policy,)]
+            assert len(values) == 3
+            assert spans(text, values), (name, made, figure, values)
+
+
 @pytest.mark.parametrize(
     ("name", "runs", "error"),
     [
@@ -411,6 +456,7 @@ def test_measured_cells_of_the_policy_study_stand_beside_their_predictions() -> 
         ("lmcache-8-turns-roadmap", 6, 0.07),
         ("paging", 21, 0.25),
         ("prefix-cache", 87, 0.16),
+        ("h200-pins", 12, 0.11),
     ],
 )
 def test_kept_results_have_measured_cells_beside_predicted_ones(name: str, runs: int, error: float) -> None:
