@@ -17,6 +17,7 @@
 -- column: wall_share [ratio] derived | Share of the wall time of the engine's steps.
 -- column: requests [requests] derived | Different requests that were at the head of the queue.
 -- column: mean_waiting [requests] derived | Mean number of requests waiting after scheduling.
+-- column: waited_ms [ms] derived | Wall time of those steps times the requests waiting in each: requests' time.
 -- column: mean_need_blocks [blocks] derived | With kv_insufficient: mean blocks the refused allocations asked for.
 -- column: mean_free_blocks [blocks] derived | With kv_insufficient: mean blocks free at those moments.
 -- column: mean_kept_blocks [blocks] derived | Of these, mean blocks to be left free: watermark and reservations.
@@ -29,6 +30,7 @@ WITH grouped AS (
         coalesce(sum(interval_ns), 0)::BIGINT AS wall_ns,
         count(DISTINCT limit_request) AS requests,
         avg(waiting) AS mean_waiting,
+        coalesce(sum(interval_ns * waiting), 0)::BIGINT AS waited_ns,
         avg(limit_need_blocks) AS mean_need_blocks,
         avg(limit_free_blocks) AS mean_free_blocks,
         avg(limit_kept_blocks) AS mean_kept_blocks
@@ -44,6 +46,7 @@ SELECT
     wall_ns / nullif(sum(wall_ns) OVER engine, 0) AS wall_share,
     requests,
     mean_waiting,
+    waited_ns / 1e6 AS waited_ms,
     mean_need_blocks,
     mean_free_blocks,
     mean_kept_blocks

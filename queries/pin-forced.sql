@@ -24,6 +24,8 @@
 -- column: events derived | Steps in which it was refused, or preemptions, while that cause held blocks.
 -- column: forced inferred | Of those: all blocks held so would have sufficed.
 -- column: forced_alone inferred | Of those: this cause's blocks alone would have sufficed.
+-- column: forced_wall_ms [ms] inferred | Wall time of the steps that `forced_alone` counts; NULL where there are none.
+-- column: forced_waited_ms [ms] inferred | The same times the requests waiting in each of them: requests' time.
 -- column: first_step [steps] recorded | The first of the events.
 -- column: last_step [steps] recorded | The last of the events.
 -- column: max_need_blocks [blocks] recorded | Most blocks asked for; NULL for preemptions.
@@ -45,13 +47,17 @@ WITH looked_up AS (
         s.step,
         coalesce(l.time_ns, scheduled_ns) AS time_ns,
         limit_need_blocks AS need,
-        limit_free_blocks AS free
-    FROM step_schedule s
+        limit_free_blocks AS free,
+        interval_ns,
+        waiting
+    FROM step s
     LEFT JOIN looked_up l ON l.engine_id = s.engine_id AND l.step = s.step AND l.request = s.limit_request
     WHERE admission_limit = 'kv_insufficient' AND limit_need_blocks IS NOT NULL
     UNION ALL
     -- Just before it: from then on until they are freed, the request's own blocks are those of one that waits.
-    SELECT engine_id, 'preempted', request, step, time_ns - 1, NULL, NULL FROM request_event WHERE op = 'preempt'
+    SELECT engine_id, 'preempted', request, step, time_ns - 1, NULL, NULL, NULL, NULL
+    FROM request_event
+    WHERE op = 'preempt'
 ), moment AS (
     SELECT DISTINCT engine_id, time_ns FROM event
 ), edge AS NOT MATERIALIZED (
@@ -124,6 +130,8 @@ SELECT
     count(*) AS events,
     count(*) FILTER (short <= all_held) AS forced,
     count(*) FILTER (short <= held) AS forced_alone,
+    sum(interval_ns) FILTER (short <= held) / 1e6 AS forced_wall_ms,
+    sum(interval_ns * waiting) FILTER (short <= held) / 1e6 AS forced_waited_ms,
     min(step) AS first_step,
     max(step) AS last_step,
     max(need) AS max_need_blocks,

@@ -308,6 +308,8 @@ def questions(session: Session) -> list[Question]:
         pins = f"--scheduler-cls {TTL_PIN}"
         asked.append(Question("TTL pins", changes, pins))
         asked.append(Question("pins, job order", (*changes, "order=jobs"), f"{pins} {_JOB_ORDER}"))
+    if base.scheduler_cls == TTL_PIN:
+        asked.append(Question("no pins", (f"policy={base.policy}",), "no --scheduler-cls"))
     if base.policy == "fcfs" and len(jobs_of(session.recording)) < len(session.recording.requests):
         asked.append(Question("job order", ("order=jobs",), _JOB_ORDER))
     return asked

@@ -64,8 +64,7 @@ def find(trace: Trace) -> Iterator[Finding]:
             if row["mean_need_blocks"] is not None and row["mean_free_blocks"] is not None:
                 needed, free = row["mean_need_blocks"], row["mean_free_blocks"]
                 text += f" The first in the queue needed {needed:.0f} blocks on average, and {free:.0f} were free."
-            cost_ms = row["wall_ms"] * (row["mean_waiting"] or 0)
-            yield Finding("waiting", text, cost_ms, Basis.inferred, "admission-limits", 1, remedy)
+            yield Finding("waiting", text, row["waited_ms"], Basis.inferred, "admission-limits", 1, remedy)
 
 
 RULE = Rule(("admission-limits",), find)

@@ -46,14 +46,17 @@ def demo(warm_replays: None, warm_python: list[str], tmp_path_factory: pytest.Te
     return recorded(tmp_path_factory.mktemp("demo"), *warm_python, DEMO)
 
 
+def shipped(name: str, folder: Path) -> Path:
+    """The trace of a recording that ships, of a GPU: its step times are the same in each run of the tests."""
+    with tarfile.open(HERE.parents[2] / "examples" / "recordings" / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    kvtrace("ingest", folder / name, "-o", folder / "trace.duckdb")
+    return folder / "trace.duckdb"
+
+
 @pytest.fixture(scope="session")
 def lmcache_h200(warm_replays: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recording of that name that ships, of a GPU: its step times are the same in each run of the tests."""
-    folder = tmp_path_factory.mktemp("lmcache")
-    with tarfile.open(HERE.parents[2] / "examples" / "recordings" / "lmcache-h200.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    kvtrace("ingest", folder / "lmcache-h200", "-o", folder / "trace.duckdb")
-    return folder / "trace.duckdb"
+    return shipped("lmcache-h200", tmp_path_factory.mktemp("lmcache"))
 
 
 @pytest.fixture(scope="session")

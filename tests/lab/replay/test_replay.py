@@ -14,12 +14,13 @@ import pytest
 import kvtrace as package
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.replay import advise, timing
+from kvtrace.lab.replay.check import outcome
 from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import read_recording
 from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.session import Session
 from kvtrace.lab.replay.settings import recorded_settings
-from tests.lab.replay.conftest import kvtrace
+from tests.lab.replay.conftest import kvtrace, shipped
 
 
 def replayed(trace: Path, *options: str | Path) -> dict[str, Any]:
@@ -56,6 +57,25 @@ def test_the_demo_is_repeated_block_for_block(demo: Path, tmp_path: Path) -> Non
         assert not len(lost)
         tags = trace.sql("SELECT count(DISTINCT session) s, max(turn) t, count(external_id) e FROM request")
         assert tags.iloc[0].tolist() == [8, 3, 32]
+
+
+def test_a_recording_of_pins_says_what_the_jobs_order_would_give(warm_replays: None, tmp_path: Path) -> None:
+    """Two engines of the policy study with the same requests; the second one serves turns in their jobs' order."""
+    pinned, in_order = (tmp_path / name for name in ("pins-h200", "pins-order-h200"))
+    for folder in (pinned, in_order):
+        folder.mkdir()
+    trace = shipped("pins-h200", pinned)
+    answer = replayed(trace, "--set", "order=jobs")
+    assert answer["agreement"] == {"identical_steps": 1.0, "identical_blocks": 1.0, "departs": None}
+    before, predicted = (answer["outcomes"][name] for name in ("recorded", "what if"))
+    measured = outcome(shipped("pins-order-h200", in_order))
+    assert predicted["latency_ms"]["job"][0] == pytest.approx(measured.latency_ms["job"][0], rel=0.07)
+    assert measured.latency_ms["job"][0] < 0.6 * before["latency_ms"]["job"][0]
+    assert predicted["evictions"] == pytest.approx(measured.evictions, rel=0.05)
+    assert measured.evictions < 0.5 * before["evictions"]
+    asked = {question.name: question.changes for question in advise.questions(Session(trace, tmp_path))}
+    assert asked["job order"] == ("order=jobs",)
+    assert asked["no pins"] == ("policy=fcfs",)
 
 
 def test_a_larger_pool_keeps_what_the_recorded_one_evicted(demo: Path, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_requests_waited_for_blocks(make_trace: MakeTrace) -> None:
         "In 2 steps (40 ms, 40% of the time) requests waited because their KV blocks could not be allocated; 3.0 "
         "waited on average. The first in the queue needed 15 blocks on average, and 4 were free."
     )
-    assert (finding.basis, finding.cost_ms) == ("inferred", 120)
+    assert (finding.basis, finding.cost_ms) == ("inferred", 140)
 
 
 def test_preemptions_are_counted_with_what_they_discarded(make_trace: MakeTrace) -> None:
@@ -128,7 +128,25 @@ def test_pins_that_forced_others_to_wait(make_trace: MakeTrace) -> None:
         "Blocks that pins of cause ttl held",
         "Blocks that pins of cause connector held",
     }
-    assert all("for 1 refused admission of" in f.text or "for 1 preemption of" in f.text for f in found)
+    refused, preempted = found
+    assert refused.text.endswith("for 1 refused admission of 1 request, in steps that took 1.5 ms.")
+    assert preempted.text.endswith("for 1 preemption of 1 request.")
+    assert (refused.cost_ms, preempted.cost_ms) == (4.5, 1)
+
+
+@pytest.mark.parametrize(("policy", "ordered"), [("fcfs", True), ("priority", False)])
+def test_pins_are_for_turns_that_are_served_in_order(make_trace: MakeTrace, policy: str, *, ordered: bool) -> None:
+    more = f"INSERT INTO engine (engine_id, policy) VALUES (1, '{policy}');"
+    pinned, connector = found_in(make_trace, "pin-forced", "pins", more)
+    assert ("order=jobs" in pinned.remedy) is ordered
+    assert "order=jobs" not in connector.remedy
+
+
+def test_pins_that_forced_all_waiting_are_told_before_the_waiting(make_trace: MakeTrace) -> None:
+    sql = (TRACES / "pin-forced" / "trace.sql").read_text()
+    with Trace(make_trace(sql + "DELETE FROM step_schedule WHERE step = 6;")) as trace:
+        rules_in_order = [finding.rule for finding in find_findings(trace, most=100)]
+    assert rules_in_order.index("pins") < rules_in_order.index("waiting")
 
 
 def test_a_step_that_its_tokens_do_not_explain(make_trace: MakeTrace) -> None:

@@ -33,11 +33,14 @@ INSERT INTO pin_start (engine_id, time_ns, step, pin, block_id, cause, request, 
 INSERT INTO pin_end (engine_id, time_ns, step, pin, block_id, reason) VALUES
     (1, 22000000, 7, 1, 1, 'used'),
     (1, 34000000, 11, 2, 3, 'saved');
-INSERT INTO step_schedule (engine_id, start_ns, scheduled_ns, step, admission_limit, limit_request, limit_need_blocks,
+-- Step 5 takes 1.5 ms, in which three requests wait.
+INSERT INTO step_schedule (engine_id, start_ns, scheduled_ns, step, waiting, admission_limit, limit_request, limit_need_blocks,
     limit_free_blocks)
 VALUES
-    (1, 14000000, 15000000, 5, 'kv_insufficient', 3, 3, 2),
-    (1, 16000000, 17000000, 6, 'kv_insufficient', 3, 9, 2),
-    (1, 20000000, 20500000, 7, 'max_num_seqs', 3, NULL, NULL);
+    (1, 14000000, 15000000, 5, 3, 'kv_insufficient', 3, 3, 2),
+    (1, 16000000, 17000000, 6, 3, 'kv_insufficient', 3, 9, 2),
+    (1, 20000000, 20500000, 7, 3, 'max_num_seqs', 3, NULL, NULL);
 INSERT INTO prefix_lookup (engine_id, time_ns, step, request, admitted) VALUES
     (1, 14500000, 5, 3, false), (1, 20100000, 7, 2, true);
+INSERT INTO step_update (engine_id, step, update_ns, end_ns) VALUES
+    (1, 5, 15400000, 15500000), (1, 6, 17500000, 17600000), (1, 7, 21000000, 21100000);
