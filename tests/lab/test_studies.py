@@ -465,6 +465,16 @@ def test_kept_results_have_measured_cells_beside_predicted_ones(name: str, runs:
     assert sum(abs(pair.error("jct_s_mean")) for pair in pairs) / runs < error
 
 
+@pytest.mark.parametrize("page", sorted(STUDIES.glob("*.md")), ids=lambda page: page.stem)
+def test_every_table_names_its_command(page: Path) -> None:
+    """In its section, as a line to copy or within the text."""
+    command = re.compile(r"^ +(for |tar |kvtrace |python )|`(kvtrace|python -m|pytest) [^`]+`", re.MULTILINE)
+    sections = re.split(r"\n(?=## )", page.read_text())
+    assert [
+        text.partition("\n")[0] for text in sections if "\n|--" in text.replace("  |", "|") and not command.search(text)
+    ] == []
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.iterdir()), ids=lambda path: path.name)
 def test_kept_results_name_no_folder(path: Path) -> None:
     assert path.name.endswith(".jsonl.gz")
