@@ -158,6 +158,9 @@ pictures: $(READY) explore
 	  --of "kvtrace findings agents-small" $(CURDIR)/docs/images/findings.png
 	$(BIN)/python -m tests.viewer.screenshot .explore/nsight-h100/page.html docs/images/nsight.png --height 620 \
 	  --fragment "from=82.577&to=82.683&hide=limits,queue,pool,map,prefixes,tiers,pins,requests"
+	for part in "pins from=14.4&to=49.6" "pins-order from=129.7&to=155.7"; do set -- $$part; \
+	  $(BIN)/python -m tests.viewer.screenshot .explore/$$1-h200/page.html docs/images/$$1.png --height 760 \
+	  --fragment "$$2&hide=prefixes,tiers,requests" || exit 1; done
 	$(BIN)/python -m tests.live.screenshot --while "python examples/agents.py --blocks 81" docs/images/top.png
 	for part in "6a write" "6b read"; do set -- $$part; $(BIN)/kvtrace query kv-$$2-pattern .explore/tiles-h100/tiles-h100 \
 	  -p first_step=26 -p last_step=30 --plot docs/images/figure-$$1.png || exit 1; done
