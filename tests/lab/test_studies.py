@@ -465,6 +465,27 @@ def test_kept_results_have_measured_cells_beside_predicted_ones(name: str, runs:
     assert sum(abs(pair.error("jct_s_mean")) for pair in pairs) / runs < error
 
 
+def test_step_times_from_one_short_cell_are_as_far_off_as_the_page_says() -> None:
+    rows = table(STUDIES.parent / "lab.md", "### Step times from one short cell")[1:]
+    kept_of = {
+        "paging": ("paging", "paging-batching"),
+        "pressure": ("prefix-cache", "prefix-pressure"),
+        "request counts": ("prefix-cache", "prefix-counts"),
+        "orders": ("prefix-cache", "prefix-order"),
+        "pins": ("h200-pins", "h200-pins"),
+    }
+    assert len(rows) == len(kept_of)
+    for what, *row in rows:
+        name, study = next(kept for word, kept in kept_of.items() if word in what.replace("policy-72.md", ""))
+        for text, files in zip(row, ((name,), (f"{name}-own-passes", name)), strict=True):
+            pairs = [pair for pair in beside(results_of(*files)) if pair.measured.cell.study == study]
+            assert len(pairs) == int(re.findall(r", (\d+) ", what)[-1]), what
+            errors = [100 * pair.error("jct_s_mean") for pair in pairs]
+            mean, lowest, highest = re.fullmatch(r"(.*)% \((.*)% to (.*)%\)", text).groups()  # type: ignore[union-attr]
+            assert mean == f"{fmean(map(abs, errors)):.1f}", (what, files)
+            assert (lowest, highest) == (f"{min(errors):+.1f}", f"{max(errors):+.1f}"), (what, files)
+
+
 @pytest.mark.parametrize("page", sorted(STUDIES.glob("*.md")), ids=lambda page: page.stem)
 def test_every_table_names_its_command(page: Path) -> None:
     """In its section, as a line to copy or within the text."""
