@@ -130,6 +130,8 @@ def replay(
     if time not in ("auto", "recorded", "fitted"):
         raise KvtraceError(f"--time {time}: expected auto, recorded or fitted", 2)
     factor = _factor(rate)
+    if check and (set_ or factor != 1):
+        raise KvtraceError("--check replays with the recorded settings: leave out --set and --rate", 2)
     with needs_analysis():
         from kvtrace.lab.replay.session import FITTED, Session
         from kvtrace.lab.replay.workload import is_request_trace, is_workload
@@ -142,12 +144,12 @@ def replay(
         return
     with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
         session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
-        changed = bool(set_ or factor != 1 or time == "fitted" or time_from or seeds or draws) and not check
+        changed = bool(set_ or factor != 1 or time == "fitted" or time_from) and not check
         if changed and time == "recorded":
             raise KvtraceError("recorded times only hold for the recorded settings; leave out --time recorded", 2)
         what_if = session.what_if("what if", set_ or [], factor, output) if changed else None
         results = session.run([what_if] if what_if else [], exact_to=None if changed else output)
-        jobs = [session.what_if(FITTED, []), what_if] if what_if else []
+        jobs = [session.what_if(FITTED, []), *([what_if] if what_if else [])]
         spreads = _repeated(session.recording, jobs, seeds, draws)
         if as_json:
             typer.echo(json.dumps(session.to_json(results) | _to_json(spreads), indent=1))
@@ -200,9 +202,9 @@ def _repeated(recording: Recording, jobs: Sequence[Job], seeds: int, draws: int)
     from kvtrace.lab.replay.resample import over_draws, over_seeds
 
     found = {}
-    if seeds and jobs:
+    if seeds:
         found["over_seeds"] = over_seeds(recording, jobs, seeds, _AT_ONCE)
-    if draws and jobs:
+    if draws:
         found["over_draws"] = over_draws(recording, jobs, draws, _AT_ONCE)
     return found
 

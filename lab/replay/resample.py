@@ -257,7 +257,8 @@ def _change_of_runs(name: str, base: list[float], values: list[float]) -> _Chang
 
 def lines(spreads: dict[str, dict[str, Spread]], over: str) -> list[str]:
     """Spreads as lines of text; `over` says of what."""
-    found = [f"{over}: mean, 95% interval; change against {next(iter(spreads))}, 95% interval"]
+    base, *others = spreads
+    found = [f"{over}: mean, 95% interval" + (f"; change against {base}, 95% interval" if others else "")]
     shown = ("hit_share", "tokens_per_s", "ttft_mean", "ttft_p50", "request_mean", "job_mean")
     for job, by_figure in spreads.items():
         for name in shown:

@@ -466,7 +466,19 @@ def test_draws_of_step_times_tell_how_far_two_runs_of_the_same_differ(demo: Path
         single = told["outcomes"][name]["latency_ms"]["job"][0]
         assert 0 < low < high < 2 * low
         assert 0.7 * low < single < 1.3 * high  # the model itself is near its own draws
-    assert "8 draws of step times: mean" in kvtrace("replay", demo, "--draws", "8").stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)])
+def test_draws_without_a_change_are_of_the_recorded_settings_alone(demo: Path, options: tuple[str, ...]) -> None:
+    said = kvtrace("replay", demo, "--draws", "8", *options).stdout
+    assert "8 draws of step times: mean, 95% interval\nfitted       hit_share" in said
+    assert "what if" not in said
+
+
+def test_a_check_of_other_settings_is_refused(demo: Path) -> None:
+    message = "--check replays with the recorded settings: leave out --set and --rate"
+    assert message in kvtrace("replay", demo, "--check", "--set", "num_gpu_blocks=2x", code=1).stderr
+    assert message in kvtrace("replay", demo, "--check", "--rate", "2x", code=1).stderr
 
 
 def test_too_few_draws_are_refused(demo: Path) -> None:
