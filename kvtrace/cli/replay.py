@@ -138,10 +138,14 @@ def replay(
     if is_workload(trace) or is_request_trace(trace):
         if check or time == "recorded":
             raise KvtraceError(f"{trace} was never recorded: there is nothing to check, and no recorded times", 2)
+        if engine is not None:
+            raise KvtraceError(f"{trace} was never recorded: its engine is the one of --time-from, not --engine", 2)
         repeats = {"seeds": seeds, "draws": draws}
         told = recorded or []
         _replay_unrecorded(trace, output, set_ or [], time_from, told, _loop(loop), factor, repeats, workload, as_json)
         return
+    if workload is not None:
+        raise KvtraceError(f"--workload names one of a matrix; {trace} is a recording", 2)
     with tempfile.TemporaryDirectory(prefix="kvtrace-replay-") as folder:
         session = Session(trace, Path(folder), engine, _loop(loop), time_from, recorded or ())
         changed = bool(set_ or factor != 1 or time == "fitted" or time_from) and not check

@@ -24,7 +24,7 @@ from kvtrace.lab.replay.sweep import _times
 from kvtrace.lab.replay.workload import read_workload
 from kvtrace.lab.sources import load_results
 from tests.lab.cells import small_matrix
-from tests.lab.replay.conftest import kvtrace
+from tests.lab.replay.conftest import HERE, kvtrace
 from tests.traces import write_trace
 
 BLOCK = 32
@@ -473,6 +473,13 @@ def test_draws_without_a_change_are_of_the_recorded_settings_alone(demo: Path, o
     said = kvtrace("replay", demo, "--draws", "8", *options).stdout
     assert "8 draws of step times: mean, 95% interval\nfitted       hit_share" in said
     assert "what if" not in said
+
+
+def test_options_for_another_kind_of_source_are_refused(demo: Path) -> None:
+    matrix = HERE.parents[2] / "examples" / "studies" / "h100-replay.toml"
+    assert "--workload names one of a matrix" in kvtrace("replay", demo, "--workload", "w", code=1).stderr
+    for option in (("--engine", "1"), ("--check",), ("--time", "recorded")):
+        assert "was never recorded" in kvtrace("replay", matrix, "--time-from", demo, *option, code=1).stderr
 
 
 def test_a_check_of_other_settings_is_refused(demo: Path) -> None:
