@@ -141,6 +141,8 @@ def run(
     if replay:
         if engines > 1:
             raise KvtraceError("--engines is for measured cells; --at-once predicts cells side by side", 2)
+        if time_limit is not None:
+            raise KvtraceError("--time-limit is for measured cells; stop predicting with Ctrl-C, and go on later", 2)
         _predict(read, output, retry_failed, part, only or [], time_from, at_once, draws)
         return
     if draws:

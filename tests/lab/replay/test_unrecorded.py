@@ -439,9 +439,15 @@ def facts_of(folder: Path) -> Any:
     [
         (("--replay", "--draws", "3"), "3 draws: an interval needs at least 8"),
         (("--draws", "8"), "--draws is for --replay; `repeats` of a matrix measures cells again"),
+        (("--time-from", "t.duckdb"), "--time-from is for --replay; a measured cell has its own times"),
+        (("--replay", "--engines", "2"), "--engines is for measured cells; --at-once predicts cells side by side"),
+        (
+            ("--replay", "--time-limit", "1"),
+            "--time-limit is for measured cells; stop predicting with Ctrl-C, and go on later",
+        ),
     ],
 )
-def test_draws_of_cells_that_tell_nothing_are_refused(
+def test_options_that_a_sweep_would_ignore_are_refused(
     predicted: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
     done = kvtrace("lab", "run", predicted / "small.toml", "-o", tmp_path / "none", *options, code=1)
