@@ -153,7 +153,7 @@ def replay(
             raise KvtraceError("recorded times only hold for the recorded settings; leave out --time recorded", 2)
         what_if = session.what_if("what if", set_ or [], factor, output) if changed else None
         results = session.run([what_if] if what_if else [], exact_to=None if changed else output)
-        jobs = [session.what_if(FITTED, []), *([what_if] if what_if else [])]
+        jobs = [session.what_if(FITTED, []), what_if] if what_if else [session.fitted()]
         spreads = _repeated(session.recording, jobs, seeds, draws)
         if as_json:
             typer.echo(json.dumps(session.to_json(results) | _to_json(spreads), indent=1))

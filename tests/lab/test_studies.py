@@ -29,6 +29,8 @@ POLICIES = {
 """Policies as the pages name them."""
 
 Cells = dict[tuple[str, int, float], list[Result]]
+Column = tuple[str, str, float]
+"""Of a table: measured or predicted, the figure, and what it is multiplied by."""
 
 
 @cache
@@ -138,6 +140,14 @@ def figures_of(name: str, study: str, made: str, figure: str, scale: float = 1.0
     return found
 
 
+def check_draws(name: str, study: str, axes: tuple[str, ...], row: list[str], columns: list[Column]) -> None:
+    """Compare a row of a page with a cell's three draws."""
+    for text, (made, figure, scale) in zip(row, columns, strict=True):
+        values = figures_of(name, study, made, figure, scale)[axes]
+        assert len(values) == 3
+        assert spans(text, values), (axes, made, figure, text, values)
+
+
 def test_throughput_of_the_paging_lab_is_that_of_the_kept_results() -> None:
     columns = [
         ("measured", "output_tokens_per_s", 1.0),
@@ -150,10 +160,7 @@ def test_throughput_of_the_paging_lab_is_that_of_the_kept_results() -> None:
     for made, figure, _ in columns:
         assert set(figures_of("paging", "paging-batching", made, figure)) == {(row[0], row[1]) for row in rows}
     for seqs, block_size, *row in rows:
-        for text, (made, figure, scale) in zip(row, columns, strict=True):
-            values = figures_of("paging", "paging-batching", made, figure, scale)[seqs, block_size]
-            assert len(values) == 3
-            assert spans(text, values), (seqs, block_size, made, figure, text, values)
+        check_draws("paging", "paging-batching", (seqs, block_size), row, columns)
 
 
 def test_the_baseline_of_the_paging_lab_is_that_of_the_kept_results() -> None:
@@ -262,10 +269,10 @@ def test_returns_of_evicted_requests_are_those_of_the_kept_results() -> None:
 
 
 def test_runs_of_the_same_cell_are_as_far_apart_as_the_page_says() -> None:
-    runs: dict[tuple[str, str], list[Result]] = {}
+    runs: dict[str, list[Result]] = {}
     for result in results_of("kv-caching"):
         if result.made == "measured":
-            runs.setdefault((result.cell.study.removeprefix("kv-caching-"), result.name), []).append(result)
+            runs.setdefault(result.name, []).append(result)
     twice = [found for found in runs.values() if len(found) > 1]
     assert len(twice) == 12
     ratios: dict[str, list[float]] = {}
@@ -273,8 +280,8 @@ def test_runs_of_the_same_cell_are_as_far_apart_as_the_page_says() -> None:
         for figure in ("passes", "preemptions", "recomputed_tokens"):
             assert [p.figures[figure] for p in one.phases] == [p.figures[figure] for p in other.phases]
         if one.cell.study != "kv-caching-passes":
-            budget = one.cell.max_num_batched_tokens
-            kind = "returns" if "returns" in one.cell.study else f"{min(budget, 1024):,}"
+            returns = one.cell.study == "kv-caching-returns"
+            kind = "returns" if returns else f"{min(one.cell.max_num_batched_tokens or 0, 1024):,}"
             for workload in {phase.workload["name"] for phase in one.phases}:
                 took = [
                     fmean(float(p.figures["makespan_s"] or 0) for p in run.phases if p.workload["name"] == workload)
@@ -438,11 +445,8 @@ def test_pins_and_order_each_without_the_other_are_those_of_the_kept_results() -
     ]
     policies = ("fcfs", "priority", "ttl-pin ttl_s=3.0 threshold_s=2.0", POLICIES["TTL pin, job order"])
     rows = table(STUDIES / "policy-72.md", "## Pins and order, each without the other")[1:]
-    for policy, (name, *row) in zip(policies, rows, strict=True):
-        for text, (made, figure, scale) in zip(row, columns, strict=True):
-            values = figures_of("h200-pins", "h200-pins", made, figure, scale)[(policy,)]
-            assert len(values) == 3
-            assert spans(text, values), (name, made, figure, values)
+    for policy, (_, *row) in zip(policies, rows, strict=True):
+        check_draws("h200-pins", "h200-pins", (policy,), row, columns)
 
 
 @pytest.mark.parametrize(
@@ -476,7 +480,7 @@ def test_step_times_from_one_short_cell_are_as_far_off_as_the_page_says() -> Non
     }
     assert len(rows) == len(kept_of)
     for what, *row in rows:
-        name, study = next(kept for word, kept in kept_of.items() if word in what.replace("policy-72.md", ""))
+        name, study = next(kept for word, kept in kept_of.items() if word in what)
         for text, files in zip(row, ((name,), (f"{name}-own-passes", name)), strict=True):
             pairs = [pair for pair in beside(results_of(*files)) if pair.measured.cell.study == study]
             assert len(pairs) == int(re.findall(r", (\d+) ", what)[-1]), what
@@ -490,10 +494,10 @@ def test_step_times_from_one_short_cell_are_as_far_off_as_the_page_says() -> Non
 def test_every_table_names_its_command(page: Path) -> None:
     """In its section, as a line to copy or within the text."""
     command = re.compile(r"^ +(for |tar |kvtrace |python )|`(kvtrace|python -m|pytest) [^`]+`", re.MULTILINE)
+    a_table = re.compile(r"^ *\|--", re.MULTILINE)
     sections = re.split(r"\n(?=## )", page.read_text())
-    assert [
-        text.partition("\n")[0] for text in sections if "\n|--" in text.replace("  |", "|") and not command.search(text)
-    ] == []
+    unnamed = [text.partition("\n")[0] for text in sections if a_table.search(text) and not command.search(text)]
+    assert unnamed == []
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.iterdir()), ids=lambda path: path.name)

@@ -38,9 +38,10 @@ def find(trace: Trace) -> Iterator[Finding]:
                 f"used them, would have sufficed for {' and '.join(forced)} of {count(requests, 'request')}"
                 f"{f', in steps that took {duration(wall_ms)}' if wall_ms else ''}."
             )
-            in_order = cause == "ttl" and policies.get(own[0]["engine_id"]) == "fcfs"
             cost_ms = total(own, "forced_waited_ms") + preempted  # what a preemption costs is another finding's
-            remedy, worst = _IN_ORDER if in_order else _REMEDY, worst_of(own, "forced_alone")
+            as_they_come = policies.get(own[0]["engine_id"]) == "fcfs"
+            remedy = _IN_ORDER if cause == "ttl" and as_they_come else _REMEDY
+            worst = worst_of(own, "forced_alone")
             yield Finding("pins", text, cost_ms, Basis.inferred, "pin-forced", len(own), remedy, worst)
 
 

@@ -50,8 +50,9 @@ def shipped(name: str, folder: Path) -> Path:
     """The trace of a recording that ships, of a GPU: its step times are the same in each run of the tests."""
     with tarfile.open(HERE.parents[2] / "examples" / "recordings" / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
-    kvtrace("ingest", folder / name, "-o", folder / "trace.duckdb")
-    return folder / "trace.duckdb"
+    trace = folder / f"{name}.duckdb"
+    kvtrace("ingest", folder / name, "-o", trace)
+    return trace
 
 
 @pytest.fixture(scope="session")

@@ -61,14 +61,11 @@ def test_the_demo_is_repeated_block_for_block(demo: Path, tmp_path: Path) -> Non
 
 def test_a_recording_of_pins_says_what_the_jobs_order_would_give(warm_replays: None, tmp_path: Path) -> None:
     """Two engines of the policy study with the same requests; the second one serves turns in their jobs' order."""
-    pinned, in_order = (tmp_path / name for name in ("pins-h200", "pins-order-h200"))
-    for folder in (pinned, in_order):
-        folder.mkdir()
-    trace = shipped("pins-h200", pinned)
+    trace = shipped("pins-h200", tmp_path)
     answer = replayed(trace, "--set", "order=jobs")
     assert answer["agreement"] == {"identical_steps": 1.0, "identical_blocks": 1.0, "departs": None}
     before, predicted = (answer["outcomes"][name] for name in ("recorded", "what if"))
-    measured = outcome(shipped("pins-order-h200", in_order))
+    measured = outcome(shipped("pins-order-h200", tmp_path))
     assert predicted["latency_ms"]["job"][0] == pytest.approx(measured.latency_ms["job"][0], rel=0.07)
     assert measured.latency_ms["job"][0] < 0.6 * before["latency_ms"]["job"][0]
     assert predicted["evictions"] == pytest.approx(measured.evictions, rel=0.05)
