@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.cell import CELL, FACTS
-from kvtrace.lab.lifetime import die_with_parent
+from kvtrace.lab.lifetime import dies_with_us
 from kvtrace.lab.matrix import Cell, Matrix, text_of
 from kvtrace.lab.policies import gave_up, policy_label, policy_of
 from kvtrace.lab.turn import hold, is_ready, let_go
@@ -199,7 +199,7 @@ class _Running:
                 env={"VLLM_LOGGING_LEVEL": "WARNING", **os.environ},
                 start_new_session=True,
                 pass_fds=(launch.lock,),
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - a sweep has one thread
+                preexec_fn=dies_with_us(),  # noqa: PLW1509 - it only makes system calls
             )
 
     def __enter__(self) -> _Running:

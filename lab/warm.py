@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvtrace.errors import KvtraceError
-from kvtrace.lab.lifetime import die_with_parent
+from kvtrace.lab.lifetime import dies_with_us
 
 _LOOK_S = 0.05
 _PATIENCE_S = 10.0
@@ -71,7 +71,8 @@ class _Program:
         """Tell who asked if it has; end it if who asked has gone away."""
         done, status = os.waitpid(self.pid, os.WNOHANG)
         if done:
-            self.end()
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
             with suppress(OSError):
                 self.connection.sendall(json.dumps(os.waitstatus_to_exitcode(status)).encode())
             self.connection.close()
@@ -83,13 +84,12 @@ class _Program:
         return bool(done)
 
     def end(self) -> None:
-        """End it, and what an engine left behind."""
+        """End it, and what its engine would leave behind."""
         _signal(self.pid, signal.SIGKILL)
 
 
 def serve(path: Path) -> None:
-    """Import, then run what is asked for; ends with its parent, and what it runs with it."""
-    die_with_parent()
+    """Import, then run what is asked for; what it runs ends with it."""
     _preload()
     # It is looked for, not handled: what a handler raises is ignored where Python calls back, as after a fork.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -143,11 +143,13 @@ def _start(listener: socket.socket, programs: list[_Program]) -> None:
         connection.close()
         return
     asked: dict[str, Any] = json.loads(data)
+    die_with_server = dies_with_us()
     with warnings.catch_warnings():  # Python 3.12 warns of threads; on a GPU there are some by now, and engines start
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        die_with_server()
         for each in (connection, listener, *(program.connection for program in programs)):
             each.close()
         programs.clear()  # they are not its own to end
@@ -167,7 +169,6 @@ def _start(listener: socket.socket, programs: list[_Program]) -> None:
 def _become(asked: dict[str, Any], descriptors: array.array[int] | list[int]) -> None:
     """Run a program in the forked process, with the caller's streams, environment and directory."""
     os.setsid()
-    die_with_parent()
     for stream, descriptor in enumerate(descriptors):
         os.dup2(descriptor, stream)
         os.close(descriptor)
@@ -197,8 +198,11 @@ def _end(code: int) -> NoReturn:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
+    """Signal a program that was not waited for, with its group, which it does not lead before it first runs."""
+    try:
         os.killpg(pid, number)
+    except ProcessLookupError:
+        os.kill(pid, number)
 
 
 def run(path: Path, arguments: list[str]) -> int:
@@ -226,7 +230,12 @@ def started(keep: Sequence[int] = (), environment: dict[str, str] | None = None)
         own = [sys.executable, "-m", "kvtrace.lab.warm"]
         command = [*own, "serve", str(path)]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=keep, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=keep,
+            env=environment,
+            preexec_fn=dies_with_us(),  # noqa: PLW1509 - it only makes system calls
         )
         try:
             while not path.exists():

@@ -26,7 +26,7 @@ from kvtrace import __version__
 from kvtrace.errors import KvtraceError
 from kvtrace.format import layout
 from kvtrace.lab.cell import DRAWS, FACTS, arguments_of, load_cell
-from kvtrace.lab.lifetime import die_with_parent
+from kvtrace.lab.lifetime import dies_with_us
 from kvtrace.lab.matrix import Cell
 from kvtrace.lab.policies import TTL_PIN, jobs_go_in_order, policy_label
 from kvtrace.lab.replay import process
@@ -329,7 +329,6 @@ def _seen(got: dict[str, Any] | None, due_ns: int) -> dict[str, Any]:
 
 def _run_cell(place: Path, source: Source, draws: int) -> None:
     """Predict a cell and write its result, last."""
-    die_with_parent()
     started_ns, started_s, error = time.time_ns(), time.monotonic(), None
     try:
         _predict(place, source, draws)
@@ -351,7 +350,7 @@ def _run_cell(place: Path, source: Source, draws: int) -> None:
 
 def main(path: Path) -> int:
     """Predict the cells of a plan, some side by side. Writes the name of each that has ended to standard output."""
-    die_with_parent()
+    die_with_us = dies_with_us()
     with path.open("rb") as file:
         plan: Plan = pickle.load(file)  # written by our own parent
     process.import_vllm()
@@ -370,6 +369,7 @@ def main(path: Path) -> int:
             place, source = waiting.pop(0)
             child = os.fork()
             if child == 0:
+                die_with_us()
                 with (place / "log.txt").open("wb") as log:
                     os.dup2(log.fileno(), 1)
                     os.dup2(log.fileno(), 2)

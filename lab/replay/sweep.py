@@ -20,6 +20,7 @@ from pathlib import Path
 from kvtrace.errors import KvtraceError
 from kvtrace.ingest.run import ingest
 from kvtrace.lab.cell import CELL, DRAWS, FACTS, PREDICTED, load_cell
+from kvtrace.lab.lifetime import dies_with_us
 from kvtrace.lab.matrix import Cell, Matrix
 from kvtrace.lab.replay import run, timing
 from kvtrace.lab.replay.cell import Plan, Source
@@ -195,6 +196,7 @@ def _run(plan: Plan, left: dict[Path, Cell], say: Callable[[str], None]) -> int:
             text=True,
             env=environment,
             start_new_session=True,
+            preexec_fn=dies_with_us(),  # noqa: PLW1509 - it only makes system calls
         )
         try:
             assert process.stdout is not None

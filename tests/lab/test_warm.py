@@ -43,12 +43,17 @@ def test_nothing_outlives_it(tmp_path: Path) -> None:
 
 
 SERVER = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 from kvtrace.lab import warm
 warm._preload = lambda: None
+server = os.getpid()
+def end():
+    os.kill(server, signal.SIGTERM)
+    while sys.argv[2] == "after_in_child" and os.getppid() == server:  # it comes to run when the server is gone
+        time.sleep(0.01)
 if sys.argv[2] != "idle":
-    os.register_at_fork(**{sys.argv[2]: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    os.register_at_fork(**{sys.argv[2]: end})
 warm.serve(Path(sys.argv[1]))
 """
 
@@ -73,7 +78,7 @@ def asking(path: Path, program: Path) -> list[str]:
     return [sys.executable, "-m", "kvtrace.lab.warm", "run", str(path), str(program)]
 
 
-@pytest.mark.parametrize("moment", ["idle", "before", "after_in_parent"])
+@pytest.mark.parametrize("moment", ["idle", "before", "after_in_parent", "after_in_child"])
 def test_it_ends_whenever_it_is_asked(tmp_path: Path, moment: str) -> None:
     """Python ignores what a signal's handler raises where it calls back, as around a fork."""
     path, program = tmp_path / "socket", tmp_path / "program.py"
