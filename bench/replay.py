@@ -35,8 +35,7 @@ H100 = timing.TimeModel(
     mixed=[2_594_231.5, 0.0, 21_367.8, 45.2979, 0.664798],
     overhead_ns=276_213,
     residuals=[],
-    launch_ns=33_409_144,
-    least_ns=36_489_842,
+    launches=timing.Launches([33_409_144], 36_489_842),
 )
 START_NS = 1_800_000_000_000_000_000
 SEQUENCES = 64

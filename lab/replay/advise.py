@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.check import Outcome
+from kvtrace.lab.replay.recording import MOST_GRAPH_TOKENS
 from kvtrace.lab.replay.resample import Spread, asked_draws, jobs_of, over_draws
 from kvtrace.lab.replay.run import Job
 from kvtrace.lab.replay.session import FITTED, Session
@@ -292,6 +293,11 @@ def questions(session: Session) -> list[Question]:
         if seqs <= base.max_num_batched_tokens:
             option = f"--max-num-seqs {seqs}"
             asked.append(Question(f"sequences {factor:g}x", (f"max_num_seqs={seqs}",), option))
+    if session.model.graph_launches and base.max_cudagraph_capture_size < MOST_GRAPH_TOKENS:
+        changes = (f"max_cudagraph_capture_size={MOST_GRAPH_TOKENS}",)
+        asked.append(
+            Question(f"graphs to {MOST_GRAPH_TOKENS}", changes, f"--max-cudagraph-capture-size {MOST_GRAPH_TOKENS}")
+        )
     if "watermark" in (engine.told.get("scheduler") or {}) and session.recorded.preemptions:
         for share in _WATERMARKS:
             asked.append(Question(f"watermark {share:.0%}", (f"watermark={share}",), f"--watermark {share}"))

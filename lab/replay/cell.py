@@ -32,7 +32,7 @@ from kvtrace.lab.policies import TTL_PIN, jobs_go_in_order, policy_label
 from kvtrace.lab.replay import process
 from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.loops import Loop
-from kvtrace.lab.replay.recording import EngineFacts, Recording
+from kvtrace.lab.replay.recording import EngineFacts, Recording, default_graph_tokens
 from kvtrace.lab.replay.resample import drawn_job
 from kvtrace.lab.replay.run import Job, Replayed, finish
 from kvtrace.lab.replay.settings import SCHEDULER, Settings, changed_settings, recorded_settings
@@ -140,6 +140,7 @@ def replayable(cell: Cell, source: Source) -> tuple[list[Workload], Recording, S
         policy="fcfs",
         prefix_caching=cell.prefix_caching,
         chunked_prefill=cell.chunked_prefill,
+        graph_tokens=0 if cell.enforce_eager else default_graph_tokens(cell.max_num_seqs),
     )
     recording = recording_of_workloads(workloads, engine, source.like, cell.reset_between)
     return workloads, recording, changed_settings(engine, recorded_settings(engine), changes)

@@ -181,7 +181,7 @@ def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any, ro
     if job.model is None:
         drive.replay_recorded(driven)
     else:
-        drive.replay_timed(driven, job.model, job.loop)
+        drive.replay_timed(driven, job.model.with_graphs(job.settings.max_cudagraph_capture_size), job.loop)
     took = time.process_time() - began
     prefetcher = getattr(scheduler.connector, "prefetcher", None)
     return {"prefetch": {} if prefetcher is None else vars(prefetcher.counts),

@@ -38,6 +38,7 @@ class EngineFacts:
         store_gb_per_s: The same of copies to the host.
         copies_by: The connector that made these copies.
         invented: No engine had all this: it was made for a workload that was never recorded.
+        graph_tokens: Most tokens of a step that ran as CUDA graphs, or vLLM's default where that fits (inferred).
         copy_begin_us: Host time that loading a block adds to a step, us: in the scheduler, and to begin its copy.
         connector_lookup_us: Host time that asking the connector about a waiting request adds to a step for each block
             of that request, us: in all of the scheduler, not in the question alone.
@@ -68,6 +69,7 @@ class EngineFacts:
     connector_lookup_us: float | None = None
     copies_by: str | None = None
     invented: bool = False
+    graph_tokens: int = 0
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -148,6 +150,8 @@ class StepTime(NamedTuple):
     with a KV connector's copies, or launches waited for them (inferred); `asking_ns` what its questions to it
     took (inferred, of `EngineFacts.connector_lookup_us`); `waited_ns` how long its worker waited for the step's own
     work before it stored that, and `worked_ns` the time from the step's start to the end of it, without its loads.
+    `launched_ns` is what its slowest worker took to launch its forward passes, 0 where that was not recorded, and
+    `graph_mode` how they ran, eager if one of them did; None where vLLM did not say.
     """
 
     step: int
@@ -163,6 +167,8 @@ class StepTime(NamedTuple):
     asking_ns: int = 0
     waited_ns: int = 0
     worked_ns: int = 0
+    launched_ns: int = 0
+    graph_mode: str | None = None
 
 
 @dataclass
@@ -225,6 +231,7 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
             raise KvtraceError(f"{path} has no requests of engine {engine.engine_id} to replay")
         _read_chains(trace, engine, requests, warnings)
         steps = _steps(trace, engine)
+        engine = replace(engine, graph_tokens=_graph_tokens(steps, engine))
         resets = _rows(
             trace,
             "SELECT time_ns FROM block_event WHERE op = 'reset' AND pool = 0 AND engine_id = $e ORDER BY time_ns",
@@ -244,6 +251,26 @@ def read_recording(path: Path, engine_id: int | None = None) -> Recording:
             _read_news(trace, recording)
         recording.pins = _pins(trace, engine)
     return recording
+
+
+MOST_GRAPH_TOKENS = 512
+"""Of vLLM's default; on Blackwell it is twice that."""
+
+
+def default_graph_tokens(max_num_seqs: int, num_speculative_tokens: int = 0) -> int:
+    """Most tokens of a step that vLLM captures CUDA graphs for unless told otherwise."""
+    return min(2 * max_num_seqs * (1 + num_speculative_tokens), MOST_GRAPH_TOKENS)
+
+
+def _graph_tokens(steps: list[StepTime], engine: EngineFacts) -> int:
+    """Most tokens of a step that ran as CUDA graphs: vLLM's default, where no step says that it was another limit."""
+    tokens: dict[bool, list[int]] = {False: [], True: []}
+    for step in steps:
+        if step.graph_mode and step.decode_tokens + step.prefill_tokens:
+            tokens[step.graph_mode != "eager"].append(step.decode_tokens + step.prefill_tokens)
+    most = max(tokens[True], default=0)
+    default = default_graph_tokens(engine.max_num_seqs, engine.num_speculative_tokens)
+    return default if 0 < most <= default < min(tokens[False], default=default + 1) else most
 
 
 def _pins(trace: Trace, engine: EngineFacts) -> dict[str, Pinned]:
@@ -609,8 +636,11 @@ def _steps(trace: Trace, engine: EngineFacts) -> list[StepTime]:
         "coalesce(decode_context, 0)::BIGINT, coalesce(prefill_context, 0)::BIGINT, s.waiting, "
         "greatest(coalesce(c.ns, 0) + coalesce(t.ns, 0) - coalesce(t.waited_ns, 0), 0)::BIGINT, "
         f"coalesce(a.blocks * {asking_ns}, 0)::BIGINT, coalesce(t.waited_ns, 0)::BIGINT, "
-        "coalesce(if(t.waited_ns > 0, t.begun_ns - s.start_ns - coalesce(c.load_ns, 0), 0), 0)::BIGINT "
-        "FROM step s LEFT JOIN share USING (step) "
+        "coalesce(if(t.waited_ns > 0, t.begun_ns - s.start_ns - coalesce(c.load_ns, 0), 0), 0)::BIGINT, "
+        "coalesce(f.ns, 0)::BIGINT, f.mode FROM step s LEFT JOIN share USING (step) "
+        "LEFT JOIN (SELECT step, max(ns) AS ns, min(mode)::VARCHAR AS mode FROM (SELECT process_id, step, "
+        "sum(end_ns - start_ns) AS ns, min(graph_mode) AS mode FROM forward "
+        "WHERE engine_id = $e AND tokens > 0 GROUP BY ALL) GROUP BY step) f USING (step) "
         f"LEFT JOIN ({_ASKED_BLOCKS.replace('$size', str(engine.block_size))}) a USING (step) "
         "LEFT JOIN (SELECT step, max(ns) AS ns, max(waited_ns) AS waited_ns, max(begun_ns) AS begun_ns FROM ("
         f"SELECT process_id, step, sum({held_ns}) AS ns, max({begun_ns} - submitted_ns) AS waited_ns, "

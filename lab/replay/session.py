@@ -17,6 +17,7 @@ from kvtrace.lab.replay.run import Job, Replayed, replay
 from kvtrace.lab.replay.settings import (
     changed_settings,
     changes_between,
+    check_launches,
     check_sessions,
     recorded_settings,
     untold_settings,
@@ -82,6 +83,7 @@ class Session:
         """
         settings = changed_settings(self._engine, self._changed, changes)
         check_sessions(settings, self.recording)
+        check_launches(changes, self.model)
         facts: dict[str, Any] = {"replay_changes": changes_between(self.base, settings)}
         if self._time_from:
             facts["replay_time"] = f"fitted to {self._time_from.name}"

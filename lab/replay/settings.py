@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kvtrace.errors import KvtraceError
 from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.policies import prefetch_class
-from kvtrace.lab.replay.recording import EngineFacts, Recording
+from kvtrace.lab.replay.recording import EngineFacts, Recording, default_graph_tokens
+from kvtrace.lab.replay.timing import FEWEST_LAUNCHES, TimeModel
 
 _DRAFTS = "num_speculative_tokens"
-_SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", _DRAFTS)
+_GRAPHS = "max_cudagraph_capture_size"
+_SIZES = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", _GRAPHS, _DRAFTS)
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "lazy_offload")
 SCHEDULER: dict[str, type] = {
     "watermark": float,
@@ -112,6 +114,7 @@ class Settings:
         tier: A model of a tier: `name` and the `tier_...` settings without the prefix; empty without one.
         prefetch: `name` of a prefetch policy and its options; empty without one.
         num_speculative_tokens: Most draft tokens of a request in a step; 0 without speculation.
+        max_cudagraph_capture_size: Steps with prefill of at most so many tokens are launched with CUDA graphs.
         scheduler: Further options of vLLM's scheduler that differ from the recorded ones.
     """
 
@@ -136,6 +139,7 @@ class Settings:
     tier: dict[str, Any] = field(default_factory=dict)
     prefetch: dict[str, Any] = field(default_factory=dict)
     num_speculative_tokens: int = 0
+    max_cudagraph_capture_size: int = 0
     scheduler: dict[str, Any] = field(default_factory=dict)
 
 
@@ -160,6 +164,7 @@ def recorded_settings(engine: EngineFacts) -> Settings:
         connector=connector,
         lazy_offload=bool(_connector_options(engine).get("lazy_offload")),
         num_speculative_tokens=engine.num_speculative_tokens,
+        max_cudagraph_capture_size=engine.graph_tokens,
     )
     recorded = {name: value for name in _COPIES if (value := getattr(engine, name)) is not None}
     return replace(settings, **(ASSUMED[connector]._asdict() | {"connector_lookup_us": None} | recorded))
@@ -253,7 +258,7 @@ def changed_settings(engine: EngineFacts, base: Settings, changes: Sequence[str]
     tier = _whole_tier(tier, base, engine)
     found = _assumed_of(engine, base, found) | _assumed_of_lmcache(engine, base, tier) | found
     settings = replace(base, **found, pins=pins, tier=tier, prefetch=prefetch, scheduler=scheduler)
-    return _checked(engine, base, settings, blocks_given="num_gpu_blocks" in found)
+    return _checked(engine, base, settings, given=set(found))
 
 
 def _assumed_of(engine: EngineFacts, base: Settings, found: dict[str, Any]) -> dict[str, Any]:
@@ -275,7 +280,7 @@ def _lmcache_copied(engine: EngineFacts) -> bool:
     return (engine.copies_by or "").startswith("LMCache")
 
 
-def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_given: bool) -> Settings:
+def _checked(engine: EngineFacts, base: Settings, settings: Settings, given: Set[str]) -> Settings:
     if settings.block_size % engine.hash_block_size:
         raise KvtraceError(
             f"block_size={settings.block_size}: hashes were recorded for blocks of {engine.hash_block_size} tokens, so "
@@ -290,15 +295,47 @@ def _checked(engine: EngineFacts, base: Settings, settings: Settings, *, blocks_
         )
     if settings.enable_prefix_caching and not engine.prefix_caching:
         raise KvtraceError("enable_prefix_caching=true: the recording has no block hashes, as it ran without", 2)
-    if settings.block_size != base.block_size and not blocks_given:
+    if settings.block_size != base.block_size and "num_gpu_blocks" not in given:
         usable = (base.num_gpu_blocks - 1) * base.block_size // settings.block_size
         settings = replace(settings, num_gpu_blocks=usable + 1)
     if settings.order == "jobs":  # priorities are only looked at under this policy
         settings = replace(settings, policy="priority")
     _check_tier(engine, settings)
+    settings = _with_graphs(base, settings, given=_GRAPHS in given)
     if settings.num_gpu_blocks < 2:
         raise KvtraceError("num_gpu_blocks: an engine needs the null block and at least one more", 2)
     return settings
+
+
+def _with_graphs(base: Settings, settings: Settings, *, given: bool) -> Settings:
+    """Check up to how many tokens steps have CUDA graphs, or give it vLLM's default if the recorded engine had it."""
+    if not given:
+        before, now = (
+            default_graph_tokens(each.max_num_seqs, each.num_speculative_tokens) for each in (base, settings)
+        )
+        had_default = base.max_cudagraph_capture_size == before
+        return replace(settings, max_cudagraph_capture_size=now) if had_default else settings
+    if settings.max_cudagraph_capture_size < settings.max_num_seqs:
+        raise KvtraceError(
+            f"{_GRAPHS}={settings.max_cudagraph_capture_size}: what decoding takes without graphs is not known, and "
+            f"{settings.max_num_seqs} requests may decode at a time",
+            2,
+        )
+    return settings
+
+
+def check_launches(changes: Sequence[str], model: TimeModel) -> None:
+    """Refuse other CUDA graphs where no recorded launch tells what they give.
+
+    Raises:
+        KvtraceError: It is asked for.
+    """
+    if model.graph_launches is None and (asked := [each for each in changes if each.startswith(f"{_GRAPHS}=")]):
+        raise KvtraceError(
+            f"--set {asked[0]}: what launching a step with prefill takes with CUDA graphs and without is not known, as "
+            f"the recording has fewer than {FEWEST_LAUNCHES} of one kind",
+            2,
+        )
 
 
 def _scheduler_option(change: str, name: str, value: str) -> Any:

@@ -145,7 +145,7 @@ def simulate(recording: Recording, settings: Settings, model: TimeModel) -> tupl
     scheduler = engine.build_scheduler(recording.engine, settings)
     worker = emulated_worker(scheduler, recording, settings, model, clock)
     drive = _Watched(scheduler, engine.Requests(recording.engine, settings), recording, clock, worker)
-    replay_timed(drive, model, Loop("closed"))
+    replay_timed(drive, model.with_graphs(settings.max_cudagraph_capture_size), Loop("closed"))
     if settings.tier:
         scheduler.connector.drain()
     figures = Figures(

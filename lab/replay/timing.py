@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,15 @@ _ALIKE, _UNLIKE = 2, 4
 _LEAST_WAIT_NS = 1_000_000
 """A worker that waited for less for a step's work may have come when that had ended."""
 
+_FULL = "full"
+"""Mode of steps that only decode. One with prefill has it if it looks like these, as of prompts with a token left."""
+
+FEWEST_LAUNCHES = 5
+"""So many launches with CUDA graphs, and without, tell the two apart."""
+
+_OUTLIER = 3
+"""A launch is left out that took so many times the median, as a process's first one."""
+
 _ROUNDS = 6
 """Most repetitions of a fit that only takes steps it predicts to be longer than a launch."""
 
@@ -61,6 +71,25 @@ class Work(NamedTuple):
     prefill_context: int
 
 
+@dataclass
+class Launches:
+    """Times that launching steps with prefill takes the host, ns.
+
+    Attributes:
+        each_ns: Recorded launch times in their order. Launching is host work that varies by itself, with long spells of
+            slow launches, so that a median delay is not that of a mean launch.
+        least_ns: Time that such a step takes at least, from its start: its launch, and what the device is behind.
+    """
+
+    each_ns: list[int] = field(default_factory=list)
+    least_ns: int = 0
+
+    @cached_property
+    def mean_ns(self) -> int:
+        """Their mean; 0 if none was recorded."""
+        return int(np.mean(self.each_ns)) if self.each_ns else 0
+
+
 class Residual(NamedTuple):
     """How well the fit predicts held-out steps of one kind. Shares are of the measured time."""
 
@@ -78,11 +107,10 @@ class TimeModel:
         decode: For steps without prefill.
         mixed: For steps with prefill.
         overhead_ns: From a step's results to the next step's start, while there is work.
-        launch_ns: Time that the host takes to launch a step with prefill, where steps are scheduled ahead of results.
-            The results of the step before it are taken in after it.
-        least_ns: Time that such a step takes at least, from its start: its launch, and what the device is behind.
-        launches_ns: Recorded launch times in their order; their mean is `launch_ns`. Launching is host work that varies
-            by itself, with long spells of slow launches, so that a median delay is not that of a mean launch.
+        launches: Of steps with prefill, where steps are scheduled ahead of results: the results of the step before are
+            taken in after a launch. Without CUDA graphs, if the recording tells them apart.
+        graph_launches: The same with CUDA graphs; None if there are none, or `launches` are of all steps.
+        graph_tokens: Steps of at most so many tokens are launched with CUDA graphs.
         paces: Recorded over predicted times of steps in their order, where no launches were recorded; outliers are 1.
         varied: Steps take a pace each, in turn, instead of the predicted time.
         residuals: On steps that the fit did not see.
@@ -96,9 +124,9 @@ class TimeModel:
     residuals: list[Residual]
     stalls: float = 0.0
     copies_taken_off: bool = False
-    launch_ns: int = 0
-    least_ns: int = 0
-    launches_ns: list[int] = field(default_factory=list)
+    launches: Launches = field(default_factory=Launches)
+    graph_launches: Launches | None = None
+    graph_tokens: int = 0
     paces: list[float] = field(default_factory=list)
     varied: bool = False
     _steps: int = field(default=0, init=False, repr=False, compare=False)
@@ -113,12 +141,27 @@ class TimeModel:
             number: Which draw, from 0 on. With launches, 0 is the model itself.
             of: How many there are; their beginnings are spread evenly.
         """
-        launches, paces = (_from(values, number * len(values) // of) for values in (self.launches_ns, self.paces))
-        return replace(self, launches_ns=launches, paces=paces, varied=not launches and bool(paces))
+        launches, graph_launches = (
+            each and replace(each, each_ns=_part(each.each_ns, number, of))
+            for each in (self.launches, self.graph_launches)
+        )
+        assert launches is not None
+        changed = replace(self, launches=launches, graph_launches=graph_launches, paces=_part(self.paces, number, of))
+        return replace(changed, varied=not launches.each_ns and bool(self.paces))
 
-    def launch(self, number: int) -> int:
+    def with_graphs(self, tokens: int) -> TimeModel:
+        """The times of an engine that has CUDA graphs for steps of at most so many tokens."""
+        return replace(self, graph_tokens=tokens)
+
+    def launches_of(self, work: Work) -> Launches:
+        """Launches like a step's with prefill."""
+        has_graph = work.decode_tokens + work.prefill_tokens <= self.graph_tokens
+        return self.graph_launches if has_graph and self.graph_launches else self.launches
+
+    def launch(self, number: int, work: Work) -> int:
         """Predicted time to launch the given step with prefill of a run, counted from 0, ns."""
-        return self.launches_ns[number % len(self.launches_ns)] if self.launches_ns else self.launch_ns
+        each_ns = self.launches_of(work).each_ns
+        return each_ns[number % len(each_ns)] if each_ns else 0
 
     def end_ns(self, start_ns: int, free_ns: int, work: Work, launch_ns: int | None = None) -> int:
         """Predicted moment of a step's results.
@@ -131,7 +174,8 @@ class TimeModel:
         """
         earliest = start_ns
         if work.prefill_tokens:
-            earliest += self.least_ns + (0 if launch_ns is None else launch_ns - self.launch_ns)
+            launches = self.launches_of(work)
+            earliest += launches.least_ns + (0 if launch_ns is None else launch_ns - launches.mean_ns)
         takes_ns = self.step_ns(work)
         if self.varied:
             takes_ns = int(takes_ns * self.paces[self._steps % len(self.paces)])
@@ -152,8 +196,9 @@ class TimeModel:
         return {**told, "residuals": [each._asdict() for each in self.residuals]}
 
 
-def _from(values: list[Any], first: int) -> list[Any]:
-    """The values from one on, then those before it."""
+def _part(values: list[Any], number: int, of: int) -> list[Any]:
+    """The values from one of so many parts on, then those before it."""
+    first = number * len(values) // of
     return values[first:] + values[:first]
 
 
@@ -164,11 +209,10 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         KvtraceError: It has too few steps.
     """
     known = [step for step in steps if step.update_ns is not None and step.end_ns is not None]
-    samples, overhead_ns, launches_ns = _samples(known, copying=False)
+    samples, overhead_ns, shown = _samples(known, copying=False)
     copying = sum(sample.work.prefill_tokens > 0 for sample in samples) < _FEWEST_STEPS
     if copying:  # where each prompt is loaded or stored, no other steps are left
-        samples, overhead_ns, launches_ns = _samples(known, copying=True)
-    launch_ns = int(np.mean(launches_ns)) if launches_ns else 0
+        samples, overhead_ns, shown = _samples(known, copying=True)
     if len(samples) < _FEWEST_STEPS:
         raise KvtraceError(f"{len(samples)} steps are too few to fit step times on; {_FEWEST_STEPS} are needed", 2)
     work = np.array([sample.work for sample in samples], dtype=float)
@@ -177,21 +221,24 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
     if held_out.all() or not held_out.any():
         held_out[:] = False
     prefills = work[:, 1] > 0
-    shortest_ns = _shortest(samples, launch_ns)
+    launches = _bound(samples, shown)
+    has_graphs = bool(launches[True].each_ns)
+    shortest_ns = np.array([launches[sample.graphs and has_graphs].least_ns for sample in samples])
     residuals: list[Residual] = []
     fitted: list[list[float]] = []
     bounds = trained_bounds = _free(work)
     predicted, paces = np.zeros(len(time)), np.ones(len(time))
     for kind, chosen in (("decode", ~prefills), ("with prefill", prefills)):
-        least_ns = shortest_ns if kind == "with prefill" else 0
+        least_ns = shortest_ns if kind == "with prefill" else np.zeros(len(time))
         seen, unseen = chosen & ~held_out, chosen & held_out
-        trained, _ = _above(least_ns, work[seen], time[seen], work[~held_out], time[~held_out], trained_bounds)
-        residuals.append(_residual(kind, work[unseen], time[unseen], trained, least_ns))
-        coefficients, limit = _above(least_ns, work[chosen], time[chosen], work, time, bounds)
+        trained, _ = _above(least_ns[seen], work[seen], time[seen], work[~held_out], time[~held_out], trained_bounds)
+        residuals.append(_residual(kind, work[unseen], time[unseen], trained, least_ns[unseen]))
+        coefficients, limit = _above(least_ns[chosen], work[chosen], time[chosen], work, time, bounds)
         if kind == "decode":
             bounds, trained_bounds = _beside(coefficients), _beside(trained)
         fitted.append([float(each) for each in coefficients])
-        of_kind = np.maximum(np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients, least_ns)
+        of_kind = np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients
+        of_kind = np.maximum(of_kind, least_ns[chosen])
         outlier = time[chosen] - of_kind > limit
         predicted[chosen] = np.where(outlier, of_kind, time[chosen])
         paces[chosen] = np.where(outlier, 1, time[chosen] / np.maximum(of_kind, 1))
@@ -202,35 +249,65 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         residuals=[each for each in residuals if each.steps],
         stalls=float(1 - predicted.sum() / time.sum()),
         copies_taken_off=copying and any(step.copying_ns >= _MOST_COPYING_NS for step in known if step.prefill_tokens),
-        launch_ns=launch_ns,
-        least_ns=shortest_ns,
-        launches_ns=launches_ns,
-        paces=[] if launches_ns else [float(each) for each in paces],
+        launches=launches[False],
+        graph_launches=launches[True] if has_graphs else None,
+        paces=[] if launches[False].each_ns else [float(each) for each in paces],
     )
 
 
 class _Sample(NamedTuple):
-    """A step's work, and the times to its results from when it could begin, and from its start."""
+    """A step's work, and the times to its results from when it could begin, and from its start.
+
+    `launched_ns` is what launching its forward passes took, 0 if that is not known, and `graphs` tells if CUDA graphs
+    were launched.
+    """
 
     work: Work
     spent_ns: int
     since_start_ns: int
+    launched_ns: int
+    graphs: bool
 
 
-def _shortest(samples: Sequence[_Sample], launch_ns: int) -> int:
-    """Time of a step with prefill that is bound by its launch."""
+class _Shown(NamedTuple):
+    """Launch times of steps with prefill, ns.
+
+    Attributes:
+        by_graphs: With CUDA graphs (true) and without, or of all of them (false).
+        beside_ns: What a launch takes beside those of its forward passes; None where these were not recorded.
+    """
+
+    by_graphs: dict[bool, list[int]]
+    beside_ns: int | None = None
+
+
+def _bound(samples: Sequence[_Sample], shown: _Shown) -> dict[bool, Launches]:
+    """Launches with CUDA graphs and without, and the times of steps that are bound by them."""
+    found = {graphs: Launches(each_ns) for graphs, each_ns in shown.by_graphs.items()}
+    mean_ns = {graphs: launches.mean_ns for graphs, launches in found.items()}
     prefills = [sample for sample in samples if sample.work.prefill_tokens]
-    if not launch_ns or not prefills:
-        return 0
-    work = np.array([sample.work for sample in prefills], dtype=float)
-    time = np.array([sample.spent_ns for sample in prefills], dtype=float)
-    since_start = np.array([sample.since_start_ns for sample in prefills], dtype=float)
-    found, _ = _above(launch_ns, work, time, work, time, _free(work))
-    bound = np.column_stack([np.ones(len(work)), work]) @ found < launch_ns
-    return max(launch_ns, int(since_start[bound].mean())) if bound.any() else launch_ns
+    behind_ns = 0
+    if mean_ns[False] and prefills:
+        work = np.array([sample.work for sample in prefills], dtype=float)
+        time = np.array([sample.spent_ns for sample in prefills], dtype=float)
+        launch_ns = np.array([mean_ns[sample.graphs and mean_ns[True] > 0] for sample in prefills])
+        coefficients, _ = _above(launch_ns, work, time, work, time, _free(work))
+        predicted = np.column_stack([np.ones(len(work)), work]) @ coefficients
+        since_start = np.array([sample.since_start_ns for sample in prefills], dtype=float)
+        if shown.beside_ns is None:
+            behind = since_start[predicted < launch_ns] - mean_ns[False]
+            behind_ns = int(behind.mean()) if behind.size else 0
+        else:  # each step's own launch is known, and that it was not the step before which it waited for
+            launched = np.array([sample.launched_ns for sample in prefills])
+            bound = (launched > 0) & (since_start - time + predicted < launch_ns)
+            behind = (since_start - launched)[bound] - shown.beside_ns
+            behind_ns = int(np.median(behind)) if behind.size else 0
+    for launches in found.values():
+        launches.least_ns = launches.mean_ns + max(behind_ns, 0)
+    return found
 
 
-def _samples(steps: Sequence[StepTime], *, copying: bool) -> tuple[list[_Sample], int, list[int]]:
+def _samples(steps: Sequence[StepTime], *, copying: bool) -> tuple[list[_Sample], int, _Shown]:
     """Steps to fit on; the overhead between steps, and launch times of steps with prefill, in ns.
 
     Args:
@@ -243,7 +320,7 @@ def _samples(steps: Sequence[StepTime], *, copying: bool) -> tuple[list[_Sample]
     return _ahead(steps, most_ns) if ahead else _in_turn(steps, most_ns)
 
 
-def _in_turn(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sample], int, list[int]]:
+def _in_turn(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sample], int, _Shown]:
     """Samples where a step is scheduled when the one before it has ended."""
     samples, gaps = [], []
     before_update = before_end = 0
@@ -251,14 +328,14 @@ def _in_turn(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sam
         update_ns, end_ns = step.update_ns or 0, step.end_ns or 0
         if step.decode_tokens + step.prefill_tokens > 0 and step.copying_ns < most_copying_ns:
             spent_ns = max(update_ns - max(step.start_ns, before_update) - step.copying_ns - step.asking_ns, 0)
-            samples.append(_Sample(_work_of(step), spent_ns, update_ns - step.start_ns))
+            samples.append(_Sample(_work_of(step), spent_ns, update_ns - step.start_ns, 0, graphs=False))
             if before_end and step.start_ns > before_end:
                 gaps.append(step.start_ns - before_update)
         before_update, before_end = update_ns, end_ns
-    return samples, int(np.median(gaps)) if gaps else 0, []
+    return samples, int(np.median(gaps)) if gaps else 0, _Shown({False: [], True: []})
 
 
-def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sample], int, list[int]]:
+def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sample], int, _Shown]:
     """Samples where a step is scheduled while the one before it runs.
 
     The engine takes in a step's results after it has launched the next step. Launching a step with prefill keeps the
@@ -296,26 +373,31 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
             begin = step.start_ns
         if number in told:
             worked_ns = step.worked_ns - step.asking_ns
-            samples[number] = _Sample(_work_of(step), max(worked_ns - (begin - step.start_ns), 0), worked_ns)
+            own_ns = max(worked_ns - (begin - step.start_ns), 0)
+            samples[number] = _Sample(_work_of(step), own_ns, worked_ns, step.launched_ns, _has_graphs(step))
             continue
         took_ns = updates[number] - step.copying_ns
         if begin == step.start_ns:  # else the device was busy meanwhile
             took_ns -= step.asking_ns
         since_start_ns = updates[number] - step.start_ns - step.copying_ns - step.asking_ns
-        samples[number] = _Sample(_work_of(step), max(took_ns - begin, 0), since_start_ns)
+        own_ns = max(took_ns - begin, 0)
+        samples[number] = _Sample(_work_of(step), own_ns, since_start_ns, step.launched_ns, _has_graphs(step))
     means = {n: _mean([samples[m] for m in _run_to(n, behind)]) for n in behind}
-    launches = [
-        updates[n] - steps[n + 1].start_ns - steps[n + 1].copying_ns - steps[n + 1].waited_ns - steps[n + 1].asking_ns
-        for n, is_late in enumerate(late)
+    seen = {
+        n + 1: updates[n] - after.start_ns - after.copying_ns - after.waited_ns - after.asking_ns
+        for n, (is_late, after) in enumerate(zip(late, steps[1:], strict=True))
         if is_late and plain[n] and not copies[n]
-    ]
-    if len(told) > len(launches):
-        launches = [steps[n].worked_ns - steps[n].waited_ns - steps[n].asking_ns for n in sorted(told)]
-    if not launches:
-        launches = _launch_bound([(updates[n] - steps[n].start_ns, steps[n].prefill_tokens) for n in first])
+    }
+    if not seen and not told:
+        seen = _launch_bound({n: updates[n] - steps[n].start_ns for n in first}, steps)
+    shown = _by_graphs(steps, seen)
+    if len(told) > len(seen):  # a launch and a copy of the same process hold each other up
+        shown = _Shown(
+            {False: [steps[n].worked_ns - steps[n].waited_ns - steps[n].asking_ns for n in sorted(told)], True: []}
+        )
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]
     overhead_ns = max(int(np.median(gaps)), 0) if gaps else 0
-    return list((samples | means).values()), overhead_ns, launches
+    return list((samples | means).values()), overhead_ns, shown
 
 
 def _run_to(number: int, members: set[int]) -> list[int]:
@@ -325,23 +407,52 @@ def _run_to(number: int, members: set[int]) -> list[int]:
 
 def _mean(samples: Sequence[_Sample]) -> _Sample:
     """A sample of mean work, which takes the mean time as far as time is linear in work."""
-    spent, since_start, *work = (
+    spent, since_start, launched, *work = (
         round(sum(values) / len(samples))
-        for values in zip(*((s.spent_ns, s.since_start_ns, *s.work) for s in samples), strict=True)
+        for values in zip(*((s.spent_ns, s.since_start_ns, s.launched_ns, *s.work) for s in samples), strict=True)
     )
-    return _Sample(Work(*work), spent, since_start)
+    return _Sample(Work(*work), spent, since_start, launched, all(sample.graphs for sample in samples))
 
 
-def _launch_bound(first: list[tuple[int, int]]) -> list[int]:
-    """Times of the shortest steps, if launching them took all of it: their times are alike, and their tokens are not.
+def _has_graphs(step: StepTime) -> bool:
+    """Tell if a step is launched as steps with prefill are that have CUDA graphs: of all but attention."""
+    return step.graph_mode == "piecewise"
+
+
+def _by_graphs(steps: Sequence[StepTime], seen: dict[int, int]) -> _Shown:
+    """Launch times of steps with prefill: with CUDA graphs and without, where enough of both were recorded.
+
+    Results show only some of them. They tell what launching takes beside forward passes, whose launches are recorded of
+    all steps.
 
     Args:
-        first: Time and prefill tokens of steps that an idle engine began with.
+        steps: The recording's.
+        seen: Launch times that results show, by the place of their steps.
     """
-    shortest = sorted(first)[: len(first) // _SHORTEST_SHARE]
-    times, tokens = [time for time, _ in shortest], [tokens for _, tokens in shortest]
+    launched: dict[bool, list[int]] = {False: [], True: []}
+    for step in steps:
+        if step.prefill_tokens and step.launched_ns and step.graph_mode != _FULL:
+            launched[_has_graphs(step)].append(step.launched_ns)
+    beside = [ns - steps[n].launched_ns for n, ns in seen.items() if steps[n].launched_ns]
+    if not beside or min(map(len, launched.values())) < FEWEST_LAUNCHES:
+        return _Shown({False: list(seen.values()), True: []})
+    beside_ns = int(np.median(beside))
+    most_ns = {graphs: _OUTLIER * np.median(each_ns) for graphs, each_ns in launched.items()}
+    usual = {graphs: [ns + beside_ns for ns in launched[graphs] if ns < most_ns[graphs]] for graphs in launched}
+    return _Shown(usual, beside_ns)
+
+
+def _launch_bound(first: dict[int, int], steps: Sequence[StepTime]) -> dict[int, int]:
+    """The shortest steps, if launching them took all of it: their times are alike, and their tokens are not.
+
+    Args:
+        first: Times of steps that an idle engine began with, by their place.
+        steps: The recording's.
+    """
+    shortest = sorted(first, key=lambda n: (first[n], steps[n].prefill_tokens))[: len(first) // _SHORTEST_SHARE]
+    times, tokens = [first[n] for n in shortest], [steps[n].prefill_tokens for n in shortest]
     alike = bool(shortest) and max(times) < _ALIKE * min(times) and max(tokens) >= _UNLIKE * min(tokens)
-    return times if alike else []
+    return {n: first[n] for n in shortest if alike}
 
 
 def _work_of(step: StepTime) -> Work:
@@ -367,10 +478,10 @@ def _beside(decode: Any) -> _Bounds:
     return _Bounds(least, most)
 
 
-def _above(least_ns: int, work: Any, time: Any, all_work: Any, all_time: Any, bounds: _Bounds) -> tuple[Any, float]:
-    """Coefficients of steps that take at least `least_ns`: only those that are predicted to take longer are fitted."""
+def _above(least_ns: Any, work: Any, time: Any, all_work: Any, all_time: Any, bounds: _Bounds) -> tuple[Any, float]:
+    """Coefficients of steps that take at least `least_ns` each: only those predicted to take longer are fitted."""
     found, limit = _coefficients(work, time, all_work, all_time, bounds)
-    for _ in range(_ROUNDS if least_ns else 0):
+    for _ in range(_ROUNDS if least_ns.any() else 0):
         longer = np.column_stack([np.ones(len(work)), work]) @ found > least_ns
         if longer.sum() < _FEWEST_STEPS or longer.all():
             break
@@ -427,7 +538,7 @@ def _bounded(design: Any, time: Any, bounds: _Bounds) -> Any:
     return found
 
 
-def _residual(kind: str, work: Any, time: Any, coefficients: Any, least_ns: int) -> Residual:
+def _residual(kind: str, work: Any, time: Any, coefficients: Any, least_ns: Any) -> Residual:
     if not len(time):
         return Residual(kind, 0, 0.0, 0.0)
     predicted = np.maximum(np.column_stack([np.ones(len(time)), work]) @ coefficients, least_ns)

@@ -12,7 +12,13 @@ from kvtrace.lab.replay.check import Outcome
 from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.run import Job, replay_all
 from kvtrace.lab.replay.session import Session
-from kvtrace.lab.replay.settings import changed_settings, changes_between, check_sessions, recorded_settings
+from kvtrace.lab.replay.settings import (
+    changed_settings,
+    changes_between,
+    check_launches,
+    check_sessions,
+    recorded_settings,
+)
 from kvtrace.lab.replay.workload import (
     engine_like,
     is_workload,
@@ -67,6 +73,7 @@ class Unrecorded:
         """
         settings = changed_settings(self.recording.engine, self.base, changes)
         check_sessions(settings, self.recording)
+        check_launches(changes, self.model)
         facts = {
             "replay_changes": changes_between(self.base, settings),
             "replay_time": f"fitted to {self.other.recording.trace.name}",

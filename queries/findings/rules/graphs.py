@@ -12,7 +12,7 @@ from kvtrace.queries.trace import Trace
 _LEAST_SHARE = 0.02
 _REMEDY = (
     "vLLM has graphs for twice `--max-num-seqs` tokens, and for at most 512: raise it, or `max_cudagraph_capture_size` "
-    "of `--compilation-config`. Graphs take GPU memory."
+    "of `--compilation-config`: `kvtrace advise` predicts what that gives. Graphs take GPU memory."
 )
 
 

@@ -321,3 +321,33 @@ def test_what_questions_and_loads_cost_the_host_is_told_by_the_block(
     assert {step.step: step.asking_ns for step in recording.steps if step.asking_ns} == {
         number: 10_000 * blocks for number, blocks in enumerate(asked, 2) if blocks
     }
+
+
+@pytest.mark.parametrize(
+    ("graphs", "eager", "expected"),
+    [
+        ([], [40, 7], 0),
+        ([4, 16], [17, 40], 16),  # vLLM's default: twice max_num_seqs
+        ([4], [], 16),
+        ([4, 12], [13], 12),  # another one: 13 tokens would have had graphs
+        ([4, 30], [40], 30),
+    ],
+)
+def test_steps_tell_up_to_how_many_tokens_the_engine_had_cuda_graphs(
+    graphs: list[int], eager: list[int], expected: int, tmp_path: Path
+) -> None:
+    modes = [(tokens, "piecewise") for tokens in graphs] + [(tokens, "eager") for tokens in eager]
+    rows = [
+        sql
+        for step, (tokens, mode) in enumerate(modes, 2)
+        for sql in (
+            f"INSERT INTO step_schedule (engine_id, step, start_ns) VALUES (1, {step}, {10 * step})",
+            "INSERT INTO step_request (request, engine_id, step, phase, scheduled_tokens, computed_tokens) "
+            f"VALUES (1, 1, {step}, 'prefill', {tokens}, 0)",
+            "INSERT INTO forward (process_id, engine_id, step, start_ns, end_ns, tokens, graph_mode) "
+            f"VALUES (7, 1, {step}, {10 * step}, {10 * step + 4}, {tokens}, '{mode}')",
+        )
+    ]
+    recording = read_recording(trace(tmp_path, *rows))
+    assert recording.engine.graph_tokens == expected
+    assert [(step.launched_ns, step.graph_mode) for step in recording.steps[1:]] == [(4, mode) for _, mode in modes]

@@ -62,17 +62,19 @@ def test_the_demo_is_repeated_block_for_block(demo: Path, tmp_path: Path) -> Non
 def test_a_recording_of_pins_says_what_the_jobs_order_would_give(warm_replays: None, tmp_path: Path) -> None:
     """Two engines of the policy study with the same requests; the second one serves turns in their jobs' order."""
     trace = shipped("pins-h200", tmp_path)
-    answer = replayed(trace, "--set", "order=jobs")
+    answer = replayed(trace, "--set", "order=jobs", "--draws", "8")
     assert answer["agreement"] == {"identical_steps": 1.0, "identical_blocks": 1.0, "departs": None}
     before, predicted = (answer["outcomes"][name] for name in ("recorded", "what if"))
     measured = outcome(shipped("pins-order-h200", tmp_path))
     assert predicted["latency_ms"]["job"][0] == pytest.approx(measured.latency_ms["job"][0], rel=0.07)
     assert measured.latency_ms["job"][0] < 0.6 * before["latency_ms"]["job"][0]
-    assert predicted["evictions"] == pytest.approx(measured.evictions, rel=0.05)
+    fewest, most = answer["over_draws"]["what if"]["evictions"]["interval"]
+    assert fewest < measured.evictions < most < before["evictions"]
     assert measured.evictions < 0.5 * before["evictions"]
     asked = {question.name: question.changes for question in advise.questions(Session(trace, tmp_path))}
     assert asked["job order"] == ("order=jobs",)
     assert asked["no pins"] == ("policy=fcfs",)
+    assert asked["graphs to 512"] == ("max_cudagraph_capture_size=512",)
 
 
 def test_a_larger_pool_keeps_what_the_recorded_one_evicted(demo: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from kvtrace.lab.policies import TTL_PIN
 from kvtrace.lab.replay.policies import prefetch_policy
 from kvtrace.lab.replay.policies.base import Movement, Turn
 from kvtrace.lab.replay.recording import EngineFacts, StepTime
-from kvtrace.lab.replay.settings import changed_settings, changes_between, recorded_settings
+from kvtrace.lab.replay.settings import changed_settings, changes_between, check_launches, recorded_settings
 from kvtrace.lab.replay.tiers.store import Store
 from kvtrace.lab.replay.timing import Work, fit
 
@@ -47,6 +47,28 @@ def test_larger_blocks_keep_the_memory_of_the_pool() -> None:
     assert (changed.block_size, changed.num_gpu_blocks) == (32, 64)
     given = changed_settings(ENGINE, BASE, ["block_size=32", "num_gpu_blocks=100"])
     assert given.num_gpu_blocks == 100
+
+
+def test_cuda_graphs_follow_max_num_seqs_as_vllms_default_does_and_are_set() -> None:
+    engine = dataclasses.replace(ENGINE, max_num_seqs=64, graph_tokens=128)
+    base = recorded_settings(engine)
+    tokens = {
+        change: changed_settings(engine, base, [change]).max_cudagraph_capture_size
+        for change in ("num_gpu_blocks=2x", "max_num_seqs=16", "max_num_seqs=400", "max_cudagraph_capture_size=2x")
+    }
+    assert list(tokens.values()) == [128, 32, 512, 256]
+    other = dataclasses.replace(engine, graph_tokens=64)  # not the default, so it was set
+    assert changed_settings(other, recorded_settings(other), ["max_num_seqs=16"]).max_cudagraph_capture_size == 64
+    assert changed_settings(ENGINE, BASE, ["max_num_seqs=16"]).max_cudagraph_capture_size == 0
+    with pytest.raises(KvtraceError, match="decode"):
+        changed_settings(engine, base, ["max_cudagraph_capture_size=32"])
+
+
+def test_other_cuda_graphs_are_refused_where_no_launch_tells_what_they_give() -> None:
+    model = fit(_steps())
+    check_launches(["num_gpu_blocks=2x"], model)
+    with pytest.raises(KvtraceError, match="max_cudagraph_capture_size=512: what launching"):
+        check_launches(["max_cudagraph_capture_size=512"], model)
 
 
 def test_ttl_pins_take_their_options() -> None:
@@ -277,11 +299,12 @@ def test_a_draw_of_steps_ahead_has_the_recorded_launches_from_another_one_on() -
         if step.update_ns is not None
     ]
     model = fit(steps)
-    launches = [model.launch(number) for number in range(len(model.launches_ns))]
+    prefill = Work(0, 400, 0, 0)
+    launches = [model.launch(number, prefill) for number in range(len(model.launches.each_ns))]
     assert len(set(launches)) > 8
     draw = model.draw(3, 8)
     first = 3 * len(launches) // 8
-    assert [draw.launch(number) for number in range(len(launches))] == launches[first:] + launches[:first]
+    assert [draw.launch(number, prefill) for number in range(len(launches))] == launches[first:] + launches[:first]
     assert draw.end_ns(0, 0, Work(1, 0, 0, 0)) == model.end_ns(0, 0, Work(1, 0, 0, 0))
 
 
@@ -307,7 +330,7 @@ def _steps_ahead() -> list[StepTime]:
 
 def test_steps_scheduled_ahead_tell_what_the_device_takes_and_what_the_host() -> None:
     model = fit(_steps_ahead())
-    assert model.launch_ns == pytest.approx(30_000_000, rel=0.02)
+    assert model.launches.mean_ns == pytest.approx(30_000_000, rel=0.02)
     assert model.overhead_ns == pytest.approx(100_000, rel=0.02)
     assert model.step_ns(Work(1, 0, 0, 0)) == pytest.approx(6_000_000, rel=0.02)
     # a short prompt takes its launch, a long one its tokens
