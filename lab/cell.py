@@ -103,11 +103,11 @@ async def _measure(cell: Cell, directory: Path, run_dir: Path, facts: dict[str, 
     try:
         facts["start_s"] = round(time.monotonic() - began, 3)
         facts["device"] = _device()
+        facts["waited_s"] = round(wait_for_turn(directory), 3)  # no task of this process has anything to do meanwhile
         warm_up = Client(engine, _must_succeed)
         await warm_up.drive(make("warm-up", _WARM_UP))
         if cell.prefix_caching and not await _forget(engine, warm_up):
             raise KvtraceError("the prefix cache could not be emptied after the warm-up")
-        facts["waited_s"] = round(wait_for_turn(directory), 3)  # no task of this process has anything to do meanwhile
         facts["phases"] = []
         with Notes(run_dir / layout.CLIENT) as notes:
             client = Client(engine, notes.write, priority=jobs_go_in_order(cell.policy))

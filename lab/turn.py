@@ -1,7 +1,7 @@
 """Cells whose engines start side by side, and whose requests go one cell after another: each waits for its turn.
 
 CELL_DIR/wait     while it is there, the cell sends nothing; in it is how many engines start side by side
-CELL_DIR/ready    the cell's engine is up and warm, and the cell waits
+CELL_DIR/ready    the cell's engine is up, and the cell waits
 """
 
 from __future__ import annotations

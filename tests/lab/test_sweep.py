@@ -132,11 +132,8 @@ def test_engines_start_side_by_side_and_their_cells_send_requests_in_turn(swept:
     facts = {cell: json.loads((swept.directory / "cells" / cell / "facts.json").read_text()) for cell in swept.after[1]}
     up_ns = swept.after[1][second]["started_ns"] + facts[second]["start_s"] * 1e9
     assert up_ns < min(asked_ns[first]) <= last_ns < min(asked_ns[second])
-    with Trace(swept.directory / "cells" / second / "run" / "trace.duckdb") as trace:  # it took no step meanwhile
-        own = trace.sql(
-            f"SELECT count(*) AS steps FROM step WHERE start_ns BETWEEN {min(asked_ns[first])} AND {last_ns}",
-            format="arrow",
-        )
+    with Trace(swept.directory / "cells" / second / "run" / "trace.duckdb") as trace:  # it took no step until then
+        own = trace.sql(f"SELECT count(*) AS steps FROM step WHERE start_ns <= {last_ns}", format="arrow")
     assert own.to_pylist() == [{"steps": 0}]
     assert facts[alone]["waited_s"] == 0
     assert facts[second]["waited_s"] > (last_ns - min(asked_ns[first])) / 1e9
