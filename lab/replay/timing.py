@@ -224,6 +224,8 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
     launches = _bound(samples, shown)
     has_graphs = bool(launches[True].each_ns)
     shortest_ns = np.array([launches[sample.graphs and has_graphs].least_ns for sample in samples])
+    if has_graphs:  # a step that waited for the one before it was launched meanwhile
+        shortest_ns = np.maximum(shortest_ns - [sample.since_start_ns - sample.spent_ns for sample in samples], 0)
     residuals: list[Residual] = []
     fitted: list[list[float]] = []
     bounds = trained_bounds = _free(work)
