@@ -330,5 +330,9 @@ def _print_check(session: Session, results: dict[str, Any]) -> None:
             f"time model, {each.kind}: {each.steps} held-out steps, median error {each.median_error:.1%}, "
             f"total {each.total_error:+.1%}"
         )
+    if (launches := session.model.launches).each_ns:
+        graphs = session.model.graph_launches
+        less = f", {graphs.mean_ns / 1e6:.1f} ms with CUDA graphs" if graphs else ""
+        typer.echo(f"time model: launching a step with prefill takes the host {launches.mean_ns / 1e6:.1f} ms{less}")
     speed = results["speed"]
     typer.echo(f"{speed['steps_per_s']:,.0f} steps/s, {speed['times_real']:,.0f} times real time; loop: {session.loop}")

@@ -192,7 +192,8 @@ class TimeModel:
 
     def to_json(self) -> dict[str, Any]:
         """The model as JSON."""
-        told = {key: value for key, value in asdict(self).items() if key not in ("paces", "varied", "_steps")}
+        of_a_replay = ("paces", "varied", "graph_tokens", "_steps")
+        told = {key: value for key, value in asdict(self).items() if key not in of_a_replay}
         return {**told, "residuals": [each._asdict() for each in self.residuals]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,8 @@ def test_a_recording_of_pins_says_what_the_jobs_order_would_give(warm_replays: N
     fewest, most = answer["over_draws"]["what if"]["evictions"]["interval"]
     assert fewest < measured.evictions < most < before["evictions"]
     assert measured.evictions < 0.5 * before["evictions"]
+    said = kvtrace("replay", trace, "--check").stdout
+    assert re.search(r"launching a step with prefill takes the host 3\d\.\d ms, 1\d\.\d ms with CUDA graphs", said)
     asked = {question.name: question.changes for question in advise.questions(Session(trace, tmp_path))}
     assert asked["job order"] == ("order=jobs",)
     assert asked["no pins"] == ("policy=fcfs",)
