@@ -33,6 +33,9 @@ def main() -> None:
     """Print a line for each trace."""
     for path in sys.argv[1:]:
         found = intervals(Path(path))
+        if not found:
+            print(f"{path}: the engine was idle before or behind each step")
+            continue
         kinds = ", ".join(f"{kind} {_off(found, kind)}" for kind in sorted({each.kind for each in found}))
         print(f"{path}: {sum(each.recorded_ns for each in found) / 1e9:.2f} s, {_off(found)}: {kinds}")
 
