@@ -11,7 +11,6 @@ prefill).
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,17 +35,16 @@ def main() -> None:
         if not found:
             print(f"{path}: the engine was idle before or behind each step")
             continue
-        kinds = ", ".join(f"{kind} {_off(found, kind)}" for kind in sorted({each.kind for each in found}))
+        of_kind = {
+            kind: [each for each in found if each.kind == kind] for kind in sorted({each.kind for each in found})
+        }
+        kinds = ", ".join(f"{kind} {_off(those)}" for kind, those in of_kind.items())
         print(f"{path}: {sum(each.recorded_ns for each in found) / 1e9:.2f} s, {_off(found)}: {kinds}")
 
 
-def _off(found: list[Interval], kind: str | None = None) -> str:
-    recorded, predicted = defaultdict(int), defaultdict(int)
-    for each in found:
-        for key in (None, each.kind):
-            recorded[key] += each.recorded_ns
-            predicted[key] += each.predicted_ns
-    return f"{100 * (predicted[kind] / recorded[kind] - 1):+.1f}%"
+def _off(found: list[Interval]) -> str:
+    recorded_ns, predicted_ns = sum(each.recorded_ns for each in found), sum(each.predicted_ns for each in found)
+    return f"{100 * (predicted_ns / recorded_ns - 1):+.1f}%"
 
 
 def intervals(path: Path) -> list[Interval]:
@@ -63,8 +61,8 @@ def intervals(path: Path) -> list[Interval]:
         is_idle = before is None or step.start_ns > (before.update_ns or 0) + _IDLE_NS
         if is_idle:
             now = done = step.start_ns
-        work = timing.Work(step.decode_tokens, step.prefill_tokens, step.decode_context, step.prefill_context)
-        launch_ns = model.launch(prefills, work) if work.prefill_tokens else 0
+        work = timing.work_of(step)
+        launch_ns = model.launch(prefills, work)
         prefills += work.prefill_tokens > 0
         ends = model.end_ns(now, max(done, now), work, launch_ns)
         if is_idle or before is None:

@@ -469,7 +469,7 @@ class _Timed:
         computes = output.total_num_scheduled_tokens > 0
         if computes:
             work = self._drive.work(output)
-            launch_ns = self._model.launch(self._prefills, work) if work.prefill_tokens else 0
+            launch_ns = self._model.launch(self._prefills, work)
             self._prefills += work.prefill_tokens > 0
             self._launched = start + launch_ns
             self._done = self._model.end_ns(start, before, work, launch_ns)

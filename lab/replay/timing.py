@@ -159,8 +159,8 @@ class TimeModel:
         return self.graph_launches if has_graph and self.graph_launches else self.launches
 
     def launch(self, number: int, work: Work) -> int:
-        """Predicted time to launch the given step with prefill of a run, counted from 0, ns."""
-        each_ns = self.launches_of(work).each_ns
+        """Predicted time to launch a step, ns: the given one with prefill of a run, counted from 0; 0 of others."""
+        each_ns = self.launches_of(work).each_ns if work.prefill_tokens else []
         return each_ns[number % len(each_ns)] if each_ns else 0
 
     def end_ns(self, start_ns: int, free_ns: int, work: Work, launch_ns: int | None = None) -> int:
@@ -223,10 +223,9 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         held_out[:] = False
     prefills = work[:, 1] > 0
     launches = _bound(samples, shown)
-    has_graphs = bool(launches[True].each_ns)
-    shortest_ns = np.array([launches[sample.graphs and has_graphs].least_ns for sample in samples])
-    if has_graphs:  # a step that waited for the one before it was launched meanwhile
-        shortest_ns = np.maximum(shortest_ns - [sample.since_start_ns - sample.spent_ns for sample in samples], 0)
+    shortest_ns = np.array([launches[sample.graphs].least_ns for sample in samples])
+    if shown.told_apart:  # a step that waited for the one before it was launched meanwhile
+        shortest_ns = np.maximum(shortest_ns - [sample.waited_ns for sample in samples], 0)
     residuals: list[Residual] = []
     fitted: list[list[float]] = []
     bounds = trained_bounds = _free(work)
@@ -240,8 +239,7 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         if kind == "decode":
             bounds, trained_bounds = _beside(coefficients), _beside(trained)
         fitted.append([float(each) for each in coefficients])
-        of_kind = np.column_stack([np.ones(int(chosen.sum())), work[chosen]]) @ coefficients
-        of_kind = np.maximum(of_kind, least_ns[chosen])
+        of_kind = np.maximum(_predicted(work[chosen], coefficients), least_ns[chosen])
         outlier = time[chosen] - of_kind > limit
         predicted[chosen] = np.where(outlier, of_kind, time[chosen])
         paces[chosen] = np.where(outlier, 1, time[chosen] / np.maximum(of_kind, 1))
@@ -253,7 +251,7 @@ def fit(steps: Sequence[StepTime]) -> TimeModel:
         stalls=float(1 - predicted.sum() / time.sum()),
         copies_taken_off=copying and any(step.copying_ns >= _MOST_COPYING_NS for step in known if step.prefill_tokens),
         launches=launches[False],
-        graph_launches=launches[True] if has_graphs else None,
+        graph_launches=launches[True] if shown.told_apart else None,
         paces=[] if launches[False].each_ns else [float(each) for each in paces],
     )
 
@@ -262,7 +260,7 @@ class _Sample(NamedTuple):
     """A step's work, and the times to its results from when it could begin, and from its start.
 
     `launched_ns` is what launching its forward passes took, 0 if that is not known, and `graphs` tells if CUDA graphs
-    were launched.
+    were launched, where launches are told apart by that.
     """
 
     work: Work
@@ -270,6 +268,11 @@ class _Sample(NamedTuple):
     since_start_ns: int
     launched_ns: int
     graphs: bool
+
+    @property
+    def waited_ns(self) -> int:
+        """From its start to when it could begin."""
+        return self.since_start_ns - self.spent_ns
 
 
 class _Shown(NamedTuple):
@@ -283,6 +286,11 @@ class _Shown(NamedTuple):
     by_graphs: dict[bool, list[int]]
     beside_ns: int | None = None
 
+    @property
+    def told_apart(self) -> bool:
+        """Those with graphs are apart from those without."""
+        return bool(self.by_graphs[True])
+
 
 def _bound(samples: Sequence[_Sample], shown: _Shown) -> dict[bool, Launches]:
     """Launches with CUDA graphs and without, and the times of steps that are bound by them."""
@@ -293,16 +301,16 @@ def _bound(samples: Sequence[_Sample], shown: _Shown) -> dict[bool, Launches]:
     if mean_ns[False] and prefills:
         work = np.array([sample.work for sample in prefills], dtype=float)
         time = np.array([sample.spent_ns for sample in prefills], dtype=float)
-        launch_ns = np.array([mean_ns[sample.graphs and mean_ns[True] > 0] for sample in prefills])
+        launch_ns = np.array([mean_ns[sample.graphs] for sample in prefills])
         coefficients, _ = _above(launch_ns, work, time, work, time, _free(work))
-        predicted = np.column_stack([np.ones(len(work)), work]) @ coefficients
+        predicted = _predicted(work, coefficients)
         since_start = np.array([sample.since_start_ns for sample in prefills], dtype=float)
         if shown.beside_ns is None:
             behind = since_start[predicted < launch_ns] - mean_ns[False]
             behind_ns = int(behind.mean()) if behind.size else 0
         else:  # each step's own launch is known, and that it was not the step before which it waited for
             launched = np.array([sample.launched_ns for sample in prefills])
-            bound = (launched > 0) & (since_start - time + predicted < launch_ns)
+            bound = (launched > 0) & (predicted + [sample.waited_ns for sample in prefills] < launch_ns)
             behind = (since_start - launched)[bound] - shown.beside_ns
             behind_ns = int(np.median(behind)) if behind.size else 0
     for launches in found.values():
@@ -331,7 +339,7 @@ def _in_turn(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sam
         update_ns, end_ns = step.update_ns or 0, step.end_ns or 0
         if step.decode_tokens + step.prefill_tokens > 0 and step.copying_ns < most_copying_ns:
             spent_ns = max(update_ns - max(step.start_ns, before_update) - step.copying_ns - step.asking_ns, 0)
-            samples.append(_Sample(_work_of(step), spent_ns, update_ns - step.start_ns, 0, graphs=False))
+            samples.append(_Sample(work_of(step), spent_ns, update_ns - step.start_ns, 0, graphs=False))
             if before_end and step.start_ns > before_end:
                 gaps.append(step.start_ns - before_update)
         before_update, before_end = update_ns, end_ns
@@ -367,6 +375,8 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
     if len(follow) + len(told) < _FEWEST_STEPS:
         after = [n for n in range(1, len(copies)) if steps[n - 1].prefill_tokens and not copies[n]]
         behind = {n for n in after if steps[n].prefill_tokens} - follow
+    held_back = [n for n, is_late in enumerate(late) if is_late and plain[n] and not copies[n]]
+    shown = _launches(steps, held_back, sorted(first), sorted(told))
     samples: dict[int, _Sample] = {}
     for number in sorted(follow | behind | told | {n for n in timely if plain[n]}):
         step, begin = steps[number], begins[number]
@@ -375,29 +385,16 @@ def _ahead(steps: Sequence[StepTime], most_copying_ns: int) -> tuple[list[_Sampl
         elif number in told:  # the step before had ended when this one was scheduled
             begin = step.start_ns
         if number in told:
-            worked_ns = step.worked_ns - step.asking_ns
-            own_ns = max(worked_ns - (begin - step.start_ns), 0)
-            samples[number] = _Sample(_work_of(step), own_ns, worked_ns, step.launched_ns, _has_graphs(step))
-            continue
-        took_ns = updates[number] - step.copying_ns
-        if begin == step.start_ns:  # else the device was busy meanwhile
-            took_ns -= step.asking_ns
-        since_start_ns = updates[number] - step.start_ns - step.copying_ns - step.asking_ns
-        own_ns = max(took_ns - begin, 0)
-        samples[number] = _Sample(_work_of(step), own_ns, since_start_ns, step.launched_ns, _has_graphs(step))
+            since_start_ns = step.worked_ns - step.asking_ns
+            took_ns = since_start_ns + step.start_ns
+        else:
+            since_start_ns = updates[number] - step.start_ns - step.copying_ns - step.asking_ns
+            took_ns = updates[number] - step.copying_ns
+            if begin == step.start_ns:  # else the device was busy meanwhile
+                took_ns -= step.asking_ns
+        graphs = shown.told_apart and _has_graphs(step)
+        samples[number] = _Sample(work_of(step), max(took_ns - begin, 0), since_start_ns, step.launched_ns, graphs)
     means = {n: _mean([samples[m] for m in _run_to(n, behind)]) for n in behind}
-    seen = {
-        n + 1: updates[n] - after.start_ns - after.copying_ns - after.waited_ns - after.asking_ns
-        for n, (is_late, after) in enumerate(zip(late, steps[1:], strict=True))
-        if is_late and plain[n] and not copies[n]
-    }
-    if not seen and not told:
-        seen = _launch_bound({n: updates[n] - steps[n].start_ns for n in first}, steps)
-    shown = _by_graphs(steps, seen)
-    if len(told) > len(seen):  # a launch and a copy of the same process hold each other up
-        shown = _Shown(
-            {False: [steps[n].worked_ns - steps[n].waited_ns - steps[n].asking_ns for n in sorted(told)], True: []}
-        )
     gaps = [steps[n].start_ns - updates[n - 2] for n in range(2, len(steps)) if steps[n].start_ns < updates[n - 1]]
     overhead_ns = max(int(np.median(gaps)), 0) if gaps else 0
     return list((samples | means).values()), overhead_ns, shown
@@ -420,6 +417,26 @@ def _mean(samples: Sequence[_Sample]) -> _Sample:
 def _has_graphs(step: StepTime) -> bool:
     """Tell if a step is launched as steps with prefill are that have CUDA graphs: of all but attention."""
     return step.graph_mode == "piecewise"
+
+
+def _launches(steps: Sequence[StepTime], held_back: list[int], first: list[int], told: list[int]) -> _Shown:
+    """Launch times that show: in results held back by one, steps that it takes all of, or workers that waited after it.
+
+    Args:
+        steps: The recording's.
+        held_back: Places of steps that only decode, whose results are taken in after the launch of the next.
+        first: Places of steps with prefill that an idle engine began with.
+        told: Places of steps whose worker waited for their own work.
+    """
+    if len(told) > len(held_back):  # a launch and a copy of the same process hold each other up
+        waited = [steps[n].worked_ns - steps[n].waited_ns - steps[n].asking_ns for n in told]
+        return _Shown({False: waited, True: []})
+    seen = {}
+    for n in held_back:
+        after = steps[n + 1]
+        since_start_ns = (steps[n].update_ns or 0) - after.start_ns
+        seen[n + 1] = since_start_ns - after.copying_ns - after.waited_ns - after.asking_ns
+    return _by_graphs(steps, seen or _launch_bound(steps, first))
 
 
 def _by_graphs(steps: Sequence[StepTime], seen: dict[int, int]) -> _Shown:
@@ -445,20 +462,22 @@ def _by_graphs(steps: Sequence[StepTime], seen: dict[int, int]) -> _Shown:
     return _Shown(usual, beside_ns)
 
 
-def _launch_bound(first: dict[int, int], steps: Sequence[StepTime]) -> dict[int, int]:
-    """The shortest steps, if launching them took all of it: their times are alike, and their tokens are not.
+def _launch_bound(steps: Sequence[StepTime], first: list[int]) -> dict[int, int]:
+    """The times of the shortest steps, if launching took all of them: these are alike, and their tokens are not.
 
     Args:
-        first: Times of steps that an idle engine began with, by their place.
         steps: The recording's.
+        first: Places of steps that an idle engine began with.
     """
-    shortest = sorted(first, key=lambda n: (first[n], steps[n].prefill_tokens))[: len(first) // _SHORTEST_SHARE]
-    times, tokens = [first[n] for n in shortest], [steps[n].prefill_tokens for n in shortest]
+    found = {n: (steps[n].update_ns or 0) - steps[n].start_ns for n in first}
+    shortest = sorted(found, key=lambda n: (found[n], steps[n].prefill_tokens))[: len(first) // _SHORTEST_SHARE]
+    times, tokens = [found[n] for n in shortest], [steps[n].prefill_tokens for n in shortest]
     alike = bool(shortest) and max(times) < _ALIKE * min(times) and max(tokens) >= _UNLIKE * min(tokens)
-    return {n: first[n] for n in shortest if alike}
+    return dict(zip(shortest, times, strict=True)) if alike else {}
 
 
-def _work_of(step: StepTime) -> Work:
+def work_of(step: StepTime) -> Work:
+    """The work of a recorded step."""
     return Work(step.decode_tokens, step.prefill_tokens, step.decode_context, step.prefill_context)
 
 
@@ -485,7 +504,7 @@ def _above(least_ns: Any, work: Any, time: Any, all_work: Any, all_time: Any, bo
     """Coefficients of steps that take at least `least_ns` each: only those predicted to take longer are fitted."""
     found, limit = _coefficients(work, time, all_work, all_time, bounds)
     for _ in range(_ROUNDS if least_ns.any() else 0):
-        longer = np.column_stack([np.ones(len(work)), work]) @ found > least_ns
+        longer = _predicted(work, found) > least_ns
         if longer.sum() < _FEWEST_STEPS or longer.all():
             break
         found, limit = _coefficients(work[longer], time[longer], all_work, all_time, bounds)
@@ -502,7 +521,7 @@ def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any, bounds: _B
     if len(time) < _FEWEST_STEPS:
         own = (all_work[:, 1] > 0) == bool(len(work) and work[0, 1] > 0)
         work, time = all_work, all_time
-    design = np.column_stack([np.ones(len(time)), work])
+    design = _design(work)
     kept, own_limit = np.ones(len(time), dtype=bool), float("inf")
     for _ in range(12):
         found = _bounded(design[kept], time[kept], bounds)
@@ -515,6 +534,15 @@ def _coefficients(work: Any, time: Any, all_work: Any, all_time: Any, bounds: _B
         kept = inside
     predicted = (design @ found)[kept].sum()
     return found * (time[kept].sum() / predicted if predicted > 0 else 1), own_limit
+
+
+def _design(work: Any) -> Any:
+    """The work of steps behind a column of ones, which has the time that each takes whatever its work."""
+    return np.column_stack([np.ones(len(work)), work])
+
+
+def _predicted(work: Any, coefficients: Any) -> Any:
+    return _design(work) @ coefficients
 
 
 def _limit(error: Any) -> float:
@@ -544,6 +572,6 @@ def _bounded(design: Any, time: Any, bounds: _Bounds) -> Any:
 def _residual(kind: str, work: Any, time: Any, coefficients: Any, least_ns: Any) -> Residual:
     if not len(time):
         return Residual(kind, 0, 0.0, 0.0)
-    predicted = np.maximum(np.column_stack([np.ones(len(time)), work]) @ coefficients, least_ns)
+    predicted = np.maximum(_predicted(work, coefficients), least_ns)
     median = float(np.median(np.abs(predicted - time) / np.maximum(time, 1)))
     return Residual(kind, len(time), median, float(predicted.sum() / time.sum() - 1))
