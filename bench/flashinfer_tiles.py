@@ -1,10 +1,10 @@
 """On a GPU: what recording tiles costs FlashInfer's decodes by themselves. No engine.
 
-    python -m bench.flashinfer_tiles [SEQUENCES...]
+    python -m bench.flashinfer_tiles [SEQUENCES...] [cold]
 
 Decodes of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16, 576 tokens a sequence), 16 layers
 read once each in a CUDA graph; microseconds a layer, median of 15 rounds of 20 replays. `own`: FlashInfer's kernels,
-twice; `recorded`: rewritten; `left out`: the same in a step that is not recorded. The first run compiles both, which
+twice; `recorded`: rewritten; `left out`: the same in a step that is not recorded. `cold`: as in `bench/tile_kernels.py`. The first run compiles both, which
 takes minutes.
 """
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Callable
 
 import torch
 from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
-from bench.tile_kernels import replayed_us
+from bench.tile_kernels import replayed_us, weights_of_a_layer
 from kvtrace.probes.device.tiles import flashinfer, launch
 from kvtrace.probes.device.tiles.ring import Ring
 
@@ -28,19 +29,28 @@ def main() -> None:
     """Print a table."""
     ring = Ring(1 << 30)
     stream = torch.cuda.Stream()
-    for sequences in [int(number) for number in sys.argv[1:]] or [32, 256]:
+    weights = weights_of_a_layer() if "cold" in sys.argv[1:] else None
+    for sequences in [int(number) for number in sys.argv[1:] if number != "cold"] or [32, 256]:
         blocks = sequences * (CONTEXT // BLOCK)
         shape = LAYERS, blocks, 2, BLOCK, KV_HEADS, SIZE
         caches = torch.randn(shape, dtype=torch.bfloat16, device="cuda")
         told = {caches[layer].data_ptr(): layer | 1 << 8 for layer in range(LAYERS)}
-        graphs = {"own": captured(caches, sequences, stream)}
+        graphs = {"own": captured(caches, sequences, stream, weights)}
+        alone = torch.cuda.CUDAGraph()
+        if weights:
+            with torch.cuda.graph(alone, stream=stream):
+                for _ in range(LAYERS):
+                    weights()
         current = launch.Current(ring.control, -1)
         installed = flashinfer.install(current, frozenset(["read"]), fail, told)
         if installed.problems or "read" not in installed.kinds:
             fail(", ".join(installed.problems))
-        graphs["recorded"] = captured(caches, sequences, stream)
+        graphs["recorded"] = captured(caches, sequences, stream, weights)
         rounds: dict[str, list[float]] = {}
         for _ in range(ROUNDS):
+            off = 0.0
+            if weights:
+                off = statistics.median(replayed_us(alone, ring, stream, enabled=False) / LAYERS for _ in range(REPLAYS))
             for name, graph, enabled in (
                 ("own", graphs["own"], False),
                 ("recorded", graphs["recorded"], True),
@@ -48,7 +58,7 @@ def main() -> None:
                 ("own again", graphs["own"], False),
             ):
                 took = [replayed_us(graph, ring, stream, enabled=enabled) / LAYERS for _ in range(REPLAYS)]
-                rounds.setdefault(name, []).append(statistics.median(took))
+                rounds.setdefault(name, []).append(statistics.median(took) - off)
         own = [(a + b) / 2 for a, b in zip(rounds["own"], rounds["own again"], strict=True)]
         for name, values in rounds.items():
             ratio = statistics.median(v / o for v, o in zip(values, own, strict=True))
@@ -61,7 +71,9 @@ def fail(why: str) -> None:
     raise SystemExit(why)
 
 
-def captured(caches: torch.Tensor, sequences: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def captured(
+    caches: torch.Tensor, sequences: int, stream: torch.cuda.Stream, weights: Callable[[], object] | None
+) -> torch.cuda.CUDAGraph:
     """Capture one read of each layer."""
     pages = CONTEXT // BLOCK
     starts = pages * torch.arange(sequences + 1, dtype=torch.int32, device="cuda")
@@ -86,6 +98,8 @@ def captured(caches: torch.Tensor, sequences: int, stream: torch.cuda.Stream) ->
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             for cache in caches:
+                if weights:
+                    weights()
                 wrapper.run(query, cache, out=out)
     graph.kept = wrapper, query, out  # type: ignore[attr-defined]
     return graph

@@ -67,18 +67,22 @@ void run_forward(unsigned long long key, const int* indices, const int* indptr, 
     lanes.emplace_back([&, lane] {
       kvt::lane = lane;
       kvt::Thread thread{lane % 32, lane / 32, 0};
-      kvt::Found found = kvt::ask<false>(cache, thread);
-      kvt::enter<false>(programs[lane], thread);
-      kvt::begin_forward<false>(programs[lane], found, cache, row, head, query_block, begin, length, tokens, count, tile,
-                                thread);
+      kvt::enter(programs[lane]);
+      kvt::begin_forward<false>(programs[lane], cache, row, head, query_block, tokens, thread, begin, length, count, tile);
     });
   for (auto& lane : lanes) lane.join();
+  lanes.clear();
   for (int done = 0; done < count; ++done) {
     kvt::clock_ns += *passed++;
     for (auto& program : programs) kvt::forward_key(program);
     kvt::clock_ns += *passed++;
     for (auto& program : programs) kvt::forward_value<512>(program);
   }
-  for (unsigned lane = 0; lane < 64; ++lane) kvt::leave<false>(programs[lane], kvt::Thread{lane % 32, lane / 32, 0});
+  for (unsigned lane = 0; lane < 64; ++lane)
+    lanes.emplace_back([&, lane] {
+      kvt::lane = lane;
+      kvt::leave(programs[lane], cache, row, head, query_block, tokens, kvt::Thread{lane % 32, lane / 32, 0});
+    });
+  for (auto& lane : lanes) lane.join();
 }
 }

@@ -90,11 +90,22 @@ struct Program {
   u32 counts, times[2];
 };
 
-// The same for a program that goes forward: the address of its next block, the last time of K, the ticks to it, the
-// blocks that are left, the blocks of a tile, and its window (0: none).
+constexpr int IDS_AHEAD = 4;
+
+// The place of a program in the ring. `pair`: what the counter of programs and tiles was, which comes from memory and is
+// not waited for before it is looked at; in the first thread only, for which alone `room` is not 0.
+struct Reserved {
+  u64 pair, tile_memory, program_memory;
+  u32 room, program_room, row, told, ids[IDS_AHEAD];
+};
+
+// What a program that goes forward keeps: its start, its window (0: none), the last time of K, the ticks to it, its
+// first block, their number, those that are done and those of a tile, the bits of a block's size, and the end of the
+// places that this thread stores to.
 struct Forward {
-  u64 address, start;
-  u32 time, ticks, left, blocks, window;
+  u64 start, window;
+  Reserved reserved;
+  u32 time, ticks, low, units, done, blocks, bits, end;
 };
 
 // Where the facts are, and what they were before the first launch. What a program looks at is in one line of a cache.
@@ -126,11 +137,11 @@ static inline void prepare(cudaStream_t stream) {
     told = host_facts;
 }
 
-KVT_INLINE u64 load(u64 address) {
-  u64 word;
-  asm volatile("ld.relaxed.cta.global.b64 %0, [%1];" : "=l"(word) : "l"(address));
-  return word;
+// Two words of memory, at a multiple of 16.
+KVT_INLINE void load_two(u64 address, u64& first, u64& second) {
+  asm volatile("ld.relaxed.cta.global.v2.b64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(address));
 }
+
 
 KVT_INLINE u32 now() {
   u32 time;
@@ -155,20 +166,29 @@ KVT_INLINE void raise(u64 address, u64 word) {
   asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
 }
 
-KVT_INLINE void put(u64 address, u64 word) {
-  asm volatile("st.global.b64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
+KVT_INLINE void put_two(u64 address, u32 first, u32 second) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(first), "r"(second));
 }
 
 KVT_INLINE void put_half(u64 address, u32 half) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(half) : "memory");
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(half));
 }
 
 KVT_INLINE void put_ticks(u64 address, u32 ticks) {
-  asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(ticks) : "memory");
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(ticks));
 }
 
 KVT_INLINE void put_pair(u64 address, u32 ticks) {
-  asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(ticks)) : "memory");
+  asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(ticks)));
+}
+
+// A place behind the first one of a pair. A compiler does not look into this, so it does not wait for the pair earlier.
+KVT_INLINE u32 place_behind(u64 pair, u32 places) {
+  u32 place;
+  asm volatile("{ .reg .u32 low, high; mov.b64 {low, high}, %1; add.u32 %0, low, %2; }"
+               : "=r"(place)
+               : "l"(pair), "r"(places));
+  return place;
 }
 
 KVT_INLINE u32 multiprocessor() {
@@ -176,6 +196,9 @@ KVT_INLINE u32 multiprocessor() {
   asm("mov.u32 %0, %smid;" : "=r"(number));
   return number;
 }
+
+// The number of a word's highest bit.
+KVT_INLINE u32 bits_of(u32 word) { return 31 - __clz(word); }
 
 KVT_INLINE u32 sum_of_warp(u32 value) { return __reduce_add_sync(0xffffffffu, value); }
 KVT_INLINE u64 of_first_lane(u64 value) { return __shfl_sync(0xffffffffu, value, 0); }
@@ -189,53 +212,42 @@ extern "C" __attribute__((weak, visibility("default"))) void kvt_facts(unsigned 
 
 namespace kvt {
 
-// What a program finds out at its begin. `what`: what its layer is told, or -1: it is not recorded. `known` and `told`:
-// what stands in the table where the layer would.
+// What a program finds out at its begin: what stands in the table where its layer would, the facts, and the ring's state.
 struct Found {
-  long long what;
-  u64 known, told, windows, control, tile_room, program_room, tile_memory, program_memory, pages_before, rows_before;
+  u64 known, told, control, windows, program_room, tile_room, program_memory, tile_memory, pages_before, rows_before;
 };
 
-KVT_INLINE u64 word_of(u64 fact) { return load(facts.address + 8 * fact); }
-
-// Asks what the layer whose K has this address is told, and whether windows are kept still.
+// Asks what the layer whose K has this address is told, and whether anything is written still.
 KVT_INLINE void look_up(u64 key, Found& found) {
+  static_assert(FACT_WINDOWS == FACT_CONTROL + 1 && FACT_CONTROL % 2 == 0, "two words at once");
   const u64 entry = facts.words[FACT_LAYERS] + 16 * (key * facts.words[FACT_FACTOR] >> facts.words[FACT_SHIFT]);
-  found.known = load(entry);
-  found.told = load(entry + 8);
-  found.windows = word_of(FACT_WINDOWS);
-}
-
-// Whether that layer is recorded: the first look at an answer, which waits for it.
-KVT_INLINE bool is_recorded(u64 key, Found& found) {
-  found.what = found.known == key ? static_cast<long long>(found.told) : -1;
-  return found.what >= 0;
+  load_two(entry, found.known, found.told);
+  load_two(facts.address + 8 * FACT_CONTROL, found.control, found.windows);
 }
 
 // The same, and the ring's state.
 KVT_INLINE void look_up_all(u64 key, Found& found) {
+  static_assert(TILES == PROGRAMS + 1 && (ROOM_WORD + PROGRAMS) % 2 == 0 && (ADDRESS_WORD + PROGRAMS) % 2 == 0 &&
+                    FACT_ROWS_BEFORE == FACT_PAGES_BEFORE + 1 && FACT_PAGES_BEFORE % 2 == 0,
+                "two words at once");
   const u64 control = facts.words[FACT_CONTROL];
-  found.control = found.tile_room = found.program_room = 0;
-  if (control) {
-    found.control = word_of(FACT_CONTROL);
-    found.tile_room = load(control + 8 * (ROOM_WORD + TILES));
-    found.program_room = load(control + 8 * (ROOM_WORD + PROGRAMS));
-    found.tile_memory = load(control + 8 * (ADDRESS_WORD + TILES));
-    found.program_memory = load(control + 8 * (ADDRESS_WORD + PROGRAMS));
-    found.pages_before = word_of(FACT_PAGES_BEFORE);
-    found.rows_before = word_of(FACT_ROWS_BEFORE);
-  }
   look_up(key, found);
+  found.program_room = found.tile_room = 0;
+  if (control) {
+    load_two(control + 8 * (ROOM_WORD + PROGRAMS), found.program_room, found.tile_room);
+    load_two(control + 8 * (ADDRESS_WORD + PROGRAMS), found.program_memory, found.tile_memory);
+    load_two(facts.address + 8 * FACT_PAGES_BEFORE, found.pages_before, found.rows_before);
+  }
 }
 
-// The number of a layer's attention window, from 1 on, on this multiprocessor's line; 0: no windows are kept.
-KVT_INLINE u32 window_of(const Found& found) {
-  const u32 way = multiprocessor() & (WINDOW_WAYS - 1);
-  return found.windows ? 1 + (found.what & 0xff) * WINDOW_WORDS + way * WAY_WORDS + ATTENTION_WINDOW : 0;
+// The address of a layer's attention window on this multiprocessor's line; 0: no windows are kept.
+KVT_INLINE u64 window_of(const Found& found) {
+  const u32 way = multiprocessor() & (WINDOW_WAYS - 1), layer = static_cast<u32>(found.told) & 0xff;
+  return found.windows ? found.windows + 8 * (layer * WINDOW_WORDS + way * WAY_WORDS + ATTENTION_WINDOW) : 0;
 }
 
-KVT_INLINE void raise_window(u32 window, u64 which, u64 word) {
-  if (window) raise(facts.words[FACT_WINDOWS] + 8 * (window - 1 + which), word);
+KVT_INLINE void raise_window(u64 window, u64 which, u64 word) {
+  if (window) raise(window + 8 * which, word);
 }
 
 struct Place {
@@ -243,51 +255,109 @@ struct Place {
   int first_page, tokens;
 };
 
-// Reserves a program's record and its tiles, and writes the record: the first warp of those that multiply does.
-// `unit`: tokens of a block or of a tile, whichever are fewer; `units`: those of a tile. `order`: flags that tell the
-// tile's size and the order. Returns the address of the tiles in the first thread, else 0.
+// What a program reads of a sequence: `tiles` from number `low` on, each of so many units, which are blocks, or parts of a
+// block of which `per_block` make one. `blocks`: the sequence's; `known`: all of its units.
 template <typename Id>
-KVT_INLINE u64 begin_record(const Found& found, const Id* pages, int page, int unit, int units, int low, int high,
-                            int thread, const Place& place, u32 start, u64 order) {
-  const u64 room = facts.words[FACT_HEADS] >> place.head & 1 ? found.tile_room : 0;
-  if (!found.control || !room || !found.program_room) return 0;
-  const long long what = found.what;
-  const u32 row = place.row + (static_cast<u64>(place.first_page) >= found.pages_before ? found.rows_before : 0);
-  const int tiles = high - low, before = low * units, blocks = tiles * units;
-  const bool sums = (what >> 8 & 0xff) == place.head + 1, lists = (what >> 16 & 0xff) == place.head + 1;
-  const u64 slots = (tiles + 1 & ~1) + (lists ? 2ull * blocks : 0);
-  u64 pair = 0;
-  if (thread == 0) pair = add(found.control + 8 * CURSOR_WORD, slots + (1ull << TILE_BITS));
+struct Part {
+  const Id* blocks;
+  int per_block, low, tiles, units, known;
 
-  pages += place.first_page;
-  int inside = 0;
+  KVT_INLINE int first() const { return low * units; }
+  KVT_INLINE int count() const { return tiles * units; }
+  KVT_INLINE int inside() const {
+    const int left = known - first();
+    return left < 0 ? 0 : left < count() ? left : count();
+  }
+  KVT_INLINE u32 id(int unit) const {
+    return static_cast<u32>(blocks[per_block == 1 ? first() + unit : (first() + unit) / per_block]);
+  }
+};
+
+template <typename Id>
+KVT_INLINE Part<Id> part_of(const Id* blocks, int per_block, int low, int tiles, int units, int known) {
+  return {blocks, per_block, low, tiles, units, known};
+}
+
+// Whether the programs of a head sum up their blocks, or list them: what a layer is told has that head at a bit.
+KVT_INLINE bool sums(u32 told, u32 head) { return (told >> 8 & 0xff) == head + 1; }
+KVT_INLINE bool lists(u32 told, u32 head) { return (told >> 16 & 0xff) == head + 1; }
+
+// The places of a program's tiles, and of its list behind them, which begins at an even one.
+template <typename Id>
+KVT_INLINE u32 places(const Part<Id>& part, bool listed) {
+  return (part.tiles + 1 & ~1) + (listed ? 2 * part.count() : 0);
+}
+
+// The sum of a program's blocks, by the first warp: the ids that it asked for ahead, and the others.
+template <typename Id>
+KVT_INLINE u32 sum(const Reserved& reserved, const Part<Id>& part, int thread) {
   u32 total = 0;
-  if (sums || lists) {
-    const int known = (place.tokens + unit - 1) / unit - before;
-    inside = known < 0 ? 0 : known < blocks ? known : blocks;
-  }
-  if (sums) {
-    for (int index = thread; index < inside; index += 32)
-      total += static_cast<u32>(pages[(before + index) * unit / page]) * (2 * (before + index) + 1);
-    total = sum_of_warp(total);
-  }
+#pragma unroll
+  for (int ahead = 0; ahead < IDS_AHEAD; ++ahead)
+    total += reserved.ids[ahead] * (2 * (part.first() + thread + 32 * ahead) + 1);
+#pragma unroll 1
+  for (int unit = thread + 32 * IDS_AHEAD; unit < part.inside(); unit += 32)
+    total += part.id(unit) * (2 * (part.first() + unit) + 1);
+  return sum_of_warp(total);
+}
 
-  pair = of_first_lane(pair);
-  const u64 first = pair & TILE_MASK, number = pair >> TILE_BITS;
-  if (first + slots > room || number >= found.program_room) return 0;
-  if (thread == 0) {
-    const u64 flags = order | (page / 16 << 6) | (sums ? HAS_SUM : 0) | (lists ? HAS_SUM | LISTS_BLOCKS : 0);
-    const u64 record = found.program_memory + 24 * number;
-    put(record, start | static_cast<u64>(total) << 32);
-    put(record + 8, (row & 0xffffull) | (place.query_block & 0xffffull) << 16 | (what & 0xffull) << 32 |
-                        (place.head & 0xffull) << 40 | (low & 0xffffull) << 48);
-    put(record + 16, ((found.tile_memory >> 1) + first & 0xffffffffull) | (tiles & 0xffffull) << 32 | flags << 48);
+// Reserves a program's record and its tiles, and asks for the ids that it will sum up: the first warp of those that
+// multiply does. Nothing is waited for.
+template <typename Id>
+KVT_INLINE Reserved reserve(const Found& found, const Part<Id>& part, const Place& place, int thread) {
+  Reserved reserved{};
+  const bool wanted = facts.words[FACT_HEADS] >> place.head & 1;
+  if (!wanted || !found.control || !found.tile_room || !found.program_room) return reserved;
+  const u32 told = static_cast<u32>(found.told);
+  if (thread == 0)
+    reserved.pair = add(found.control + 8 * CURSOR_WORD, places(part, lists(told, place.head)) + (1ull << TILE_BITS));
+  reserved.told = told;
+  reserved.row = place.row + (static_cast<u64>(place.first_page) >= found.pages_before ? found.rows_before : 0);
+  reserved.tile_memory = found.tile_memory;
+  reserved.program_memory = found.program_memory;
+  reserved.room = static_cast<u32>(found.tile_room) & ~1u;
+  reserved.program_room = static_cast<u32>(found.program_room);
+  if (sums(told, place.head)) {
+#pragma unroll
+    for (int ahead = 0; ahead < IDS_AHEAD; ++ahead) {
+      const int unit = thread + 32 * ahead;
+      if (unit < part.inside()) reserved.ids[ahead] = part.id(unit);
+    }
   }
-  if (lists)  // behind the tiles, at an even place
-    for (int index = thread; index < blocks; index += 32)
-      put_half(found.tile_memory + 2 * (first + (tiles + 1 & ~1)) + 4 * index,
-               index < inside ? static_cast<u32>(pages[(before + index) * unit / page]) : ~0u);
-  return thread == 0 ? found.tile_memory + 2 * first : 0;
+  return reserved;
+}
+
+// Writes a program's record, and lists its blocks where they are to be listed. `flags`: those that tell the sizes and
+// the order. Returns the address of the tiles in the first thread, else 0.
+template <typename Id>
+KVT_INLINE u64 write_record(const Reserved& reserved, const Part<Id>& part, const Place& place, int thread, u32 start,
+                            u32 flags) {
+  if (!reserved.room) return 0;
+  const bool listed = lists(reserved.told, place.head), all = listed || sums(reserved.told, place.head);
+  const u64 pair = all ? of_first_lane(reserved.pair) : reserved.pair;
+  const u32 first = static_cast<u32>(pair), above = static_cast<u32>(pair >> 32), needed = places(part, listed);
+  const u32 number = above >> (TILE_BITS - 32);
+  if (above & (1u << (TILE_BITS - 32)) - 1 || needed > reserved.room || first > reserved.room - needed) return 0;
+  if (number >= reserved.program_room) return 0;
+  const u64 tiles = reserved.tile_memory + 2ull * first;
+  if (listed) {
+#pragma unroll 1
+    for (int unit = thread; unit < part.count(); unit += 32)
+      put_half(tiles + 2 * (part.tiles + 1 & ~1) + 4 * unit, unit < part.inside() ? part.id(unit) : ~0u);
+    flags |= HAS_SUM | LISTS_BLOCKS;
+  }
+  u32 total = 0;
+  if (sums(reserved.told, place.head)) {
+    total = sum(reserved, part, thread);
+    flags |= HAS_SUM;
+  }
+  if (thread) return 0;
+  const u64 record = reserved.program_memory + 24ull * number;
+  put_two(record, start, total);
+  put_two(record + 8, (reserved.row & 0xffff) | place.query_block << 16,
+          (reserved.told & 0xff) | (place.head & 0xff) << 8 | static_cast<u32>(part.low) << 16);
+  put_two(record + 16, static_cast<u32>(tiles >> 1), (part.tiles & 0xffff) | flags << 16);
+  return tiles;
 }
 
 // Whether a program's blocks and its number of tiles fit records.
@@ -347,14 +417,17 @@ KVT_INLINE void begin(const Params& params, Recording<Variant>& variant, int hig
     Found found;
     const u64 key = reinterpret_cast<u64>(params.K_ptr);
     look_up_all(key, found);
-    if (!is_recorded(key, found)) return;
+    if (found.known != key) return;
     if (thread == 0) raise_window(window_of(found), FIRST, ~whole_now());
     const int page = static_cast<int>(static_cast<u32>(params.page_size)), unit = tile < page ? tile : page;
     if (!fits(page, low, high) || (tile < page ? page : tile) % unit) return;
     Program& program = variant.kvt_program;
     program.times[0] = program.times[1] = now();
-    program.address = begin_record(found, params.kv_indices, page, unit, tile / unit, low, high, thread,
-                                   variant.kvt_place, program.times[0], (tile / 16 << 2) | FROM_END);
+    const Place& place = variant.kvt_place;
+    const auto part = part_of(params.kv_indices + place.first_page, tile < page ? page / tile : 1, low, high - low,
+                              tile / unit, (place.tokens + unit - 1) / unit);
+    program.address = write_record(reserve(found, part, place, thread), part, place, thread, program.times[0],
+                                   (tile / 16 << 2) | (page / 16 << 6) | FROM_END);
   }
 }
 
@@ -375,79 +448,92 @@ KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int threa
     Found found;
     const u64 key = reinterpret_cast<u64>(params.K_ptr);
     look_up(key, found);
-    if (is_recorded(key, found)) raise_window(window_of(found), LAST, whole_now());
+    if (found.known == key) raise_window(window_of(found), LAST, whole_now());
   }
 }
 
-// A program that goes forward asks for what it will want to know. It waits for nothing.
-template <bool OTHER_ORDER, typename Cache, typename Thread>
-KVT_INLINE Found ask(const Cache& cache, const Thread& thread) {
-  Found found;
-  found.known = 0;
-  if (!OTHER_ORDER && facts.address && !(thread.y | thread.z)) look_up_all(reinterpret_cast<u64>(cache.k_data), found);
-  return found;
-}
-
-// It is about to load.
-template <bool OTHER_ORDER, typename Thread>
-KVT_INLINE void enter(Forward& program, const Thread& thread) {
+// A program that goes forward is about to load.
+KVT_INLINE void enter(Forward& program) {
   program = Forward{};
-  if (!OTHER_ORDER && facts.address && !(thread.x | thread.y | thread.z)) program.start = whole_now();
+  program.start = whole_now();
 }
 
-// It knows its tiles, which begin at any block: it takes part in the window, and has its record written, block by block
-// where a tile has several.
+template <typename Cache>
+KVT_INLINE auto forward_part(const Forward& program, const Cache& cache, int first_page, u32 tokens) {
+  const u32 page = cache.page_size, last = (1u << program.bits) - 1;
+  return part_of(cache.indices + first_page, page > last ? page >> program.bits : 1, program.low, program.units, 1,
+                 static_cast<int>(tokens + last >> program.bits));
+}
+
+// It knows its tiles, which begin at any block, and the first ones are on their way: it takes part in the window, and
+// reserves its places, block by block where a tile has several. What comes from memory is not waited for, but once.
 template <bool OTHER_ORDER, typename Cache, typename Thread>
-KVT_INLINE void begin_forward(Forward& program, Found& found, const Cache& cache, u32 row, u32 head, u32 query_block,
-                              u32 begin, u32 length, u32 tokens, u32 count, u32 tile, const Thread& thread) {
-  if (OTHER_ORDER || thread.y || thread.z || !facts.address || !count) return;
+KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 tokens,
+                              const Thread& thread, u32 begin, u32 length, u32 count, u32 tile) {
+  if (OTHER_ORDER || thread.y | thread.z || !facts.address || !count) return;
+  Found found;
+  const u64 key = reinterpret_cast<u64>(cache.k_data);
+  look_up_all(key, found);
   const int first_page = static_cast<int>(cache.indptr[row]);
-  if (!is_recorded(reinterpret_cast<u64>(cache.k_data), found)) return;
+  // Divisions are as slow as loads here; sizes are powers of two.
+  const u32 page = cache.page_size, unit = tile < page ? tile : page, bits = bits_of(unit);
+  const u32 read = count * tile < length ? count * tile : length;
+  const u32 low = begin >> bits, units = read + unit - 1 >> bits;
+  const bool fit = !(unit & unit - 1 | (begin | page | tile) & unit - 1) && page < 16 * 512 && units < 1 << 16;
+  program.low = low;
+  program.units = units;
+  program.bits = bits;
+  program.blocks = tile >> bits;
+  program.time = static_cast<u32>(program.start);
+  if (found.known != key) return;
   program.window = window_of(found);
   if (thread.x == 0) raise_window(program.window, FIRST, ~program.start);
-  // Divisions are as slow as loads here; sizes are powers of two.
-  const u32 page = cache.page_size, unit = tile < page ? tile : page;
-  u32 bits = 4;
-  while (1u << bits < unit) ++bits;
-  const u32 read = count * tile < length ? count * tile : length;
-  const u32 low = begin >> bits, high = low + (read + unit - 1 >> bits);
-  if (1u << bits != unit || (begin | page | tile) & (unit - 1) || !fits(page, low, high)) return;
+  if (!fit) return;
   const Place place{row, head, query_block, first_page, static_cast<int>(tokens)};
-  program.time = static_cast<u32>(program.start);
-  program.left = high - low;
-  program.blocks = tile >> bits;
-  program.address = begin_record(found, cache.indices, page, unit, 1, low, high, thread.x, place, program.time,
-                                 static_cast<u64>(bits - 4) << 2);
+  program.reserved = reserve(found, forward_part(program, cache, first_page, tokens), place, thread.x);
+  program.end = thread.x == 0 ? program.reserved.room : 0;
 }
 
-// Every thread counts, and the one that has an address stores.
+// A tile's K has been multiplied.
 KVT_INLINE void forward_key(Forward& program) {
+  if (!program.end) return;
   program.ticks = ticks_since(program.time);
   program.time += program.ticks << TICK_SHIFT;
 }
 
+// And its V.
 template <int TILE>
 KVT_INLINE void forward_value(Forward& program) {
-  const u32 value = ticks_since(program.time) << 8;
-  const u32 blocks = program.blocks < program.left ? program.blocks : program.left;
+  if (!program.end) return;
+  const u32 value = ticks_since(program.time) << 8, left = program.units - program.done;
+  const u32 place = place_behind(program.reserved.pair, program.done), free = place < program.end ? program.end - place : 0;
+  const u32 blocks = program.blocks < left ? program.blocks : left, stored = blocks < free ? blocks : free;
+  const u64 address = program.reserved.tile_memory + 2ull * place;
   if (program.blocks == 1) {
-    if (program.address) put_pair(program.address, program.ticks | value);
+    if (stored) put_pair(address, program.ticks | value);
   } else {  // a tile begins at an even place, and behind the last one of a program is room for another
     u32 pair = value << 16 | value | program.ticks;
 #pragma unroll
     for (u32 block = 0; block < TILE / 16; block += 2) {
-      if (program.address && block < blocks) put_half(program.address + 2 * block, pair);
+      if (block < stored) put_half(address + 2 * block, pair);
       pair = value << 16 | value;
     }
   }
-  program.left -= blocks;
-  program.address += program.address ? 2 * blocks : 0;
+  program.done += blocks;
 }
 
-// All of a program's tiles have been multiplied.
-template <bool OTHER_ORDER, typename Thread>
-KVT_INLINE void leave(const Forward& program, const Thread& thread) {
-  if (!OTHER_ORDER && !(thread.x | thread.y | thread.z)) raise_window(program.window, LAST, whole_now());
+// All of a program's tiles have been multiplied: its record is written.
+template <typename Cache, typename Thread>
+KVT_INLINE void leave(const Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 tokens,
+                      const Thread& thread) {
+  if (program.reserved.room) {
+    const int first_page = lists(program.reserved.told, head) | sums(program.reserved.told, head) ? cache.indptr[row] : 0;
+    const Place place{row, head, query_block, first_page, static_cast<int>(tokens)};
+    const u32 page = cache.page_size;
+    write_record(program.reserved, forward_part(program, cache, first_page, tokens), place, thread.x,
+                 static_cast<u32>(program.start), program.bits - 4 << 2 | page / 16 << 6);
+  }
+  if (!(thread.x | thread.y | thread.z)) raise_window(program.window, LAST, whole_now());
 }
 
 }  // namespace kvt

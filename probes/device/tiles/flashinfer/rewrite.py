@@ -32,11 +32,13 @@ _TILES = ("mainloop_params", "variant", "kv_tile_idx_count", "swa_begin_kv_tile_
 _RELEASES = {"pipeline_k": "key", "pipeline_v": "value"}
 
 _FORWARD, _BOUNDED = "BatchPrefillWithPagedKVCacheDevice", "BatchPrefillWithPagedKVCacheKernel"
-_ITERATIONS = (
-    "paged_kv", "request_idx", "kv_head_idx", "qo_tile_idx", "chunk_start", "chunk_size", "kv_len", "num_iterations",
-    "CTA_TILE_KV", "tid",
-)  # fmt: skip
-"""Names of what `fa2`'s program begins with: its place, the tokens of its part of the sequence, and its tiles."""
+_PLACE = ("paged_kv", "request_idx", "kv_head_idx", "qo_tile_idx", "kv_len", "tid")
+_PART = ("chunk_start", "chunk_size", "num_iterations", "CTA_TILE_KV")
+"""Names of `fa2`'s program: its place, the sequence's tokens, and the thread; its part of these and its tiles."""
+
+
+_BARRIER = re.compile(r"\bblock\s*\.\s*sync\s*\(\s*\)\s*;")
+_ISSUED = re.compile(r"\bcp_async\s*::\s*commit_group\s*\(\s*\)\s*;")
 
 
 def kernel(source: str) -> str:
@@ -102,7 +104,7 @@ def forward(source: str) -> str:
     code = _without_comments(source)
     _, begin, end = _function(code, _FORWARD)
     known = set(re.findall(r"\w+", code[max(0, code.rfind("template", 0, begin)) : end]))
-    if missing := [name for name in (*_ITERATIONS, "MASK_MODE", "kMultiItemScoring") if name not in known]:
+    if missing := [name for name in (*_PLACE, *_PART, "MASK_MODE", "kMultiItemScoring") if name not in known]:
         raise MismatchError(f"{_FORWARD} has no {', '.join(missing)}")
     loops = list(re.finditer(r"\bfor\s*\(\s*uint32_t iter = 0;\s*iter < num_iterations;", code[begin:end]))
     loads = list(re.finditer(r"\bload_q_global_smem\s*<", code[begin:end]))
@@ -112,18 +114,13 @@ def forward(source: str) -> str:
     opening = code.index("{", _closing(code, code.index("(", loop)))
     closing = _closing(code, opening)
     other = "MASK_MODE == MaskMode::kMultiItemScoring"
-    own = list(re.finditer(r"\bAttentionVariant\s+variant\s*\(", code[begin : begin + loads[0].start()]))
-    if len(own) != 1:
-        raise MismatchError(f"{_FORWARD} has {len(own)} variants where one was expected")
-    asks = f"kvt::Found kvt_found = kvt::ask<{other}>(paged_kv, tid);\n    "
-    starts = f"kvt::Forward kvt_forward; kvt::enter<{other}>(kvt_forward, tid);\n      "
+    place, part = ", ".join(_PLACE), ", ".join(_PART)
     edits = [
-        (_statement(code, begin + own[0].start()), asks),
-        (_statement(code, begin + loads[0].start()), starts),
-        (_statement(code, loop), f"kvt::begin_forward<{other}>(kvt_forward, kvt_found, {', '.join(_ITERATIONS)});\n"),
-        (_behind_barrier(code, opening, closing, "update_mdo_states"), " kvt::forward_key(kvt_forward);"),
-        (_behind_barrier(code, opening, closing, "compute_sfm_v"), " kvt::forward_value<CTA_TILE_KV>(kvt_forward);"),
-        (_behind_barrier(code, closing, end), f" kvt::leave<{other}>(kvt_forward, tid);"),
+        (_statement(code, begin + loads[0].start()), "kvt::Forward kvt_forward; kvt::enter(kvt_forward);\n      "),
+        (_statement(code, loop), f"kvt::begin_forward<{other}>(kvt_forward, {place}, {part});\n"),
+        *_behind_copies(code, opening, closing, "update_mdo_states", " kvt::forward_key(kvt_forward);"),
+        *_behind_copies(code, opening, closing, "compute_sfm_v", " kvt::forward_value<CTA_TILE_KV>(kvt_forward);"),
+        (_behind_barrier(code, closing, end), f" kvt::leave(kvt_forward, {place});"),
         _two_blocks(code),
     ]
     return _edited(source, [*edits, _prepared(code), _included(code, f"hopper/{RECORDER_HEADER}")])
@@ -144,21 +141,36 @@ def _two_blocks(code: str) -> tuple[int, str]:
     return found.start(1), ", 2"
 
 
-def _behind_barrier(code: str, begin: int, end: int, call: str | None = None) -> int:
-    """Find the place behind the first barrier, or behind the first one that follows the last call of a function.
+def _behind_barrier(code: str, begin: int, end: int, what: str = "its loop") -> int:
+    """Find the place behind the first barrier.
 
     Raises:
-        MismatchError: There is no such call or barrier.
+        MismatchError: There is none.
     """
-    if call is not None:
-        calls = list(re.finditer(rf"\b{call}\s*<", code[begin:end]))
-        if not calls:
-            raise MismatchError(f"{_FORWARD} does not call {call}")
-        begin += calls[-1].start()
-    barrier = re.compile(r"\bblock\s*\.\s*sync\s*\(\s*\)\s*;").search(code, begin, end)
+    barrier = _BARRIER.search(code, begin, end)
     if barrier is None:
-        raise MismatchError(f"{_FORWARD} has no barrier behind {call or 'its loop'}")
+        raise MismatchError(f"{_FORWARD} has no barrier behind {what}")
     return barrier.end()
+
+
+def _behind_copies(code: str, begin: int, end: int, product: str, text: str) -> list[tuple[int, str]]:
+    """Make the edits that insert a text where a product's memory has been given to the next copies.
+
+    A barrier follows the last call of the product's function. Behind it, copies are issued, in one of the branches that
+    a compiler chooses from. A time that is read in front of them holds them up.
+
+    Raises:
+        MismatchError: There is no such call, barrier or copy.
+    """
+    calls = list(re.finditer(rf"\b{product}\s*<", code[begin:end]))
+    if not calls:
+        raise MismatchError(f"{_FORWARD} does not call {product}")
+    begin = _behind_barrier(code, begin + calls[-1].start(), end, product)
+    following = _BARRIER.search(code, begin, end)
+    issued = list(_ISSUED.finditer(code, begin, following.start() if following else end))
+    if not issued:
+        raise MismatchError(f"{_FORWARD} issues no copies behind {product}")
+    return [(copies.end(), text) for copies in issued]
 
 
 def _prepared(code: str) -> tuple[int, str]:
