@@ -4,8 +4,8 @@
 
 Decodes of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16, 576 tokens a sequence), 16 layers
 read once each in a CUDA graph; microseconds a layer, median of 15 rounds of 20 replays. `own`: FlashInfer's kernels,
-twice; `recorded`: rewritten; `left out`: the same in a step that is not recorded. `cold`: as in `bench/tile_kernels.py`. The first run compiles both, which
-takes minutes.
+twice; `recorded`: rewritten; `left out`: the same in a step that is not recorded. `cold`: as in
+`bench/tile_kernels.py`. The first run compiles both, which takes minutes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def main() -> None:
         for _ in range(ROUNDS):
             off = 0.0
             if weights:
-                off = statistics.median(replayed_us(alone, ring, stream, enabled=False) / LAYERS for _ in range(REPLAYS))
+                off = statistics.median(
+                    replayed_us(alone, ring, stream, enabled=False) / LAYERS for _ in range(REPLAYS)
+                )
             for name, graph, enabled in (
                 ("own", graphs["own"], False),
                 ("recorded", graphs["recorded"], True),

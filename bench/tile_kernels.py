@@ -1,15 +1,15 @@
 """On a GPU: what recording tiles costs vLLM's Triton kernels by themselves, by part. No engine.
 
-    python bench/tile_kernels.py [KIND...] [REGISTERS...] [nTHREADS...]
+    python bench/tile_kernels.py [KIND...] [REGISTERS...] [nTHREADS...] [cold]
 
 Decode batches of the Llama-3.1-8B shape (32 query and 8 KV heads of 128, blocks of 16) and a prefill of 16 prompts of
 512 tokens, a CUDA graph of 32 calls replayed; microseconds a call, median of 21 rounds, kinds alternating. `off`:
 vLLM's kernels; `recorded`: rewritten; `filtered`: the same in a step that is not recorded (out of a graph such a step
 launches vLLM's own); `windows`: no tiles, only the layer's window; the others leave out or move a part of what
 rewriting adds. Attention is held to the registers of vLLM's own where an engine's would be (`any registers`: it is
-not). With `cold` 128 MiB pass through the L2 cache in front of each call, as weights do in an engine, and the time of
-that is taken off. Numbers as arguments: each named kind held to those, too; with an n, by a block of so many threads, which only the
-compiler is told of. Names as arguments: only these kinds, beside `off`.
+not). Numbers as arguments: each named kind held to those, too; with an n, by a block of so many threads, which only the
+compiler is told of. Names as arguments: only these kinds, beside `off`. With `cold` 128 MiB pass through the L2 cache
+in front of each call, as weights do in an engine, and the time of that is taken off.
 """
 
 from __future__ import annotations

@@ -329,7 +329,13 @@ def test_order_of_coordinates_and_comments_do_not_matter() -> None:
         (rewrite.forward, FORWARD, "update_mdo_states<", "update_states<", "does not call update_mdo_states"),
         (rewrite.forward, FORWARD, "  }\n  block.sync();", "  }\n", "no barrier behind its loop"),
         (rewrite.forward, FORWARD, "block . sync ( );", "", "no barrier behind compute_sfm_v"),
-        (rewrite.forward, FORWARD, "produce_v(iter + 1);\n    cp_async::commit_group();", "", "no copies behind compute"),
+        (
+            rewrite.forward,
+            FORWARD,
+            "produce_v(iter + 1);\n    cp_async::commit_group();",
+            "",
+            "no copies behind compute",
+        ),
         (rewrite.forward, FORWARD, "__launch_bounds__(KTraits::NUM_THREADS) ", "", "has no bounds"),
         (rewrite.forward, FORWARD, "cudaStream_t stream)", "cudaStream_t on)", "takes no stream"),
     ],
@@ -629,7 +635,9 @@ def test_programs_that_go_forward_without_room_keep_to_the_ring(
 ) -> None:
     """The tiles that find room are written: the step is dropped whole, for its counts say that there was too little."""
     machine = Machine(code, 16, 128, tile_room=tiles, program_room=count)
-    ran = [(each._replace(layer=1, head=1), begin, length) for each, begin, length in data.draw(forward_programs(16, 128))]
+    ran = [
+        (each._replace(layer=1, head=1), begin, length) for each, begin, length in data.draw(forward_programs(16, 128))
+    ]
     for program, begin, length in ran:
         machine.run_forward(program, begin, length)
     pair = int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]])

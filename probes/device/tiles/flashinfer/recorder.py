@@ -84,16 +84,16 @@ HEADER = (
     "typedef unsigned int u32;\ntypedef unsigned long long u64;\n\n"
     + "".join(f"constexpr u64 {name} = {value}ull;\n" for name, value in sorted(_NAMES.items()))
     + r"""
+constexpr int IDS_AHEAD = 4;  // blocks that each lane of a warp asks for before it waits
+
 // What a consumer keeps in registers: an address, the counts of K and V in half a word each, and their last times.
 struct Program {
   u64 address;  // 0: this thread does not write
   u32 counts, times[2];
 };
 
-constexpr int IDS_AHEAD = 4;
-
-// The place of a program in the ring. `pair`: what the counter of programs and tiles was, which comes from memory and is
-// not waited for before it is looked at; in the first thread only, for which alone `room` is not 0.
+// The place of a program in the ring, its row, what its layer is told, and the ids that its lanes asked for.
+// `pair`: what the counter of programs and tiles was, in the first thread. `room`: 0 if nothing is to be recorded.
 struct Reserved {
   u64 pair, tile_memory, program_memory;
   u32 room, program_room, row, told, ids[IDS_AHEAD];
@@ -212,7 +212,7 @@ extern "C" __attribute__((weak, visibility("default"))) void kvt_facts(unsigned 
 
 namespace kvt {
 
-// What a program finds out at its begin: what stands in the table where its layer would, the facts, and the ring's state.
+// What a program finds out at its begin: what stands in the table where its layer would, facts, and the ring's state.
 struct Found {
   u64 known, told, control, windows, program_room, tile_room, program_memory, tile_memory, pages_before, rows_before;
 };
@@ -255,8 +255,8 @@ struct Place {
   int first_page, tokens;
 };
 
-// What a program reads of a sequence: `tiles` from number `low` on, each of so many units, which are blocks, or parts of a
-// block of which `per_block` make one. `blocks`: the sequence's; `known`: all of its units.
+// What a program reads of a sequence: `tiles` from number `low` on, each of so many units, which are blocks, or parts of
+// a block of which `per_block` make one. `blocks`: the sequence's; `known`: all of its units.
 template <typename Id>
 struct Part {
   const Id* blocks;
@@ -506,7 +506,8 @@ template <int TILE>
 KVT_INLINE void forward_value(Forward& program) {
   if (!program.end) return;
   const u32 value = ticks_since(program.time) << 8, left = program.units - program.done;
-  const u32 place = place_behind(program.reserved.pair, program.done), free = place < program.end ? program.end - place : 0;
+  const u32 place = place_behind(program.reserved.pair, program.done);
+  const u32 free = place < program.end ? program.end - place : 0;
   const u32 blocks = program.blocks < left ? program.blocks : left, stored = blocks < free ? blocks : free;
   const u64 address = program.reserved.tile_memory + 2ull * place;
   if (program.blocks == 1) {
@@ -527,7 +528,8 @@ template <typename Cache, typename Thread>
 KVT_INLINE void leave(const Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 tokens,
                       const Thread& thread) {
   if (program.reserved.room) {
-    const int first_page = lists(program.reserved.told, head) | sums(program.reserved.told, head) ? cache.indptr[row] : 0;
+    const bool looks = lists(program.reserved.told, head) || sums(program.reserved.told, head);
+    const int first_page = looks ? static_cast<int>(cache.indptr[row]) : 0;
     const Place place{row, head, query_block, first_page, static_cast<int>(tokens)};
     const u32 page = cache.page_size;
     write_record(program.reserved, forward_part(program, cache, first_page, tokens), place, thread.x,
