@@ -255,8 +255,8 @@ struct Place {
   int first_page, tokens;
 };
 
-// What a program reads of a sequence: `tiles` from number `low` on, each of so many units, which are blocks, or parts of
-// a block of which `per_block` make one. `blocks`: the sequence's; `known`: all of its units.
+// What a program reads of a sequence: `tiles` from number `low` on, each of so many units: blocks, or parts of a block
+// of which `per_block` make one. `blocks`: the sequence's; `known`: all of its units.
 template <typename Id>
 struct Part {
   const Id* blocks;
