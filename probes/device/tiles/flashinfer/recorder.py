@@ -7,7 +7,7 @@ issued is not recorded. A program goes from its last tile to its first, and mult
 V. So both times count from those of the tile before (`FROM_END`).
 
 In `fa2`, the same warps load and multiply. A program goes from the first tile of its part of the sequence to the last.
-Its first thread stamps behind the barriers that follow the products, when no warp needs the tile's memory any more.
+Its first thread stamps when no warp needs a tile's memory any more, and the copies of the next tile have been issued.
 Parts begin at a block, not at a multiple of a tile. So a tile of several blocks is recorded as these, with the same
 times.
 
@@ -15,9 +15,9 @@ A compiled library outlives the process and serves others, so no address is a co
 has constant memory for the facts (`FACTS`), which is filled before the first launch. A kernel is not told its layer: it
 looks up the address of the layer's K in a table whose hash has no collisions.
 
-A decode's program takes some ten microseconds, and a load from memory 0.3. So `fa2` asks for all that it wants to know
-before it learns which sequence is its own, and looks at the answers when its first tile is on its way. No load waits
-for another one, and the reservation is on its way while block ids are summed up.
+A decode's program takes some twenty microseconds, and a load from memory one, while others load. So `fa2` asks when its
+first tile is on its way, waits once, for whether its layer is recorded, and looks at its place and at the ids that it
+sums up when they have come.
 """
 
 from __future__ import annotations
