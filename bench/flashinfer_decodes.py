@@ -1,4 +1,4 @@
-"""What recording tiles costs FlashInfer's decodes by themselves: no engine, and neither torch nor FlashInfer's JIT.
+"""Measure what recording tiles costs FlashInfer's decodes by themselves: no engine, neither torch nor its JIT.
 
     python -m bench.flashinfer_decodes WHEEL -o FOLDER     # FlashInfer 0.7.2's wheel, unpacked; needs nvcc and no GPU
     python -m bench.flashinfer_decodes FOLDER              # needs a GPU of Hopper's
