@@ -661,3 +661,7 @@ def test_kernels_without_pages_and_pages_that_fit_no_record_write_nothing(code: 
         machine = Machine(code, page, 96, tile_room=100, program_room=10)
         machine.run(Program(0, 0, 0, 0, 100, 0, 2, 1000, [100] * 4), paged=paged)
         assert int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]]) == 0
+    for page in (8, 24, 16 * 512):
+        machine = Machine(code, page, 128, tile_room=100, program_room=10)
+        machine.run_forward(Program(0, 0, 0, 0, 100, 0, 1, 1000, [100] * 2), 0, 100)
+        assert int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]]) == 0

@@ -479,7 +479,7 @@ KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32
   const u32 page = cache.page_size, unit = tile < page ? tile : page, bits = bits_of(unit);
   const u32 read = count * tile < length ? count * tile : length;
   const u32 low = begin >> bits, units = read + unit - 1 >> bits;
-  const bool fit = !(unit & unit - 1 | (begin | page | tile) & unit - 1) && page < 16 * 512 && units < 1 << 16;
+  const bool fit = !(unit & unit - 1 | (begin | page | tile) & (unit - 1 | 15)) && page < 16 * 512 && units < 1 << 16;
   program.low = low;
   program.units = units;
   program.bits = bits;
