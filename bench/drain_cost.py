@@ -1,0 +1,107 @@
+"""Measure what draining tiles costs the engine's thread: both run Python, and one waits for the other. No GPU.
+
+    python -m bench.drain_cost
+
+A thread works as an engine does, in Python and small tensor operations, about 9 ms a step, and sleeps until 13 ms are
+over. A quarter into the work it wakes the drain, which copies a step from a ring in the host's memory into a file:
+nothing, or 5.6 MB as `tile` records at 256 sequences. Milliseconds of work a step, medians of 150, alone and beside
+the drain in turns; ratios to alone. On a GPU the copies are the device's; what Python costs is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from kvtrace.capture.recorder import Recorder
+from kvtrace.probes.device.drain_thread import DrainSchedule
+from kvtrace.probes.device.tiles import layout
+from tests.probes.tiles.test_drain import Drain, Ring
+
+STEPS, ROUNDS, WORK_S, STEP_S = 150, 5, 0.009, 0.013
+LOADS = {"a step of nothing": (0, 0, 0), "a step of 5.6 MB": (65_536, 2_000_000, 0)}
+"""Programs, places of tiles, cache writes."""
+CAPACITIES = 1 << 20, 1 << 25, 16
+NUMBERS = range(200)
+TENSOR = torch.zeros(64)
+
+
+def work(pieces: int) -> None:
+    for _ in range(pieces):
+        _ = {number: number + 1 for number in NUMBERS}
+        TENSOR.add_(1.0)
+        _ = TENSOR[3:9]
+
+
+def pieces_of_a_step() -> int:
+    work(2000)
+    began = time.perf_counter()
+    work(500)
+    return int(500 * WORK_S / (time.perf_counter() - began))
+
+
+def close_step(ring: Ring, number: int, counts: tuple[int, int, int]) -> None:
+    """Close a step as the device does."""
+    words = ring.steps.numpy()[number % len(ring.steps)]
+    words[layout.STEP_WORD], words[layout.STATE_WORD] = number + 1, layout.RECORDED
+    for section, (count, capacity) in enumerate(zip(counts, CAPACITIES, strict=True)):
+        start = int(ring.released[section])
+        start += capacity - start % capacity if start % capacity + count > capacity else 0
+        words[layout.START_WORD + section], words[layout.COUNT_WORD + section] = start, count
+    ring.published += 1
+
+
+def steps_ms(pieces: int, counts: tuple[int, int, int] | None) -> list[float]:
+    """Run steps; ms of work of each. `counts`: what each records; None: nothing drains."""
+    ring, schedule, took = Ring(CAPACITIES), DrainSchedule(0), []
+    with tempfile.TemporaryDirectory() as folder:
+        drain = Drain(Recorder(Path(folder)), ring)
+
+        def follow() -> None:
+            while schedule.wait():
+                drain.look()
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        for number in range(STEPS):
+            began = time.perf_counter()
+            work(pieces // 4)
+            if counts is not None:
+                close_step(ring, number, counts)
+                schedule.enqueued()
+            work(pieces - pieces // 4)
+            worked = time.perf_counter() - began
+            took.append(1e3 * worked)
+            time.sleep(max(0.0, STEP_S - worked))
+        schedule.end()
+        thread.join()
+        drain.look()
+        drain.close()
+        assert counts is None or drain.recorded == STEPS, drain.recorded
+    return took
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    pieces = pieces_of_a_step()
+    alone, beside = [], {name: [] for name in LOADS}
+    for _ in range(ROUNDS):
+        alone.append(statistics.median(steps_ms(pieces, None)))
+        for name, counts in LOADS.items():
+            beside[name].append(statistics.median(steps_ms(pieces, counts)))
+    print(f"{'alone':20} {statistics.median(alone):6.2f} ms of work a step, {os.cpu_count()} cores")
+    for name, found in beside.items():
+        ratios = [value / base for value, base in zip(found, alone, strict=True)]
+        print(
+            f"{name:20} {statistics.median(found):6.2f} ms {statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
