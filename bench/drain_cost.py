@@ -98,9 +98,8 @@ def main() -> None:
     print(f"{'alone':20} {statistics.median(alone):6.2f} ms of work a step, {os.cpu_count()} cores")
     for name, found in beside.items():
         ratios = [value / base for value, base in zip(found, alone, strict=True)]
-        print(
-            f"{name:20} {statistics.median(found):6.2f} ms {statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
-        )
+        spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+        print(f"{name:20} {statistics.median(found):6.2f} ms {spread}")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ FlashInfer has two templates. On Hopper, vLLM's prefills run `fa3`, whose warps 
 `fa2`, which loads and multiplies with the same warps. On other GPUs both run `fa2`. Nothing depends on line numbers.
 In `fa3`, the rewriting looks for the function that multiplies (it waits for Q), for the kernel that calls it, and for
 the statements that give K's and V's shared memory back: by then a tile has been multiplied. In `fa2` it looks for the
-loop over tiles, and in it for the barriers behind the products and the copies that are issued then. In both it looks for
-the function that launches. A source of another form raises `MismatchError`, and FlashInfer's own headers stay. What a
-kernel computes is untouched.
+loop over tiles, and in it for the barriers behind the products and the copies that are issued then. In both it looks
+for the function that launches. A source of another form raises `MismatchError`, and FlashInfer's own headers stay. What
+a kernel computes is untouched.
 """
 
 from __future__ import annotations
