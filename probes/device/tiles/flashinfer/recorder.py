@@ -142,7 +142,6 @@ KVT_INLINE void load_two(u64 address, u64& first, u64& second) {
   asm volatile("ld.relaxed.cta.global.v2.b64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(address));
 }
 
-
 KVT_INLINE u32 now() {
   u32 time;
   asm volatile("mov.u32 %0, %globaltimer_lo;" : "=r"(time));

@@ -37,7 +37,6 @@ _PLACE = ("paged_kv", "request_idx", "kv_head_idx", "qo_tile_idx", "kv_len", "ti
 _PART = ("chunk_start", "chunk_size", "num_iterations", "CTA_TILE_KV")
 """Names of `fa2`'s program: its place, the sequence's tokens, and the thread; its part of these and its tiles."""
 
-
 _BARRIER = re.compile(r"\bblock\s*\.\s*sync\s*\(\s*\)\s*;")
 _ISSUED = re.compile(r"\bcp_async\s*::\s*commit_group\s*\(\s*\)\s*;")
 
