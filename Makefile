@@ -171,6 +171,8 @@ pictures: $(READY) explore
 bench: $(READY)
 	@echo "== a host record"
 	$(BIN)/python bench/record_cost.py
+	@echo "== draining tiles beside an engine's thread"
+	$(BIN)/python -m bench.drain_cost
 	@echo "== engine throughput, alternating (about 5 minutes)"
 	$(BIN)/python bench/throughput.py 2>/dev/null
 	@echo "== ingest"

@@ -1,7 +1,7 @@
 // Times FlashInfer's decodes (`fa2`) of Llama-3.1-8B's shape: see flashinfer_decodes.py, which compiles this twice, and
 // defines REWRITTEN where the headers are the rewritten ones.
 //
-//     PROGRAM SEQUENCES...      LEFT_OUT=1: in a step that is not recorded
+//     PROGRAM NAME SEQUENCES...      prints NAME; LEFT_OUT=1: in a step that is not recorded
 #include <flashinfer/attention/default_prefill_params.cuh>
 #include <flashinfer/attention/prefill.cuh>
 #include <flashinfer/attention/variants.cuh>
@@ -77,7 +77,7 @@ Word* tell(const Number* cache, size_t layer) {
     }
   }
   Word* place = on_device(control);
-  std::vector<Word> facts(8, 0);
+  std::vector<Word> facts(kvt::FACT_ROWS_BEFORE + 1, 0);
   facts[kvt::FACT_CONTROL] = (Word)place, facts[kvt::FACT_HEADS] = ~0ull, facts[kvt::FACT_PAGES_BEFORE] = 1ull << 40;
   facts[kvt::FACT_LAYERS] = (Word)on_device(table);
   facts[kvt::FACT_FACTOR] = factor, facts[kvt::FACT_SHIFT] = 64 - BITS;

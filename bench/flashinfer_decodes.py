@@ -17,13 +17,12 @@ import re
 import statistics
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
+
+from tests.probes.tiles import wheel
 
 SEQUENCES = ("32", "256")
 RUNS = 5
-LEFT_OUT = "left out"
 SOURCE = Path(__file__).with_suffix(".cu")
-DATA = "flashinfer/data"
 
 
 def main() -> None:
@@ -34,21 +33,16 @@ def main() -> None:
     if options.out is None:
         run(options.folder)
         return
-    from kvtrace.probes.device.tiles.flashinfer.overlay import Overlay
-
-    data = options.folder / DATA
     options.out.mkdir(parents=True, exist_ok=True)
-    places = {"CACHE_DIR": options.out / "cache", "WORKSPACE_DIR": options.out, "INCLUDE_DIR": data / "include"}
-    rewritten = Overlay(SimpleNamespace(**{f"FLASHINFER_{name}": place for name, place in places.items()})).folder
-    for name, headers, defined in (("own", data / "include", []), ("recorded", rewritten / "include", ["-DREWRITTEN"])):
-        print(f"{name}: {compiled(data, headers, options.out / name, defined)} registers")
+    own, rewritten = options.folder / wheel.DATA / "include", wheel.rewritten_headers(options.folder, options.out)
+    for name, headers, defined in (("own", own, []), ("recorded", rewritten, ["-DREWRITTEN"])):
+        print(f"{name}: {compiled(options.folder, headers, options.out / name, defined)} registers")
 
 
-def compiled(data: Path, headers: Path, out: Path, defined: list[str]) -> int:
+def compiled(folder: Path, headers: Path, out: Path, defined: list[str]) -> int:
     """Compile the program. Returns the registers of the kernel that reads tiles of 128 tokens."""
-    includes = [f"-I{each}" for each in (*data.glob("cccl/*"), *data.glob("cccl/*/include")) if each.is_dir()]
-    command = ["nvcc", "-std=c++17", "-O3", "-arch=sm_90a", "-w", "-use_fast_math", "--expt-relaxed-constexpr"]
-    command += [*includes, *defined, f"-isystem={headers}", f"-isystem={data / 'csrc'}", "-Xptxas", "-v"]
+    told = wheel.arguments(folder, headers, folder / wheel.DATA / "csrc")
+    command = ["nvcc", "-arch=sm_90a", *told, *defined, "-Xptxas", "-v"]
     done = subprocess.run([*command, str(SOURCE), "-o", str(out)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
@@ -64,7 +58,7 @@ def run(folder: Path) -> None:
         for name, program, settings in (
             ("own", "own", {}),
             ("recorded", "recorded", {}),
-            (LEFT_OUT, "recorded", {"LEFT_OUT": "1"}),
+            ("left out", "recorded", {"LEFT_OUT": "1"}),
         ):
             command = [str(folder / program), name, *SEQUENCES]
             said = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=False)

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +19,8 @@ from hypothesis import strategies as st
 from kvtrace.ingest.derive import tile_columns
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.tiles.flashinfer import recorder, rewrite
-from kvtrace.probes.device.tiles.flashinfer.overlay import Overlay
 from kvtrace.probes.device.tiles.source import MismatchError
+from tests.probes.tiles import wheel
 from tests.probes.tiles.versions import distinct
 
 HERE = Path(__file__).parent
@@ -118,11 +117,12 @@ COUNTED = (
 )
 
 
-def compiled(instance: str, gpu: str, data: Path, headers: Path, work: Path) -> tuple[dict[str, int], list[int]]:
+def compiled(instance: str, gpu: str, folder: Path, headers: Path, work: Path) -> tuple[dict[str, int], list[int]]:
     """Compile kernels with pages of any size, bfloat16, heads of 128.
 
     Returns counts of words in the PTX, and the registers of each of `fa2`'s kernels that read tiles.
     """
+    data = folder / wheel.DATA
     (work / "stub").mkdir(parents=True)
     (work / "stub" / "curand_kernel.h").write_text(CURAND)
     header = (data / "include/flashinfer/attention/prefill.cuh").read_text()
@@ -132,11 +132,9 @@ def compiled(instance: str, gpu: str, data: Path, headers: Path, work: Path) -> 
     ):
         instance = instance.replace(mark, value if parameter in header else "")
     (work / "instance.cu").write_text(instance)
-    includes = [headers, data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
-    command = [NVCC, "-ptx", "-std=c++17", "-O3", f"-gencode=arch=compute_{gpu},code=compute_{gpu}", "-w"]
-    command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", "--expt-relaxed-constexpr", "-use_fast_math"]
-    command += [f"-I{each}" for each in (*data.glob("cccl/*"), *data.glob("cccl/*/include")) if each.is_dir()]
-    command += [f"-isystem={each}" for each in includes]  # as FlashInfer names them
+    others = [data / "cutlass/include", data / "cutlass/tools/util/include", data / "csrc", work / "stub"]
+    command = [NVCC, "-ptx", f"-gencode=arch=compute_{gpu},code=compute_{gpu}"]
+    command += ["-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED", *wheel.arguments(folder, headers, *others)]
     done = subprocess.run(
         [*map(str, command), "-o", str(work / "out.ptx"), str(work / "instance.cu")],
         capture_output=True,
@@ -177,11 +175,9 @@ COMPILED = [
 def test_the_rewritten_kernel_compiles_with_its_timers_and_as_many_products_and_copies(
     folder: Path, tmp_path: Path, instance: str, gpu: str
 ) -> None:
-    data = folder / "flashinfer/data"
-    places = {"CACHE_DIR": tmp_path / "cache", "WORKSPACE_DIR": tmp_path, "INCLUDE_DIR": data / "include"}
-    overlay = Overlay(SimpleNamespace(**{f"FLASHINFER_{name}": place for name, place in places.items()}))
-    own, own_registers = compiled(instance, gpu, data, data / "include", tmp_path / "own")
-    ours, our_registers = compiled(instance, gpu, data, overlay.folder / "include", tmp_path / "ours")
+    rewritten = wheel.rewritten_headers(folder, tmp_path)
+    own, own_registers = compiled(instance, gpu, folder, folder / wheel.DATA / "include", tmp_path / "own")
+    ours, our_registers = compiled(instance, gpu, folder, rewritten, tmp_path / "ours")
     added = {word: ours[word] - own[word] for word in COUNTED if ours[word] != own[word]}
     marks = ours["st.global.u8"]
     if instance is PREFILL:
@@ -381,7 +377,7 @@ class Machine:
     """`DECODES` rows of the table belong to another kernel, which ran `ROWS_BEFORE` rows."""
 
     def __init__(self, code: ctypes.CDLL, page: int, tile: int, tile_room: int, program_room: int) -> None:
-        self.code, self.page, self.tile = code, page, tile
+        self.code, self.page, self.tile, self.rooms = code, page, tile, (program_room, tile_room)
         self.memory = [np.zeros(size, np.uint8) for size in (24 * 64, 2 * 8192)]
         self.control, self.windows = (
             np.zeros(layout.CONTROL_WORDS, np.uint64),
@@ -427,6 +423,13 @@ class Machine:
         words = self.windows.reshape(2, layout.WINDOW_WAYS, layout.WAY_WORDS)[layer].max(axis=0)
         first, last = (int(words[layout.ATTENTION_WINDOW + word]) for word in (layout.FIRST, layout.LAST))
         return first ^ (1 << 64) - 1, last
+
+    def counted(self) -> int:
+        """How many programs asked for room; none wrote where there is none."""
+        programs, tiles = self.rooms
+        assert not self.memory[0][24 * programs :].any()
+        assert not self.memory[1][2 * tiles :].any()
+        return int(self.control[layout.CURSOR_WORDS[layout.PROGRAMS]]) >> layout.TILE_BITS
 
     def row_of(self, program: Program) -> int:
         """The row of the batch that a program's row is."""
@@ -619,13 +622,11 @@ def test_programs_without_room_are_counted_and_write_nothing(
     for program in ran:
         machine.run(program)
     pair = int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]])
+    assert machine.counted() == (len(ran) if tiles and count else 0)
     if tiles and count:
-        assert pair >> layout.TILE_BITS == len(ran)
         assert pair & layout.TILE_MASK == sum(program.tiles + 1 & ~1 for program in ran)
     else:
         assert pair == 0
-    assert not machine.memory[0][24 * count :].any()
-    assert not machine.memory[1][2 * tiles :].any()
 
 
 @settings(max_examples=30)
@@ -640,10 +641,7 @@ def test_programs_that_go_forward_without_room_keep_to_the_ring(
     ]
     for program, begin, length in ran:
         machine.run_forward(program, begin, length)
-    pair = int(machine.control[layout.CURSOR_WORDS[layout.PROGRAMS]])
-    assert pair >> layout.TILE_BITS == (len(ran) if tiles and count else 0)
-    assert not machine.memory[0][24 * count :].any()
-    assert not machine.memory[1][2 * tiles :].any()
+    assert machine.counted() == (len(ran) if tiles and count else 0)
 
 
 def test_windows_are_kept_without_a_ring_and_by_heads_that_are_left_out(code: ctypes.CDLL) -> None:
