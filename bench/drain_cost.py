@@ -3,7 +3,7 @@
     python -m bench.drain_cost
 
 A thread works as an engine does, in Python and small tensor operations, about 9 ms a step, and sleeps until 13 ms are
-over. A quarter into the work it wakes the drain, which copies a step from a ring in the host's memory into a file:
+over. A quarter into the work it closes a step, which the drain copies from a ring in the host's memory into a file:
 nothing, or 5.6 MB as `tile` records at 256 sequences. Milliseconds of work a step, medians of 150, alone and beside
 the drain in turns; ratios to alone. On a GPU the copies are the device's; what Python costs is the same.
 """
@@ -20,9 +20,8 @@ from pathlib import Path
 import torch
 
 from kvtrace.capture.recorder import Recorder
-from kvtrace.probes.device.drain_thread import DrainSchedule
-from kvtrace.probes.device.tiles import layout
-from tests.probes.tiles.test_drain import Drain, Ring
+from kvtrace.probes.device.timer import CALIBRATE_SECONDS
+from tests.probes.tiles.host_drain import Drain, Ring
 
 STEPS, ROUNDS, WORK_S, STEP_S = 150, 5, 0.009, 0.013
 LOADS = {"a step of nothing": (0, 0, 0), "a step of 5.6 MB": (65_536, 2_000_000, 0)}
@@ -46,25 +45,15 @@ def pieces_of_a_step() -> int:
     return int(500 * WORK_S / (time.perf_counter() - began))
 
 
-def close_step(ring: Ring, number: int, counts: tuple[int, int, int]) -> None:
-    """Close a step as the device does."""
-    words = ring.steps.numpy()[number % len(ring.steps)]
-    words[layout.STEP_WORD], words[layout.STATE_WORD] = number + 1, layout.RECORDED
-    for section, (count, capacity) in enumerate(zip(counts, CAPACITIES, strict=True)):
-        start = int(ring.released[section])
-        start += capacity - start % capacity if start % capacity + count > capacity else 0
-        words[layout.START_WORD + section], words[layout.COUNT_WORD + section] = start, count
-    ring.published += 1
-
-
 def steps_ms(pieces: int, counts: tuple[int, int, int] | None) -> list[float]:
     """Run steps; ms of work of each. `counts`: what each records; None: nothing drains."""
-    ring, schedule, took = Ring(CAPACITIES), DrainSchedule(0), []
+    ring, took = Ring(CAPACITIES), []
     with tempfile.TemporaryDirectory() as folder:
         drain = Drain(Recorder(Path(folder)), ring)
 
         def follow() -> None:
-            while schedule.wait():
+            while drain.wait():
+                drain._timer.due_ns = time.monotonic_ns() + round(1e9 * CALIBRATE_SECONDS)
                 drain.look()
 
         thread = threading.Thread(target=follow)
@@ -73,17 +62,16 @@ def steps_ms(pieces: int, counts: tuple[int, int, int] | None) -> list[float]:
             began = time.perf_counter()
             work(pieces // 4)
             if counts is not None:
-                close_step(ring, number, counts)
-                schedule.enqueued()
+                ring.closes(number + 1, counts)
             work(pieces - pieces // 4)
             worked = time.perf_counter() - began
             took.append(1e3 * worked)
             time.sleep(max(0.0, STEP_S - worked))
-        schedule.end()
+        drain.end()
         thread.join()
         drain.look()
         drain.close()
-        assert counts is None or drain.recorded == STEPS, drain.recorded
+        assert counts is None or drain.state.recorded == STEPS, drain.state.recorded
     return took
 
 

@@ -84,11 +84,11 @@ class Events:
         self.handles = (ctypes.c_uint64 * count)()
         create, self._record = _call("cuEventCreate", pointer, ctypes.c_uint), _call("cuEventRecord", pointer, pointer)
         for index in range(count):
-            _check(create(ctypes.addressof(self.handles) + 8 * index, 0))
+            check(create(ctypes.addressof(self.handles) + 8 * index, 0))
 
     def record(self, index: int, stream: int) -> None:
         """Have the GPU note the time when it comes to this point of a stream."""
-        _check(self._record(self.handles[index], stream))
+        check(self._record(self.handles[index], stream))
 
     def elapsed_ns(self, since: int, first: int, count: int) -> NDArray[int64]:
         """Times of some of these, up to the first that the GPU has not come to yet.
@@ -109,7 +109,7 @@ class Events:
         function, handles = entry("cuEventElapsedTime"), ctypes.addressof(self.handles)
         done, error = _native.elapsed(function, since, handles, first, count, ring, out)
         if error != NOT_READY:
-            _check(error)
+            check(error)
         return numpy.rint(found[:done].astype(numpy.float64) * 1e6).astype(numpy.int64)
 
 
@@ -129,7 +129,12 @@ def _call(name: str, *types: type[Value | ctypes.c_uint]) -> Callable[..., int]:
     return ctypes.CFUNCTYPE(ctypes.c_int, *types)(needed_entry(name))
 
 
-def _check(error: int) -> None:
+def check(error: int) -> None:
+    """Raise what CUDA's error is.
+
+    Raises:
+        RuntimeError: It is one.
+    """
     if error:
         raise RuntimeError(f"CUDA error {error}")
 
@@ -145,7 +150,7 @@ def stay_out_of_captures() -> None:
         RuntimeError: It refuses.
     """
     relaxed = ctypes.c_int(2)
-    _check(_call("cuThreadExchangeStreamCaptureMode", pointer)(ctypes.addressof(relaxed)))
+    check(_call("cuThreadExchangeStreamCaptureMode", pointer)(ctypes.addressof(relaxed)))
 
 
 class Module:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import KV_WINDOW, WindowKind
 from kvtrace.probes.device.cuda_events import EventRing, Taken
-from kvtrace.probes.device.drain_thread import Drain
+from kvtrace.probes.device.drain_thread import Drain, DrainSchedule
 from kvtrace.probes.device.graph_timestamps import ATTENTION_START, PLACES, GraphTimestamps
 
 if TYPE_CHECKING:
@@ -25,13 +25,18 @@ class WindowDrain(Drain):
     """Copies one device's windows: timestamps of graphs, and those of CUDA events.
 
     A step that is overwritten before it could be copied is counted as dropped, whole.
+
+    Attributes:
+        schedule: Is to be told of steps.
     """
 
     def __init__(self, timestamps: GraphTimestamps, ring: EventRing, recorder: Recorder, engine_pid: int) -> None:
-        super().__init__("kvtrace-drain", recorder, LOOK_SECONDS)
+        super().__init__("kvtrace-drain", recorder)
         import numpy
         import torch
 
+        self.schedule = DrainSchedule(LOOK_SECONDS)
+        self.wait, self.end = self.schedule.wait, self.schedule.end
         self._timestamps = timestamps
         self._event_ring = ring
         self._lost = 0

@@ -1,7 +1,7 @@
-"""The thread that drains a device's ring, and its schedule.
+"""A thread that drains a device's ring, and a schedule for one that runs Python.
 
-While it runs Python the engine's threads cannot, and a step's results, or the next step, come later by as much. Right
-after a step has been enqueued the engine's next work is to wait for the GPU, so that is when to look.
+While it does the engine's threads cannot, and a step's results, or the next step, come later by as much. Right after a
+step has been enqueued the engine's next work is to wait for the GPU, so that is when to look.
 """
 
 from __future__ import annotations
@@ -53,15 +53,12 @@ class DrainSchedule:
 
 
 class Drain(threading.Thread):
-    """Looks at one ring of the current device, at its `schedule`, until `finish` is called.
+    """Looks at one ring of the current device until `finish` is called.
 
     Any failure ends the recording from that ring, nothing else.
-
-    Attributes:
-        schedule: Is to be told of steps.
     """
 
-    def __init__(self, name: str, recorder: Recorder, seconds: float) -> None:
+    def __init__(self, name: str, recorder: Recorder) -> None:
         super().__init__(name=name, daemon=True)
         import torch
 
@@ -70,9 +67,16 @@ class Drain(threading.Thread):
         self._device = torch.cuda.current_device()
         self._timer = GpuTimer(recorder)
         self._memory = MemoryMeter(recorder)
-        self.schedule = DrainSchedule(seconds)
         with torch.inference_mode(False):
             self._stream = torch.cuda.Stream(priority=-1)
+
+    def wait(self) -> bool:
+        """Wait until it is time to look. False: this is the end. Called by this thread."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """End the waiting. Called by another thread."""
+        raise NotImplementedError
 
     def look(self) -> None:
         """Copy new records from the device. Called by this thread, on `self._stream`."""
@@ -88,7 +92,7 @@ class Drain(threading.Thread):
                 self._torch.cuda.set_device(self._device)
                 stay_out_of_captures()  # vLLM may make graphs while it serves
                 self._torch.cuda.set_stream(self._stream)
-                while self.schedule.wait():
+                while self.wait():
                     self._timer.keep(self._stream)
                     self._memory.keep()
                     self.look()
@@ -100,5 +104,5 @@ class Drain(threading.Thread):
 
     def finish(self, seconds: float) -> None:
         """Drain the rest and end, within so many seconds."""
-        self.schedule.end()
+        self.end()
         self.join(timeout=seconds)

@@ -64,11 +64,12 @@ class HostClock:
 
     Attributes:
         offset_ns: CLOCK_MONOTONIC minus global timer at the last calibration; 0: there was none.
+        gpu_ns: The global timer then.
         drift: How much faster CLOCK_MONOTONIC runs; None: not known yet.
     """
 
     def __init__(self) -> None:
-        self.offset_ns = self._gpu_ns = 0
+        self.offset_ns = self.gpu_ns = 0
         self.drift: float | None = None
         self._before: tuple[int, int] | None = None  # a calibration that is old enough to tell the drift from
 
@@ -81,16 +82,12 @@ class HostClock:
             drift = (offset_ns - self._before[1]) / (gpu_ns - self._before[0])
             self.drift = drift if abs(drift) <= LARGEST_DRIFT else 0.0
             self._before = gpu_ns, offset_ns
-        self._gpu_ns, self.offset_ns = gpu_ns, offset_ns
+        self.gpu_ns, self.offset_ns = gpu_ns, offset_ns
         return moved
-
-    def offset_at(self, gpu_ns: int) -> int:
-        """CLOCK_MONOTONIC minus global timer when that reads `gpu_ns`."""
-        return self.offset_ns + round((gpu_ns - self._gpu_ns) * (self.drift or 0.0))
 
     def host_ns(self, gpu_ns: NDArray[int64]) -> NDArray[int64]:
         """CLOCK_MONOTONIC of times of the global timer."""
-        moved = (gpu_ns - self._gpu_ns) * (self.drift or 0.0)
+        moved = (gpu_ns - self.gpu_ns) * (self.drift or 0.0)
         return gpu_ns + self.offset_ns + moved.astype(gpu_ns.dtype)
 
 
@@ -125,6 +122,11 @@ class GpuTimer:
         self._turn = 0
         self.event = self.event_ns = self._event_uncertainty_ns = 0
         self._event_due = 0.0
+
+    @property
+    def due_ns(self) -> int:
+        """When it is to be kept again, by CLOCK_MONOTONIC."""
+        return round(1e9 * self._due)
 
     def keep(self, stream: Stream) -> None:
         """Calibrate if that is due.

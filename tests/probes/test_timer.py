@@ -125,7 +125,6 @@ def test_host_times_follow_the_drift_between_calibrations(
     truth = numpy.array([[host_ns(int(time)) for time in row] for row in asked])
     assert found.dtype == numpy.int64
     assert (numpy.abs(found - truth) <= known + 1).all()
-    assert [[time + clock.offset_at(time) for time in row] for row in asked.tolist()] == pytest.approx(found, abs=2)
 
 
 def test_one_calibration_tells_no_drift_and_a_leap_is_none() -> None:

@@ -10,7 +10,7 @@ extern PyType_Spec forwards_spec, updates_spec, ends_spec, launch_spec, event_ri
     timed_passes_spec, timestamped_call_spec;
 int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
 int passes_names(void), ends_names(void), prefault_init(void);
-PyObject *elapsed(PyObject *module, PyObject *args);
+PyObject *elapsed(PyObject *module, PyObject *args), *drain_tiles(PyObject *module, PyObject *args);
 
 static PyMethodDef functions[] = {
     {"argument", FAST(argument),
@@ -25,6 +25,9 @@ static PyMethodDef functions[] = {
     {"elapsed", (PyCFunction)elapsed, METH_VARARGS,
      "elapsed(event_elapsed, since, events, first, count, ring, out): ms from an event to others; how many, and the "
      "error."},
+    {"drain_tiles", (PyCFunction)drain_tiles, METH_VARARGS,
+     "drain_tiles(drain, until_ns): follows a ring of tiles, and copies its steps to a file, without the GIL; why it is "
+     "back, and a number."},
     {NULL},
 };
 

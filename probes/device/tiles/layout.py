@@ -64,8 +64,9 @@ WRITE_WINDOW, ATTENTION_WINDOW = 0, 2
 FIRST, LAST = 0, 1
 """The complement of the first program's start; the last one's end."""
 
-# A step's description in pinned memory, 64 bits each.
-STEP_WORD, TIME_WORD, STATE_WORD, LOST_BEFORE_WORD, START_WORD, COUNT_WORD = 0, 1, 2, 3, 4, 8  # the last two + section
+# A step's description in pinned memory, 64 bits each; `kvtrace/capture/native/tile_drain.c` reads it.
+STEP_WORD, TIME_WORD, STATE_WORD, LOST_BEFORE_WORD, FILTERED_BEFORE_WORD = 0, 1, 2, 3, 7
+START_WORD, COUNT_WORD = 4, 8  # + section
 STEP_WORDS = 12
 RECORDED, OVERFLOWED = 1, 2
 """States of a step: its records are in the ring; it did not fit and is dropped whole."""

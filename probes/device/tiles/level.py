@@ -119,10 +119,8 @@ class TileRecorder:
             if self._drain is None:  # not before the first real step: graphs are being captured until then
                 self._drain = self._start_drain(engine_pid)
             wanted = self._options.wants(step) and self._limit.allows(self._drain.rate_bytes)
-            if wanted:
-                self._drain.opened(step)
-            else:
-                self._drain.leave_out()
+            if not wanted:
+                self._drain.filtered += 1  # the device does not hear of it
         self._current.left_out = bool(step) and not wanted
         if wanted or self._opened:  # between steps there is no room in the ring, and nobody records
             self._ring.open(self._stream(self._device), enabled=wanted)
@@ -139,8 +137,7 @@ class TileRecorder:
         """Close the step: the forward pass has been enqueued."""
         if self._alive and self._opened and self._drain is not None:
             self._opened = False
-            self._ring.close(self._step, self._stream(self._device))
-            self._drain.schedule.enqueued()
+            self._ring.close(self._step, self._stream(self._device), filtered=self._drain.filtered)
 
     def finish(self) -> None:
         """Drain what is left on the device."""

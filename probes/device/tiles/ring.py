@@ -52,7 +52,7 @@ DEVICE void open_step(u64* control, volatile const u64* released, u64 enabled, u
 }
 
 // Describes the step in the next slot. Returns how many steps have been closed.
-DEVICE u64 close_step(u64* control, volatile const u64* released, volatile u64* steps, u64 step) {
+DEVICE u64 close_step(u64* control, volatile const u64* released, volatile u64* steps, u64 step, u64 filtered) {
     u64 published = control[PUBLISHED_WORD];
     if (published - released[SECTIONS] >= STEP_SLOTS) {  // no slot: the host is far behind
         control[LOST_WORD] += 1;
@@ -71,6 +71,7 @@ DEVICE u64 close_step(u64* control, volatile const u64* released, volatile u64* 
     out[TIME_WORD] = control[OPENED_WORD];
     out[STATE_WORD] = state;
     out[LOST_BEFORE_WORD] = control[LOST_WORD];
+    out[FILTERED_BEFORE_WORD] = filtered;
     for (int s = 0; s < SECTIONS; ++s) {
         out[START_WORD + s] = control[HEAD_WORD + s];
         out[COUNT_WORD + s] = counts[s];
@@ -89,8 +90,8 @@ extern "C" __global__ void kvt_open(u64* control, volatile const u64* released, 
 }
 
 extern "C" __global__ void kvt_close(u64* control, volatile const u64* released, volatile u64* steps,
-                                     volatile u64* published, u64 step) {
-    u64 count = close_step(control, released, steps, step);
+                                     volatile u64* published, u64 step, u64 filtered) {
+    u64 count = close_step(control, released, steps, step, filtered);
     __threadfence_system();
     *published = count;
 }
@@ -131,7 +132,7 @@ class Ring:
             self.published = torch.zeros(1, dtype=torch.int64, pin_memory=True)
             torch.cuda.synchronize()
         module = Module(CUDA_SOURCE)
-        self._enabled, self._step = word(0), word(0)
+        self._enabled, self._step, self._filtered = word(0), word(0), word(0)
         control, released = pointer(self.control.data_ptr()), pointer(self.released.data_ptr())
         self._open = module.launch("kvt_open", 1, control, released, self._enabled)
         self._close = module.launch(
@@ -142,6 +143,7 @@ class Ring:
             pointer(self.steps.data_ptr()),
             pointer(self.published.data_ptr()),
             self._step,
+            self._filtered,
         )
 
     def open(self, stream: int, *, enabled: bool) -> None:
@@ -149,7 +151,7 @@ class Ring:
         self._enabled.value = enabled
         self._open(stream)
 
-    def close(self, step: int, stream: int) -> None:
-        """Close the step."""
-        self._step.value = step
+    def close(self, step: int, stream: int, *, filtered: int = 0) -> None:
+        """Close the step; so many before it were left out by the filters."""
+        self._step.value, self._filtered.value = step, filtered
         self._close(stream)

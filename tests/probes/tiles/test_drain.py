@@ -6,11 +6,10 @@ import ctypes
 import json
 import resource
 import tempfile
-from collections import deque
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,17 +18,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-import torch
 
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.tile_file import FILE_HEADER_BYTES
 from kvtrace.ingest.derive import tile_columns
-from kvtrace.probes.device.tiles import drain as drain_module
 from kvtrace.probes.device.tiles import layout
-from kvtrace.probes.device.tiles.drain import TileDrain
-from kvtrace.probes.device.tiles.files import TileFiles
-from kvtrace.probes.device.tiles.ring import STEP_SLOTS
-from kvtrace.probes.device.timer import HostClock
+from kvtrace.probes.device.timer import LARGEST_DRIFT
+from tests.probes.tiles.host_drain import Drain, Ring, driver
 from tests.probes.tiles.ring_code import SLOTS, add_to_cursors
 
 WRITES = 1000
@@ -37,44 +32,10 @@ STEP_BYTES = WRITES * layout.SECTIONS[layout.WRITES].record_bytes
 ROOM = 10 * WRITES
 
 
-class Ring:
-    """Of a device whose memory is the host's."""
-
-    def __init__(self, capacities: Sequence[int], slots: int = STEP_SLOTS) -> None:
-        self.capacities = list(capacities)
-        self.memory = [
-            torch.zeros(capacity * section.record_bytes, dtype=torch.uint8)
-            for capacity, section in zip(capacities, layout.SECTIONS, strict=True)
-        ]
-        self.control = torch.zeros(layout.CONTROL_WORDS, dtype=torch.int64)
-        self.released = torch.zeros(len(layout.SECTIONS) + 1, dtype=torch.int64)
-        self.steps = torch.zeros((slots, layout.STEP_WORDS), dtype=torch.int64)
-        self.published = torch.zeros(1, dtype=torch.int64)
-
-
-class Drain(TileDrain):
-    """Of such a ring."""
-
-    def __init__(self, recorder: Recorder, ring: Ring) -> None:
-        self._ring: Any = ring
-        self._engine_pid, self._opened, self._reported, self._lost_before = 1, deque(), (0, 0), 0
-        self._files, self._recorder = TileFiles(recorder, {}), recorder
-        self._timer: Any = SimpleNamespace(clock=HostClock())
-        self._stream: Any = SimpleNamespace(synchronize=lambda: None)
-        self._staging = torch.zeros(drain_module.STAGING_BYTES, dtype=torch.uint8)
-        self._staged = self._staging.numpy()
-        self._steps, self._published, self._released = ring.steps.numpy(), ring.published.numpy(), ring.released.numpy()
-        self.recorded = self.lost = self.unwritten = self.filtered = self.tiles = self._drained = 0
-        self._said, self._said_at = {}, 0.0
-
-    def closes(self, step: int, state: int) -> None:
-        """The device closes a step of 1,000 writes, which begin where the last one's ended, and is looked at."""
-        words = self._steps[step - 1]
-        words[layout.STEP_WORD], words[layout.STATE_WORD] = step, state
-        words[layout.START_WORD + layout.WRITES] = self._released[layout.WRITES]
-        words[layout.COUNT_WORD + layout.WRITES] = WRITES
-        self._published += 1
-        self.look()
+def closes(drain: Drain, step: int, state: int = layout.RECORDED, filtered: int = 0) -> None:
+    """The device closes a step of 1,000 writes, and is looked at."""
+    drain._ring.closes(step, (0, 0, WRITES), state, filtered)
+    drain.look()
 
 
 @pytest.fixture
@@ -101,28 +62,77 @@ def steps_in(drain: Drain) -> list[tuple[int, int]]:
 
 def test_a_step_that_did_not_fit_is_lost_and_said_with_the_next(drain: Drain) -> None:
     for step, state in enumerate((layout.RECORDED, layout.OVERFLOWED, layout.RECORDED), 1):
-        drain.closes(step, state)
-    assert (drain.recorded, drain.lost, drain.unwritten) == (2, 1, 0)
+        closes(drain, step, state)
+    assert (drain.state.recorded, drain.state.lost, drain.state.unwritten) == (2, 1, 0)
     assert steps_in(drain) == [(1, 0), (3, 1)]
-    assert drain._released[layout.WRITES] == 2 * WRITES
+    assert drain._ring.released[layout.WRITES] == 2 * WRITES
 
 
 @pytest.mark.usefixtures("full_after")
 def test_a_step_that_cannot_be_written_is_not_one_that_the_ring_dropped(drain: Drain) -> None:
     for step in range(1, 5):
-        drain.closes(step, layout.RECORDED)
-    assert (drain.recorded, drain.lost, drain.unwritten) == (2, 0, 2)
+        closes(drain, step)
+    assert (drain.state.recorded, drain.state.lost, drain.state.unwritten) == (2, 0, 2)
     assert steps_in(drain) == [(1, 0), (2, 0)]
-    assert drain._released[layout.WRITES] == 4 * WRITES  # the ring has room again all the same
+    assert drain._ring.released[layout.WRITES] == 4 * WRITES  # the ring has room again all the same
 
 
 def test_a_drain_that_is_killed_in_a_pause_has_said_what_it_recorded(drain: Drain) -> None:
     for step, state in enumerate((layout.RECORDED, layout.OVERFLOWED), 1):
-        drain.closes(step, state)
+        closes(drain, step, state)
     drain.look()  # nothing new
     journal = (drain._recorder.directory / "journal.jsonl").read_text().splitlines()
     said = [json.loads(line) for line in journal if '"tiles"' in line]
     assert [(counts["steps"], counts["lost_steps"], counts["bytes"]) for counts in said] == [(1, 1, drain.rate_bytes)]
+
+
+def test_a_chunk_says_what_was_left_out_before_it_by_room_and_by_filters(drain: Drain) -> None:
+    closes(drain, 1, filtered=2)
+    closes(drain, 2, layout.OVERFLOWED, filtered=3)
+    closes(drain, 3, filtered=7)
+    chunks, _ = tile_columns.headers(drain._files._recorder.directory)
+    assert [(chunk.step, chunk.lost_steps, chunk.filtered_steps) for chunk in chunks] == [(1, 0, 2), (3, 1, 5)]
+
+
+@given(st.integers(0, 1 << 62), st.integers(-(10**10), 10**10), st.floats(-LARGEST_DRIFT, LARGEST_DRIFT))
+def test_a_chunk_has_the_clocks_offset_when_it_was_opened(gpu_ns: int, later_ns: int, drift: float) -> None:
+    ring, opened_ns = Ring([16, 16, ROOM]), max(gpu_ns + later_ns, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        drain = Drain(Recorder(Path(folder)), ring)
+        clock = drain._timer.clock
+        clock.gpu_ns, clock.offset_ns, clock.drift = gpu_ns, 1234, drift
+        ring.steps[0, layout.TIME_WORD] = opened_ns
+        closes(drain, 1)
+        drain.close()
+        [chunk], _ = tile_columns.headers(drain._files._recorder.directory)
+    assert chunk.opened_gpu_ns == opened_ns
+    assert abs(opened_ns + chunk.offset_ns - int(clock.host_ns(np.array([opened_ns]))[0])) <= 1
+
+
+def test_a_driver_that_refuses_ends_the_drain_and_keeps_what_was_whole(drain: Drain) -> None:
+    closes(drain, 1)
+    driver().refuse(719)
+    with pytest.raises(RuntimeError, match="CUDA error 719"):
+        closes(drain, 2)
+    driver().refuse(0)
+    assert steps_in(drain) == [(1, 0)]
+
+
+def test_a_drain_follows_until_its_clock_is_due_or_it_is_told_to_end(drain: Drain) -> None:
+    """Steps that are closed while it waits are taken, those before the end, too."""
+    drain._timer.due_ns = 1 << 62
+    follows = threading.Thread(target=drain.look)
+    follows.start()
+    for step in range(1, 6):
+        drain._ring.closes(step, (0, 0, WRITES))
+        given_up = time.monotonic() + 60
+        while drain._ring.released[-1] < step and time.monotonic() < given_up:
+            time.sleep(1e-4)
+    drain._ring.closes(6, (0, 0, WRITES))
+    drain.end()
+    follows.join()
+    assert not drain.wait()
+    assert steps_in(drain) == [(step, 0) for step in range(1, 7)]
 
 
 class Device:
@@ -152,7 +162,7 @@ class Device:
             ctypes.memmove(control[layout.ADDRESS_WORD + section], data, len(data))
             written.append(data)
         published = int(ring.published[0])
-        ring.published[0] = self._code.close_step(control, released, steps, ctypes.c_uint64(number))
+        ring.published[0] = self._code.close_step(control, released, steps, *map(ctypes.c_uint64, (number, 0)))
         if ring.published[0] > published and ring.steps[published % SLOTS, layout.STATE_WORD] == layout.RECORDED:
             self.recorded[number] = written
 
@@ -169,10 +179,8 @@ def test_the_file_holds_what_the_device_wrote_whenever_the_host_looks(
 ) -> None:
     """A step is copied in several pieces where it does not fit the staging buffer."""
     device, steps = Device(code), 0
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drain_module, "STAGING_BYTES", staging_bytes)
-        patch.setattr(drain_module, "STEP_SLOTS", SLOTS)
-        drain = Drain(Recorder(Path(folder)), device.ring)
+    with tempfile.TemporaryDirectory() as folder:
+        drain = Drain(Recorder(Path(folder)), device.ring, staging_bytes)
         for number, move in enumerate(moves):
             if move == "look":
                 drain.look()
@@ -187,5 +195,6 @@ def test_the_file_holds_what_the_device_wrote_whenever_the_host_looks(
                 step = tile_columns._step(chunk, data, offset)
                 found[chunk.step] = [section.tobytes() for section in (step.programs, step.ticks, step.writes)]
     assert found == device.recorded
-    assert drain.recorded == len(found)
-    assert drain.recorded + drain.lost + int(device.ring.control[layout.LOST_WORD]) - drain._lost_before == steps
+    state = drain.state
+    assert state.recorded == len(found)
+    assert state.recorded + state.lost + int(device.ring.control[layout.LOST_WORD]) - state.lost_before == steps

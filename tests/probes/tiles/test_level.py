@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ pytest.importorskip("torch")
 import torch
 
 from kvtrace.capture.tile_options import TileOptions
-from kvtrace.probes.device.drain_thread import DrainSchedule
 from kvtrace.probes.device.tiles.drain import RateLimit, TileDrain
 from kvtrace.probes.device.tiles.kernels import install, keep_windows, unfit, untried
 from kvtrace.probes.device.tiles.launch import Current
@@ -24,7 +22,7 @@ class Drain(TileDrain):
     """Without a device."""
 
     def __init__(self) -> None:
-        self.filtered, self._opened, self.schedule = 0, deque(), DrainSchedule(0)
+        self.filtered = 0
 
     rate_bytes = 0
 
@@ -38,8 +36,8 @@ class Ring:
     def open(self, stream: int, *, enabled: bool) -> None:
         self.told.append("open" if enabled else "forget")
 
-    def close(self, step: int, stream: int) -> None:
-        self.told.append(step)
+    def close(self, step: int, stream: int, *, filtered: int) -> None:
+        self.told.append((step, filtered))
 
 
 @pytest.fixture
@@ -64,16 +62,14 @@ def run(level: Any, step: int, *, ends: bool = True) -> bool:
 
 def test_only_wanted_steps_get_to_the_device(level: Any) -> None:
     assert [run(level, step) for step in range(1, 8)] == [True, True, False, True, True, False, True]
-    assert level._ring.told == ["open", 3, "open", 6]
+    assert level._ring.told == ["open", (3, 2), "open", (6, 4)]
     assert level._drain.filtered == 5
-    # step 3 is lost: those left out before it count for the next
-    assert level._drain._left_out_before(6) == 4
 
 
 def test_a_dummy_run_is_no_step_and_compiles_what_steps_need(level: Any) -> None:
     run(level, 3)
     assert not run(level, 0)
-    assert level._ring.told == ["open", 3]
+    assert level._ring.told == ["open", (3, 0)]
     assert level._drain.filtered == 0
 
 
@@ -82,7 +78,7 @@ def test_a_step_that_did_not_end_is_forgotten(level: Any, following: int) -> Non
     run(level, 3, ends=False)
     run(level, following)
     run(level, 6)
-    assert level._ring.told == ["open", "forget", "open", 6]
+    assert level._ring.told == ["open", "forget", "open", (6, int(following == 4))]
 
 
 def layers_of(name: str, version: int | None) -> list[Any]:

@@ -40,7 +40,7 @@ class Machine:
         room = [self.control[layout.ROOM_WORD + section] for section in range(3)]
         add_to_cursors(self.control, counts, room)
         before = self.control[layout.PUBLISHED_WORD]
-        published = self.code.close_step(self.control, self.released, self.steps, ctypes.c_uint64(number))
+        published = self.code.close_step(self.control, self.released, self.steps, *map(ctypes.c_uint64, (number, 0)))
         if published > before:
             at = before % SLOTS * layout.STEP_WORDS
             self.held.append(list(self.steps[at : at + layout.STEP_WORDS]))
@@ -107,7 +107,7 @@ def test_a_step_that_opened_without_a_slot_is_lost_even_if_one_is_freed_meanwhil
         machine.step(number, (1, 1, 1), enabled=True)
     machine.code.open_step(machine.control, machine.released, ctypes.c_uint64(True), ctypes.c_uint64(SLOTS))
     machine.free()
-    machine.code.close_step(machine.control, machine.released, machine.steps, ctypes.c_uint64(SLOTS))
+    machine.code.close_step(machine.control, machine.released, machine.steps, *map(ctypes.c_uint64, (SLOTS, 0)))
     assert machine.steps[layout.STATE_WORD] == layout.OVERFLOWED
 
 
