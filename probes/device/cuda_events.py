@@ -25,8 +25,8 @@ Begin = Callable[[int, bool, SchedulerOutput], None]
 End = Callable[[int], None]
 """Called with a pass's number of tokens."""
 
-RING = 1 << 14
-"""Events there are: for 128 steps of 32 layers, of which some ten or twenty are in the ring at a time."""
+RING = 1 << 15
+"""Events there are: for 256 steps of 32 layers, of which some fifty are in the ring at a time."""
 
 
 class Taken(NamedTuple):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-LOOK_SECONDS = 0.1
-"""Some ten or twenty steps are taken home at once: it takes hardly longer than one."""
+LOOK_SECONDS = 0.5
+"""Some fifty or hundred steps are taken home at once: it takes hardly longer than one."""
 
 _AT_ONCE = 256
 
@@ -36,7 +36,6 @@ class WindowDrain(Drain):
         import torch
 
         self.schedule = DrainSchedule(LOOK_SECONDS)
-        self.wait, self.end = self.schedule.wait, self.schedule.end
         self._timestamps = timestamps
         self._event_ring = ring
         self._lost = 0
@@ -50,6 +49,14 @@ class WindowDrain(Drain):
         self._rows["layer"] = numpy.arange(self._windows) // 2
         self._rows["kind"] = numpy.tile([WindowKind.write, WindowKind.attention], timestamps.layers)
         self._rows["observed"] = True
+
+    def wait(self) -> bool:
+        """Wait until steps have been enqueued."""
+        return self.schedule.wait()
+
+    def end(self) -> None:
+        """End the waiting."""
+        self.schedule.end()
 
     def look(self) -> None:
         """Write the windows of new steps to the log."""

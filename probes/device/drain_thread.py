@@ -1,7 +1,8 @@
 """A thread that drains a device's ring, and a schedule for one that runs Python.
 
 While it does the engine's threads cannot, and a step's results, or the next step, come later by as much. Right after a
-step has been enqueued the engine's next work is to wait for the GPU, so that is when to look.
+step has been enqueued the engine's next work is to wait for the GPU, so that is when to look; not behind the first ones
+after a pause, which compute prompts, and where the processor launches kernels one by one.
 """
 
 from __future__ import annotations
@@ -22,27 +23,32 @@ class DrainSchedule:
     """Lets one thread wait until another has enqueued a step.
 
     Args:
-        seconds: It is not to look more often than this.
-        idle_seconds: It is to look then, though nothing has been enqueued.
+        seconds: It is not to look more often than this, nor so soon after a pause of as long.
+        idle_seconds: It is to look when nothing has been enqueued for so long.
     """
 
     def __init__(self, seconds: float, idle_seconds: float = IDLE_SECONDS) -> None:
         self._seconds = seconds
         self._idle_seconds = idle_seconds
-        self._due = 0.0
+        self._due = self._enqueued_at = 0.0
         self._over = False
         self._wake = threading.Event()
 
     def enqueued(self) -> None:
         """Wake the thread if it is due: a step has been enqueued."""
-        now = time.monotonic()
+        now, before = time.monotonic(), self._enqueued_at
+        self._enqueued_at = now
+        if now - before >= self._seconds:
+            self._due = now + self._seconds
         if now >= self._due:
             self._due = now + self._seconds
             self._wake.set()
 
     def wait(self) -> bool:
         """Wait until the ring is due. False: nothing will come any more."""
-        self._wake.wait(self._idle_seconds)
+        while not self._wake.wait(self._idle_seconds):
+            if time.monotonic() - self._enqueued_at >= self._idle_seconds:
+                break
         self._wake.clear()
         return not self._over
 

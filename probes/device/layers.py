@@ -15,7 +15,7 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.tile_options import from_environment
 from kvtrace.probes.device.at_exit import at_end
 from kvtrace.probes.device.cuda_events import Begin, End, EventRing
-from kvtrace.probes.device.drain import LOOK_SECONDS, WindowDrain
+from kvtrace.probes.device.drain import WindowDrain
 from kvtrace.probes.device.graph_timestamps import (
     ATTENTION_END,
     ATTENTION_START,
@@ -32,8 +32,8 @@ from kvtrace.probes.vllm_types import ModelRunner
 
 _ATTENTION_CALLS = ("forward", "forward_mha", "forward_mqa")
 
-_SLACK_NS = 1_000_000
-"""So that the drain's own measure of when it may look is over."""
+_TELL_NS = 50_000_000
+"""So often the drain is told of steps that compiled code enqueues: it takes longer gaps for pauses."""
 
 
 class LayerRecorder:
@@ -221,7 +221,7 @@ class LayerRecorder:
 
     def around(self, begin: Begin, end: End) -> tuple[Begin, End]:
         """Make the calls around passes of these two, which call `begin` and `end` and do nothing else."""
-        quick = self._event_ring.around(begin, end, self._enqueued, round(1e9 * LOOK_SECONDS) + _SLACK_NS)
+        quick = self._event_ring.around(begin, end, self._enqueued, _TELL_NS)
         return (quick[0], end) if self._kinds else quick  # windows in kernels are to be published in every step
 
     def begin(self, step: int, engine_pid: int) -> None:

@@ -1,5 +1,5 @@
-/* Steps of tiles on their way from a device's ring to a file. The thread does without the GIL meanwhile, for a second at a
- * time: to wake it in every step, and to have it wait for the GIL, made the engine's threads wait as often. */
+/* Steps of tiles on their way from a device's ring to a file. The thread does without the GIL meanwhile, for a second
+ * at a time: to wake it in every step, and to have it wait for the GIL, made the engine's threads wait as often. */
 
 #include "util.h"
 #include <errno.h>
