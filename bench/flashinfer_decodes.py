@@ -18,8 +18,6 @@ import statistics
 import subprocess
 from pathlib import Path
 
-from tests.probes.tiles import wheel
-
 SEQUENCES = ("32", "256")
 RUNS = 5
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -33,16 +31,18 @@ def main() -> None:
     if options.out is None:
         run(options.folder)
         return
+    from tests.probes.tiles import wheel  # needs kvtrace's compiled part, which is not where the GPU is
+
     options.out.mkdir(parents=True, exist_ok=True)
     own, rewritten = options.folder / wheel.DATA / "include", wheel.rewritten_headers(options.folder, options.out)
     for name, headers, defined in (("own", own, []), ("recorded", rewritten, ["-DREWRITTEN"])):
-        print(f"{name}: {compiled(options.folder, headers, options.out / name, defined)} registers")
+        told = [*wheel.arguments(options.folder, headers, options.folder / wheel.DATA / "csrc"), *defined]
+        print(f"{name}: {compiled(told, options.out / name)} registers")
 
 
-def compiled(folder: Path, headers: Path, out: Path, defined: list[str]) -> int:
+def compiled(told: list[str], out: Path) -> int:
     """Compile the program. Returns the registers of the kernel that reads tiles of 128 tokens."""
-    told = wheel.arguments(folder, headers, folder / wheel.DATA / "csrc")
-    command = ["nvcc", "-arch=sm_90a", *told, *defined, "-Xptxas", "-v"]
+    command = ["nvcc", "-arch=sm_90a", *told, "-Xptxas", "-v"]
     done = subprocess.run([*command, str(SOURCE), "-o", str(out)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
