@@ -130,10 +130,10 @@ def _call(name: str, *types: type[Value | ctypes.c_uint]) -> Callable[..., int]:
 
 
 def check(error: int) -> None:
-    """Raise what CUDA's error is.
+    """Raise what a call of the driver returned, unless that is 0.
 
     Raises:
-        RuntimeError: It is one.
+        RuntimeError: It is an error.
     """
     if error:
         raise RuntimeError(f"CUDA error {error}")

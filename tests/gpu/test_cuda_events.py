@@ -117,12 +117,14 @@ def test_a_graph_captured_meanwhile_is_whole() -> None:
 
     from kvtrace.probes.device.cuda_events import EventRing
     from kvtrace.probes.device.drain import WindowDrain
+    from kvtrace.probes.device.drain_thread import DrainSchedule
     from kvtrace.probes.device.graph_timestamps import GraphTimestamps
 
     counted, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
     notes, marks, steps = Notes(), EventRing(), 0
     drain = WindowDrain(GraphTimestamps(1), marks, notes, 1)  # type: ignore[arg-type]
+    drain.schedule = DrainSchedule(0.1)
     launches = [marks.mark(place) for place in range(4)]
     drain.start()
     torch.cuda.synchronize()

@@ -190,13 +190,15 @@ static Return follow(Drain *drain, int64_t until_ns)
 
 PyObject *drain_tiles(PyObject *module, PyObject *args)
 {
-    unsigned long long address;
+    unsigned long long address, size;
     long long until_ns;
     Return done;
-    if (!PyArg_ParseTuple(args, "KL", &address, &until_ns))
+    if (!PyArg_ParseTuple(args, "KKL", &address, &size, &until_ns))
         return NULL;
     Drain *drain = (Drain *)(uintptr_t)address;
-    if (!drain->staging_bytes || drain->staging_bytes < sizeof(Chunk) || !drain->slots)
+    if (size != sizeof(Drain))
+        return PyErr_Format(PyExc_ValueError, "kvtrace's compiled part has another drain: install kvtrace again");
+    if (drain->staging_bytes < sizeof(Chunk) || !drain->slots)
         return PyErr_Format(PyExc_ValueError, "too little memory to copy through");
     Py_BEGIN_ALLOW_THREADS done = follow(drain, until_ns);
     Py_END_ALLOW_THREADS return Py_BuildValue("iL", done.why, done.number);

@@ -29,7 +29,7 @@ _Sections = ctypes.c_uint64 * len(SECTIONS)
 
 
 class State(ctypes.Structure):
-    """What compiled code is told, and what it tells; `kvtrace/capture/native/tile_drain.c` says the same.
+    """State shared with compiled code; `kvtrace/capture/native/tile_drain.c` describes it.
 
     Fields:
         copy, synchronize, write: Addresses of cuMemcpyDtoHAsync, cuStreamSynchronize and write.
@@ -110,7 +110,7 @@ class TileDrain(Drain):
         return int(self._files.file.written_bytes)
 
     def wait(self) -> bool:
-        """Not at all: `look` does."""
+        """Tell if there is more to come; `look` waits for it."""
         return not self.state.over
 
     def end(self) -> None:
@@ -151,7 +151,7 @@ class TileDrain(Drain):
         self._files.end_by_clock()
         while True:
             until_ns = min(self._timer.due_ns, self._files.ends_ns or self._timer.due_ns)
-            why, number = _native.drain_tiles(ctypes.addressof(state), until_ns)
+            why, number = _native.drain_tiles(ctypes.addressof(state), ctypes.sizeof(state), until_ns)
             if why == NEEDS_ROOM:
                 self._files.make_room(number)
             elif why == NOT_WRITTEN:

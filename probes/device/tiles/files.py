@@ -17,7 +17,7 @@ _UNLIMITED = 1 << 62
 
 
 class File(ctypes.Structure):
-    """The open file, to which compiled code writes: `kvtrace/capture/native/tile_drain.c` says the same.
+    """The open file, to which compiled code writes; `kvtrace/capture/native/tile_drain.c` describes it.
 
     Fields:
         descriptor: Of it.
