@@ -26,8 +26,8 @@ static PyMethodDef functions[] = {
      "elapsed(event_elapsed, since, events, first, count, ring, out): ms from an event to others; how many, and the "
      "error."},
     {"drain_tiles", (PyCFunction)drain_tiles, METH_VARARGS,
-     "drain_tiles(drain, bytes, until_ns): follows a ring of tiles and copies its steps to a file, without the GIL; why "
-     "it is back, and a number."},
+     "drain_tiles(drain, bytes, until_ns): follows a ring of tiles and copies it to a file, without the GIL; why it is "
+     "back, and a number."},
     {NULL},
 };
 
