@@ -4,13 +4,14 @@
     python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile+every=10
     python bench/gpu.py MODEL_DIR --backend FLASH_ATTN --kinds off@4,tile@4,off@3
     python bench/gpu.py MODEL_DIR --backend FLASHINFER --kinds off,tile,off
+    python bench/gpu.py MODEL_DIR --backend TRITON_ATTN --kinds off,tile,tile^/tmp/before
 
 Every kind's engine is started once per `--starts`, each time in another order, and stays on the GPU; in each round
 each of them runs the same batch, in an order that turns, while the others wait. A kind is `off`, a level of `kvtrace
 record --kv-level` with options after each +, or `nsys`: the launch under Nsight Systems alone with node-level graph
-tracing. An `@` and a number behind it choose FlashAttention's version. FlashInfer decodes without XQA. Two engines of
-the same kind differ, too: with
-`off` more than once, it is their mean that the others are compared with.
+tracing. An `@` and a number behind it choose FlashAttention's version, a `^` and a folder the kvtrace that is installed
+there (`pip install --target`): two versions of it in one run. FlashInfer decodes without XQA. Two engines of the same
+kind differ, too: with `off` more than once, it is their mean that the others are compared with.
 
 Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of every token, as the engine's loop sees
 it) at 32 and 256 sequences of 512 + 128 tokens (with fewer tokens more engines fit): medians, and ratios to the
@@ -145,8 +146,10 @@ class Engine:
         command += ["--graphs", options.graphs, "--backend", options.backend, "--kv-gib", str(options.kv_gib)]
         command += ["--prompt-tokens", str(options.prompt_tokens), "--output-tokens", str(options.output_tokens)]
         command += ["--together"] if options.together else []
-        run = options.keep / f"{kind.replace('+', '-')}-{number}"
-        traced, _, version = kind.partition("@")
+        told, _, other = kind.partition("^")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([other, os.environ.get("PYTHONPATH", "")])}
+        run = options.keep / f"{told.replace('+', '-')}-{number}"
+        traced, _, version = told.partition("@")
         command += ["--flash-attention", version] if version else []
         level, *more = traced.split("+")
         self._profiled = traced == "nsys"
@@ -156,11 +159,14 @@ class Engine:
             run.mkdir(parents=True)
             command = find_nsys(os.environ).profile(run / "profile", run / "pid", Path(sys.executable), command)
         elif traced != "off":
-            recorder = [sys.executable, "-m", "kvtrace", "record", "--force", "-o", str(run), "--kv-level", level]
+            python = [sys.executable, "-P"]  # the folder that this runs in may have another kvtrace
+            recorder = [*python, "-m", "kvtrace", "record", "--force", "-o", str(run), "--kv-level", level]
             command = [*recorder, *(f"--{option}" for option in more), "--", *command]
         self._log = folder / f"{number}.log"
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, env=environment if other else None, stdout=log, stderr=subprocess.STDOUT
+            )
         self._connection: Connection[Any, Any] | None = None
         self._read = 0
 
