@@ -21,6 +21,8 @@ from kvtrace.probes.device.tiles.layout import SECTIONS
 from kvtrace.probes.device.tiles.ring import Ring
 
 STAGING_BYTES = 32 << 20
+SAY_SECONDS = 1.0
+"""Seconds between two counts of what was recorded, while there is something to record."""
 
 TIME_IS_UP, NEEDS_ROOM, NOT_WRITTEN, CUDA_FAILED = range(4)
 """Why compiled code came back."""
@@ -87,6 +89,7 @@ class TileDrain(Drain):
     def _follow(self, ring: Ring, files: TileFiles, engine_pid: int) -> None:
         self._ring, self._files = ring, files  # alive: compiled code has addresses
         self._said: dict[str, Any] = {}
+        self._said_at = time.monotonic()
         self.filtered = 0
         self.state = State(
             write=ctypes.cast(ctypes.CDLL(None).write, ctypes.c_void_p).value,
@@ -137,7 +140,7 @@ class TileDrain(Drain):
             "bytes": self.rate_bytes,
         }
         if counts != self._said:
-            self._said = counts
+            self._said, self._said_at = counts, time.monotonic()
             self._recorder.note("tiles", **counts)
 
     def look(self) -> None:
@@ -160,8 +163,8 @@ class TileDrain(Drain):
                 check(number)
             else:
                 break
-        if state.drained == before:
-            self._say()  # vLLM kills an engine that takes more than 5 s to end
+        if state.drained == before or time.monotonic() - self._said_at >= SAY_SECONDS:
+            self._say()  # vLLM kills an engine that takes more than 5 s to end, and others kill engines at work
 
 
 class RateLimit:

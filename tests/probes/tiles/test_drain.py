@@ -22,6 +22,7 @@ pytest.importorskip("torch")
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.tile_file import FILE_HEADER_BYTES
 from kvtrace.ingest.derive import tile_columns
+from kvtrace.probes.device.tiles import drain as drain_module
 from kvtrace.probes.device.tiles import layout
 from kvtrace.probes.device.timer import LARGEST_DRIFT
 from tests.probes.tiles.host_drain import Drain, Ring, driver
@@ -77,13 +78,27 @@ def test_a_step_that_cannot_be_written_is_not_one_that_the_ring_dropped(drain: D
     assert drain._ring.released[layout.WRITES] == 4 * WRITES  # the ring has room again all the same
 
 
+def said_by(drain: Drain) -> list[tuple[int, int, int]]:
+    """Steps that were recorded and lost, and bytes, of each time that the drain said so."""
+    journal = (drain._recorder.directory / "journal.jsonl").read_text().splitlines()
+    said = [json.loads(line) for line in journal if '"tiles"' in line]
+    return [(counts["steps"], counts["lost_steps"], counts["bytes"]) for counts in said]
+
+
 def test_a_drain_that_is_killed_in_a_pause_has_said_what_it_recorded(drain: Drain) -> None:
     for step, state in enumerate((layout.RECORDED, layout.OVERFLOWED), 1):
         closes(drain, step, state)
     drain.look()  # nothing new
-    journal = (drain._recorder.directory / "journal.jsonl").read_text().splitlines()
-    said = [json.loads(line) for line in journal if '"tiles"' in line]
-    assert [(counts["steps"], counts["lost_steps"], counts["bytes"]) for counts in said] == [(1, 1, drain.rate_bytes)]
+    assert said_by(drain) == [(1, 1, drain.rate_bytes)]
+
+
+def test_a_drain_that_is_killed_at_work_has_said_what_it_recorded_up_to_a_second_ago(drain: Drain) -> None:
+    closes(drain, 1)
+    drain._said_at -= drain_module.SAY_SECONDS
+    closes(drain, 2)
+    written = drain.rate_bytes
+    closes(drain, 3)
+    assert said_by(drain) == [(2, 0, written)]
 
 
 def test_a_chunk_says_what_was_left_out_before_it_by_room_and_by_filters(drain: Drain) -> None:
