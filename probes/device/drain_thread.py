@@ -16,7 +16,7 @@ from kvtrace.probes.device.memory import MemoryMeter
 from kvtrace.probes.device.timer import GpuTimer
 
 IDLE_SECONDS = 0.25
-"""Seconds after which a pause is one. The last steps before it stay on the device for twice as long at most."""
+"""Seconds without a step after which those on the device are taken home. They stay there twice as long at most."""
 
 
 class DrainSchedule:

@@ -140,28 +140,25 @@ static Return write_chunk(Drain *drain, const Step *step)
 static Return take(Drain *drain, const Step *step)
 {
     File *file = drain->file;
-    int recorded = step->state == RECORDED;
+    int recorded = step->state == RECORDED, writes = recorded && !file->failed;
     int64_t bytes = chunk_bytes(drain, step);
     Return done = GOES_ON;
-    if (recorded && !file->failed && (bytes > file->allowed_bytes || file->bytes >= file->most_bytes))
+    if (writes && (bytes > file->allowed_bytes || file->bytes >= file->most_bytes))
         return (Return){NEEDS_ROOM, bytes};
     drain->lost += step->lost_before - drain->lost_before + !recorded;
     drain->lost_before = step->lost_before;
-    if (recorded && !file->failed) {
+    if (writes)
         done = write_chunk(drain, step);
-        if (done.why == CUDA_FAILED)
-            return done;
-        file->failed = done.why == NOT_WRITTEN;
-        file->allowed_bytes -= bytes;
-    }
-    if (recorded && file->failed)
-        drain->unwritten++;
-    else if (recorded) {
+    if (done.why == CUDA_FAILED)
+        return done;
+    if (writes && !done.why) {
         file->bytes += bytes;
+        file->allowed_bytes -= bytes;
         file->written_bytes += bytes;
         drain->recorded++;
         drain->tiles += step->counts[TILES];
-    }
+    } else
+        drain->unwritten += recorded;
     for (int s = 0; s < SECTIONS; s++)
         __atomic_store_n(&drain->released[s], step->starts[s] + (recorded ? step->counts[s] : 0), __ATOMIC_RELEASE);
     __atomic_store_n(&drain->released[SECTIONS], ++drain->drained, __ATOMIC_RELEASE);

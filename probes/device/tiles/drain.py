@@ -80,10 +80,8 @@ class TileDrain(Drain):
         with torch.inference_mode(False):
             self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         self._follow(ring, TileFiles(recorder, facts), engine_pid)
-        self.state.copy, self.state.synchronize = (
-            needed_entry("cuMemcpyDtoHAsync_v2"),
-            needed_entry("cuStreamSynchronize"),
-        )
+        self.state.copy = needed_entry("cuMemcpyDtoHAsync_v2")
+        self.state.synchronize = needed_entry("cuStreamSynchronize")
         self.state.stream = self._stream.cuda_stream
 
     def _follow(self, ring: Ring, files: TileFiles, engine_pid: int) -> None:

@@ -96,9 +96,7 @@ class TileFiles:
         self.close()
         self._recorder.open()
         path = self._recorder.directory / file_name(self._sequence)
-        self.file.bytes = self.file.most_bytes = (
-            0  # nothing of the file before is taken back if the header does not fit
-        )
+        self.file.bytes = 0  # nothing of the file before is taken back if the header does not fit
         self.file.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         facts = json.dumps({"pid": os.getpid(), "sequence": self._sequence, **self._facts, **clock_pair()}).encode()
         header = FILE_HEADER.pack(TILES_MAGIC, TILES_VERSION, len(facts)) + facts

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-
 from kvtrace.capture.recorder import Recorder
 from kvtrace.format.tile_file import FILE_HEADER_BYTES
 from kvtrace.ingest.derive import tile_columns
