@@ -143,8 +143,6 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="JSON lines of all cells are appended here; known ones are not rerun")
     options = parser.parse_args()
     recording = read_recording(options.trace)
-    process.import_vllm()
-    process.warm(recording.engine, recorded_settings(recording.engine))
     rows = []
     if options.rows and options.rows.exists():
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
@@ -157,6 +155,9 @@ def main() -> None:
         for cell in (Cell(workload, kv, spread, policy, seed) for seed, workload, kv, spread, policy in wanted)
         if cell not in known
     ]
+    if tasks:
+        process.import_vllm()
+        process.warm(recording.engine, recorded_settings(recording.engine))
     with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool:
         for row in pool.imap(_in_fork, tasks):
             rows.append(row)

@@ -238,7 +238,7 @@ def test_a_cell_that_cannot_run_fails_with_its_reason_and_others_go_on(tmp_path:
         'axes.policy = ["fcfs", { name = "lmcache", host_gib = 1 }, { name = "hf-generate", batch = 2 }]\n'
         'workloads.w = { kind = "zipf", jobs = 3, shortest = 20, longest = 60 }\n'
     )
-    done = lab("run", path, "-o", tmp_path / "out", "--engines", "3", timeout=PATIENCE_S)
+    done = lab("run", path, "-o", tmp_path / "out", "--engines", "3", "--warm", timeout=PATIENCE_S)
     assert done.returncode == 3, done.stdout + done.stderr
     by_policy = {name.split("-")[0]: result for name, result in results(tmp_path / "out").items()}
     assert by_policy["lmcache"]["error"] == "policy lmcache: the package lmcache is not installed in this environment"

@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import subprocess
-import sys
 from collections import OrderedDict
 from itertools import pairwise
 from pathlib import Path
@@ -505,10 +504,12 @@ def test_resampled_jobs_give_intervals(demo: Path) -> None:
     assert 0 < low < spread["change"] < high
 
 
-def test_the_study_of_prefetching_says_what_its_cells_do(lmcache_h200: Path, tmp_path: Path) -> None:
+def test_the_study_of_prefetching_says_what_its_cells_do(
+    lmcache_h200: Path, warm_python: list[str], tmp_path: Path
+) -> None:
     rows = tmp_path / "rows.jsonl"
     command = [
-        sys.executable, "-m", "kvtrace.lab.replay.prefetch_study", lmcache_h200, "--workload", "agent", "--jobs", "6",
+        *warm_python, "-m", "kvtrace.lab.replay.prefetch_study", lmcache_h200, "--workload", "agent", "--jobs", "6",
         "--seeds", "2", "--kv-tokens", "14000", "--spread", "0", "--policy", "none", "oracle", "--rows", rows,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
