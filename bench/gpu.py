@@ -40,17 +40,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
+
+from meanwhile import Meanwhile
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
 LARGEST = 256
 KV_GIB = 21  # 256 sequences of 640 tokens take 20 GiB with this model, 32 a bit over 2.5
 MOST_TELLING = 8
 COMPILED = re.compile(r"JIT compilation during inference: ([\w.]+)")
-APART = ("gaps", "steps", "compiled")
-"""Figures of a batch that are lists."""
+APART = ("gaps", "steps", "compiled", "meanwhile")
+"""Figures of a batch that are no numbers."""
 Figures = dict[str, Any]
 
 
@@ -82,7 +85,9 @@ def serve(options: Any) -> None:
     with Client(options.serve) as parent:
         parent.send("ready")
         while (asked := parent.recv()) is not None:
-            parent.send(batch(llm.llm_engine, parameters, *asked, options.prompt_tokens, together=options.together))
+            meanwhile = Meanwhile()
+            figures = batch(llm.llm_engine, parameters, *asked, options.prompt_tokens, together=options.together)
+            parent.send({**figures, "meanwhile": meanwhile.told()})
 
 
 def batch(
@@ -310,11 +315,29 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
         print(
             f"{'':5}{kind}: ms later, by step: " + ", ".join(f"{step}: {later[step]:+.2f}" for step in sorted(telling))
         )
+        print(f"{'':5}{kind}: meanwhile, medians: {usual_meanwhile([run['meanwhile'] for run in found])}")
         for number, run in enumerate(found):
             if run["compiled"]:
                 print(f"{'':5}{kind}: compiled in batch {number}: {', '.join(run['compiled'])}")
     told = [[{name: value for name, value in run.items() if name != "gaps"} for run in found] for found in runs]
     print(json.dumps({"sequences": sequences, "kinds": kinds, "runs": told}))
+
+
+def usual_meanwhile(batches: list[dict[str, Any]]) -> str:
+    """Say what `Meanwhile` told of batches, in the median: the busiest threads first."""
+
+    def median(values: Iterable[float | None]) -> float:
+        return statistics.median(value or 0.0 for value in values)
+
+    names = {name for batch_ in batches for name in batch_["threads"]}
+    of = {
+        name: [median(batch_["threads"].get(name, [0, 0])[place] for batch_ in batches) for place in (0, 1)]
+        for name in names
+    }
+    busiest = sorted(of, key=lambda name: -of[name][0])[:MOST_TELLING]
+    threads = ", ".join(f"{name} {of[name][0]:.0f} + {of[name][1]:.0f} ms" for name in busiest)
+    stolen, written = (median(batch_[name] for batch_ in batches) for name in ("stolen_ms", "written_mb"))
+    return f"{threads} (ran + waited for a processor); {stolen:.0f} ms stolen, {written:.0f} MB written"
 
 
 if __name__ == "__main__":

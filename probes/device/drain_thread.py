@@ -7,6 +7,7 @@ after a pause, which compute prompts, and where the processor launches kernels o
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 
@@ -14,6 +15,8 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.probes.device.cuda import stay_out_of_captures
 from kvtrace.probes.device.memory import MemoryMeter
 from kvtrace.probes.device.timer import GpuTimer
+
+_PR_SET_NAME = 15
 
 IDLE_SECONDS = 0.25
 """Seconds without a step after which those on the device are taken home. They stay there twice as long at most."""
@@ -58,6 +61,11 @@ class DrainSchedule:
         self._wake.set()
 
 
+def show_name(name: str) -> None:
+    """Name the calling thread in the system's lists (`top -H`, perf), by 15 bytes. Python does that from 3.14 on."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+
+
 class Drain(threading.Thread):
     """Looks at one ring of the current device until `finish` is called.
 
@@ -94,6 +102,7 @@ class Drain(threading.Thread):
     def run(self) -> None:
         """Drain until the end, then once more."""
         try:
+            show_name(self.name)
             with self._torch.inference_mode(False):
                 self._torch.cuda.set_device(self._device)
                 stay_out_of_captures()  # vLLM may make graphs while it serves

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvtrace.probes.device import drain_thread
-from kvtrace.probes.device.drain_thread import DrainSchedule
+from kvtrace.probes.device.drain_thread import DrainSchedule, show_name
 
 NEVER = 3600.0
 
@@ -90,3 +91,17 @@ def test_it_ends_though_it_waits() -> None:
     schedule.end()
     thread.join(timeout=60)
     assert looks == [False]
+
+
+def test_its_name_is_shown_by_the_system() -> None:
+    shown: list[str] = []
+
+    def run() -> None:
+        show_name("kvtrace-drain-of-tiles")
+        shown.append(Path("/proc/thread-self/comm").read_text())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert shown == ["kvtrace-drain-o\n"]
+    assert Path("/proc/thread-self/comm").read_text() != shown[0]

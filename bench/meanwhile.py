@@ -1,0 +1,95 @@
+"""What the processors did during a batch, by Linux' own counts: it tells why two equal batches took differently long.
+
+A batch that took longer while its engine's threads were on a processor no longer than usual waited for something else,
+such as the GPU; if they were on one for longer, the processor was slower, or shared with another; if they waited for
+one, this machine had too much to do, and if time was stolen, the machine that this one runs on had.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+PROC = Path("/proc")
+_LEAST_MS = 20.0
+_MS_PER_TICK = 1e3 / os.sysconf("SC_CLK_TCK")
+
+
+class Meanwhile:
+    """Counts from now on: of the threads of this process and its children, and of the whole machine."""
+
+    def __init__(self) -> None:
+        self._machine = _machine()
+        self._threads = dict(_threads())
+
+    def told(self) -> dict[str, Any]:
+        """Return the counts since then, JSON-ready.
+
+        - `threads`: by name, ms on a processor and ms that it was ready and waited for one (None where the kernel does
+          not count that). A process's first thread has the process's name, another `PROCESS/THREAD`. Those of equal
+          names are told together, those with less than 20 ms or that have ended are not.
+        - `busy_ms`, `stolen_ms`: of all processors together: at work, and taken by the host of a virtual machine.
+        - `written_mb`: to disks.
+        """
+        now = _machine()
+        spent: dict[str, Times] = {}
+        for (name, number), times in _threads():
+            spent[name] = spent.get(name, Times(0.0, 0.0)).plus(times).less(self._threads.get((name, number)))
+        return {
+            "threads": {name: times.rounded() for name, times in spent.items() if times.ran_ms >= _LEAST_MS},
+            **{name: round(now[name] - value, 1) for name, value in self._machine.items()},
+        }
+
+
+class Times(NamedTuple):
+    """Of a thread, ms: on a processor, and ready but waiting for one."""
+
+    ran_ms: float
+    waited_ms: float | None
+
+    def plus(self, other: Times, sign: int = 1) -> Times:
+        known = self.waited_ms is not None and other.waited_ms is not None
+        waited_ms = self.waited_ms + sign * other.waited_ms if known else None
+        return Times(self.ran_ms + sign * other.ran_ms, waited_ms)
+
+    def less(self, before: Times | None) -> Times:
+        return self if before is None else self.plus(before, -1)
+
+    def rounded(self) -> list[float | None]:
+        return [None if value is None else round(value, 1) for value in self]
+
+
+def _threads() -> Iterator[tuple[tuple[str, int], Times]]:
+    root = psutil.Process()
+    for process in (root, *root.children(recursive=True)):
+        with suppress(OSError):  # it has ended
+            for task in (PROC / str(process.pid) / "task").iterdir():
+                with suppress(OSError):
+                    name = (task.parent / str(process.pid) / "comm").read_text().strip()
+                    if task.name != str(process.pid):
+                        name += "/" + (task / "comm").read_text().strip()
+                    yield (name, int(task.name)), _times(task)
+
+
+def _times(task: Path) -> Times:
+    with suppress(OSError):
+        ran_ns, waited_ns, _ = map(int, (task / "schedstat").read_text().split())
+        return Times(ran_ns / 1e6, waited_ns / 1e6)
+    fields = (task / "stat").read_text().rpartition(")")[2].split()
+    return Times((int(fields[11]) + int(fields[12])) * _MS_PER_TICK, None)
+
+
+def _machine() -> dict[str, float]:
+    """Counts since the machine started."""
+    user, nice, system, _, _, irq, softirq, stolen = map(int, (PROC / "stat").read_text().split("\n")[0].split()[1:9])
+    counts = dict(line.split() for line in (PROC / "vmstat").read_text().splitlines())
+    return {
+        "busy_ms": (user + nice + system + irq + softirq) * _MS_PER_TICK,
+        "stolen_ms": stolen * _MS_PER_TICK,
+        "written_mb": int(counts.get("pgpgout", 0)) / 1e3,
+    }
