@@ -1,8 +1,9 @@
 """What the processors did during a batch, by Linux' own counts: it tells why two equal batches took differently long.
 
-A batch that took longer while its engine's threads were on a processor no longer than usual waited for something else,
-such as the GPU; if they were on one for longer, the processor was slower, or shared with another; if they waited for
-one, this machine had too much to do, and if time was stolen, the machine that this one runs on had.
+Equal batches are equal work for a thread that sleeps when it waits, such as the one that runs the batch and reads what
+the engine says: where it is on a processor for longer, the processor is slower, or shared with another. A thread that
+is ready and waits for a processor says that this machine has too much to do, and stolen time that the machine has that
+this one runs on. The engine's own thread may wait for the GPU on a processor: the time that it was on one says less.
 """
 
 from __future__ import annotations
