@@ -1,4 +1,4 @@
-"""What the processors did during a batch, by Linux' own counts: it tells why two equal batches took differently long.
+"""Counts of what the processors did during a batch: they tell why two equal batches took differently long.
 
 Equal batches are equal work for a thread that sleeps when it waits, such as the one that runs the batch and reads what
 the engine says: where it is on a processor for longer, the processor is slower, or shared with another. A thread that
@@ -22,7 +22,7 @@ _MS_PER_TICK = 1e3 / os.sysconf("SC_CLK_TCK")
 
 
 class Meanwhile:
-    """Counts from now on: of the threads of this process and its children, and of the whole machine."""
+    """Linux' own counts from now on: of the threads of this process and its children, and of the whole machine."""
 
     def __init__(self) -> None:
         self._machine = _machine()

@@ -1,4 +1,4 @@
-"""What the benchmarks on a GPU say that processors did during a batch."""
+"""Counts of what processors did during a batch, as the benchmarks on a GPU tell them."""
 
 from __future__ import annotations
 
