@@ -40,7 +40,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -325,19 +324,23 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
 
 def usual_meanwhile(batches: list[dict[str, Any]]) -> str:
     """Say what `Meanwhile` told of batches, in the median: the busiest threads first."""
+    threads: dict[str, list[list[float | None]]] = {}
+    for number, told in enumerate(batches):
+        for name, times in told["threads"].items():
+            threads.setdefault(name, [[0.0, 0.0] for _ in batches])[number] = times
+    busiest = sorted(threads, key=lambda name: -statistics.median(ran_ms or 0 for ran_ms, _ in threads[name]))
+    said = [f"{name} {_usual(threads[name], 0)} + {_usual(threads[name], 1)} ms" for name in busiest[:MOST_TELLING]]
+    machine = [[told.get("stolen_ms"), told.get("written_mb")] for told in batches]
+    return (
+        f"{', '.join(said)} (ran + waited for a processor); "
+        f"{_usual(machine, 0)} ms stolen, {_usual(machine, 1)} MB written"
+    )
 
-    def median(values: Iterable[float | None]) -> float:
-        return statistics.median(value or 0.0 for value in values)
 
-    names = {name for batch_ in batches for name in batch_["threads"]}
-    of = {
-        name: [median(batch_["threads"].get(name, [0, 0])[place] for batch_ in batches) for place in (0, 1)]
-        for name in names
-    }
-    busiest = sorted(of, key=lambda name: -of[name][0])[:MOST_TELLING]
-    threads = ", ".join(f"{name} {of[name][0]:.0f} + {of[name][1]:.0f} ms" for name in busiest)
-    stolen, written = (median(batch_[name] for batch_ in batches) for name in ("stolen_ms", "written_mb"))
-    return f"{threads} (ran + waited for a processor); {stolen:.0f} ms stolen, {written:.0f} MB written"
+def _usual(rows: list[list[float | None]], place: int) -> str:
+    values = [row[place] for row in rows]
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):.0f}" if len(known) == len(values) else "?"
 
 
 if __name__ == "__main__":

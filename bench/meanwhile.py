@@ -36,6 +36,8 @@ class Meanwhile:
           names are told together, those with less than 20 ms or that have ended are not.
         - `busy_ms`, `stolen_ms`: of all processors together: at work, and taken by the host of a virtual machine.
         - `written_mb`: to disks.
+
+        Counts that the system does not have are left out.
         """
         now = _machine()
         spent: dict[str, Times] = {}
@@ -87,10 +89,13 @@ def _times(task: Path) -> Times:
 
 def _machine() -> dict[str, float]:
     """Counts since the machine started."""
-    user, nice, system, _, _, irq, softirq, stolen = map(int, (PROC / "stat").read_text().split("\n")[0].split()[1:9])
-    counts = dict(line.split() for line in (PROC / "vmstat").read_text().splitlines())
-    return {
-        "busy_ms": (user + nice + system + irq + softirq) * _MS_PER_TICK,
-        "stolen_ms": stolen * _MS_PER_TICK,
-        "written_mb": int(counts.get("pgpgout", 0)) / 1e3,
-    }
+    found = {}
+    with suppress(OSError):
+        ticks = [int(each) for each in (PROC / "stat").read_text().split("\n")[0].split()[1:9]]
+        user, nice, system, _, _, irq, softirq, stolen = ticks
+        found["busy_ms"] = (user + nice + system + irq + softirq) * _MS_PER_TICK
+        found["stolen_ms"] = stolen * _MS_PER_TICK
+    with suppress(OSError):
+        counts = dict(line.split() for line in (PROC / "vmstat").read_text().splitlines())
+        found["written_mb"] = int(counts["pgpgout"]) / 1e3
+    return found
