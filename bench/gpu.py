@@ -151,7 +151,8 @@ class Engine:
         command += ["--prompt-tokens", str(options.prompt_tokens), "--output-tokens", str(options.output_tokens)]
         command += ["--together"] if options.together else []
         told, _, other = kind.partition("^")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([other, os.environ.get("PYTHONPATH", "")])}
+        found_first = os.pathsep.join([other, os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": found_first} if other else None
         run = options.keep / f"{told.replace('+', '-')}-{number}"
         traced, _, version = told.partition("@")
         command += ["--flash-attention", version] if version else []
@@ -168,9 +169,7 @@ class Engine:
             command = [*recorder, *(f"--{option}" for option in more), "--", *command]
         self._log = folder / f"{number}.log"
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                command, env=environment if other else None, stdout=log, stderr=subprocess.STDOUT
-            )
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         self._connection: Connection[Any, Any] | None = None
         self._read = 0
 
