@@ -1,5 +1,5 @@
-// Times FlashInfer's decodes (`fa2`) of Llama-3.1-8B's shape: see flashinfer_decodes.py, which compiles this twice, and
-// defines REWRITTEN where the headers are the rewritten ones.
+// Times FlashInfer's decodes (`fa2`) of Llama-3.1-8B's shape, and looks whether what was recorded is what was read: see
+// flashinfer_decodes.py, which compiles this twice, and defines REWRITTEN where the headers are the rewritten ones.
 //
 //     PROGRAM NAME SEQUENCES...      prints NAME; LEFT_OUT=1: in a step that is not recorded
 #include <flashinfer/attention/default_prefill_params.cuh>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -84,6 +85,65 @@ Word* tell(const Number* cache, size_t layer) {
   kvt_facts((Word)on_device(facts));
   return place;
 }
+
+template <typename T>
+std::vector<T> from_device(Word place, size_t count) {
+  std::vector<T> values(count);
+  OK(cudaMemcpy(values.data(), (void*)place, count * sizeof(T), cudaMemcpyDeviceToHost));
+  return values;
+}
+
+void expect(bool holds, const char* what) {
+  if (holds) return;
+  fprintf(stderr, "what was recorded is not what was read: %s\n", what);
+  exit(1);
+}
+
+struct Record {  // as kvtrace's tiles/layout.py describes it
+  unsigned start, sum;
+  unsigned short row, query_block;
+  unsigned char layer, head;
+  unsigned short low;
+  unsigned tiles;
+  unsigned short count, flags;
+};
+
+// One program a layer, sequence and head has recorded all blocks of the sequence; the first head has summed them up, in
+// the first layer listed them. Their places do not overlap. In a step that is left out nothing was recorded.
+void look(const Word* control, Word pair, int sequences, const std::vector<int>& blocks) {
+  const size_t programs = pair >> kvt::TILE_BITS, places = pair & ((1ull << kvt::TILE_BITS) - 1);
+  if (getenv("LEFT_OUT")) return expect(pair == 0, "programs of a step that is left out");
+  const auto words = from_device<Word>((Word)control, kvt::CONTROL_WORDS);
+  const Word memory = words[kvt::ADDRESS_WORD + kvt::TILES];
+  expect(programs == size_t(LAYERS) * sequences * KV_HEADS, "number of programs");
+  expect(places == programs * (PAGES + PAGES % 2) + sequences * 2 * PAGES, "number of places");
+  const auto records = from_device<Record>(words[kvt::ADDRESS_WORD + kvt::PROGRAMS], programs);
+  const auto ticks = from_device<unsigned char>(memory, 2 * places);
+  std::vector<char> seen(programs), used(places);
+  for (const Record& each : records) {
+    expect(each.layer < LAYERS && each.row < sequences && each.head < KV_HEADS, "layer, row or head");
+    char& again = seen[(each.layer * sequences + each.row) * KV_HEADS + each.head];
+    expect(!again++, "a program twice");
+    expect(each.low == 0 && each.count == PAGES && each.query_block == 0, "a program's blocks");
+    const size_t first = unsigned(each.tiles - unsigned(memory >> 1)), list = first + PAGES + PAGES % 2;
+    const bool listed = each.layer == 0 && each.head == 0;
+    expect(first % 2 == 0 && list + (listed ? 2 * PAGES : 0) <= places, "a program's places");
+    for (size_t place = first; place < first + PAGES; ++place) expect(!used[place]++, "a place twice");
+    unsigned sum = 0, passed = 0;
+    for (int index = 0; index < PAGES; ++index) {
+      const unsigned block = blocks[each.row * PAGES + index];
+      sum += block * (2 * index + 1);
+      passed += ticks[2 * (first + index)];
+      unsigned told = block;
+      if (listed) memcpy(&told, &ticks[2 * (list + 2 * index)], 4);
+      expect(told == block, "the list of blocks");
+    }
+    expect(each.sum == (each.head == 0 ? sum : 0), "the sum of blocks");
+    expect(bool(each.flags & kvt::HAS_SUM) == (each.head == 0), "who sums up");
+    expect(bool(each.flags & kvt::LISTS_BLOCKS) == listed, "who lists");
+    expect(passed > 0, "times");
+  }
+}
 #endif
 
 void time(int sequences, const char* name) {
@@ -151,6 +211,7 @@ void time(int sequences, const char* name) {
   Word pair = 0;
 #ifdef REWRITTEN
   OK(cudaMemcpy(&pair, control + kvt::CURSOR_WORD, sizeof(Word), cudaMemcpyDeviceToHost));
+  look(control, pair, sequences, blocks);
 #endif
   printf("%-8s %4d x %d %8.2f us, output %08x, %llu programs, %llu places\n", name, sequences, CONTEXT,
          took[took.size() / 2], sum, pair >> 40, pair & ((1ull << 40) - 1));

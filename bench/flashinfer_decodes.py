@@ -6,7 +6,8 @@
 Compiles FlashInfer's kernel with its own headers (`own`) and with the rewritten ones (`recorded`), a quarter of a
 minute each. Layers of Llama-3.1-8B's shape (32 query and 8 KV heads of 128, blocks of 16, 576 tokens a sequence) are
 read once each in a CUDA graph of sixteen: microseconds a layer, medians of five runs of 60 rounds, in turns;
-`left out`: rewritten, in a step that is not recorded. An output that differs ends it.
+`left out`: rewritten, in a step that is not recorded. An output that differs ends it, and so do records that are not
+those of the blocks that were read.
 """
 
 from __future__ import annotations

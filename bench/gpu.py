@@ -17,9 +17,9 @@ Prints tokens/s and the 99th percentiles of TTFT and of inter-token latency (of 
 it) at 32 and 256 sequences of 512 + 128 tokens (with fewer tokens more engines fit): medians, and ratios to the
 untraced batches of the same round; their medians by start, too, for engines differ. A batch's 99th percentile is that
 of a step or two, so that of all batches together is given as well. Then, of each kind, the steps whose results came
-back latest or earliest against the untraced ones, in the median, and the kernels that were compiled within batches, for
-which requests waited (vLLM says so). `--keep` leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it
-tells of the complete rounds.
+back latest or earliest against the untraced ones, in the median, what processors and GPU did meanwhile
+(`meanwhile.py`), and the kernels that were compiled within batches, for which requests waited (vLLM says so). `--keep`
+leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells of the complete rounds.
 
 How many of a batch's prompts are computed in its first step depends on how fast they arrive, and what they take
 together on that: some percent of TTFT. With `--together` none is scheduled before all are queued, so that each batch
@@ -53,6 +53,14 @@ MOST_TELLING = 8
 COMPILED = re.compile(r"JIT compilation during inference: ([\w.]+)")
 APART = ("gaps", "steps", "compiled", "meanwhile")
 """Figures of a batch that are no numbers."""
+COUNTS = {
+    "stolen_ms": "ms stolen",
+    "written_mb": "MB written",
+    "energy_j": "J of the GPU",
+    "power_capped_ms": "ms at its power limit",
+    "too_hot_ms": "ms too hot",
+}
+"""Counts of the whole machine that are told of each kind's batches."""
 Figures = dict[str, Any]
 
 
@@ -329,11 +337,8 @@ def usual_meanwhile(batches: list[dict[str, Any]]) -> str:
             threads.setdefault(name, [[0.0, 0.0] for _ in batches])[number] = times
     busiest = sorted(threads, key=lambda name: -statistics.median(ran_ms or 0 for ran_ms, _ in threads[name]))
     said = [f"{name} {_usual(threads[name], 0)} + {_usual(threads[name], 1)} ms" for name in busiest[:MOST_TELLING]]
-    machine = [[told.get("stolen_ms"), told.get("written_mb")] for told in batches]
-    return (
-        f"{', '.join(said)} (ran + waited for a processor); "
-        f"{_usual(machine, 0)} ms stolen, {_usual(machine, 1)} MB written"
-    )
+    machine = [f"{_usual([[told.get(count)] for told in batches], 0)} {says}" for count, says in COUNTS.items()]
+    return f"{', '.join(said)} (ran + waited for a processor); {', '.join(machine)}"
 
 
 def _usual(rows: list[list[float | None]], place: int) -> str:

@@ -1,9 +1,11 @@
-"""Counts of what the processors did during a batch: they tell why two equal batches took differently long.
+"""Counts of what processors and GPU did during a batch: they tell why two equal batches took differently long.
 
 Equal batches are equal work for a thread that sleeps when it waits, such as the one that runs the batch and reads what
 the engine says: where it is on a processor for longer, the processor is slower, or shared with another. A thread that
 is ready and waits for a processor says that this machine has too much to do, and stolen time that the machine has that
 this one runs on. The engine's own thread may wait for the GPU on a processor: the time that it was on one says less.
+
+A GPU at its power limit lowers its clocks until it keeps to it. What takes more energy then takes more time.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class Meanwhile:
           names are told together, those with less than 20 ms or that have ended are not.
         - `busy_ms`, `stolen_ms`: of all processors together: at work, and taken by the host of a virtual machine.
         - `written_mb`: to disks.
+        - `energy_j`, `power_capped_ms`, `too_hot_ms`: of the GPU: what it took, and how long its clocks were lower for
+          its power limit, and for its temperature.
 
         Counts that the system does not have are left out.
         """
@@ -98,4 +102,26 @@ def _machine() -> dict[str, float]:
     with suppress(OSError):
         counts = dict(line.split() for line in (PROC / "vmstat").read_text().splitlines())
         found["written_mb"] = int(counts["pgpgout"]) / 1e3
+    return found | _gpu()
+
+
+def _gpu() -> dict[str, float]:
+    """Counts of the first GPU that this process sees, since its driver was loaded. None without NVML."""
+    try:
+        from vllm.third_party import pynvml as nvml
+
+        nvml.nvmlInit()
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        device = nvml.nvmlDeviceGetHandleByIndex(int(first))
+    except Exception:  # no vLLM, no driver, no GPU, or one that is named otherwise
+        return {}
+    found = {}
+    with suppress(nvml.NVMLError):
+        found["energy_j"] = nvml.nvmlDeviceGetTotalEnergyConsumption(device) / 1e3
+    for name, policy in (
+        ("power_capped_ms", nvml.NVML_PERF_POLICY_POWER),
+        ("too_hot_ms", nvml.NVML_PERF_POLICY_THERMAL),
+    ):
+        with suppress(nvml.NVMLError):
+            found[name] = nvml.nvmlDeviceGetViolationStatus(device, policy).violationTime / 1e6
     return found

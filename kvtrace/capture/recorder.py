@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace import __version__
+from kvtrace.capture._native import write_line
 from kvtrace.capture.budget import Budget
 from kvtrace.capture.limits import Limits
 from kvtrace.capture.stream import Emit, EmitColumns, Packer, Stream
@@ -277,7 +278,7 @@ class Recorder:
     def _write(self, descriptor: int, lines: str) -> None:
         data = lines.encode()
         try:
-            if os.write(descriptor, data) != len(data):
+            if write_line(descriptor, data) != len(data):
                 raise OSError("the disk is full")
         except OSError as error:
             self.stop(f"cannot write the journal: {error}")

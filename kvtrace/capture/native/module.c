@@ -21,6 +21,9 @@ static PyMethodDef functions[] = {
      "set_virtual_clock(ns): what records are stamped with from now on, 1 ns apart; 0: CLOCK_MONOTONIC again."},
     {"fence", fence, METH_NOARGS,
      "fence(): other processes and devices see what is written before it first; what is read after it is not older."},
+    {"write_line", (PyCFunction)write_line, METH_VARARGS,
+     "write_line(descriptor, line): as os.write does, but without giving the GIL to others; how many bytes were "
+     "written."},
     {"now_ns", (PyCFunction)read_clock, METH_NOARGS, "now_ns(): the time that the next record would be stamped with."},
     {"elapsed", (PyCFunction)elapsed, METH_VARARGS,
      "elapsed(event_elapsed, since, events, first, count, ring, out): ms from an event to others; how many, and the "

@@ -118,5 +118,6 @@ PyObject *set_virtual_clock(PyObject *module, PyObject *ns);
 PyObject *read_clock(PyObject *module, PyObject *unused);
 PyObject *watch_reads(PyObject *module, PyObject *watcher);
 PyObject *fence(PyObject *module, PyObject *none);
+PyObject *write_line(PyObject *module, PyObject *args);
 
 #endif

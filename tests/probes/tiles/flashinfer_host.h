@@ -17,7 +17,12 @@ inline void load_two(u64 address, u64& first, u64& second) {
   first = load(address), second = load(address + 8);
 }
 inline u32 now() { return static_cast<u32>(clock_ns); }
-inline u64 add(u64 address, u64 amount) { u64 before = load(address); *at<u64>(address) += amount; return before; }
+inline u64 add_in_first(u64 address, u64 amount, int thread) {
+  if (thread) return 0xdeadbeefdeadbeef;  // nothing that may be used
+  u64 before = load(address);
+  *at<u64>(address) += amount;
+  return before;
+}
 inline u64 whole_now() { return clock_ns; }
 inline void raise(u64 address, u64 word) { if (word > load(address)) *at<u64>(address) = word; }
 inline void put_two(u64 address, u32 first, u32 second) {
@@ -30,7 +35,6 @@ inline void put_half(u64 address, u32 half) {
 }
 inline void put_ticks(u64 address, u32 ticks) { *at<std::uint8_t>(address) = static_cast<std::uint8_t>(ticks); }
 inline void put_pair(u64 address, u32 ticks) { *at<std::uint16_t>(address) = static_cast<std::uint16_t>(ticks); }
-inline u32 place_behind(u64 pair, u32 places) { return static_cast<u32>(pair) + places; }
 inline u32 bits_of(u32 word) { return 31 - __builtin_clz(word); }
 inline u32 multiprocessor() { return 5; }
 

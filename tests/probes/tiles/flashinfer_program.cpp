@@ -67,7 +67,6 @@ void run_forward(unsigned long long key, const int* indices, const int* indptr, 
     lanes.emplace_back([&, lane] {
       kvt::lane = lane;
       kvt::Thread thread{lane % 32, lane / 32, 0};
-      kvt::enter(programs[lane]);
       kvt::begin_forward<false>(programs[lane], cache, row, head, query_block, tokens, thread, begin, length, count, tile);
     });
   for (auto& lane : lanes) lane.join();
@@ -81,7 +80,7 @@ void run_forward(unsigned long long key, const int* indices, const int* indptr, 
   for (unsigned lane = 0; lane < 64; ++lane)
     lanes.emplace_back([&, lane] {
       kvt::lane = lane;
-      kvt::leave(programs[lane], cache, row, head, query_block, tokens, kvt::Thread{lane % 32, lane / 32, 0});
+      kvt::leave(programs[lane], cache, row, head, tokens, kvt::Thread{lane % 32, lane / 32, 0}, tile);
     });
   for (auto& lane : lanes) lane.join();
 }

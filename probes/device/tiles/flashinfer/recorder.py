@@ -15,9 +15,9 @@ A compiled library outlives the process and serves others, so no address is a co
 has constant memory for the facts (`FACTS`), which is filled before the first launch. A kernel is not told its layer: it
 looks up the address of the layer's K in a table whose hash has no collisions.
 
-A decode's program takes some twenty microseconds, and a load from memory one, while others load. So `fa2` asks when its
-first tile is on its way, waits once, for whether its layer is recorded, and looks at its place and at the ids that it
-sums up when they have come.
+A decode's program takes some twenty microseconds, and a load from memory one, while others load. So `fa2` begins when
+its first tile is on its way, which takes longer: it asks for all that it needs to know at once, reserves its places and
+writes its record. The ids that it sums up it asks for last, when copying its tiles has read them.
 """
 
 from __future__ import annotations
@@ -84,28 +84,24 @@ HEADER = (
     "typedef unsigned int u32;\ntypedef unsigned long long u64;\n\n"
     + "".join(f"constexpr u64 {name} = {value}ull;\n" for name, value in sorted(_NAMES.items()))
     + r"""
-constexpr int IDS_AHEAD = 4;  // blocks that each lane of a warp asks for before it waits
-
 // What a consumer keeps in registers: an address, the counts of K and V in half a word each, and their last times.
 struct Program {
   u64 address;  // 0: this thread does not write
   u32 counts, times[2];
 };
 
-// The place of a program in the ring, its row, what its layer is told, and the ids that its lanes asked for.
-// `pair`: what the counter of programs and tiles was, in the first thread. `room`: 0 if nothing is to be recorded.
+// Where a program's tiles and its record are, in the first thread; 0: it has no place, or is not to be recorded.
 struct Reserved {
-  u64 pair, tile_memory, program_memory;
-  u32 room, program_room, row, told, ids[IDS_AHEAD];
+  u64 tiles, record;
 };
 
-// What a program that goes forward keeps: its start, its window (0: none), the last time of K, the ticks to it, its
-// first block, their number, those that are done and those of a tile, the bits of a block's size, and the end of the
-// places that this thread stores to.
+// What a program that goes forward keeps: its window (0: none), the places of its next tile and its record, what its
+// layer is told, the last time of K, the ticks to it, its first block, their number, how many are left, and how many a
+// tile has.
 struct Forward {
-  u64 start, window;
+  u64 window;
   Reserved reserved;
-  u32 time, ticks, low, units, done, blocks, bits, end;
+  u32 told, time, ticks, low, units, left, blocks;
 };
 
 // Where the facts are, and what they were before the first launch. What a program looks at is in one line of a cache.
@@ -148,9 +144,14 @@ KVT_INLINE u32 now() {
   return time;
 }
 
-KVT_INLINE u64 add(u64 address, u64 amount) {
+// Adds in thread 0 of those that call; others get nothing. The predicate is the instruction's own: a compiler that sees
+// a branch around it adds for all threads that might be there, and has them wait to share out the result.
+KVT_INLINE u64 add_in_first(u64 address, u64 amount, int thread) {
   u64 before;
-  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(address), "l"(amount) : "memory");
+  asm volatile("{ .reg .pred first; setp.eq.s32 first, %3, 0; @first atom.relaxed.gpu.global.add.u64 %0, [%1], %2; }"
+               : "=l"(before)
+               : "l"(address), "l"(amount), "r"(thread)
+               : "memory");
   return before;
 }
 
@@ -179,15 +180,6 @@ KVT_INLINE void put_ticks(u64 address, u32 ticks) {
 
 KVT_INLINE void put_pair(u64 address, u32 ticks) {
   asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(ticks)));
-}
-
-// A place behind the first one of a pair. A compiler does not look into this, so it does not wait for the pair earlier.
-KVT_INLINE u32 place_behind(u64 pair, u32 places) {
-  u32 place;
-  asm volatile("{ .reg .u32 low, high; mov.b64 {low, high}, %1; add.u32 %0, low, %2; }"
-               : "=r"(place)
-               : "l"(pair), "r"(places));
-  return place;
 }
 
 KVT_INLINE u32 multiprocessor() {
@@ -287,76 +279,51 @@ KVT_INLINE u32 places(const Part<Id>& part, bool listed) {
   return (part.tiles + 1 & ~1) + (listed ? 2 * part.count() : 0);
 }
 
-// The sum of a program's blocks, by the first warp: the ids that it asked for ahead, and the others.
+// Reserves a program's record and its tiles, and writes the record: the first warp of those that multiply does.
+// `flags`: those that tell the sizes and the order. Places are returned to its first thread.
 template <typename Id>
-KVT_INLINE u32 sum(const Reserved& reserved, const Part<Id>& part, int thread) {
-  u32 total = 0;
-#pragma unroll
-  for (int ahead = 0; ahead < IDS_AHEAD; ++ahead)
-    total += reserved.ids[ahead] * (2 * (part.first() + thread + 32 * ahead) + 1);
-#pragma unroll 1
-  for (int unit = thread + 32 * IDS_AHEAD; unit < part.inside(); unit += 32)
-    total += part.id(unit) * (2 * (part.first() + unit) + 1);
-  return sum_of_warp(total);
-}
-
-// Reserves a program's record and its tiles, and asks for the ids that it will sum up: the first warp of those that
-// multiply does. Nothing is waited for.
-template <typename Id>
-KVT_INLINE Reserved reserve(const Found& found, const Part<Id>& part, const Place& place, int thread) {
-  Reserved reserved{};
+KVT_INLINE Reserved reserve(const Found& found, const Part<Id>& part, const Place& place, int thread, u32 start,
+                            u32 flags) {
   const bool wanted = facts.words[FACT_HEADS] >> place.head & 1;
-  if (!wanted || !found.control || !found.tile_room || !found.program_room) return reserved;
-  const u32 told = static_cast<u32>(found.told);
-  if (thread == 0)
-    reserved.pair = add(found.control + 8 * CURSOR_WORD, places(part, lists(told, place.head)) + (1ull << TILE_BITS));
-  reserved.told = told;
-  reserved.row = place.row + (static_cast<u64>(place.first_page) >= found.pages_before ? found.rows_before : 0);
-  reserved.tile_memory = found.tile_memory;
-  reserved.program_memory = found.program_memory;
-  reserved.room = static_cast<u32>(found.tile_room) & ~1u;
-  reserved.program_room = static_cast<u32>(found.program_room);
-  if (sums(told, place.head)) {
-#pragma unroll
-    for (int ahead = 0; ahead < IDS_AHEAD; ++ahead) {
-      const int unit = thread + 32 * ahead;
-      if (unit < part.inside()) reserved.ids[ahead] = part.id(unit);
-    }
-  }
+  if (!wanted || !found.control || !found.tile_room || !found.program_room) return {};
+  const u32 told = static_cast<u32>(found.told), room = static_cast<u32>(found.tile_room) & ~1u;
+  const bool listed = lists(told, place.head);
+  const u32 needed = places(part, listed);
+  const u64 pair = add_in_first(found.control + 8 * CURSOR_WORD, needed + (1ull << TILE_BITS), thread);
+  if (thread) return {};
+  const u32 first = static_cast<u32>(pair), above = static_cast<u32>(pair >> 32), number = above >> (TILE_BITS - 32);
+  if (above & (1u << (TILE_BITS - 32)) - 1 || needed > room || first > room - needed) return {};
+  if (number >= static_cast<u32>(found.program_room)) return {};
+  const Reserved reserved{found.tile_memory + 2ull * first, found.program_memory + 24ull * number};
+  const u32 row = place.row + (static_cast<u64>(place.first_page) >= found.pages_before ? found.rows_before : 0);
+  if (listed) flags |= LISTS_BLOCKS;
+  if (listed || sums(told, place.head)) flags |= HAS_SUM;
+  put_two(reserved.record, start, 0);
+  put_two(reserved.record + 8, (row & 0xffff) | place.query_block << 16,
+          (told & 0xff) | (place.head & 0xff) << 8 | static_cast<u32>(part.low) << 16);
+  put_two(reserved.record + 16, static_cast<u32>(reserved.tiles >> 1), (part.tiles & 0xffff) | flags << 16);
   return reserved;
 }
 
-// Writes a program's record, and lists its blocks where they are to be listed. `flags`: those that tell the sizes and
-// the order. Returns the address of the tiles in the first thread, else 0.
+// Whether a program's blocks are to be told: their sum, or all of them.
+KVT_INLINE bool tells_blocks(u32 told, u32 head) { return lists(told, head) || sums(told, head); }
+
+// Lists a program's blocks behind its tiles, and puts their sum into its record: the same warp does.
 template <typename Id>
-KVT_INLINE u64 write_record(const Reserved& reserved, const Part<Id>& part, const Place& place, int thread, u32 start,
-                            u32 flags) {
-  if (!reserved.room) return 0;
-  const bool listed = lists(reserved.told, place.head), all = listed || sums(reserved.told, place.head);
-  const u64 pair = all ? of_first_lane(reserved.pair) : reserved.pair;
-  const u32 first = static_cast<u32>(pair), above = static_cast<u32>(pair >> 32), needed = places(part, listed);
-  const u32 number = above >> (TILE_BITS - 32);
-  if (above & (1u << (TILE_BITS - 32)) - 1 || needed > reserved.room || first > reserved.room - needed) return 0;
-  if (number >= reserved.program_room) return 0;
-  const u64 tiles = reserved.tile_memory + 2ull * first;
-  if (listed) {
+KVT_INLINE void tell_blocks(const Reserved& reserved, u32 told, const Part<Id>& part, u32 head, int thread) {
+  const u64 tiles = of_first_lane(reserved.tiles);
+  if (!tiles) return;
+  if (lists(told, head)) {
 #pragma unroll 1
     for (int unit = thread; unit < part.count(); unit += 32)
       put_half(tiles + 2 * (part.tiles + 1 & ~1) + 4 * unit, unit < part.inside() ? part.id(unit) : ~0u);
-    flags |= HAS_SUM | LISTS_BLOCKS;
   }
+  if (!sums(told, head)) return;
   u32 total = 0;
-  if (sums(reserved.told, place.head)) {
-    total = sum(reserved, part, thread);
-    flags |= HAS_SUM;
-  }
-  if (thread) return 0;
-  const u64 record = reserved.program_memory + 24ull * number;
-  put_two(record, start, total);
-  put_two(record + 8, (reserved.row & 0xffff) | place.query_block << 16,
-          (reserved.told & 0xff) | (place.head & 0xff) << 8 | static_cast<u32>(part.low) << 16);
-  put_two(record + 16, static_cast<u32>(tiles >> 1), (part.tiles & 0xffff) | flags << 16);
-  return tiles;
+#pragma unroll 1
+  for (int unit = thread; unit < part.inside(); unit += 32) total += part.id(unit) * (2 * (part.first() + unit) + 1);
+  total = sum_of_warp(total);
+  if (thread == 0) put_half(reserved.record + 4, total);
 }
 
 // Whether a program's blocks and its number of tiles fit records.
@@ -425,8 +392,11 @@ KVT_INLINE void begin(const Params& params, Recording<Variant>& variant, int hig
     const Place& place = variant.kvt_place;
     const auto part = part_of(params.kv_indices + place.first_page, tile < page ? page / tile : 1, low, high - low,
                               tile / unit, (place.tokens + unit - 1) / unit);
-    program.address = write_record(reserve(found, part, place, thread), part, place, thread, program.times[0],
-                                   (tile / 16 << 2) | (page / 16 << 6) | FROM_END);
+    const Reserved reserved =
+        reserve(found, part, place, thread, program.times[0], (tile / 16 << 2) | (page / 16 << 6) | FROM_END);
+    const u32 told = static_cast<u32>(found.told);
+    if (tells_blocks(told, place.head)) tell_blocks(reserved, told, part, place.head, thread);
+    program.address = reserved.tiles;
   }
 }
 
@@ -451,51 +421,48 @@ KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int threa
   }
 }
 
-// A program that goes forward is about to load.
-KVT_INLINE void enter(Forward& program) {
-  program = Forward{};
-  program.start = whole_now();
-}
-
+// The blocks of a program's part; tiles are blocks where these are smaller. Divisions are as slow as loads here; the
+// smaller of the two sizes is a power of two.
 template <typename Cache>
-KVT_INLINE auto forward_part(const Forward& program, const Cache& cache, int first_page, u32 tokens) {
-  const u32 page = cache.page_size, last = (1u << program.bits) - 1;
-  return part_of(cache.indices + first_page, page > last ? page >> program.bits : 1, program.low, program.units, 1,
-                 static_cast<int>(tokens + last >> program.bits));
+KVT_INLINE auto forward_part(const Cache& cache, u32 low, u32 units, int first_page, u32 tokens, u32 tile) {
+  const u32 page = cache.page_size, unit = tile < page ? tile : page, bits = bits_of(unit);
+  return part_of(cache.indices + first_page, page > unit ? page >> bits : 1, low, units, 1,
+                 static_cast<int>(tokens + unit - 1 >> bits));
 }
 
-// It knows its tiles, which begin at any block, and the first ones are on their way: it takes part in the window, and
-// reserves its places, block by block where a tile has several. What comes from memory is not waited for, but once.
+// A program that goes forward knows its tiles, which begin at any block, and the first ones are on their way: it takes
+// part in the window, and reserves its places, block by block where a tile has several.
 template <bool OTHER_ORDER, typename Cache, typename Thread>
 KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 tokens,
                               const Thread& thread, u32 begin, u32 length, u32 count, u32 tile) {
   if (OTHER_ORDER || thread.y | thread.z || !facts.address || !count) return;
+  const u64 began = whole_now();
   Found found;
   const u64 key = reinterpret_cast<u64>(cache.k_data);
   look_up_all(key, found);
   const int first_page = static_cast<int>(cache.indptr[row]);
-  // Divisions are as slow as loads here; sizes are powers of two.
   const u32 page = cache.page_size, unit = tile < page ? tile : page, bits = bits_of(unit);
   const u32 read = count * tile < length ? count * tile : length;
   const u32 low = begin >> bits, units = read + unit - 1 >> bits;
   const bool fit = !(unit & unit - 1 | (begin | page | tile) & (unit - 1 | 15)) && page < 16 * 512 && units < 1 << 16;
-  program.low = low;
-  program.units = units;
-  program.bits = bits;
-  program.blocks = tile >> bits;
-  program.time = static_cast<u32>(program.start);
   if (found.known != key) return;
   program.window = window_of(found);
-  if (thread.x == 0) raise_window(program.window, FIRST, ~program.start);
+  if (thread.x == 0) raise_window(program.window, FIRST, ~began);
   if (!fit) return;
   const Place place{row, head, query_block, first_page, static_cast<int>(tokens)};
-  program.reserved = reserve(found, forward_part(program, cache, first_page, tokens), place, thread.x);
-  program.end = thread.x == 0 ? program.reserved.room : 0;
+  const u32 start = static_cast<u32>(began);
+  program.reserved = reserve(found, forward_part(cache, low, units, first_page, tokens, tile), place, thread.x, start,
+                             bits - 4 << 2 | page / 16 << 6);
+  program.told = static_cast<u32>(found.told);
+  program.time = start;
+  program.low = low;
+  program.left = program.units = units;
+  program.blocks = tile >> bits;
 }
 
 // A tile's K has been multiplied.
 KVT_INLINE void forward_key(Forward& program) {
-  if (!program.end) return;
+  if (!program.reserved.tiles) return;
   program.ticks = ticks_since(program.time);
   program.time += program.ticks << TICK_SHIFT;
 }
@@ -503,36 +470,33 @@ KVT_INLINE void forward_key(Forward& program) {
 // And its V.
 template <int TILE>
 KVT_INLINE void forward_value(Forward& program) {
-  if (!program.end) return;
-  const u32 value = ticks_since(program.time) << 8, left = program.units - program.done;
-  const u32 place = place_behind(program.reserved.pair, program.done);
-  const u32 free = place < program.end ? program.end - place : 0;
-  const u32 blocks = program.blocks < left ? program.blocks : left, stored = blocks < free ? blocks : free;
-  const u64 address = program.reserved.tile_memory + 2ull * place;
+  const u64 address = program.reserved.tiles;
+  if (!address) return;
+  const u32 value = ticks_since(program.time) << 8;
+  const u32 blocks = program.blocks < program.left ? program.blocks : program.left;
   if (program.blocks == 1) {
-    if (stored) put_pair(address, program.ticks | value);
+    if (blocks) put_pair(address, program.ticks | value);
   } else {  // a tile begins at an even place, and behind the last one of a program is room for another
     u32 pair = value << 16 | value | program.ticks;
 #pragma unroll
     for (u32 block = 0; block < TILE / 16; block += 2) {
-      if (block < stored) put_half(address + 2 * block, pair);
+      if (block < blocks) put_half(address + 2 * block, pair);
       pair = value << 16 | value;
     }
   }
-  program.done += blocks;
+  program.reserved.tiles += 2 * blocks;
+  program.left -= blocks;
 }
 
-// All of a program's tiles have been multiplied: its record is written.
+// All of a program's tiles have been multiplied: it tells of its blocks, and takes part in the window once more.
 template <typename Cache, typename Thread>
-KVT_INLINE void leave(const Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 tokens,
-                      const Thread& thread) {
-  if (program.reserved.room) {
-    const bool looks = lists(program.reserved.told, head) || sums(program.reserved.told, head);
-    const int first_page = looks ? static_cast<int>(cache.indptr[row]) : 0;
-    const Place place{row, head, query_block, first_page, static_cast<int>(tokens)};
-    const u32 page = cache.page_size;
-    write_record(program.reserved, forward_part(program, cache, first_page, tokens), place, thread.x,
-                 static_cast<u32>(program.start), program.bits - 4 << 2 | page / 16 << 6);
+KVT_INLINE void leave(const Forward& program, const Cache& cache, u32 row, u32 head, u32 tokens, const Thread& thread,
+                      u32 tile) {
+  if (tells_blocks(program.told, head)) {  // what other warps are told is 0
+    const int first_page = static_cast<int>(cache.indptr[row]);
+    const auto part = forward_part(cache, program.low, program.units, first_page, tokens, tile);
+    const u64 behind = program.reserved.tiles, tiles = behind ? behind - 2ull * program.units : 0;
+    tell_blocks({tiles, program.reserved.record}, program.told, part, head, thread.x);
   }
   if (!(thread.x | thread.y | thread.z)) raise_window(program.window, LAST, whole_now());
 }

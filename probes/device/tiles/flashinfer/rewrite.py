@@ -35,7 +35,9 @@ _RELEASES = {"pipeline_k": "key", "pipeline_v": "value"}
 _FORWARD, _BOUNDED = "BatchPrefillWithPagedKVCacheDevice", "BatchPrefillWithPagedKVCacheKernel"
 _PLACE = ("paged_kv", "request_idx", "kv_head_idx", "qo_tile_idx", "kv_len", "tid")
 _PART = ("chunk_start", "chunk_size", "num_iterations", "CTA_TILE_KV")
-"""Names of `fa2`'s program: its place, the sequence's tokens, and the thread; its part of these and its tiles."""
+_LEAVING = ("paged_kv", "request_idx", "kv_head_idx", "kv_len", "tid", "CTA_TILE_KV")
+"""Names of `fa2`'s program: its place, the sequence's tokens, and the thread; its part of these and its tiles; and what
+it needs again when it has read them."""
 
 _BARRIER = re.compile(r"\bblock\s*\.\s*sync\s*\(\s*\)\s*;")
 _ISSUED = re.compile(r"\bcp_async\s*::\s*commit_group\s*\(\s*\)\s*;")
@@ -96,7 +98,7 @@ def multiply(source: str) -> str:
 
 
 def forward(source: str) -> str:
-    """The header of `fa2`: a program begins before it loads, and tells of each tile.
+    """The header of `fa2`: a program begins when it has issued its first loads, and tells of each tile.
 
     Raises:
         MismatchError: The header has another form.
@@ -107,20 +109,21 @@ def forward(source: str) -> str:
     if missing := [name for name in (*_PLACE, *_PART, "MASK_MODE", "kMultiItemScoring") if name not in known]:
         raise MismatchError(f"{_FORWARD} has no {', '.join(missing)}")
     loops = list(re.finditer(r"\bfor\s*\(\s*uint32_t iter = 0;\s*iter < num_iterations;", code[begin:end]))
-    loads = list(re.finditer(r"\bload_q_global_smem\s*<", code[begin:end]))
-    if len(loops) != 1 or len(loads) != 1:
-        raise MismatchError(f"{_FORWARD} loads Q at {len(loads)} places and has {len(loops)} loops over tiles")
+    if len(loops) != 1:
+        raise MismatchError(f"{_FORWARD} has {len(loops)} loops over tiles where one was expected")
     loop = begin + loops[0].start()
     opening = code.index("{", _closing(code, code.index("(", loop)))
     closing = _closing(code, opening)
     other = "MASK_MODE == MaskMode::kMultiItemScoring"
     place, part = ", ".join(_PLACE), ", ".join(_PART)
     edits = [
-        (_statement(code, begin + loads[0].start()), "kvt::Forward kvt_forward; kvt::enter(kvt_forward);\n      "),
-        (_statement(code, loop), f"kvt::begin_forward<{other}>(kvt_forward, {place}, {part});\n"),
+        (
+            _statement(code, loop),
+            f"kvt::Forward kvt_forward{{}}; kvt::begin_forward<{other}>(kvt_forward, {place}, {part});\n",
+        ),
         *_behind_copies(code, opening, closing, "update_mdo_states", " kvt::forward_key(kvt_forward);"),
         *_behind_copies(code, opening, closing, "compute_sfm_v", " kvt::forward_value<CTA_TILE_KV>(kvt_forward);"),
-        (_behind_barrier(code, closing, end), f" kvt::leave(kvt_forward, {place});"),
+        (_behind_barrier(code, closing, end), f" kvt::leave(kvt_forward, {', '.join(_LEAVING)});"),
         _two_blocks(code),
     ]
     return _edited(source, [*edits, _prepared(code), _included(code, f"hopper/{RECORDER_HEADER}")])
