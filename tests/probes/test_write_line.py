@@ -1,4 +1,4 @@
-"""What recording writes while the engine runs does not let another thread go first."""
+"""Lines that recording writes while the engine runs let no other thread go first."""
 
 from __future__ import annotations
 
