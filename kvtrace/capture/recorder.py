@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace import __version__
-from kvtrace.capture._native import write_line
 from kvtrace.capture.budget import Budget
 from kvtrace.capture.limits import Limits
-from kvtrace.capture.stream import Emit, EmitColumns, Packer, Stream
+from kvtrace.capture.stream import Emit, EmitColumns, Packer, Stream, write_line
 from kvtrace.events import EVENTS, Event
 from kvtrace.format import layout, machine
 from kvtrace.format.segment_file import allocate, clock_pair, store

@@ -17,14 +17,14 @@ from kvtrace.format import layout
 from kvtrace.format.segment_file import allocate, clock_pair, seal, segment_header, store
 
 try:
-    from kvtrace.capture._native import Packer, fence
+    from kvtrace.capture._native import Packer, fence, write_line
 except ImportError as error:
     raise KvtraceError(
         f"kvtrace's compiled part cannot be loaded from {Path(__file__).parent} ({error}), so nothing can be recorded. "
         "Install kvtrace again, from a wheel or where there are a C compiler and Python's headers"
     ) from error
 
-__all__ = ["Emit", "EmitColumns", "Packer", "Stream", "fence"]
+__all__ = ["Emit", "EmitColumns", "Packer", "Stream", "fence", "write_line"]
 
 Emit = Callable[..., None]
 """Appends one record: the event's field values, by name or in declared order."""

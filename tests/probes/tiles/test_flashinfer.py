@@ -634,7 +634,7 @@ def test_programs_without_room_are_counted_and_write_nothing(
 def test_programs_that_go_forward_without_room_keep_to_the_ring(
     code: ctypes.CDLL, data: st.DataObject, tiles: int, count: int
 ) -> None:
-    """The tiles that find room are written: the step is dropped whole, for its counts say that there was too little."""
+    """A program that finds too little room writes nothing: its step is dropped whole, for its counts say so."""
     machine = Machine(code, 16, 128, tile_room=tiles, program_room=count)
     ran = [
         (each._replace(layer=1, head=1), begin, length) for each, begin, length in data.draw(forward_programs(16, 128))
