@@ -24,7 +24,7 @@ _MS_PER_TICK = 1e3 / os.sysconf("SC_CLK_TCK")
 
 
 class Meanwhile:
-    """Linux' own counts from now on: of the threads of this process and its children, and of the whole machine."""
+    """Counts from now on: Linux' of this process's and its children's threads and of the machine, NVML's of the GPU."""
 
     def __init__(self) -> None:
         self._machine = _machine()

@@ -256,7 +256,7 @@ PyObject *fence(PyObject *module, PyObject *none)
     return Py_NewRef(Py_None);
 }
 
-/* A line of text is written sooner than another thread gives the GIL back, which takes it where it is let go. */
+/* os.write lets go of the GIL, and a thread that takes it keeps it for far longer than a line takes to be written. */
 PyObject *write_line(PyObject *module, PyObject *args)
 {
     int descriptor;
