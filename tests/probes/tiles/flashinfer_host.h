@@ -34,7 +34,10 @@ inline void put_half(u64 address, u32 half) {
   *at<u32>(address) = half;
 }
 inline void put_ticks(u64 address, u32 ticks) { *at<std::uint8_t>(address) = static_cast<std::uint8_t>(ticks); }
-inline void put_pair(u64 address, u32 ticks) { *at<std::uint16_t>(address) = static_cast<std::uint16_t>(ticks); }
+inline void put_half_if(bool wanted, u64 address, u32 half) { if (wanted) put_half(address, half); }
+inline void put_pair_if(bool wanted, u64 address, u32 ticks) {
+  if (wanted) *at<std::uint16_t>(address) = static_cast<std::uint16_t>(ticks);
+}
 inline u32 bits_of(u32 word) { return 31 - __builtin_clz(word); }
 inline u32 multiprocessor() { return 5; }
 

@@ -55,7 +55,7 @@ void run(unsigned long long key, const int* indices, int page, int tile, int row
 }
 
 // Runs a program that goes forward over `length` tokens from `begin` on, in `count` tiles; `passed`: ns before each mark,
-// K of a tile, then its V.
+// K of a tile, then its V. How many tiles it has is known between its first copies, if they cover its part, or later.
 void run_forward(unsigned long long key, const int* indices, const int* indptr, int page, int tile, int row, int head,
                  int query_block, int begin, int length, int tokens, int count, unsigned long long start_ns,
                  const unsigned* passed) {
@@ -67,7 +67,17 @@ void run_forward(unsigned long long key, const int* indices, const int* indptr, 
     lanes.emplace_back([&, lane] {
       kvt::lane = lane;
       kvt::Thread thread{lane % 32, lane / 32, 0};
-      kvt::begin_forward<false>(programs[lane], cache, row, head, query_block, tokens, thread, begin, length, count, tile);
+      kvt::Asked asked{};
+      const int covering = (length + tile - 1) / tile;
+      kvt::ask_forward<false>(asked, cache, row, thread);
+      if (count == covering)
+        kvt::claim_forward<false>(asked, cache, head, tokens, thread, begin, length, covering, tile);
+      else
+        kvt::claim_forward<true>(asked, cache, head, tokens, thread, begin, length, covering, tile);
+      if (count != covering)
+        kvt::claim_forward<false>(asked, cache, head, tokens, thread, begin, length, count, tile);
+      kvt::begin_forward<false>(programs[lane], asked, cache, row, head, query_block, tokens, thread, begin, length,
+                                count, tile);
     });
   for (auto& lane : lanes) lane.join();
   lanes.clear();

@@ -40,7 +40,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 def inserted(before: str, after: str) -> Counter[str]:
     """The calls that rewriting inserted; without them, and the blocks a multiprocessor, the text is what it was."""
-    calls = "begin|key|value|end|prepare|Forward|forward|leave"
+    calls = "begin|key|value|end|prepare|Asked|ask|claim|Forward|forward|leave"
     text = re.sub(rf"kvt::({calls})[^;]*;|variant\.kvt_at[^;]*;", "", after)
     text = text.replace("kvt::Recording<AttentionVariant>", "AttentionVariant")
     text = re.sub(rf'#include "(hopper/)?{rewrite.RECORDER_HEADER}"\n', "", text)
@@ -62,7 +62,8 @@ def test_only_calls_are_inserted(folder: Path) -> None:
     calls = inserted(whole, rewrite.forward(whole))
     branches = {calls.pop(call) for call in ("forward_key", "forward_value")}
     assert branches in ({1}, {2})  # a compiler keeps one
-    assert calls == dict.fromkeys(("Forward", "begin_forward", "leave", "prepare"), 1)
+    once = ("Asked", "ask_forward", "Forward", "begin_forward", "leave", "prepare")
+    assert calls == {**dict.fromkeys(once, 1), "claim_forward": 2}  # without a causal mask, and with one
 
 
 PREFILL = """
@@ -237,8 +238,17 @@ __device__ void BatchPrefillWithPagedKVCacheDevice(const Params params, const di
   AttentionVariant variant(params, request_idx, smem);
   init(o_frag);  // load_q_global_smem<of a comment>
   load_q_global_smem<KTraits>(&qo_smem, tid);
-  use(paged_kv, request_idx, kv_head_idx, qo_tile_idx, chunk_start, chunk_size, kv_len, CTA_TILE_KV,
-      MASK_MODE == MaskMode::kMultiItemScoring);
+  cp_async::commit_group();
+  produce_k(paged_kv, request_idx, kv_head_idx, qo_tile_idx);
+  cp_async::commit_group();
+  if constexpr (!SHARED) {
+    produce_v(0);
+    cp_async::commit_group();
+  }
+  if constexpr (MASK_MODE != MaskMode::kMultiItemScoring) {
+    num_iterations = ceil_div(
+        (MASK_MODE == MaskMode::kCausal ? min(chunk_size, kv_len - chunk_start) : chunk_size), CTA_TILE_KV);
+  }
 #pragma unroll 1
   for (uint32_t iter = 0; iter < num_iterations; ++iter) {
     block.sync();
@@ -274,10 +284,11 @@ cudaError_t BatchPrefillWithPagedKVCacheDispatched(Params params, float* tmp_s, 
 """
 
 
-def test_a_program_that_goes_forward_begins_behind_its_first_loads_and_tells_of_each_product() -> None:
+def test_a_program_that_goes_forward_begins_among_its_first_copies_and_tells_of_each_product() -> None:
     text = rewrite.forward(FORWARD)
     calls = [
-        "AttentionVariant variant(", "load_q_global_smem<KTraits>", "kvt::Forward ", "kvt::begin_forward<",
+        "AttentionVariant variant(", "kvt::Asked ", "kvt::ask_forward<", "load_q_global_smem<KTraits>", "produce_k(",
+        "kvt::claim_forward<", "produce_v(0)", "kvt::claim_forward<!", "kvt::Forward ", "kvt::begin_forward<",
         "#pragma unroll 1", "for (", "compute_qk", "update_mdo_states", "produce_v(iter)", "kvt::forward_key(",
         "produce_k(iter + 1)", "compute_sfm_v<KTraits>", "produce_v(iter + 1)", "kvt::forward_value<", "kvt::leave(",
         "write(o_frag)", "kvt::prepare(stream);",
@@ -286,7 +297,7 @@ def test_a_program_that_goes_forward_begins_behind_its_first_loads_and_tells_of_
     assert places == sorted(places)
     assert "__launch_bounds__(KTraits::NUM_THREADS, 2) void" in text
     assert text.count("kvt::forward_key(") == 2  # in each branch
-    assert text.count("kvt::") == 7
+    assert text.count("kvt::") == 11
     assert text.index('#include "hopper/kvtrace.cuh"') < text.index('#include "mask.cuh"')
 
 
@@ -320,7 +331,22 @@ def test_order_of_coordinates_and_comments_do_not_matter() -> None:
             "at 2 places and V's at 1",
         ),
         (rewrite.multiply, PRODUCTS, '#include "variants.cuh"', "", "includes nothing"),
-        (rewrite.forward, FORWARD, "chunk_start, chunk_size", "start, chunk_size", "has no chunk_start"),
+        (rewrite.forward, FORWARD, "kv_len - chunk_start", "kv_len", "has no chunk_start"),
+        (
+            rewrite.forward,
+            FORWARD,
+            ": chunk_size), CTA_TILE_KV",
+            ": kv_len), CTA_TILE_KV",
+            "counts its tiles otherwise",
+        ),
+        (
+            rewrite.forward,
+            FORWARD,
+            "  load_q_global_smem<KTraits>(",
+            "  load_q<KTraits>(",
+            "does not issue copies of Q",
+        ),
+        (rewrite.forward, FORWARD, "    produce_v(0);\n    cp_async::commit_group();\n", "", "does not issue copies"),
         (rewrite.forward, FORWARD, "iter < num_iterations; ++iter", "iter < num_iterations - 1; ++iter", "0 loops"),
         (rewrite.forward, FORWARD, "update_mdo_states<", "update_states<", "does not call update_mdo_states"),
         (rewrite.forward, FORWARD, "  }\n  block.sync();", "  }\n", "no barrier behind its loop"),

@@ -15,9 +15,10 @@ A compiled library outlives the process and serves others, so no address is a co
 has constant memory for the facts (`FACTS`), which is filled before the first launch. A kernel is not told its layer: it
 looks up the address of the layer's K in a table whose hash has no collisions.
 
-A decode's program takes some twenty microseconds, and a load from memory one, while others load. So `fa2` begins when
-its first tile is on its way, which takes longer: it asks for all that it needs to know at once, reserves its places and
-writes its record. The ids that it sums up it asks for last, when copying its tiles has read them.
+A decode's program takes some twenty microseconds, and a load from memory one, while others load. So `fa2` waits for as
+little as it can: in front of its first copies it asks for all that it needs to know, between K's and V's it claims its
+places, and behind them it writes its record, while the first tile is on its way. The ids that it sums up it asks for
+last, when copying its tiles has read them.
 """
 
 from __future__ import annotations
@@ -174,12 +175,19 @@ KVT_INLINE void put_half(u64 address, u32 half) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(half));
 }
 
-KVT_INLINE void put_ticks(u64 address, u32 ticks) {
-  asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(ticks));
+// Stores if the predicate holds. A branch around a store would keep instructions on either side apart.
+KVT_INLINE void put_half_if(bool wanted, u64 address, u32 half) {
+  asm volatile("{ .reg .pred wanted; setp.ne.u32 wanted, %2, 0; @wanted st.global.b32 [%0], %1; }" ::"l"(address),
+               "r"(half), "r"(static_cast<u32>(wanted)));
 }
 
-KVT_INLINE void put_pair(u64 address, u32 ticks) {
-  asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(ticks)));
+KVT_INLINE void put_pair_if(bool wanted, u64 address, u32 ticks) {
+  asm volatile("{ .reg .pred wanted; setp.ne.u32 wanted, %2, 0; @wanted st.global.u16 [%0], %1; }" ::"l"(address),
+               "h"(static_cast<unsigned short>(ticks)), "r"(static_cast<u32>(wanted)));
+}
+
+KVT_INLINE void put_ticks(u64 address, u32 ticks) {
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(ticks));
 }
 
 KVT_INLINE u32 multiprocessor() {
@@ -208,26 +216,30 @@ struct Found {
   u64 known, told, control, windows, program_room, tile_room, program_memory, tile_memory, pages_before, rows_before;
 };
 
-// Asks what the layer whose K has this address is told, and whether anything is written still.
-KVT_INLINE void look_up(u64 key, Found& found) {
+// Asks what the layer whose K has this address is told, and whether anything is written still. By an index that the
+// compiler does not know, `zero`, constants are read by loads. Otherwise the instructions that need them read them, and
+// wait, as they are in no cache when a kernel begins.
+KVT_INLINE void look_up(u64 key, Found& found, u32 zero = 0) {
   static_assert(FACT_WINDOWS == FACT_CONTROL + 1 && FACT_CONTROL % 2 == 0, "two words at once");
-  const u64 entry = facts.words[FACT_LAYERS] + 16 * (key * facts.words[FACT_FACTOR] >> facts.words[FACT_SHIFT]);
+  const Facts& known = (&facts)[zero];
+  const u64 entry = known.words[FACT_LAYERS] + 16 * (key * known.words[FACT_FACTOR] >> known.words[FACT_SHIFT]);
   load_two(entry, found.known, found.told);
-  load_two(facts.address + 8 * FACT_CONTROL, found.control, found.windows);
+  load_two(known.address + 8 * FACT_CONTROL, found.control, found.windows);
 }
 
 // The same, and the ring's state.
-KVT_INLINE void look_up_all(u64 key, Found& found) {
+KVT_INLINE void look_up_all(u64 key, Found& found, u32 zero = 0) {
   static_assert(TILES == PROGRAMS + 1 && (ROOM_WORD + PROGRAMS) % 2 == 0 && (ADDRESS_WORD + PROGRAMS) % 2 == 0 &&
                     FACT_ROWS_BEFORE == FACT_PAGES_BEFORE + 1 && FACT_PAGES_BEFORE % 2 == 0,
                 "two words at once");
-  const u64 control = facts.words[FACT_CONTROL];
-  look_up(key, found);
+  const Facts& known = (&facts)[zero];
+  const u64 control = known.words[FACT_CONTROL];
+  look_up(key, found, zero);
   found.program_room = found.tile_room = 0;
   if (control) {
     load_two(control + 8 * (ROOM_WORD + PROGRAMS), found.program_room, found.tile_room);
     load_two(control + 8 * (ADDRESS_WORD + PROGRAMS), found.program_memory, found.tile_memory);
-    load_two(facts.address + 8 * FACT_PAGES_BEFORE, found.pages_before, found.rows_before);
+    load_two(known.address + 8 * FACT_PAGES_BEFORE, found.pages_before, found.rows_before);
   }
 }
 
@@ -279,19 +291,27 @@ KVT_INLINE u32 places(const Part<Id>& part, bool listed) {
   return (part.tiles + 1 & ~1) + (listed ? 2 * part.count() : 0);
 }
 
-// Reserves a program's record and its tiles, and writes the record: the first warp of those that multiply does.
-// `flags`: those that tell the sizes and the order. Places are returned to its first thread.
+// Claims places for a program's record and its tiles: the first warp of those that multiply does. Whether it did; what
+// the ring's counts were is told to its first thread, and nobody waits for that here.
 template <typename Id>
-KVT_INLINE Reserved reserve(const Found& found, const Part<Id>& part, const Place& place, int thread, u32 start,
-                            u32 flags) {
-  const bool wanted = facts.words[FACT_HEADS] >> place.head & 1;
-  if (!wanted || !found.control || !found.tile_room || !found.program_room) return {};
+KVT_INLINE bool claim(const Found& found, const Part<Id>& part, u32 head, int thread, u64& counts) {
+  const bool wanted = facts.words[FACT_HEADS] >> head & 1;
+  if (!wanted || !found.control || !found.tile_room || !found.program_room) return false;
+  const u32 needed = places(part, lists(static_cast<u32>(found.told), head));
+  counts = add_in_first(found.control + 8 * CURSOR_WORD, needed + (1ull << TILE_BITS), thread);
+  return true;
+}
+
+// Writes the record of a program that claimed its places: the first thread does, to which they are returned. `flags`:
+// those that tell the sizes and the order.
+template <typename Id>
+KVT_INLINE Reserved write_record(const Found& found, u64 counts, const Part<Id>& part, const Place& place, u32 start,
+                                 u32 flags) {
   const u32 told = static_cast<u32>(found.told), room = static_cast<u32>(found.tile_room) & ~1u;
   const bool listed = lists(told, place.head);
   const u32 needed = places(part, listed);
-  const u64 pair = add_in_first(found.control + 8 * CURSOR_WORD, needed + (1ull << TILE_BITS), thread);
-  if (thread) return {};
-  const u32 first = static_cast<u32>(pair), above = static_cast<u32>(pair >> 32), number = above >> (TILE_BITS - 32);
+  const u32 first = static_cast<u32>(counts), above = static_cast<u32>(counts >> 32);
+  const u32 number = above >> (TILE_BITS - 32);
   if (above & (1u << (TILE_BITS - 32)) - 1 || needed > room || first > room - needed) return {};
   if (number >= static_cast<u32>(found.program_room)) return {};
   const Reserved reserved{found.tile_memory + 2ull * first, found.program_memory + 24ull * number};
@@ -392,8 +412,11 @@ KVT_INLINE void begin(const Params& params, Recording<Variant>& variant, int hig
     const Place& place = variant.kvt_place;
     const auto part = part_of(params.kv_indices + place.first_page, tile < page ? page / tile : 1, low, high - low,
                               tile / unit, (place.tokens + unit - 1) / unit);
-    const Reserved reserved =
-        reserve(found, part, place, thread, program.times[0], (tile / 16 << 2) | (page / 16 << 6) | FROM_END);
+    u64 counts;
+    Reserved reserved{};
+    if (claim(found, part, place.head, thread, counts) && thread == 0)
+      reserved = write_record(found, counts, part, place, program.times[0],
+                              (tile / 16 << 2) | (page / 16 << 6) | FROM_END);
     const u32 told = static_cast<u32>(found.told);
     if (tells_blocks(told, place.head)) tell_blocks(reserved, told, part, place.head, thread);
     program.address = reserved.tiles;
@@ -421,6 +444,24 @@ KVT_INLINE void end(const Params& params, Recording<Variant>& variant, int threa
   }
 }
 
+// What a program that goes forward asks for and is told later: also where its sequence's pages begin, and what the
+// ring's counts were when it claimed its places, if it did.
+struct Asked {
+  Found found;
+  int first_page;
+  bool claimed;
+  u64 counts;
+};
+
+// In front of its first copies, a program's first warp asks for all that it needs to know.
+template <bool OTHER_ORDER, typename Cache, typename Thread>
+KVT_INLINE void ask_forward(Asked& asked, const Cache& cache, u32 row, const Thread& thread) {
+  const u32 zero = thread.x >> 5;
+  if (OTHER_ORDER || thread.y | thread.z || !(&facts)[zero].address) return;
+  look_up_all(reinterpret_cast<u64>(cache.k_data), asked.found, zero);
+  asked.first_page = static_cast<int>(cache.indptr[row]);
+}
+
 // The blocks of a program's part; tiles are blocks where these are smaller. Divisions are as slow as loads here; the
 // smaller of the two sizes is a power of two.
 template <typename Cache>
@@ -430,39 +471,56 @@ KVT_INLINE auto forward_part(const Cache& cache, u32 low, u32 units, int first_p
                  static_cast<int>(tokens + unit - 1 >> bits));
 }
 
-// A program that goes forward knows its tiles, which begin at any block, and the first ones are on their way: it takes
-// part in the window, and reserves its places, block by block where a tile has several.
-template <bool OTHER_ORDER, typename Cache, typename Thread>
-KVT_INLINE void begin_forward(Forward& program, const Cache& cache, u32 row, u32 head, u32 query_block, u32 tokens,
-                              const Thread& thread, u32 begin, u32 length, u32 count, u32 tile) {
-  if (OTHER_ORDER || thread.y | thread.z || !facts.address || !count) return;
-  const u64 began = whole_now();
-  Found found;
-  const u64 key = reinterpret_cast<u64>(cache.k_data);
-  look_up_all(key, found);
-  const int first_page = static_cast<int>(cache.indptr[row]);
+// The same of `length` tokens from `begin` on, in `count` tiles; whether a record can tell of them.
+template <typename Cache>
+KVT_INLINE bool forward_span(const Cache& cache, u32 begin, u32 length, u32 count, u32 tile, u32& low, u32& units) {
   const u32 page = cache.page_size, unit = tile < page ? tile : page, bits = bits_of(unit);
   const u32 read = count * tile < length ? count * tile : length;
-  const u32 low = begin >> bits, units = read + unit - 1 >> bits;
-  const bool fit = !(unit & unit - 1 | (begin | page | tile) & (unit - 1 | 15)) && page < 16 * 512 && units < 1 << 16;
-  if (found.known != key) return;
+  low = begin >> bits, units = read + unit - 1 >> bits;
+  return !(unit & unit - 1 | (begin | page | tile) & (unit - 1 | 15)) && page < 16 * 512 && units < 1 << 16;
+}
+
+// When the copies of its first K have been issued, a program claims its places: one a block, where a tile has several.
+template <bool OTHER_ORDER, typename Cache, typename Thread>
+KVT_INLINE void claim_forward(Asked& asked, const Cache& cache, u32 head, u32 tokens, const Thread& thread, u32 begin,
+                              u32 length, u32 count, u32 tile) {
+  if (OTHER_ORDER || thread.y | thread.z || !count) return;
+  u32 low, units;
+  if (!forward_span(cache, begin, length, count, tile, low, units)) return;
+  if (asked.found.known != reinterpret_cast<u64>(cache.k_data)) return;  // it is 0 if nothing was asked
+  asked.claimed = claim(asked.found, forward_part(cache, low, units, 0, tokens, tile), head, thread.x, asked.counts);
+}
+
+// When its first copies have been issued, it takes part in the window, and writes its record.
+template <bool OTHER_ORDER, typename Cache, typename Thread>
+KVT_INLINE void begin_forward(Forward& program, const Asked& asked, const Cache& cache, u32 row, u32 head,
+                              u32 query_block, u32 tokens, const Thread& thread, u32 begin, u32 length, u32 count,
+                              u32 tile) {
+  if (OTHER_ORDER || thread.y | thread.z || !count) return;
+  const u64 began = whole_now();
+  const Found& found = asked.found;
+  if (found.known != reinterpret_cast<u64>(cache.k_data)) return;
   program.window = window_of(found);
   if (thread.x == 0) raise_window(program.window, FIRST, ~began);
-  if (!fit) return;
-  const Place place{row, head, query_block, first_page, static_cast<int>(tokens)};
-  const u32 start = static_cast<u32>(began);
-  program.reserved = reserve(found, forward_part(cache, low, units, first_page, tokens, tile), place, thread.x, start,
-                             bits - 4 << 2 | page / 16 << 6);
+  if (!asked.claimed) return;
+  u32 low, units;
+  forward_span(cache, begin, length, count, tile, low, units);
+  const u32 page = cache.page_size, bits = bits_of(tile < page ? tile : page), start = static_cast<u32>(began);
+  const Place place{row, head, query_block, asked.first_page, static_cast<int>(tokens)};
+  if (thread.x == 0)
+    program.reserved =
+        write_record(found, asked.counts, forward_part(cache, low, units, asked.first_page, tokens, tile), place, start,
+                     bits - 4 << 2 | page / 16 << 6);
   program.told = static_cast<u32>(found.told);
   program.time = start;
   program.low = low;
-  program.left = program.units = units;
+  program.units = units;
+  program.left = program.reserved.tiles ? units : 0;
   program.blocks = tile >> bits;
 }
 
-// A tile's K has been multiplied.
+// A tile's K has been multiplied. What a thread keeps that does not write is of no use, but costs less than a branch.
 KVT_INLINE void forward_key(Forward& program) {
-  if (!program.reserved.tiles) return;
   program.ticks = ticks_since(program.time);
   program.time += program.ticks << TICK_SHIFT;
 }
@@ -471,18 +529,15 @@ KVT_INLINE void forward_key(Forward& program) {
 template <int TILE>
 KVT_INLINE void forward_value(Forward& program) {
   const u64 address = program.reserved.tiles;
-  if (!address) return;
   const u32 value = ticks_since(program.time) << 8;
   const u32 blocks = program.blocks < program.left ? program.blocks : program.left;
-  if (program.blocks == 1) {
-    if (blocks) put_pair(address, program.ticks | value);
-  } else {  // a tile begins at an even place, and behind the last one of a program is room for another
-    u32 pair = value << 16 | value | program.ticks;
+  const u32 many = program.blocks == 1 ? 0 : blocks;
+  put_pair_if(blocks != many, address, program.ticks | value);
+  u32 pair = value << 16 | value | program.ticks;  // a tile begins at an even place; behind a program's last is room
 #pragma unroll
-    for (u32 block = 0; block < TILE / 16; block += 2) {
-      if (block < blocks) put_half(address + 2 * block, pair);
-      pair = value << 16 | value;
-    }
+  for (u32 block = 0; block < TILE / 16; block += 2) {
+    put_half_if(block < many, address + 2 * block, pair);
+    pair = value << 16 | value;
   }
   program.reserved.tiles += 2 * blocks;
   program.left -= blocks;

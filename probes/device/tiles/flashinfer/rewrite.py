@@ -4,9 +4,9 @@ FlashInfer has two templates. On Hopper, vLLM's prefills run `fa3`, whose warps 
 `fa2`, which loads and multiplies with the same warps. On other GPUs both run `fa2`. Nothing depends on line numbers.
 In `fa3`, the rewriting looks for the function that multiplies (it waits for Q), for the kernel that calls it, and for
 the statements that give K's and V's shared memory back: by then a tile has been multiplied. In `fa2` it looks for the
-loop over tiles, and in it for the barriers behind the products and the copies that are issued then. In both it looks
-for the function that launches. A source of another form raises `MismatchError`, and FlashInfer's own headers stay. What
-a kernel computes is untouched.
+first copies, of Q, K and V, for the loop over tiles, and in it for the barriers behind the products and the copies that
+are issued then. In both it looks for the function that launches. A source of another form raises `MismatchError`, and
+FlashInfer's own headers stay. What a kernel computes is untouched.
 """
 
 from __future__ import annotations
@@ -33,11 +33,19 @@ _TILES = ("mainloop_params", "variant", "kv_tile_idx_count", "swa_begin_kv_tile_
 _RELEASES = {"pipeline_k": "key", "pipeline_v": "value"}
 
 _FORWARD, _BOUNDED = "BatchPrefillWithPagedKVCacheDevice", "BatchPrefillWithPagedKVCacheKernel"
+_ASKING = ("paged_kv", "request_idx", "tid")
+_CLAIMING = ("paged_kv", "kv_head_idx", "kv_len", "tid", "chunk_start", "chunk_size")
 _PLACE = ("paged_kv", "request_idx", "kv_head_idx", "qo_tile_idx", "kv_len", "tid")
 _PART = ("chunk_start", "chunk_size", "num_iterations", "CTA_TILE_KV")
 _LEAVING = ("paged_kv", "request_idx", "kv_head_idx", "kv_len", "tid", "CTA_TILE_KV")
-"""Names of `fa2`'s program: its place, the sequence's tokens, and the thread; its part of these and its tiles; and what
-it needs again when it has read them."""
+"""Names of `fa2`'s program: what it asks with and claims with; its place, the sequence's tokens, and the thread; its
+part of these and its tiles; and what it needs again when it has read them."""
+
+_COUNTED = re.compile(
+    r"\bnum_iterations\s*=\s*ceil_div\(\s*\(MASK_MODE == MaskMode::kCausal\s*\?[^:;]*(?:::[^:;]*)*:\s*chunk_size\)\s*,"
+    r"\s*CTA_TILE_KV\s*\)"
+)
+"""How `fa2` counts a program's tiles, behind its first copies: without a causal mask, those of its part."""
 
 _BARRIER = re.compile(r"\bblock\s*\.\s*sync\s*\(\s*\)\s*;")
 _ISSUED = re.compile(r"\bcp_async\s*::\s*commit_group\s*\(\s*\)\s*;")
@@ -98,7 +106,7 @@ def multiply(source: str) -> str:
 
 
 def forward(source: str) -> str:
-    """The header of `fa2`: a program begins when it has issued its first loads, and tells of each tile.
+    """The header of `fa2`: a program begins while its first loads are issued, and tells of each tile.
 
     Raises:
         MismatchError: The header has another form.
@@ -114,13 +122,22 @@ def forward(source: str) -> str:
     loop = begin + loops[0].start()
     opening = code.index("{", _closing(code, code.index("(", loop)))
     closing = _closing(code, opening)
-    other = "MASK_MODE == MaskMode::kMultiItemScoring"
-    place, part = ", ".join(_PLACE), ", ".join(_PART)
+    if not _COUNTED.search(code, begin, loop):
+        raise MismatchError(f"{_FORWARD} counts its tiles otherwise")
+    first = code.find("load_q_global_smem<", begin, loop)
+    issued = list(_ISSUED.finditer(code, first, loop)) if first >= 0 else []
+    if len(issued) < 3:
+        raise MismatchError(f"{_FORWARD} does not issue copies of Q, K and V in front of its loop")
+    other, causal = (f"MASK_MODE == MaskMode::{mask}" for mask in ("kMultiItemScoring", "kCausal"))
+    place, part, claiming = ", ".join(_PLACE), ", ".join(_PART), f"(kvt_asked, {', '.join(_CLAIMING)}, "
+    ask = f"kvt::Asked kvt_asked{{}}; kvt::ask_forward<{other}>(kvt_asked, {', '.join(_ASKING)});\n"
+    early = f" kvt::claim_forward<{other} || {causal}>{claiming}ceil_div(chunk_size, CTA_TILE_KV), CTA_TILE_KV);"
+    late = f"kvt::claim_forward<!({causal})>{claiming}num_iterations, CTA_TILE_KV);\n"
+    starting = f"kvt::Forward kvt_forward{{}}; kvt::begin_forward<{other}>(kvt_forward, kvt_asked, {place}, {part});\n"
     edits = [
-        (
-            _statement(code, loop),
-            f"kvt::Forward kvt_forward{{}}; kvt::begin_forward<{other}>(kvt_forward, {place}, {part});\n",
-        ),
+        (_statement(code, first), ask),
+        (issued[1].end(), early),
+        (_statement(code, loop), late + starting),
         *_behind_copies(code, opening, closing, "update_mdo_states", " kvt::forward_key(kvt_forward);"),
         *_behind_copies(code, opening, closing, "compute_sfm_v", " kvt::forward_value<CTA_TILE_KV>(kvt_forward);"),
         (_behind_barrier(code, closing, end), f" kvt::leave(kvt_forward, {', '.join(_LEAVING)});"),
