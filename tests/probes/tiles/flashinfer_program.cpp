@@ -70,12 +70,15 @@ void run_forward(unsigned long long key, const int* indices, const int* indptr, 
       kvt::Asked asked{};
       const int covering = (length + tile - 1) / tile;
       kvt::ask_forward<false>(asked, cache, row, thread);
-      if (count == covering)
-        kvt::claim_forward<false>(asked, cache, head, tokens, thread, begin, length, covering, tile);
-      else
+      const auto claim = [&](int tiles) {
+        kvt::claim_forward<false>(asked, cache, head, tokens, thread, begin, length, tiles, tile);
+      };
+      if (count == covering) {
+        claim(covering);
+      } else {
         kvt::claim_forward<true>(asked, cache, head, tokens, thread, begin, length, covering, tile);
-      if (count != covering)
-        kvt::claim_forward<false>(asked, cache, head, tokens, thread, begin, length, count, tile);
+        claim(count);
+      }
       kvt::begin_forward<false>(programs[lane], asked, cache, row, head, query_block, tokens, thread, begin, length,
                                 count, tile);
     });
