@@ -15,17 +15,32 @@ typedef struct {
     PyObject *find_pool;       /* (block pool) -> Pool or None, likewise */
     PyObject *touched, *freed; /* (Pool, blocks): references that changed while the engine has a holder */
     PyObject *plain; /* the type of the latest block that had no `pool`, where no other block of its type has one */
+    PyObject *type, *block_id, *ref_cnt, *is_null; /* of the latest block, and where it keeps these: `slot_of` */
 } Writer;
 
 static PyObject *n_block_id, *n_ref_cnt, *n_is_null, *n_pool, *n_dict, *n_key, *n_block, *n_blocks, *n_ordered;
 static PyObject *n_changed, *n_hashed;
 
+/* An attribute of a block; from its slot, for all of them are of one type, and to search takes most of the time. */
+static PyObject *of_block(Writer *self, PyObject *block, PyObject *name)
+{
+    PyTypeObject *type = Py_TYPE(block);
+    if ((PyObject *)type != self->type) {
+        replace(&self->block_id, slot_of(type, n_block_id));
+        replace(&self->ref_cnt, slot_of(type, n_ref_cnt));
+        replace(&self->is_null, slot_of(type, n_is_null));
+        replace(&self->type, Py_NewRef((PyObject *)type));
+    }
+    PyObject *slot = name == n_block_id ? self->block_id : name == n_ref_cnt ? self->ref_cnt : self->is_null;
+    return slot ? read_slot(block, slot, name) : read_attribute(block, name);
+}
+
 /* A record that is complete but for its block. */
 static int append_block(Writer *self, BlockEventRecord *record, PyObject *block)
 {
     long long block_id, references;
-    if (read_int(block, n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0 ||
-        read_int(block, n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0)
+    if (take_int(of_block(self, block, n_block_id), n_block_id, INT32_MIN, INT32_MAX, &block_id) < 0 ||
+        take_int(of_block(self, block, n_ref_cnt), n_ref_cnt, INT32_MIN, INT32_MAX, &references) < 0)
         return -1;
     record->block_id = (int32_t)block_id;
     record->ref_count = (int32_t)references;
@@ -112,9 +127,11 @@ static PyObject *after_pop(Writer *self, PyObject *const *given, Py_ssize_t coun
 }
 
 /* Whether a block is to be recorded: it is not null, and its own pool, where it knows one, is this. -1: an error. */
-static int is_ours(PyObject *block, PyObject *block_pool, int knows_pool)
+static int is_ours(Writer *self, PyObject *block, PyObject *block_pool, int knows_pool)
 {
-    int null = is_true(block, n_is_null), ours = !null;
+    PyObject *said = of_block(self, block, n_is_null);
+    int null = said ? PyObject_IsTrue(said) : -1, ours = !null;
+    Py_XDECREF(said);
     if (null < 0)
         return -1;
     if (ours && knows_pool) {
@@ -154,7 +171,7 @@ static int append_each(Writer *self, BlockEventRecord *record, PyObject *blocks,
     int knows_pool = count ? knows_own_pool(self, PyList_GetItem(list, 0)) : 0, failed = knows_pool < 0;
     for (Py_ssize_t i = 0; i < count && !failed; i++) {
         PyObject *block = PyList_GetItem(list, i);
-        int ours = is_ours(block, block_pool, knows_pool);
+        int ours = is_ours(self, block, block_pool, knows_pool);
         failed = ours < 0 || (ours && append_block(self, record, block) < 0);
     }
     Py_DECREF(list);
@@ -217,7 +234,7 @@ static PyObject *listed(Writer *self, PyObject *const *given, Py_ssize_t count)
 
 static int writer_init(Writer *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[8] = {NULL}; /* the last: no type is known */
+    PyObject *given[12] = {NULL}; /* the last: no type is known */
     if (!PyArg_ParseTuple(args, "O!O!O!OOOO", packer_type, &given[0], &PyDict_Type, &given[1], &PyDict_Type, &given[2],
                           &given[3], &given[4], &given[5], &given[6]))
         return -1;

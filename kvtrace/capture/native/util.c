@@ -53,6 +53,24 @@ PyObject *read_attribute(PyObject *object, PyObject *name)
     return call_for_effect(watcher, object, name) < 0 ? NULL : PyObject_GetAttr(object, name);
 }
 
+PyObject *slot_of(PyTypeObject *type, PyObject *name)
+{
+    PyObject *slot = PyObject_GetAttr((PyObject *)type, name);
+    if (slot == NULL)
+        PyErr_Clear();
+    else if (!Py_IS_TYPE(slot, &PyMemberDescr_Type))
+        Py_CLEAR(slot);
+    return slot;
+}
+
+PyObject *read_slot(PyObject *object, PyObject *slot, PyObject *name)
+{
+    static descrgetfunc get;
+    if (get == NULL)
+        get = (descrgetfunc)PyType_GetSlot(&PyMemberDescr_Type, Py_tp_descr_get);
+    return call_for_effect(watcher, object, name) < 0 ? NULL : get(slot, object, (PyObject *)Py_TYPE(object));
+}
+
 PyObject *attribute_or_none(PyObject *object, PyObject *name)
 {
     PyObject *value = read_attribute(object, name);
@@ -70,9 +88,8 @@ int is_true(PyObject *object, PyObject *name)
     return truth;
 }
 
-int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out)
+int take_int(PyObject *value, PyObject *name, long long least, long long most, long long *out)
 {
-    PyObject *value = read_attribute(object, name);
     if (value == NULL)
         return -1;
     long long number = PyLong_AsLongLong(value);
@@ -85,6 +102,11 @@ int read_int(PyObject *object, PyObject *name, long long least, long long most, 
     }
     *out = number;
     return 0;
+}
+
+int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out)
+{
+    return take_int(read_attribute(object, name), name, least, most, out);
 }
 
 long long size_of(PyObject *object, PyObject *name)

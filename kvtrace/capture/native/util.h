@@ -23,13 +23,22 @@ int intern_names(const Name *names, size_t count);
 /* An attribute. Every read of vLLM's attributes goes through here, so that tests can watch and refuse it. */
 PyObject *read_attribute(PyObject *object, PyObject *name);
 
+/* Where instances of a type keep an attribute (`__slots__`), for read_slot; NULL: they do not, or not so. */
+PyObject *slot_of(PyTypeObject *type, PyObject *name);
+
+/* The same attribute, without a search for it. */
+PyObject *read_slot(PyObject *object, PyObject *slot, PyObject *name);
+
 /* An attribute, None if there is none. NULL: another exception is set. */
 PyObject *attribute_or_none(PyObject *object, PyObject *name);
 
 /* Whether an attribute is true; -1: an exception is set. */
 int is_true(PyObject *object, PyObject *name);
 
-/* An attribute within bounds; -1 with an exception set if it is not. `*out` is set otherwise. */
+/* A number, given away, within bounds; -1 with an exception set if it is none. `*out` is set otherwise. */
+int take_int(PyObject *value, PyObject *name, long long least, long long most, long long *out);
+
+/* An attribute within bounds, likewise. */
 int read_int(PyObject *object, PyObject *name, long long least, long long most, long long *out);
 
 /* An attribute's length; -1: an exception is set. */
