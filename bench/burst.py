@@ -1,11 +1,13 @@
 """Cost of recording in steps in which much happens at once: 32 requests are admitted, 32 requests end.
 
     python bench/burst.py [PAIRS]
+    python bench/burst.py PAIRS new     # prompts that no block is there of: blocks are evicted, allocated and cached
 
 One engine on the CPU, frontend, engine and worker in one thread; its hooks do their part or are passed by, batch by
 batch in turns. A batch is 32 requests of 36 blocks each, which are there already but for the first time; the batches
-before are the same. Clocked are `Scheduler.schedule` of the step that admits them, and `update_from_output` of the last
-one: what the first tokens wait for, and the last ones. On a GPU the rest of a step is done while the GPU works.
+before are the same, or have other prompts (some 3 s a batch). Clocked are `Scheduler.schedule` of the step that admits
+them, and `update_from_output` of the last one: what the first tokens wait for, and the last ones. On a GPU the rest of
+a step is done while the GPU works.
 
 Microseconds: medians, and the median of the pairs' differences, with the quartiles.
 """
@@ -25,7 +27,7 @@ CLOCKED = {"schedule": "32 are admitted", "update_from_output": "32 end"}
 Times = dict[str, float]
 
 
-def engine() -> Callable[[], Times]:
+def engine(new: bool) -> Callable[[], Times]:
     """An engine; a function that runs a batch on it and says what the first `schedule` took and the last update, us."""
     from vllm import LLM, SamplingParams
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -56,7 +58,10 @@ def engine() -> Callable[[], Times]:
             times.clear()
         for request in range(REQUESTS):
             number += 1
-            prompt = [(request * 7 + position * 3) % 500 + 3 for position in range(tokens)]
+            first = number % 400 if new else 0
+            prompt = [first + 3, number // 400 + 3 if new else 3] + [
+                (request * 7 + position * 3) % 500 + 3 for position in range(2, tokens)
+            ]
             llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, parameters)
         while llm.llm_engine.has_unfinished_requests():
             llm.llm_engine.step()
@@ -76,10 +81,10 @@ def clocked(function: Callable[..., Any], times: list[float]) -> Callable[..., A
     return call
 
 
-def main(pairs: int = 150) -> None:
+def main(pairs: int = 150, prompts: str = "") -> None:
     prepare("")
     recording = record_selectably()
-    batch = engine()
+    batch = engine(prompts == "new")
     for _ in range(6):
         batch()
     found: dict[bool, list[Times]] = {False: [], True: []}
@@ -96,4 +101,4 @@ def main(pairs: int = 150) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*(kind(text) for kind, text in zip((int, str), sys.argv[1:], strict=False)))
