@@ -44,6 +44,7 @@ def hooks(engines: Engines) -> list[Hook]:
             f"{BLOCK_POOL}.reset_prefix_cache",
             "prefix cache resets",
             after=partial(_after_reset, engines),
+            catches_up=True,
             off=uncounted,
         ),
         Hook(

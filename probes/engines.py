@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from kvtrace.capture.recorder import Recorder
 from kvtrace.events import BLOCK_EVENT, BlockOp
 from kvtrace.probes import ttl_pins
+from kvtrace.probes.device.at_exit import at_end
 from kvtrace.probes.engine import ENGINE_NEEDS, Engine, Pool, PoolRecorder
 from kvtrace.probes.engine_facts import FACT_NEEDS, facts_of
 from kvtrace.probes.group_lookups import GroupLookups
-from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches
+from kvtrace.probes.hooks import Args, Hook, Kwargs, Need, Patches, catch_up
 from kvtrace.probes.optional_attributes import OptionalAttributes
 from kvtrace.probes.vllm_symbols import SCHEDULER
 from kvtrace.probes.vllm_types import BlockPool, Scheduler
@@ -124,6 +125,7 @@ def hooks(
             return
         engine = engines.add(scheduler)
         engines.recorder.note("role", opens=True, role="engine")
+        at_end(catch_up)
         engines.recorder.note("engine", **facts_of(scheduler, engine))
         _follow_overrides(type(scheduler), patches, overridable())
         ttl_pins.follow(engine, scheduler, patches)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from kvtrace.capture._native import Guard, argument
+from kvtrace.capture._native import Guard, argument, catch_up, forget_put_off
 from kvtrace.probes.imports import ImportFinder, is_missing
 
 __all__ = [
@@ -29,16 +30,20 @@ __all__ = [
     "Patches",
     "Report",
     "argument",
+    "catch_up",
     "what_failed",
     "wrap",
 ]
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-After = Callable[[Any, Any, Args, Kwargs], None]
-"""Called with what `Hook.before` returned, the original's result and its `(args, kwargs)`."""
+After = Callable[[Any, Any, Args, Kwargs], Any]
+"""Called with what `Hook.before` returned, the original's result and its `(args, kwargs)`; see `Hook.later`."""
 Report = Callable[[str, str, str], None]
 """Called with a hook's target, its state (installed, fired, absent, disabled) and a detail."""
+
+
+os.register_at_fork(after_in_child=forget_put_off)
 
 
 class Need(NamedTuple):
@@ -73,6 +78,10 @@ class Hook(NamedTuple):
         before: Called with the original's `(args, kwargs)`; what it returns goes to `after`.
         after: Called with that state, the original's result and its `(args, kwargs)`.
         arguments: Replaces `(args, kwargs)` before anything else, for one-shot iterators.
+        later: Called with what `after` returned, if that is not None, when the next hook of this thread that
+            `catches_up` is called: what nobody needs before the workers have their step.
+        catches_up: First of all, what was put off is done, in turn. True of what comes when the workers are busy, and
+            of all that changes what is yet to be recorded.
         needs: What the functions read, apart from the arguments they take with `argument`.
         takes: The arguments that compiled functions take. Those of Python's functions are found in their sources.
         since: The first vLLM that has what is hooked, where that is later than the oldest one kvtrace knows: an
@@ -88,6 +97,8 @@ class Hook(NamedTuple):
     before: Callable[[Args, Kwargs], Any] | None = None
     after: After | None = None
     arguments: Callable[[Args, Kwargs], tuple[Args, Kwargs]] | None = None
+    later: Callable[[Any], None] | None = None
+    catches_up: bool = False
     needs: tuple[Need, ...] = ()
     takes: tuple[Argument, ...] = ()
     since: str = ""
@@ -136,7 +147,7 @@ def wrap(original: Callable[..., Any], hook: Hook, report: Report) -> Callable[.
     def disable(error: Exception) -> None:
         _switch_off(hook, report, "disabled", f"{what_failed(error)}; lost: {hook.lost}")
 
-    guard = Guard(original, hook.before, hook.after, hook.arguments, fire, disable)
+    guard = Guard(original, hook.before, hook.after, hook.arguments, hook.later, fire, disable, hook.catches_up)
     return functools.wraps(original)(guard)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from kvtrace.capture._native import Owner
 from kvtrace.events import PREFIX_LOOKUP, REFUSAL_GROUP, PinCause
 from kvtrace.probes.block_hashes import CHAIN_NEEDS, Chains
-from kvtrace.probes.engine import Engine
+from kvtrace.probes.engine import Engine, Lookup
 from kvtrace.probes.engines import Engines
 from kvtrace.probes.group_lookups import EACH, EACH_LOST, FOR_CONNECTOR, GROUP_NEEDS
 from kvtrace.probes.hooks import Args, Argument, Hook, Kwargs, Need, argument
@@ -100,6 +100,10 @@ def _without_allocations(engine: Engine) -> None:
     _uncover(engine.scheduler.kv_cache_manager)
 
 
+Settled = tuple[Engine, Lookup, bool, int, int | None]
+"""A lookup and what became of it: whether its request was admitted, tokens of a connector, tokens taken of the hit."""
+
+
 class Lookups:
     """Holds a lookup until the allocation after it tells what became of it."""
 
@@ -109,8 +113,8 @@ class Lookups:
 
     def settle(
         self, engine: Engine, admitted: bool, external_tokens: int = -1, local_tokens: int | None = None
-    ) -> None:
-        """Record the pending lookup, if there is one.
+    ) -> Settled | None:
+        """Say what became of the pending lookup, for `record`; None if there is none.
 
         Args:
             engine: The engine.
@@ -118,10 +122,12 @@ class Lookups:
             external_tokens: Tokens that a connector supplies; -1 without one.
             local_tokens: Tokens that the scheduler took of the hit; all of it by default.
         """
-        if engine.lookup is None:
-            return
-        moment, request, hit_tokens, cap_tokens, answers = engine.lookup
-        engine.lookup = None
+        lookup, engine.lookup = engine.lookup, None
+        return None if lookup is None else (engine, lookup, admitted, external_tokens, local_tokens)
+
+    def record(self, settled: Settled) -> None:
+        """Record a lookup, in the step that it belongs to, and of an admitted request its chain of hashes."""
+        engine, (moment, request, hit_tokens, cap_tokens, answers), admitted, external_tokens, local_tokens = settled
         if admitted and local_tokens is not None:
             hit_tokens = local_tokens
         live = engine.request(request.request_id)
@@ -175,37 +181,40 @@ class _Allocations:
 
     def after_connector_lookup(
         self, held: object, found: tuple[object, int, int, bool], args: Args, kwargs: Kwargs
-    ) -> None:
+    ) -> Settled | None:
         """Hold a lookup for a connector, which may supply what some KV cache groups lack."""
         engine = self._managers.get(id(args[0]))
-        if engine is not None and engine.lookup is held:
-            self._hold(engine, found[1], args, kwargs)
+        if engine is None or engine.lookup is not held:
+            return None
+        return self._hold(engine, found[1], args, kwargs)
 
-    def after_lookup(self, _: None, found: tuple[object, int], args: Args, kwargs: Kwargs) -> None:
+    def after_lookup(self, _: None, found: tuple[object, int], args: Args, kwargs: Kwargs) -> Settled | None:
         """Hold a lookup until it is clear what becomes of it."""
         engine = self._managers.get(id(args[0]))
-        if engine is not None:
-            self._hold(engine, found[1], args, kwargs)
+        return None if engine is None else self._hold(engine, found[1], args, kwargs)
 
-    def _hold(self, engine: Engine, hit_tokens: int, args: Args, kwargs: Kwargs) -> None:
+    def _hold(self, engine: Engine, hit_tokens: int, args: Args, kwargs: Kwargs) -> Settled | None:
+        """Hold a lookup. Of another request's, which was held, nothing came."""
         request = argument(args, kwargs, 1, "request")
         if not engine.follows_lookups:
-            return
+            return None
         groups = engine.group_lookups
         answers = None if groups is None else groups.take()
+        before = None
         if engine.lookup is not None and engine.lookup[1] is not request:
-            self._lookups.settle(engine, admitted=False)
+            before = self._lookups.settle(engine, admitted=False)
         cap = _cap(args, kwargs) if len(args) > 2 or kwargs else -1
         engine.lookup = (time.monotonic_ns(), request, hit_tokens, cap, answers)
+        return before
 
-    def settled(self, engine: Engine, blocks: object | None, args: Args, kwargs: Kwargs) -> None:
-        """Record the lookup before an allocation that is over, and a refusal for lack of blocks."""
+    def settled(self, engine: Engine, blocks: object | None, args: Args, kwargs: Kwargs) -> Settled | None:
+        """Say what became of the lookup before an allocation that is over; record a refusal for lack of blocks."""
         _uncover(args[0])
-        request = argument(args, kwargs, 1, "request")
+        request, lookup = argument(args, kwargs, 1, "request"), None
         if engine.lookup is not None and engine.lookup[1] is request:
             external = argument(args, kwargs, 6, "num_external_computed_tokens", 0) if engine.has_connector else -1
             local = argument(args, kwargs, 3, "num_new_computed_tokens", None)
-            self._lookups.settle(engine, blocks is not None, external, local)
+            lookup = self._lookups.settle(engine, blocks is not None, external, local)
         if blocks is not None and kwargs.get("delay_cache_blocks"):  # it waits for a connector to fill them
             engine.pins.hold_request(PinCause.async_load, request)
         if blocks is None:
@@ -217,6 +226,7 @@ class _Allocations:
             for group, need in enumerate(engine.group_needs):
                 number, told = engine.request(request.request_id).number, need <= engine.block_pool.num_gpu_blocks
                 self._emit(step=engine.step, request=number, kv_group=group, need_blocks=need if told else -1)
+        return lookup
 
     def before_free(self, args: Args, kwargs: Kwargs) -> Engine | None:
         """Release blocks for a request until `after_free`."""
@@ -240,6 +250,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             f"{KV_CACHE_MANAGER}.get_computed_blocks",
             "prefix lookups",
             after=allocations.after_lookup,
+            later=lookups.record,
             off=engines.off(Engine.without_lookups),
             needs=(
                 Need(REQUEST, "request_id num_tokens"),
@@ -252,6 +263,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             "prefix lookups of engines whose connector supplies states (NIXL, MoRIIO)",
             before=allocations.before_connector_lookup,
             after=allocations.after_connector_lookup,
+            later=lookups.record,
             off=engines.off(Engine.without_lookups),
             needs=(Need(HYBRID_COORDINATOR, EACH, EACH_LOST),),
             since="0.27",
@@ -261,6 +273,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
             "which request blocks were allocated for, external hits, refusals for lack of KV",
             before=owner.before,
             after=owner.after,
+            later=lookups.record,
             takes=(
                 Argument(1, "request"),
                 Argument(3, "num_new_computed_tokens", optional=True),

@@ -106,6 +106,7 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
             f"{SCHEDULER}.add_request",
             "when requests are queued",
             before=requests.before_add,
+            catches_up=True,
             needs=(
                 Need(REQUEST, "request_id arrival_time num_prompt_tokens max_tokens priority"),
                 Need(REQUEST, "sampling_params pooling_params"),
@@ -113,12 +114,19 @@ def hooks(engines: Engines, ranges: Ranges | None) -> list[Hook]:
                 Need(REQUEST, "kv_transfer_params", _HALVES),
             ),
         ),
-        Hook(f"{SCHEDULER}._preempt_request", "preemptions", before=requests.before_preempt, needs=(progress,)),
+        Hook(
+            f"{SCHEDULER}._preempt_request",
+            "preemptions",
+            before=requests.before_preempt,
+            catches_up=True,
+            needs=(progress,),
+        ),
         Hook(
             f"{SCHEDULER}._free_request",
             "when and why requests end",
             before=ends.before,
             after=requests.after_free,
+            catches_up=True,
             takes=(Argument(1, "request"),),
             off=unseen("_free_request"),
             needs=(progress, Need(REQUEST, "status"), ended),

@@ -27,6 +27,7 @@ def hooks(engines: Engines) -> list[Hook]:
             "when steps end, first tokens",
             before=updates.before,
             after=updates.after,
+            catches_up=True,
             off=engines.off(Engine.without_first_tokens),
             takes=(Argument(1, "scheduler_output"), Argument(2, "model_runner_output")),
             needs=(Need(MODEL_OUTPUT, "sampled_token_ids"), Need(REQUEST, "num_output_tokens num_computed_tokens")),

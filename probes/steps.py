@@ -45,7 +45,7 @@ class Steps:
     """Gives `schedule` its steps, and turns what it returns into records: `native/steps.c`, but for what is here.
 
     Attributes:
-        before, after: What the hook on `schedule` does.
+        before, after, record: What the hook on `schedule` does; `record` when the workers have their step.
     """
 
     def __init__(self, engines: Engines, lookups: Lookups, ranges: Ranges | None = None) -> None:
@@ -64,10 +64,12 @@ class Steps:
             self._share,
             self._limit,
         )
-        self.before, self.after = compiled.before, compiled.after
+        self.before, self.after, self.record = compiled.before, compiled.after, compiled.record
 
     def _settle(self, engine: Engine) -> None:
-        self._lookups.settle(engine, admitted=False)
+        settled = self._lookups.settle(engine, admitted=False)
+        if settled is not None:
+            self._lookups.record(settled)
 
     def _share(self, engine: Engine, start_ns: int, request_id: str, computed: int) -> tuple[int, int]:
         """The number and the phase of a request."""
@@ -178,7 +180,7 @@ def _holds_prefills(scheduler: Scheduler, head: Request) -> bool:
 
 
 def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hook]:
-    """The hook on `Scheduler.schedule`."""
+    """The hook on `Scheduler.schedule`, and those that have what it chose recorded."""
     steps = Steps(engines, lookups, ranges)
     return [
         Hook(
@@ -186,6 +188,8 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
             "steps and everything they hold, prefix lookups",
             before=steps.before,
             after=steps.after,
+            later=steps.record,
+            catches_up=True,
             off=engines.off(Engine.without_steps),
             needs=(
                 Need(SCHEDULER, "requests running max_num_scheduled_tokens max_num_running_reqs scheduler_config"),
@@ -199,5 +203,16 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
                 Need(REQUEST_QUEUE, "peek_request"),
                 Need(SCHEDULER, "_pause_state", _PAUSED),
             ),
+        ),
+        # vLLM calls it when the workers have their step, and then waits for them.
+        Hook(
+            f"{SCHEDULER}.get_grammar_bitmask",
+            "nothing; what a step chose is recorded before the next one",
+            catches_up=True,
+        ),
+        Hook(
+            f"{SCHEDULER}.finish_requests",
+            "nothing, or how many requests a step left that others were aborted after",
+            catches_up=True,
         ),
     ]

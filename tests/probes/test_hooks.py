@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kvtrace.probes.hooks import Hook, Patches, wrap
+from kvtrace.probes.hooks import Hook, Patches, catch_up, wrap
 
 
 class Reports(list):
@@ -143,6 +146,97 @@ def test_a_hook_that_raises_is_cut_off_and_reported_and_the_original_runs_once(p
     assert (target, state) == ("module:function", "disabled")
     assert "no such attribute" in detail
     assert "everything" in detail
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(["puts off", "fails later", "fails at once", "catches up", "does neither"])))
+def test_what_is_put_off_is_done_in_turn_before_the_next_hook_that_catches_up(calls: list[str]) -> None:
+    done: list[int] = []
+    reports = Reports()
+
+    def fail(number: int, *_: Any) -> None:
+        raise ValueError(number)
+
+    def put_off(state: None, result: int, args: tuple[int], kwargs: dict[str, Any]) -> int:
+        return -result
+
+    def hooked(name: str, **parts: Any) -> Callable[[int], int]:
+        return wrap(lambda number: -number, Hook(f"m:{name}", "", **parts), reports)
+
+    def put_off_once(state: None, result: int, args: tuple[int], kwargs: dict[str, Any]) -> int:
+        if result != first:
+            return -result
+        raise ValueError(result)
+
+    first = -calls.index("fails at once") if "fails at once" in calls else 1
+    functions = {
+        "puts off": hooked("puts off", after=put_off, later=done.append),
+        "fails later": hooked("fails later", after=put_off, later=fail),
+        "fails at once": hooked("fails at once", after=put_off_once, later=done.append),
+        "catches up": hooked("catches up", catches_up=True),
+        "does neither": hooked("does neither"),
+    }
+    recorded: list[int] = []
+    pending: list[int] = []
+    for number, name in enumerate(calls):
+        if name == "catches up":
+            recorded, pending = recorded + pending, []
+        elif name == "puts off":
+            pending.append(number)
+        assert functions[name](number) == -number
+        assert done == recorded
+    catch_up()
+    assert done == recorded + pending
+    failed = [f"m:{name}" for name in ("fails later", "fails at once") if name in calls]
+    assert sorted((hook, state) for hook, state, _ in reports) == [(hook, "disabled") for hook in sorted(failed)]
+
+
+def test_what_was_put_off_before_its_hook_failed_is_done() -> None:
+    done: list[int] = []
+    reports = Reports()
+
+    def positive(state: None, result: int, args: tuple[int], kwargs: dict[str, Any]) -> int:
+        if result < 0:
+            raise ValueError(result)
+        return result
+
+    wrapped = wrap(int, Hook("m:f", "", after=positive, later=done.append), reports)
+    assert [wrapped(number) for number in (1, 2, -1, 3)] == [1, 2, -1, 3]
+    catch_up()
+    assert done == [1, 2]
+    assert [state for _, state, _ in reports] == ["disabled"]
+
+
+def test_an_interruption_passes_and_what_it_came_before_is_done_later() -> None:
+    done: list[int] = []
+
+    def interrupted_at_2(number: int) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+        done.append(number)
+
+    reports = Reports()
+    wrapped = wrap(int, Hook("m:f", "", after=lambda state, result, *_: result, later=interrupted_at_2), reports)
+    for number in (1, 2, 3, 4):
+        wrapped(number)
+    with pytest.raises(KeyboardInterrupt):
+        wrap(int, Hook("m:g", "", catches_up=True), reports)(5)
+    catch_up()
+    assert done == [1, 3, 4]
+    assert reports == []
+
+
+def test_a_forked_child_does_not_do_what_its_parent_put_off() -> None:
+    done: list[int] = []
+    wrapped = wrap(int, Hook("m:f", "", after=lambda state, result, *_: result, later=done.append), Reports())
+    wrapped(1)
+    child = os.fork()
+    if child == 0:
+        catch_up()
+        os._exit(len(done))
+    assert os.waitpid(child, 0)[1] == 0
+    catch_up()
+    assert done == [1]
 
 
 def test_the_originals_exception_passes_and_does_not_disable_the_hook() -> None:

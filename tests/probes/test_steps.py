@@ -204,7 +204,8 @@ def test_a_step_is_recorded_as_its_model_says(
     tmp_path_factory: pytest.TempPathFactory, given: dict[str, dict[str, Any]], waiting: list[str]
 ) -> None:
     run, engine, model = tmp_path_factory.mktemp("run"), engine_of(given, waiting), Model(given, waiting)
-    some_steps(run).after((engine, 11), output_of(given), (), {})
+    steps = some_steps(run)
+    steps.record(steps.after((engine, 11), output_of(given), (), {}))  # type: ignore[arg-type]
     records = records_of(run, *STEP_EVENTS)
     [step] = records[STEP_SCHEDULE.name]
     assert step.scheduled_ns > 11
@@ -250,13 +251,20 @@ def test_a_step_begins_with_the_outermost_schedule_and_names_what_that_returns(t
     inner = steps.before((engine.scheduler,), {})
     steps.after(inner, output, (engine.scheduler,), {})
     assert not hasattr(output, STEP_ATTRIBUTE)
-    steps.after(outer, output, (engine.scheduler,), {})
+    chosen = steps.after(outer, output, (engine.scheduler,), {})
 
-    # THEN there is one step, which says so to whoever wants to know
+    # THEN there is one step, which says so to whoever wants to know, and is recorded later
     assert getattr(output, STEP_ATTRIBUTE) == (12, 8)
+    assert not list(tmp_path.iterdir())
+    steps.record(chosen)
     assert (engine.step, engine.acting_step, engine.depth, engine.refused, engine.preempted) == (8, 8, 0, None, 0)
     assert watching.seen == [("begin", 8, True), ("scheduled", 8)]
     assert [record.step for record in records_of(tmp_path, STEP_SCHEDULE)[STEP_SCHEDULE.name]] == [8]
+
+    # AND one without tokens, for which no worker will be busy, is recorded at once
+    empty = output_of({})
+    assert steps.after(steps.before((engine.scheduler,), {}), empty, (engine.scheduler,), {}) is None
+    assert [record.step for record in records_of(tmp_path, STEP_SCHEDULE)[STEP_SCHEDULE.name]] == [8, 9]
 
     # AND none of an engine that cannot follow its steps
     engine.step = -1

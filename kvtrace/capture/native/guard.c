@@ -8,11 +8,15 @@ typedef struct {
     HOLDER;
     PyObject *dict; /* what functools.update_wrapper puts there */
     PyObject *original;
-    PyObject *before, *after, *arguments; /* each may be None */
+    PyObject *before, *after, *arguments, *later; /* each may be None */
     PyObject *fire, *disable;
-    PyObject *none; /* keyword arguments of calls that have none */
-    char fired, failed;
+    PyObject *none;              /* keyword arguments of calls that have none */
+    char fired, failed, gave_up; /* once; for good; likewise with what it puts off */
+    char catches_up;             /* what was put off is done before anything else */
 } Guard;
+
+/* What is put off: (guard, what its `after` returned), in turn. NULL: nothing is. Each thread has its own engine. */
+static _Thread_local PyObject *put_off;
 
 typedef PyObject *(*Fast)(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
@@ -30,8 +34,72 @@ static PyObject *ask(PyObject *function, PyObject *const *given, Py_ssize_t coun
 {
     if (PyCFunction_CheckExact(function) && PyCFunction_GetFlags(function) == METH_FASTCALL)
         return ((Fast)(void (*)(void))PyCFunction_GetFunction(function))(PyCFunction_GetSelf(function), given, count);
+    if (count == 1)
+        return PyObject_CallFunctionObjArgs(function, given[0], NULL);
     return count == 2 ? PyObject_CallFunctionObjArgs(function, given[0], given[1], NULL)
                       : PyObject_CallFunctionObjArgs(function, given[0], given[1], given[2], given[3], NULL);
+}
+
+static int put_off_until_later(Guard *self, PyObject *what)
+{
+    PyObject *both = PyTuple_Pack(2, (PyObject *)self, what);
+    if (put_off == NULL)
+        put_off = PyList_New(0);
+    int failed = both == NULL || put_off == NULL || PyList_Append(put_off, both) < 0;
+    Py_XDECREF(both);
+    return failed ? -1 : 0;
+}
+
+/* Do what one hook put off, before it was switched off, perhaps; an exception of ours does that. -1: an interruption.
+ */
+static int do_now(Guard *self, PyObject *what)
+{
+    PyObject *done = self->gave_up ? Py_NewRef(Py_None) : ask(self->later, &what, 1);
+    Py_XDECREF(done);
+    if (done != NULL)
+        return 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    self->gave_up = 1;
+    if (self->failed)
+        PyErr_Clear(); /* that has been told */
+    else
+        switched_off(self);
+    return 0;
+}
+
+/* Do what this thread put off. -1: an interruption; what was not done yet is still put off. */
+static int do_put_off(void)
+{
+    int failed = 0;
+    while (put_off != NULL && !failed) {
+        PyObject *list = put_off;
+        put_off = NULL; /* others may come back here */
+        Py_ssize_t count = PyList_Size(list), at = 0;
+        while (at < count && !failed) {
+            PyObject *both = PyList_GetItem(list, at++);
+            failed = do_now((Guard *)PyTuple_GetItem(both, 0), PyTuple_GetItem(both, 1)) < 0;
+        }
+        if (at < count) {
+            PyObject *type, *value, *traceback;
+            PyErr_Fetch(&type, &value, &traceback);
+            replace(&put_off, PyList_GetSlice(list, at, count));
+            PyErr_Restore(type, value, traceback);
+        }
+        Py_DECREF(list);
+    }
+    return failed ? -1 : 0;
+}
+
+PyObject *catch_up(PyObject *module, PyObject *none)
+{
+    return none_unless(do_put_off() < 0);
+}
+
+PyObject *forget_put_off(PyObject *module, PyObject *none)
+{
+    Py_CLEAR(put_off);
+    Py_RETURN_NONE;
 }
 
 /* Run what comes before. 1: that failed. -1: an interruption. `*args` and `*kwargs` are new references to those of the
@@ -73,6 +141,8 @@ static PyObject *no_names(Guard *self)
 
 static PyObject *call(Guard *self, PyObject *args, PyObject *kwargs)
 {
+    if (self->catches_up && put_off != NULL && do_put_off() < 0)
+        return NULL;
     if (self->failed)
         return PyObject_Call(self->original, args, kwargs);
     if (!self->fired) {
@@ -90,7 +160,9 @@ static PyObject *call(Guard *self, PyObject *args, PyObject *kwargs)
         result = PyObject_Call(self->original, args, kwargs);
     if (result != NULL && !failed && self->after != Py_None) {
         PyObject *given[] = {state, result, args, kwargs}, *done = ask(self->after, given, 4);
-        if (done == NULL && !switched_off(self))
+        int done_for = done == NULL ||
+                       (done != Py_None && self->later != Py_None && put_off_until_later(self, done) < 0);
+        if (done_for && !switched_off(self))
             Py_CLEAR(result);
         Py_XDECREF(done);
     }
@@ -116,10 +188,13 @@ static PyObject *reduce(Guard *self, PyObject *none)
 
 static int init(Guard *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[8] = {NULL};
-    if (!PyArg_ParseTuple(args, "OOOOOO", &given[1], &given[2], &given[3], &given[4], &given[5], &given[6]))
+    PyObject *given[9] = {NULL};
+    int catches_up;
+    if (!PyArg_ParseTuple(args, "OOOOOOOp", &given[1], &given[2], &given[3], &given[4], &given[5], &given[6], &given[7],
+                          &catches_up))
         return -1;
     HOLD(self, given);
+    self->catches_up = (char)catches_up;
     return 0;
 }
 
@@ -147,7 +222,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Guard(original, before, after, arguments, fire, disable)"},
+    {Py_tp_doc, "Guard(original, before, after, arguments, later, fire, disable, catches_up)"},
     HOLDER_SLOTS,
     {Py_tp_init, init},
     {Py_tp_call, call},

@@ -11,6 +11,7 @@ extern PyType_Spec forwards_spec, updates_spec, ends_spec, launch_spec, event_ri
 int packer_names(void), blocks_names(void), guard_names(void), owners_names(void), steps_names(void), calls_names(void);
 int passes_names(void), ends_names(void), prefault_init(void);
 PyObject *elapsed(PyObject *module, PyObject *args), *drain_tiles(PyObject *module, PyObject *args);
+PyObject *catch_up(PyObject *module, PyObject *none), *forget_put_off(PyObject *module, PyObject *none);
 
 static PyMethodDef functions[] = {
     {"argument", FAST(argument),
@@ -24,6 +25,8 @@ static PyMethodDef functions[] = {
     {"write_line", (PyCFunction)write_line, METH_VARARGS,
      "write_line(descriptor, line): as os.write does, but without giving the GIL to others; how many bytes were "
      "written."},
+    {"catch_up", catch_up, METH_NOARGS, "catch_up(): do what hooks of this thread put off (Hook.later)."},
+    {"forget_put_off", forget_put_off, METH_NOARGS, "forget_put_off(): in a forked child, whose parent does it."},
     {"now_ns", (PyCFunction)read_clock, METH_NOARGS, "now_ns(): the time that the next record would be stamped with."},
     {"elapsed", (PyCFunction)elapsed, METH_VARARGS,
      "elapsed(event_elapsed, since, events, first, count, ring, out): ms from an event to others; how many, and the "

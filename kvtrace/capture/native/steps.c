@@ -336,13 +336,14 @@ static int record_step(Steps *self, Step *step, PyObject *scheduler, long long s
     return packer_store(self->steps, &record);
 }
 
-static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *output)
+/* A step that was chosen: what the scheduler and its requests are must still be what it left. */
+static int record(Steps *self, PyObject *engine, PyObject *start, PyObject *end, PyObject *output)
 {
     Step step = {.engine = engine, .start_ns = start, .output = output};
-    long long start_ns = PyLong_AsLongLong(start), end_ns = now_ns();
+    long long start_ns, end_ns;
     PyObject *scheduler = NULL;
     EngineState *state = engine_state(engine);
-    int failed = (start_ns == -1 && PyErr_Occurred()) || state == NULL;
+    int failed = state == NULL || !as_number(start, &start_ns) || !as_number(end, &end_ns);
     if (!failed && !is_none(state->lookup))
         failed = call_for_effect(self->settle, engine, NULL) < 0;
     failed = failed || read_int(engine, n_step, INT32_MIN, INT32_MAX, &step.step) < 0 ||
@@ -393,16 +394,33 @@ static PyObject *schedule_begins(Steps *self, PyObject *const *given, Py_ssize_t
     return state;
 }
 
-static int end_step(Steps *self, PyObject *engine, PyObject *start, PyObject *output, long long step)
+static PyObject *record_chosen(Steps *self, PyObject *const *given, Py_ssize_t count)
 {
-    PyObject *pid = read_attribute(engine, n_pid), *number = pid ? PyLong_FromLongLong(step) : NULL;
-    PyObject *mark = number ? PyTuple_Pack(2, pid, number) : NULL;
+    if (count != 1 || !PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 4)
+        return PyErr_Format(PyExc_TypeError, "engine, begin, end and output of a step are needed");
+    PyObject *chosen = given[0];
+    return none_unless(record(self, PyTuple_GetItem(chosen, 0), PyTuple_GetItem(chosen, 1), PyTuple_GetItem(chosen, 2),
+                              PyTuple_GetItem(chosen, 3)) < 0);
+}
+
+/* Mark a step for the workers. What it chose is recorded later; at once where no worker will be busy. */
+static PyObject *end_step(Steps *self, PyObject *engine, PyObject *start, PyObject *output, long long step)
+{
+    PyObject *end = PyLong_FromLongLong(now_ns()), *pid = end ? read_attribute(engine, n_pid) : NULL;
+    PyObject *number = pid ? PyLong_FromLongLong(step) : NULL, *mark = number ? PyTuple_Pack(2, pid, number) : NULL;
+    long long tokens;
     int failed = mark == NULL || PyObject_SetAttr(output, self->mark, mark) < 0 ||
-                 record(self, engine, start, output) < 0;
+                 call_for_effect(self->ended, engine, NULL) < 0 ||
+                 read_int(output, n_total, INT32_MIN, INT32_MAX, &tokens) < 0;
+    PyObject *done = NULL;
+    if (!failed)
+        done = tokens ? PyTuple_Pack(4, engine, start, end, output)
+                      : none_unless(record(self, engine, start, end, output) < 0);
     Py_XDECREF(mark);
     Py_XDECREF(number);
     Py_XDECREF(pid);
-    return failed ? -1 : call_for_effect(self->ended, engine, NULL);
+    Py_XDECREF(end);
+    return done;
 }
 
 static PyObject *schedule_ends(Steps *self, PyObject *const *given, Py_ssize_t count)
@@ -418,9 +436,8 @@ static PyObject *schedule_ends(Steps *self, PyObject *const *given, Py_ssize_t c
     if (read_int(engine, n_depth, INT32_MIN + 1, INT32_MAX, &depth) < 0 || write_int(engine, n_depth, depth - 1) < 0 ||
         read_int(engine, n_step, INT32_MIN, INT32_MAX, &step) < 0)
         return NULL;
-    if (depth == 1 && step > 0 && end_step(self, engine, PyTuple_GetItem(given[0], 1), given[1], step) < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    return depth == 1 && step > 0 ? end_step(self, engine, PyTuple_GetItem(given[0], 1), given[1], step)
+                                  : none_unless(0);
 }
 
 static int init(Steps *self, PyObject *args, PyObject *kwargs)
@@ -439,6 +456,7 @@ static int init(Steps *self, PyObject *args, PyObject *kwargs)
 static PyMethodDef methods[] = {
     {"before", FAST(schedule_begins), "Hook.before of schedule."},
     {"after", FAST(schedule_ends), "Hook.after of schedule."},
+    {"record", FAST(record_chosen), "Hook.later of schedule."},
     {NULL},
 };
 

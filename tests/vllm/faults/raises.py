@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-PARTS = ("arguments", "before", "after")
+PARTS = ("arguments", "before", "after", "later")
 
 
 class Place(NamedTuple):
