@@ -215,4 +215,10 @@ def hooks(engines: Engines, lookups: Lookups, ranges: Ranges | None) -> list[Hoo
             "nothing, or how many requests a step left that others were aborted after",
             catches_up=True,
         ),
+        # The last that an engine's process does before others learn that it failed, and may kill it.
+        Hook(
+            "vllm.v1.engine.core:EngineCoreProc._send_engine_dead",
+            "the step that an engine failed in",
+            catches_up=True,
+        ),
     ]
