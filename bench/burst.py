@@ -58,10 +58,9 @@ def engine(new: bool) -> Callable[[], Times]:
             times.clear()
         for request in range(REQUESTS):
             number += 1
-            first = number % 400 if new else 0
-            prompt = [first + 3, number // 400 + 3 if new else 3] + [
-                (request * 7 + position * 3) % 500 + 3 for position in range(2, tokens)
-            ]
+            own = number if new else 0
+            rest = [(request * 7 + position * 3) % 500 + 3 for position in range(2, tokens)]
+            prompt = [own % 400 + 3, own // 400 + 3, *rest]
             llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, parameters)
         while llm.llm_engine.has_unfinished_requests():
             llm.llm_engine.step()

@@ -28,6 +28,17 @@ _SIZED = "how many blocks a refused request asked for"
 _GROUPS = "single_type_managers"
 _SIZED_GROUPS = "how many blocks a refused request asked for of each KV cache group"
 _SKIPS = "that a request does not want the prefix cache"
+_ALLOCATION_NEEDS = (
+    Need(REQUEST, "request_id"),
+    Need(KV_CACHE_MANAGER, "coordinator"),
+    Need(BLOCK_POOL, "get_num_free_blocks num_gpu_blocks"),
+    Need(COORDINATOR, _SIZING, _SIZED),
+    Need(COORDINATOR, _GROUPS, _SIZED_GROUPS),
+    Need(GROUP_MANAGER, _SIZING, _SIZED_GROUPS),
+    Need(f"{KV_CACHE_MANAGER}.allocate_slots", "delay_cache_blocks", "pins of blocks that a connector is to fill"),
+    Need(REQUEST, "skip_reading_prefix_cache", _SKIPS),
+    *CHAIN_NEEDS,
+)
 
 
 def _note_sizing(engine: Engine, manager: KVCacheManager) -> None:
@@ -281,21 +292,7 @@ def hooks(engines: Engines, lookups: Lookups) -> list[Hook]:
                 Argument(6, "num_external_computed_tokens", optional=True),
             ),
             off=engines.off(_without_allocations),
-            needs=(
-                Need(REQUEST, "request_id"),
-                Need(KV_CACHE_MANAGER, "coordinator"),
-                Need(BLOCK_POOL, "get_num_free_blocks num_gpu_blocks"),
-                Need(COORDINATOR, _SIZING, _SIZED),
-                Need(COORDINATOR, _GROUPS, _SIZED_GROUPS),
-                Need(GROUP_MANAGER, _SIZING, _SIZED_GROUPS),
-                Need(
-                    f"{KV_CACHE_MANAGER}.allocate_slots",
-                    "delay_cache_blocks",
-                    "pins of blocks that a connector is to fill",
-                ),
-                Need(REQUEST, "skip_reading_prefix_cache", _SKIPS),
-                *CHAIN_NEEDS,
-            ),
+            needs=_ALLOCATION_NEEDS,
         ),
         Hook(
             f"{KV_CACHE_MANAGER}.free",

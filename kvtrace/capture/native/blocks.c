@@ -129,9 +129,7 @@ static PyObject *after_pop(Writer *self, PyObject *const *given, Py_ssize_t coun
 /* Whether a block is to be recorded: it is not null, and its own pool, where it knows one, is this. -1: an error. */
 static int is_ours(Writer *self, PyObject *block, PyObject *block_pool, int knows_pool)
 {
-    PyObject *said = of_block(self, block, n_is_null);
-    int null = said ? PyObject_IsTrue(said) : -1, ours = !null;
-    Py_XDECREF(said);
+    int null = take_truth(of_block(self, block, n_is_null)), ours = !null;
     if (null < 0)
         return -1;
     if (ours && knows_pool) {

@@ -141,7 +141,7 @@ static PyObject *no_names(Guard *self)
 
 static PyObject *call(Guard *self, PyObject *args, PyObject *kwargs)
 {
-    if (self->catches_up && put_off != NULL && do_put_off() < 0)
+    if (self->catches_up && do_put_off() < 0)
         return NULL;
     if (self->failed)
         return PyObject_Call(self->original, args, kwargs);

@@ -396,11 +396,12 @@ static PyObject *schedule_begins(Steps *self, PyObject *const *given, Py_ssize_t
 
 static PyObject *record_chosen(Steps *self, PyObject *const *given, Py_ssize_t count)
 {
-    if (count != 1 || !PyTuple_Check(given[0]) || PyTuple_Size(given[0]) != 4)
-        return PyErr_Format(PyExc_TypeError, "engine, begin, end and output of a step are needed");
-    PyObject *chosen = given[0];
-    return none_unless(record(self, PyTuple_GetItem(chosen, 0), PyTuple_GetItem(chosen, 1), PyTuple_GetItem(chosen, 2),
-                              PyTuple_GetItem(chosen, 3)) < 0);
+    PyObject *engine, *start, *end, *output;
+    if (count != 1)
+        return PyErr_Format(PyExc_TypeError, "what schedule's `after` returned is needed");
+    if (!PyArg_ParseTuple(given[0], "OOOO", &engine, &start, &end, &output))
+        return NULL;
+    return none_unless(record(self, engine, start, end, output) < 0);
 }
 
 /* Mark a step for the workers. What it chose is recorded later; at once where no worker will be busy. */

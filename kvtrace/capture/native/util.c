@@ -80,12 +80,16 @@ PyObject *attribute_or_none(PyObject *object, PyObject *name)
     return Py_NewRef(Py_None);
 }
 
-int is_true(PyObject *object, PyObject *name)
+int take_truth(PyObject *value)
 {
-    PyObject *value = read_attribute(object, name);
     int truth = value ? PyObject_IsTrue(value) : -1;
     Py_XDECREF(value);
     return truth;
+}
+
+int is_true(PyObject *object, PyObject *name)
+{
+    return take_truth(read_attribute(object, name));
 }
 
 int take_int(PyObject *value, PyObject *name, long long least, long long most, long long *out)

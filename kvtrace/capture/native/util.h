@@ -32,7 +32,10 @@ PyObject *read_slot(PyObject *object, PyObject *slot, PyObject *name);
 /* An attribute, None if there is none. NULL: another exception is set. */
 PyObject *attribute_or_none(PyObject *object, PyObject *name);
 
-/* Whether an attribute is true; -1: an exception is set. */
+/* Whether a value, given away, is true; -1: an exception is set. */
+int take_truth(PyObject *value);
+
+/* Whether an attribute is true, likewise. */
 int is_true(PyObject *object, PyObject *name);
 
 /* A number, given away, within bounds; -1 with an exception set if it is none. `*out` is set otherwise. */
