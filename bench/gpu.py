@@ -23,7 +23,7 @@ leaves the recordings there. Interrupted (Ctrl-C, `timeout -s INT`), it tells of
 
 How many of a batch's prompts are computed in its first step depends on how fast they arrive, and what they take
 together on that: some percent of TTFT. With `--together` none is scheduled before all are queued, so that each batch
-has the same steps.
+has the same steps; with a + behind a number of sequences (`--rounds 32:9,32+:9`) in those rounds alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import tempfile
 import time
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from meanwhile import Meanwhile
 
@@ -62,6 +62,17 @@ COUNTS = {
 }
 """Counts of the whole machine that are told of each kind's batches."""
 Figures = dict[str, Any]
+
+
+class Rounds(NamedTuple):
+    """Batches of so many sequences: none of them scheduled before all are queued, or as they come."""
+
+    sequences: int
+    together: bool
+    rounds: int
+
+    def __str__(self) -> str:
+        return f"{self.sequences}{'+' if self.together else ''} sequences"
 
 
 def serve(options: Any) -> None:
@@ -93,7 +104,8 @@ def serve(options: Any) -> None:
         parent.send("ready")
         while (asked := parent.recv()) is not None:
             meanwhile = Meanwhile()
-            figures = batch(llm.llm_engine, parameters, *asked, options.prompt_tokens, together=options.together)
+            sequences, seed, together = asked
+            figures = batch(llm.llm_engine, parameters, sequences, seed, options.prompt_tokens, together=together)
             parent.send({**figures, "meanwhile": meanwhile.told()})
 
 
@@ -157,7 +169,6 @@ class Engine:
         command = [sys.executable, __file__, options.model, "--serve", address]
         command += ["--graphs", options.graphs, "--backend", options.backend, "--kv-gib", str(options.kv_gib)]
         command += ["--prompt-tokens", str(options.prompt_tokens), "--output-tokens", str(options.output_tokens)]
-        command += ["--together"] if options.together else []
         told, _, other = kind.partition("^")
         found_first = os.pathsep.join([other, os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": found_first} if other else None
@@ -192,10 +203,10 @@ class Engine:
                     raise SystemExit(f"the {self.kind!r} engine did not start:\n{self._said()[-4000:]}") from None
         self._connection.recv()
 
-    def run(self, sequences: int, seed: int) -> Figures:
+    def run(self, sequences: int, seed: int, *, together: bool = False) -> Figures:
         assert self._connection is not None
         try:
-            self._connection.send((sequences, seed))
+            self._connection.send((sequences, seed, together))
             figures: Figures = self._connection.recv()
         except (EOFError, OSError):
             said = f"the {self.kind!r} engine ended with exit code {self._process.wait()}:\n{self._said()[-4000:]}"
@@ -232,7 +243,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--kinds", default="off,layer,nsys")
     parser.add_argument("--starts", type=int, default=2, help="how often all engines are started afresh")
-    parser.add_argument("--rounds", default="32:9,256:5", help="sequences:rounds of each start")
+    parser.add_argument("--rounds", default="32:9,256:5", help="sequences:rounds of each start; sequences+: together")
     parser.add_argument("--graphs", default="FULL_AND_PIECEWISE")
     parser.add_argument("--backend", default="", help="an attention backend, such as TRITON_ATTN")
     parser.add_argument("--kv-gib", type=int, default=KV_GIB, help="GiB of KV cache of each engine")
@@ -248,24 +259,27 @@ def main() -> None:
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     kinds = options.kinds.split(",")
-    plan = [(int(size), int(rounds)) for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))]
-    found: dict[int, list[list[Figures]]] = {size: [[] for _ in kinds] for size, _ in plan}
+    plan = [
+        Rounds(int(size.rstrip("+")), options.together or size.endswith("+"), int(rounds))
+        for size, _, rounds in (part.partition(":") for part in options.rounds.split(","))
+    ]
+    found: dict[Rounds, list[list[Figures]]] = {part: [[] for _ in kinds] for part in plan}
     died = False
     try:
-        measure(options, kinds, plan, found)
+        measure(options, kinds, found)
     except (KeyboardInterrupt, EngineError) as error:
         died = isinstance(error, EngineError)
         print(f"{str(error) or 'interrupted'}; what follows is of the rounds that were complete", flush=True)
-    for sequences, runs in found.items():
+    for part, runs in found.items():
         complete = min(len(run) for run in runs)
         if complete:
-            report(sequences, kinds, [run[:complete] for run in runs], dict(plan)[sequences])
+            report(part, kinds, [run[:complete] for run in runs])
     if died:
         raise SystemExit(1)
 
 
-def measure(options: Any, kinds: list[str], plan: list[tuple[int, int]], found: dict[int, list[list[Figures]]]) -> None:
-    """Start the engines and let them take turns: appends to `found`, by sequences and engine, each batch's figures."""
+def measure(options: Any, kinds: list[str], found: dict[Rounds, list[list[Figures]]]) -> None:
+    """Start the engines and let them take turns: appends to `found`, by rounds and engine, each batch's figures."""
     for start in range(options.starts):
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_engines:
             order: list[tuple[Engine, int]] = []
@@ -279,20 +293,22 @@ def measure(options: Any, kinds: list[str], plan: list[tuple[int, int]], found: 
                 engine.wait()
             for engine, _ in order:
                 engine.run(1, 0)  # attention's form for a lone sequence is compiled when there is one
-            for sequences, rounds in plan:
-                for round_ in range(-1, rounds):  # one to warm up
+            for at, (part, batches) in enumerate(found.items()):
+                for round_ in range(-1, part.rounds):  # one to warm up
                     turn = round_ % len(order)
                     for engine, number in order[turn:] + order[:turn]:
-                        figures = engine.run(sequences, 1000 * start + round_ + 2)
+                        seed = 1000 * start + 100 * at + round_ + 2  # prompts that no cache has
+                        figures = engine.run(part.sequences, seed, together=part.together)
                         if round_ >= 0:
-                            found[sequences][number].append(figures)
+                            batches[number].append(figures)
             for engine, _ in order:
                 print("\n".join(engine.stop()), flush=True)
 
 
-def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: int) -> None:
-    """Print what was found at one number of sequences: for each kind, its batches in the order of starts and rounds."""
-    print(f"{sequences:4} sequences, n={len(runs[0]):<8}" + "".join(f"{kind:>32}" for kind in kinds))
+def report(part: Rounds, kinds: list[str], runs: list[list[Figures]]) -> None:
+    """Print what was found in some rounds: for each kind, its batches in the order of starts and rounds."""
+    rounds = part.rounds
+    print(f"{f'{part}, n={len(runs[0])}':26}" + "".join(f"{kind:>32}" for kind in kinds))
     untraced = [found for kind, found in zip(kinds, runs, strict=True) if kind == kinds[0]]
     for name in [name for name in runs[0][0] if name not in APART]:
         base = [statistics.mean(run[name] for run in round_) for round_ in zip(*untraced, strict=True)]
@@ -326,7 +342,7 @@ def report(sequences: int, kinds: list[str], runs: list[list[Figures]], rounds: 
             if run["compiled"]:
                 print(f"{'':5}{kind}: compiled in batch {number}: {', '.join(run['compiled'])}")
     told = [[{name: value for name, value in run.items() if name != "gaps"} for run in found] for found in runs]
-    print(json.dumps({"sequences": sequences, "kinds": kinds, "runs": told}))
+    print(json.dumps({"sequences": part.sequences, "together": part.together, "kinds": kinds, "runs": told}))
 
 
 def usual_meanwhile(batches: list[dict[str, Any]]) -> str:
