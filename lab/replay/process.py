@@ -1,6 +1,6 @@
-"""The process of a replay: `python -m kvtrace.lab.replay.process JOBS`.
+"""The process of replays: `python -m kvtrace.lab.replay.process`, which `kept` starts and tells of plans.
 
-JOBS is a pickle that `run` wrote. Each job runs in a fork of its own.
+A plan is a pickle that `run` wrote, and runs in a fork. Each of its jobs runs in a fork of that.
 """
 
 from __future__ import annotations
@@ -18,17 +18,34 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.errors import KvtraceError
+from kvtrace.lab.lifetime import dies_with_us
 from kvtrace.lab.replay.recording import EngineFacts
 from kvtrace.lab.replay.resample import resampled
 from kvtrace.lab.replay.settings import Settings
 
 
-def main(path: Path) -> int:
-    """Run the jobs of a file that `run` wrote, some side by side."""
+def main() -> int:
+    """Run the plans that standard input names; when one is over, write a byte to standard output."""
+    told = os.dup(1)
+    os.dup2(2, 1)  # what vLLM prints
+    import_vllm()
+    die_with_us = dies_with_us()
+    for line in sys.stdin:
+        plan = os.fork()
+        if plan == 0:
+            die_with_us()
+            os._exit(_run_plan(Path(line.rstrip("\n"))))
+        os.waitpid(plan, 0)
+        os.write(told, b".")
+    return 0
+
+
+def _run_plan(path: Path) -> int:
+    """Run the jobs of a plan, some side by side."""
     with path.open("rb") as file:
         recording, jobs, at_once = pickle.load(file)  # written by our own parent
-    import_vllm()
     warm(recording.engine, jobs[0].settings)
+    die_with_us = dies_with_us()
     waiting = list(jobs)
     running: set[int] = set()
     while waiting or running:
@@ -36,6 +53,7 @@ def main(path: Path) -> int:
             job = waiting.pop(0)
             child = os.fork()
             if child == 0:
+                die_with_us()
                 os._exit(_run(recording if job.seed is None else resampled(recording, job.seed), job))
             running.add(child)
         child, _ = os.wait()
@@ -191,4 +209,4 @@ def _driven(recording: Any, job: Any, clock: Any, scheduler: Any, tally: Any, ro
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main())

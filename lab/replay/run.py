@@ -1,4 +1,4 @@
-"""Runs replays in a process of their own and ingests what kvtrace's probes recorded of them."""
+"""Has replays run in a process of their own and ingests what kvtrace's probes recorded of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import duckdb
 
 from kvtrace.errors import KvtraceError
 from kvtrace.format.manifest import Manifest
+from kvtrace.lab.replay import kept
 from kvtrace.lab.replay.check import Outcome, outcome
 from kvtrace.lab.replay.loops import Loop
 from kvtrace.lab.replay.recording import Recording
@@ -104,15 +104,8 @@ def replay(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[
         with plan.open("wb") as file:
             pickle.dump((recording, list(jobs), at_once), file)
         environment = {key: value for key, value in os.environ.items() if key != "KVTRACE_RUN_DIR"}
-        command = [*PYTHON, "-m", "kvtrace.lab.replay.process", str(plan)]
-        longest_s = LONGEST_S * max(1, math.ceil(len(jobs) / _FEW))
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False, timeout=longest_s
-            )
-        except subprocess.TimeoutExpired:
-            raise KvtraceError(f"the replay took more than {longest_s} s and was ended") from None
-        return [finish(recording, job, done.stderr) for job in jobs]
+        said = kept.run(PYTHON, environment, plan, LONGEST_S * max(1, math.ceil(len(jobs) / _FEW)))
+        return [finish(recording, job, said) for job in jobs]
 
 
 def replay_all(recording: Recording, jobs: Sequence[Job], at_once: int = 1) -> list[Replayed]:
