@@ -47,10 +47,11 @@ class _Process:
         except BaseException:
             self.end()
             raise
+        self._wrote.seek(0)
+        wrote = self._wrote.read().decode(errors="replace")
         if not over:
             self.end()
-        self._wrote.seek(0)
-        return self._wrote.read().decode(errors="replace")
+        return wrote
 
     def is_for(self, python: Sequence[str], environment: dict[str, str]) -> bool:
         """Tell whether it can run plans for these."""
@@ -60,9 +61,9 @@ class _Process:
         """End it, whatever it does."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        for file in (self._process.stdin, self._process.stdout, self._wrote):
+            assert file is not None
+            file.close()
 
 
 _kept: _Process | None = None  # and idle
@@ -70,7 +71,8 @@ _lock = threading.Lock()
 
 
 def _place(python: Sequence[str], environment: dict[str, str]) -> tuple[object, ...]:
-    return os.getpid(), tuple(python), environment, Path.cwd()
+    folder = Path().stat()  # it may have been removed, and has no name then
+    return os.getpid(), tuple(python), environment, folder.st_dev, folder.st_ino
 
 
 def _exchange(process: _Process | None) -> _Process | None:
